@@ -1,0 +1,494 @@
+//! UNA: which words of a sentence are replaced, by which, and the rewritten surface.
+//!
+//! Every draw comes from a ChaCha8 stream whose 256-bit key is (seed, epoch, row, copy), so a row's negative
+//! depends on nothing else: not on the thread, the batch, the worker or a resumed run.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::corpus::is_blank;
+use crate::error::{Error, Result};
+use crate::index::Index;
+use crate::table::TermTable;
+use crate::tokenize::Scratch;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Surface {
+    /// Only replaced words change; spacing, punctuation and case stay.
+    Keep,
+    /// Lower-cased terms joined by spaces, as published.
+    Plain,
+}
+
+impl Surface {
+    pub fn from_name(name: &str) -> Result<Self> {
+        match name {
+            "keep" => Ok(Surface::Keep),
+            "plain" => Ok(Surface::Plain),
+            _ => Err(Error::invalid(
+                "surface",
+                format!("{name:?} is unknown; choose keep or plain"),
+            )),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    pub seed: u64,
+    pub epoch: u64,
+    /// Which of a row's several negatives this is.
+    pub copy: u64,
+    /// About the share of words replaced.
+    pub beta: f64,
+    /// In ranks, to either side.
+    pub radius: usize,
+    pub surface: Surface,
+}
+
+impl Options {
+    pub fn new(index: &Index, beta: f64, radius: Option<usize>, surface: &str) -> Result<Self> {
+        if !(0.0..=1.0).contains(&beta) {
+            return Err(Error::invalid(
+                "beta",
+                format!("{beta} is not between 0 and 1"),
+            ));
+        }
+        if radius == Some(0) {
+            return Err(Error::invalid(
+                "radius",
+                "0 leaves no word to draw from; it must be at least 1",
+            ));
+        }
+        Ok(Options {
+            seed: 0,
+            epoch: 0,
+            copy: 0,
+            beta,
+            radius: radius.unwrap_or_else(|| index.default_radius()),
+            surface: Surface::from_name(surface)?,
+        })
+    }
+}
+
+/// What happened to some rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    pub rows: u64,
+    pub blank: u64,
+    /// Rows that came back as they were: blank, without a word to replace, or with no other word to take.
+    pub unchanged: u64,
+    pub words: u64,
+    pub unseen: u64,
+    pub replaced: u64,
+    /// Rows with bytes that were not UTF-8, or text that was not Unicode, and were repaired.
+    pub repaired: u64,
+}
+
+impl Report {
+    pub fn add(&mut self, other: &Report) {
+        self.rows += other.rows;
+        self.blank += other.blank;
+        self.unchanged += other.unchanged;
+        self.words += other.words;
+        self.unseen += other.unseen;
+        self.replaced += other.replaced;
+        self.repaired += other.repaired;
+    }
+}
+
+/// One word of a sentence, seen by UNA.
+#[derive(Clone, Copy, Debug)]
+pub struct Word {
+    /// Its bytes in the row.
+    pub start: usize,
+    pub end: usize,
+    /// The same number for the same term within a row: the term's own, or V + k for the k-th unseen word.
+    pub key: u32,
+    /// Its rank, or the one its score would take if unseen.
+    pub rank: usize,
+    pub seen: bool,
+    idf: f64,
+    /// tf * idf in this sentence.
+    pub score: f64,
+    /// Probability of being replaced; 0 for a word that touches another without a boundary.
+    pub p: f64,
+    pub replaceable: bool,
+}
+
+/// A word that was replaced: where the new one stands in the output, and where it came from.
+#[derive(Clone, Copy, Debug)]
+pub struct Replacement {
+    pub start: usize,
+    pub end: usize,
+    pub word: usize,
+    pub new_rank: usize,
+}
+
+/// Synthesises negatives on one thread; keeps its buffers between rows.
+pub struct Augmenter<'a> {
+    index: &'a Index,
+    options: Options,
+    scratch: Scratch,
+    keys: Vec<u32>,
+    unseen: TermTable<()>,
+    /// Of the last row.
+    pub words: Vec<Word>,
+    pub replacements: Vec<Replacement>,
+    /// All words weigh the same: one of them, drawn at random, is replaced whatever its p.
+    pub all_equal: bool,
+    pub report: Report,
+}
+
+impl<'a> Augmenter<'a> {
+    pub fn new(index: &'a Index, options: Options) -> Self {
+        Augmenter {
+            index,
+            options,
+            scratch: Scratch::default(),
+            keys: Vec::new(),
+            unseen: TermTable::with_capacity(0),
+            words: Vec::new(),
+            replacements: Vec::new(),
+            all_equal: false,
+            report: Report::default(),
+        }
+    }
+
+    /// Appends the negative of `text` to `out`.
+    pub fn augment(&mut self, text: &str, row: u64, out: &mut String) {
+        self.weigh(text);
+        let Options {
+            seed,
+            epoch,
+            copy,
+            radius,
+            ..
+        } = self.options;
+        let mut rng = keyed(seed, epoch, row, copy);
+        let forced = if self.all_equal {
+            let choices = self.words.iter().filter(|word| word.replaceable).count();
+            Some((uniform(&mut rng) * choices as f64) as usize)
+        } else {
+            None
+        };
+        self.replacements.clear();
+        let (begin, mut copied, mut nth) = (out.len(), 0, 0);
+        for (w, word) in self.words.iter().enumerate() {
+            let mut new = None;
+            if word.replaceable {
+                let chosen = uniform(&mut rng) < word.p || forced == Some(nth);
+                nth += 1;
+                if chosen {
+                    new = self
+                        .index
+                        .draw(word.rank, word.seen, radius, uniform(&mut rng));
+                }
+            }
+            match self.options.surface {
+                Surface::Keep => {
+                    let Some(new) = new else { continue };
+                    out.push_str(&text[copied..word.start]);
+                    let start = out.len();
+                    let old = &text[word.start..word.end];
+                    push_cased(self.index.term_at(new), old, out);
+                    self.replacements.push(Replacement {
+                        start: start - begin,
+                        end: out.len() - begin,
+                        word: w,
+                        new_rank: new,
+                    });
+                    copied = word.end;
+                }
+                Surface::Plain => {
+                    if w > 0 {
+                        out.push(' ');
+                    }
+                    let start = out.len();
+                    match new {
+                        Some(new) => {
+                            out.push_str(self.index.term_at(new));
+                            self.replacements.push(Replacement {
+                                start: start - begin,
+                                end: out.len() - begin,
+                                word: w,
+                                new_rank: new,
+                            });
+                        }
+                        None if word.seen => out.push_str(self.index.term(word.key as usize)),
+                        None => out.push_str(&text[word.start..word.end].to_lowercase()),
+                    }
+                }
+            }
+        }
+        match self.options.surface {
+            Surface::Keep => out.push_str(&text[copied..]),
+            Surface::Plain if self.replacements.is_empty() => {
+                out.truncate(begin);
+                out.push_str(text);
+            }
+            Surface::Plain => {}
+        }
+        self.tally(text);
+    }
+
+    fn tally(&mut self, text: &str) {
+        let report = &mut self.report;
+        report.rows += 1;
+        report.words += self.words.len() as u64;
+        report.unseen += self.words.iter().filter(|word| !word.seen).count() as u64;
+        report.replaced += self.replacements.len() as u64;
+        report.unchanged += u64::from(self.replacements.is_empty());
+        report.blank += u64::from(self.words.is_empty() && is_blank(text));
+    }
+
+    /// Finds the words of `text`, their scores, ranks and probabilities.
+    pub fn weigh(&mut self, text: &str) {
+        let Augmenter {
+            index,
+            scratch,
+            words,
+            unseen,
+            keys,
+            options,
+            ..
+        } = self;
+        words.clear();
+        keys.clear();
+        if !unseen.is_empty() {
+            *unseen = TermTable::with_capacity(0);
+        }
+        let unseen_idf = index.unseen_idf();
+        let keep = options.surface == Surface::Keep;
+        index.tokenizer.for_each(text, scratch, |start, end, term| {
+            let known = index.get(&term);
+            let (key, rank, idf) = match known {
+                Some(known) => (known.term, known.rank as usize, known.idf),
+                None => (
+                    (index.len() + unseen.intern(&term, || ())) as u32,
+                    0,
+                    unseen_idf,
+                ),
+            };
+            keys.push(key);
+            words.push(Word {
+                start,
+                end,
+                key,
+                rank,
+                idf,
+                seen: known.is_some(),
+                score: 0.0,
+                p: 0.0,
+                replaceable: !keep || stands_alone(text, start, end),
+            });
+        });
+        let length = keys.len() as u32;
+        let once = index.score(1.0, 1, length.max(1));
+        let counted = CountKeys::new(keys);
+        for word in words.iter_mut() {
+            let count = counted.of(word.key);
+            word.score = if count == 1 {
+                once * word.idf
+            } else {
+                index.score(word.idf, count, length)
+            };
+            if !word.seen {
+                word.rank = index.rank_of_score(word.score);
+            }
+        }
+        self.all_equal = set_probabilities(words, options.beta);
+    }
+
+    /// A fresh draw for word `w` of the last row, for showing what could take its place.
+    pub fn sample(&self, w: usize, u: f64) -> Option<&'a str> {
+        let word = &self.words[w];
+        let new = self
+            .index
+            .draw(word.rank, word.seen, self.options.radius, u)?;
+        Some(self.index.term_at(new))
+    }
+}
+
+/// p_i = beta * n * (s_i - min s) / sum_j (s_j - min s), cut at 1, over the n replaceable words. If none reaches 1,
+/// every word that holds the largest is set to 1 (the released code: the first of them), so that a sentence changes.
+/// Equal scores give p_i = beta, and true: one word is to be forced.
+fn set_probabilities(words: &mut [Word], beta: f64) -> bool {
+    let free = || words.iter().filter(|word| word.replaceable);
+    let n = free().count();
+    if n == 0 {
+        return false;
+    }
+    let (low, high) = free().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), word| {
+        (low.min(word.score), high.max(word.score))
+    });
+    let sum: f64 = free().map(|word| word.score - low).sum();
+    let all_equal = high == low;
+    let scale = beta * n as f64 / sum;
+    let force = !all_equal && scale * (high - low) < 1.0;
+    for word in words.iter_mut().filter(|word| word.replaceable) {
+        word.p = if all_equal {
+            beta
+        } else if force && word.score == high {
+            1.0
+        } else {
+            (scale * (word.score - low)).min(1.0)
+        };
+    }
+    all_equal
+}
+
+/// How often a key stands in a row: by looking at all of them where they are few, else in sorted order.
+struct CountKeys<'a> {
+    keys: &'a mut [u32],
+    sorted: bool,
+}
+
+impl<'a> CountKeys<'a> {
+    fn new(keys: &'a mut [u32]) -> Self {
+        let sorted = keys.len() > 64;
+        if sorted {
+            keys.sort_unstable();
+        }
+        CountKeys { keys, sorted }
+    }
+
+    fn of(&self, key: u32) -> u32 {
+        if self.sorted {
+            let from = self.keys.partition_point(|&k| k < key);
+            self.keys[from..].partition_point(|&k| k == key) as u32
+        } else {
+            self.keys.iter().map(|&k| u32::from(k == key)).sum()
+        }
+    }
+}
+
+impl Index {
+    fn term_at(&self, rank: usize) -> &str {
+        self.term(self.by_rank[rank] as usize)
+    }
+
+    /// Draws a rank from `rank - r ..= rank + r` with probability proportional to the maximum score, never `rank`
+    /// itself; an unseen word (`seen` false) stands between ranks and has r to either side. `u` is uniform in
+    /// [0, 1). None if there is no other term.
+    pub fn draw(&self, rank: usize, seen: bool, radius: usize, u: f64) -> Option<usize> {
+        let own = usize::from(seen);
+        let low = rank.saturating_sub(radius);
+        let high = rank
+            .saturating_add(own)
+            .saturating_add(radius)
+            .min(self.len());
+        // The window without its own interval: [low, rank) and [after, high).
+        let after = rank + own;
+        let choices = (rank - low) + (high - after);
+        if choices == 0 {
+            return None;
+        }
+        let prefix = &self.prefix;
+        let left = prefix[rank] - prefix[low];
+        let right = prefix[high] - prefix[after];
+        let mass = left + right;
+        if mass <= 0.0 {
+            let k = low + (u * choices as f64) as usize;
+            return Some(if k < rank { k } else { (k + own).min(high - 1) });
+        }
+        let at = u * mass;
+        let (from, to, target) = if (at < left || after >= high) && low < rank {
+            (low, rank, prefix[low] + at)
+        } else {
+            (after, high, prefix[after] + (at - left).max(0.0))
+        };
+        // The last rank of [from, to) whose interval begins at or before the target.
+        let found = from + prefix[from + 1..to].partition_point(|&p| p <= target);
+        Some(found)
+    }
+}
+
+fn uniform(rng: &mut ChaCha8Rng) -> f64 {
+    to_unit(rng.next_u64())
+}
+
+/// The upper 53 bits as a number in [0, 1).
+pub fn to_unit(bits: u64) -> f64 {
+    (bits >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+}
+
+fn keyed(seed: u64, epoch: u64, row: u64, stream: u64) -> ChaCha8Rng {
+    let mut key = [0; 32];
+    for (part, value) in key.chunks_exact_mut(8).zip([seed, epoch, row, stream]) {
+        part.copy_from_slice(&value.to_le_bytes());
+    }
+    ChaCha8Rng::from_seed(key)
+}
+
+/// 64 random bits for each row: the source of every other random choice (shuffling, held-out rows, mixing
+/// partners). `stream` keeps them apart from each other and from the negatives, which use small numbers.
+pub fn random_bits(seed: u64, epoch: u64, rows: &[u64], stream: u64) -> Vec<u64> {
+    rows.iter()
+        .map(|&row| keyed(seed, epoch, row, stream).next_u64())
+        .collect()
+}
+
+/// Neither neighbour is a word character: "do" of "don't" cut in two is not replaced ("housen't").
+fn stands_alone(text: &str, start: usize, end: usize) -> bool {
+    let joins = |c: char| c.is_alphanumeric() || c == '_';
+    let before = text[..start].chars().next_back();
+    let after = text[end..].chars().next();
+    !before.is_some_and(joins) && !after.is_some_and(joins)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Case {
+    Lower,
+    Capitalised,
+    Upper,
+}
+
+/// The case a replacement takes over. "I" (and "I'm", "I'll") and MixedCase words ask for lower case.
+fn case_of(word: &str) -> Case {
+    if word.as_bytes().first().is_some_and(u8::is_ascii_lowercase) {
+        return Case::Lower;
+    }
+    if word == "I" || word.starts_with("I'") || word.starts_with("I\u{2019}") {
+        return Case::Lower;
+    }
+    let mut cased = word
+        .chars()
+        .filter(|c| c.is_uppercase() || c.is_lowercase());
+    if !cased.next().is_some_and(char::is_uppercase) {
+        return Case::Lower;
+    }
+    let (mut upper, mut lower) = (0, 0);
+    for c in cased {
+        if c.is_uppercase() {
+            upper += 1;
+        } else {
+            lower += 1;
+        }
+    }
+    match (upper, lower) {
+        (0, _) => Case::Capitalised,
+        (_, 0) => Case::Upper,
+        _ => Case::Lower,
+    }
+}
+
+fn push_cased(term: &str, old: &str, out: &mut String) {
+    let start = out.len();
+    match case_of(old) {
+        Case::Lower => out.push_str(term),
+        Case::Upper => term.chars().for_each(|c| out.extend(c.to_uppercase())),
+        Case::Capitalised => {
+            let at = term.find(char::is_alphabetic).unwrap_or(0);
+            out.push_str(&term[..at]);
+            let mut rest = term[at..].chars();
+            out.extend(rest.next().into_iter().flat_map(char::to_uppercase));
+            out.push_str(rest.as_str());
+        }
+    }
+    // "SS" replaced by "ß" in capitals is "SS" again.
+    if &out[start..] == old {
+        out.truncate(start);
+        out.push_str(term);
+    }
+}

@@ -1,0 +1,435 @@
+//! Opens text and cuts it into chunks of whole rows.
+//!
+//! One reader behind a lock hands chunks to any number of workers. Under the lock nothing happens but
+//! reading, hashing and finding the last `\n`, so the reader is shared by plain files, `.gz`, `.zst` and
+//! standard input alike, row numbers are known when a chunk is handed out, and memory is bounded by the
+//! chunks in flight. The road not taken is a memory map: it saves one copy, but needs `unsafe`, dies with
+//! SIGBUS when the file shrinks, and counts the whole file as resident.
+//!
+//! A row ends at `\n` and nowhere else: `\r` at its end is dropped, and U+2028, U+2029, U+0085, `\x1c`
+//! to `\x1f` and a lone `\r` inside a row stay there.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::error::{Error, Result};
+
+/// Bytes handed out at a time: small enough for a core's second-level cache, large enough that the lock is idle.
+pub const CHUNK_BYTES: usize = 512 * 1024;
+
+/// What to do with bytes that are not UTF-8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EncodingErrors {
+    /// Refuse the file, naming line and byte offset.
+    Strict,
+    /// Put U+FFFD in their place and count the rows.
+    Replace,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct ReadOptions {
+    pub encoding_errors: EncodingErrors,
+    /// A longer row is refused: it is most often a file that is not one sentence per line.
+    pub max_line_bytes: usize,
+}
+
+impl Default for ReadOptions {
+    fn default() -> Self {
+        ReadOptions {
+            encoding_errors: EncodingErrors::Strict,
+            max_line_bytes: 1 << 20,
+        }
+    }
+}
+
+/// How far a long call has come, and the way to stop it; shared with whoever draws the progress bar.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Bytes to read, as stored on disk; 0 where that is unknown (standard input).
+    pub total: AtomicU64,
+    pub done: AtomicU64,
+    pub cancelled: AtomicBool,
+}
+
+/// Which file a corpus was read from, and what it held.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRecord {
+    /// As given; `-` is standard input.
+    pub path: String,
+    /// Bytes as stored, before decompression.
+    pub bytes: u64,
+    pub rows: u64,
+    /// XXH3, 128 bits, of the bytes as stored (`xxhsum -H2` prints the same).
+    pub xxh3: String,
+}
+
+/// Whole rows of one file.
+#[derive(Debug, Default)]
+pub struct Chunk {
+    /// 0, 1, 2, ... in the order of the corpus.
+    pub seq: u64,
+    /// Row number of the first row, counted over all files from 0.
+    pub first_row: u64,
+    /// Rows whose bytes were repaired (`EncodingErrors::Replace`); set by `for_each_row`.
+    pub repaired: u64,
+    bytes: Vec<u8>,
+    path: PathBuf,
+    /// Line number of the first row within its file, from 1, and its byte offset in the decoded text.
+    first_line: u64,
+    offset: u64,
+    options: ReadOptions,
+}
+
+impl Chunk {
+    /// Calls `f(row number, text)` for every row, blank ones included. The text holds no `\n` and no final `\r`.
+    pub fn for_each_row(&mut self, mut f: impl FnMut(u64, &str)) -> Result<()> {
+        let owned;
+        let text = match std::str::from_utf8(&self.bytes) {
+            Ok(text) => text,
+            Err(fault) => match self.options.encoding_errors {
+                EncodingErrors::Strict => return Err(self.invalid_utf8(fault.valid_up_to())),
+                EncodingErrors::Replace => {
+                    self.repaired = count_faulty_rows(&self.bytes);
+                    owned = String::from_utf8_lossy(&self.bytes);
+                    &owned
+                }
+            },
+        };
+        let bytes = text.as_bytes();
+        let (mut start, mut row) = (0, self.first_row);
+        while start < bytes.len() {
+            let end = memchr::memchr(b'\n', &bytes[start..]).map_or(bytes.len(), |k| start + k);
+            if end - start > self.options.max_line_bytes {
+                return Err(Error::LineTooLong {
+                    path: self.path.clone(),
+                    line: self.first_line + (row - self.first_row),
+                    limit: self.options.max_line_bytes,
+                });
+            }
+            let line = &text[start..end];
+            f(row, line.strip_suffix('\r').unwrap_or(line));
+            row += 1;
+            start = end + 1;
+        }
+        Ok(())
+    }
+
+    pub fn byte_len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn invalid_utf8(&self, at: usize) -> Error {
+        let before = memchr::memchr_iter(b'\n', &self.bytes[..at]).count();
+        Error::InvalidUtf8 {
+            path: self.path.clone(),
+            line: self.first_line + before as u64,
+            offset: self.offset + at as u64,
+        }
+    }
+}
+
+fn count_faulty_rows(bytes: &[u8]) -> u64 {
+    bytes
+        .split(|&b| b == b'\n')
+        .filter(|row| std::str::from_utf8(row).is_err())
+        .count() as u64
+}
+
+/// Reads a list of files, in order, as one corpus. `next_chunk` may be called from many threads at once.
+pub struct Reader<'a> {
+    state: Mutex<State>,
+    options: ReadOptions,
+    progress: &'a Progress,
+}
+
+#[derive(Default)]
+struct State {
+    paths: Vec<PathBuf>,
+    current: Option<Open>,
+    opened: usize,
+    seq: u64,
+    rows: u64,
+    records: Vec<FileRecord>,
+}
+
+struct Open {
+    source: Source,
+    path: PathBuf,
+    /// The beginning of a row whose end has not been read yet.
+    carry: Vec<u8>,
+    at_start: bool,
+    rows: u64,
+    offset: u64,
+}
+
+impl<'a> Reader<'a> {
+    /// Fails at once, before any work, if a path does not exist or is a directory.
+    pub fn open(paths: &[PathBuf], options: ReadOptions, progress: &'a Progress) -> Result<Self> {
+        let mut total = 0;
+        for path in paths.iter().filter(|path| !is_stdin(path)) {
+            let meta = std::fs::metadata(path).map_err(|e| Error::io(path, e))?;
+            if meta.is_dir() {
+                return Err(Error::IsDirectory { path: path.clone() });
+            }
+            total += meta.len();
+        }
+        progress.total.store(total, Ordering::Relaxed);
+        let state = State {
+            paths: paths.to_vec(),
+            ..State::default()
+        };
+        Ok(Reader {
+            state: Mutex::new(state),
+            options,
+            progress,
+        })
+    }
+
+    /// Fills `chunk` with the next whole rows; false at the end of the corpus.
+    pub fn next_chunk(&self, chunk: &mut Chunk) -> Result<bool> {
+        let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        if self.progress.cancelled.load(Ordering::Relaxed) {
+            return Err(Error::Interrupted);
+        }
+        loop {
+            if state.current.is_none() {
+                let Some(path) = state.paths.get(state.opened).cloned() else {
+                    return Ok(false);
+                };
+                state.opened += 1;
+                state.current = Some(Open::new(path)?);
+            }
+            let open = state.current.as_mut().expect("opened above");
+            let (first_line, offset) = (open.rows + 1, open.offset);
+            let rows = open.fill(&mut chunk.bytes, &self.options, self.progress)?;
+            chunk.path.clone_from(&open.path);
+            if rows == 0 {
+                let open = state.current.take().expect("opened above");
+                let record = open.close()?;
+                state.records.push(record);
+                continue;
+            }
+            chunk.first_line = first_line;
+            chunk.offset = offset;
+            chunk.options = self.options;
+            chunk.repaired = 0;
+            chunk.seq = state.seq;
+            chunk.first_row = state.rows;
+            state.seq += 1;
+            state.rows += rows;
+            return Ok(true);
+        }
+    }
+
+    /// The files that were read, once `next_chunk` has said that there is no more.
+    pub fn into_records(self) -> Vec<FileRecord> {
+        self.state
+            .into_inner()
+            .unwrap_or_else(|e| e.into_inner())
+            .records
+    }
+}
+
+impl Open {
+    fn new(path: PathBuf) -> Result<Self> {
+        let source = Source::open(&path)?;
+        Ok(Open {
+            source,
+            path,
+            carry: Vec::new(),
+            at_start: true,
+            rows: 0,
+            offset: 0,
+        })
+    }
+
+    /// Puts the next whole rows into `out` and says how many they are; 0 at the end of the file.
+    fn fill(
+        &mut self,
+        out: &mut Vec<u8>,
+        options: &ReadOptions,
+        progress: &Progress,
+    ) -> Result<u64> {
+        out.clear();
+        out.append(&mut self.carry);
+        loop {
+            let old = out.len();
+            out.resize(old + CHUNK_BYTES, 0);
+            let got = read_full(&mut self.source, &mut out[old..])
+                .map_err(|e| Error::io(&self.path, e))?;
+            out.truncate(old + got);
+            progress.done.fetch_add(
+                std::mem::take(&mut self.source.raw().fresh),
+                Ordering::Relaxed,
+            );
+            if std::mem::take(&mut self.at_start) && out.starts_with(b"\xef\xbb\xbf") {
+                out.drain(..3);
+                self.offset += 3;
+            }
+            let rows = if got < CHUNK_BYTES {
+                let unended = u64::from(out.last().is_some_and(|&b| b != b'\n'));
+                memchr::memchr_iter(b'\n', out).count() as u64 + unended
+            } else if let Some(end) = memchr::memrchr(b'\n', out) {
+                self.carry.extend_from_slice(&out[end + 1..]);
+                out.truncate(end + 1);
+                memchr::memchr_iter(b'\n', out).count() as u64
+            } else if out.len() > options.max_line_bytes {
+                return Err(Error::LineTooLong {
+                    path: self.path.clone(),
+                    line: self.rows + 1,
+                    limit: options.max_line_bytes,
+                });
+            } else {
+                continue;
+            };
+            self.rows += rows;
+            self.offset += out.len() as u64;
+            return Ok(rows);
+        }
+    }
+
+    fn close(mut self) -> Result<FileRecord> {
+        // A decoder may stop before the end of the file (padding): the rest belongs to the hash all the same.
+        self.source.drain().map_err(|e| Error::io(&self.path, e))?;
+        let raw = self.source.raw();
+        if raw.bytes == 0 {
+            return Err(Error::EmptyFile { path: self.path });
+        }
+        Ok(FileRecord {
+            path: self.path.to_string_lossy().into_owned(),
+            bytes: raw.bytes,
+            rows: self.rows,
+            xxh3: format!("{:032x}", raw.hasher.digest128()),
+        })
+    }
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+fn read_full(source: &mut impl Read, mut buf: &mut [u8]) -> io::Result<usize> {
+    let mut total = 0;
+    while !buf.is_empty() {
+        match source.read(buf) {
+            Ok(0) => break,
+            Ok(n) => {
+                total += n;
+                buf = &mut buf[n..];
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(total)
+}
+
+/// Counts and hashes the bytes as stored, beneath any decoder.
+struct Hashed {
+    inner: Box<dyn Read + Send>,
+    hasher: Box<Xxh3>,
+    bytes: u64,
+    /// Bytes since somebody last reported progress.
+    fresh: u64,
+}
+
+impl Read for Hashed {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read(buf)?;
+        self.hasher.update(&buf[..n]);
+        self.bytes += n as u64;
+        self.fresh += n as u64;
+        Ok(n)
+    }
+}
+
+enum Source {
+    Plain(Hashed),
+    Gz(Box<flate2::bufread::MultiGzDecoder<BufReader<Hashed>>>),
+    Zst(zstd::Decoder<'static, BufReader<Hashed>>),
+}
+
+impl Source {
+    fn open(path: &Path) -> Result<Self> {
+        let inner: Box<dyn Read + Send> = if is_stdin(path) {
+            Box::new(io::stdin())
+        } else {
+            Box::new(File::open(path).map_err(|e| Error::io(path, e))?)
+        };
+        let raw = Hashed {
+            inner,
+            hasher: Box::new(Xxh3::new()),
+            bytes: 0,
+            fresh: 0,
+        };
+        let buffered = |raw| BufReader::with_capacity(1 << 16, raw);
+        Ok(match path.extension().and_then(|e| e.to_str()) {
+            Some("gz") => Source::Gz(Box::new(flate2::bufread::MultiGzDecoder::new(buffered(
+                raw,
+            )))),
+            Some("zst") => Source::Zst(
+                zstd::Decoder::with_buffer(buffered(raw)).map_err(|e| Error::io(path, e))?,
+            ),
+            _ => Source::Plain(raw),
+        })
+    }
+
+    fn raw(&mut self) -> &mut Hashed {
+        match self {
+            Source::Plain(raw) => raw,
+            Source::Gz(decoder) => decoder.get_mut().get_mut(),
+            Source::Zst(decoder) => decoder.get_mut().get_mut(),
+        }
+    }
+
+    fn drain(&mut self) -> io::Result<u64> {
+        io::copy(self.raw(), &mut io::sink())
+    }
+}
+
+impl Read for Source {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Source::Plain(source) => source.read(buf),
+            Source::Gz(source) => source.read(buf),
+            Source::Zst(source) => source.read(buf),
+        }
+    }
+}
+
+/// Python's white space (`str.isspace`): Unicode's, and the four separators U+001C to U+001F.
+pub fn is_space(c: char) -> bool {
+    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
+}
+
+/// A row with nothing in it but white space.
+pub fn is_blank(row: &str) -> bool {
+    row.chars().all(is_space)
+}
+
+/// Fails unless the file is byte for byte the one that was indexed.
+pub fn verify(record: &FileRecord) -> Result<()> {
+    let path = PathBuf::from(&record.path);
+    let size = std::fs::metadata(&path)
+        .map_err(|e| Error::io(&path, e))?
+        .len();
+    let mut raw = match Source::open(&path)? {
+        Source::Plain(raw) => raw,
+        Source::Gz(decoder) => decoder.into_inner().into_inner(),
+        Source::Zst(decoder) => decoder.finish().into_inner(),
+    };
+    if size == record.bytes {
+        let mut buffer = vec![0; CHUNK_BYTES];
+        while read_full(&mut raw, &mut buffer).map_err(|e| Error::io(&path, e))? > 0 {}
+    }
+    if format!("{:032x}", raw.hasher.digest128()) != record.xxh3 {
+        return Err(Error::CorpusChanged { path });
+    }
+    Ok(())
+}

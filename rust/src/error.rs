@@ -1,0 +1,100 @@
+//! Everything that can go wrong in the core, one sentence per variant: what, where, what to do.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{}: no such file; check the path", path.display())]
+    NotFound { path: PathBuf },
+
+    #[error("{}: is a directory, and a text file was expected", path.display())]
+    IsDirectory { path: PathBuf },
+
+    #[error("{}: the file is empty; it should hold one sentence per line", path.display())]
+    EmptyFile { path: PathBuf },
+
+    #[error("{path}: all {rows} lines are blank; at least one sentence is needed")]
+    OnlyBlank { path: String, rows: u64 },
+
+    #[error(
+        "{path}: no line holds a word by the {tokenizer} tokenizer; --tokenizer whitespace takes any text"
+    )]
+    NoWords {
+        path: String,
+        tokenizer: &'static str,
+    },
+
+    #[error(
+        "{}: line {line} is not valid UTF-8 (byte offset {offset}); convert the file, or pass \
+         --encoding-errors replace", path.display()
+    )]
+    InvalidUtf8 {
+        path: PathBuf,
+        line: u64,
+        offset: u64,
+    },
+
+    #[error(
+        "{}: line {line} is longer than {limit} bytes; is this one sentence per line? \
+         --max-line-bytes raises the limit", path.display()
+    )]
+    LineTooLong {
+        path: PathBuf,
+        line: u64,
+        limit: usize,
+    },
+
+    #[error("{}: not a readable cse index ({why}); build it again with cse build-tfidf", path.display())]
+    IndexDamaged { path: PathBuf, why: String },
+
+    #[error(
+        "{}: index format version {found}, and this cse reads version {supported}; \
+         build it again with cse build-tfidf", path.display()
+    )]
+    IndexVersion {
+        path: PathBuf,
+        found: String,
+        supported: u32,
+    },
+
+    #[error("{}: the file has changed since it was indexed; build the index again with cse build-tfidf", path.display())]
+    CorpusChanged { path: PathBuf },
+
+    #[error("{name}: {why}")]
+    Invalid { name: &'static str, why: String },
+
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+
+    #[error("interrupted")]
+    Interrupted,
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An I/O error with the path it happened on; "not found" and "is a directory" get their own sentence.
+    pub fn io(path: &Path, source: io::Error) -> Self {
+        let path = path.to_path_buf();
+        match source.kind() {
+            io::ErrorKind::NotFound => Error::NotFound { path },
+            io::ErrorKind::IsADirectory => Error::IsDirectory { path },
+            _ => Error::Io { path, source },
+        }
+    }
+
+    pub fn damaged(path: &Path, why: impl Into<String>) -> Self {
+        Error::IndexDamaged {
+            path: path.to_path_buf(),
+            why: why.into(),
+        }
+    }
+
+    pub fn invalid(name: &'static str, why: impl Into<String>) -> Self {
+        Error::Invalid {
+            name,
+            why: why.into(),
+        }
+    }
+}

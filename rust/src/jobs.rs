@@ -1,0 +1,277 @@
+//! The whole jobs: files to an index, files to negatives, files to rows in memory.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::augment::{Augmenter, Options, Report, random_bits, to_unit};
+use crate::corpus::{Chunk, FileRecord, Progress, ReadOptions, Reader, is_space};
+use crate::error::{Error, Result};
+use crate::index::Index;
+use crate::stats::{self, Stats};
+use crate::store;
+use crate::tokenize::Tokenizer;
+
+/// Runs `work` with `threads` threads (0: as many as the machine has).
+pub fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> Result<T> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    let pool = pool.map_err(|e| Error::invalid("threads", e.to_string()))?;
+    Ok(pool.install(work))
+}
+
+/// Counts files into statistics.
+pub fn build(
+    files: &[PathBuf],
+    tokenizer: Tokenizer,
+    options: ReadOptions,
+    threads: usize,
+    progress: &Progress,
+) -> Result<(Stats, Vec<FileRecord>)> {
+    let work = || stats::count(files, tokenizer, options, false, progress);
+    let counted = with_threads(threads, work)??;
+    Ok((counted.stats, counted.files))
+}
+
+/// Counts files and writes the index, and the matrix if wanted, into the folder `dir`.
+pub fn build_to(
+    dir: &Path,
+    files: &[PathBuf],
+    tokenizer: Tokenizer,
+    options: ReadOptions,
+    with_matrix: bool,
+    threads: usize,
+    progress: &Progress,
+) -> Result<(Stats, Vec<FileRecord>)> {
+    with_threads(threads, || {
+        let counted = stats::count(files, tokenizer, options, with_matrix, progress)?;
+        let parts = with_matrix.then_some(counted.parts);
+        store::save(dir, tokenizer, &counted.files, &counted.stats, parts)?;
+        Ok((counted.stats, counted.files))
+    })?
+}
+
+/// Writes one negative per row of `files`, in order; to standard output if `output` is `None`.
+pub fn augment_files(
+    index: &Index,
+    options: Options,
+    files: &[PathBuf],
+    read: ReadOptions,
+    output: Option<&Path>,
+    threads: usize,
+    progress: &Progress,
+) -> Result<Report> {
+    let reader = Reader::open(files, read, progress)?;
+    let run = |out: &mut (dyn Write + Send)| {
+        let ordered = Ordered::new(out, output);
+        with_threads(threads, || {
+            let parts = rayon::broadcast(|_| augment_part(index, options, &reader, &ordered));
+            let mut total = Report::default();
+            for report in parts {
+                total.add(&report?);
+            }
+            Ok(total)
+        })?
+    };
+    let Some(path) = output else {
+        return run(&mut io::stdout());
+    };
+    let mut result = Ok(Report::default());
+    let written = store::write_atomically(path, |file| {
+        result = run(file);
+        match result {
+            Ok(_) => Ok(()),
+            Err(_) => Err(io::Error::other("not written")), // `result` says why
+        }
+    });
+    let report = result?;
+    written.map(|()| report)
+}
+
+/// One negative for each text; `texts` say whether they had to be repaired.
+pub fn augment_texts(
+    index: &Index,
+    options: Options,
+    texts: &[(String, bool)],
+    rows: &[u64],
+) -> (Vec<String>, Report) {
+    let mut augmenter = Augmenter::new(index, options);
+    let negatives = texts.iter().zip(rows).map(|((text, repaired), &row)| {
+        let mut out = String::with_capacity(text.len() * 5 / 4);
+        augmenter.augment(text, row, &mut out);
+        augmenter.report.repaired += u64::from(*repaired);
+        out
+    });
+    (negatives.collect(), augmenter.report)
+}
+
+/// A range of characters.
+type Span = (usize, usize);
+
+/// The negative of one text, and for each replaced word its span there, the new one's in the negative, and p.
+pub fn replacements(
+    index: &Index,
+    options: Options,
+    text: &str,
+    row: u64,
+) -> (String, Vec<(Span, Span, f64)>) {
+    let mut augmenter = Augmenter::new(index, options);
+    let mut out = String::new();
+    augmenter.augment(text, row, &mut out);
+    let span = |text: &str, start: usize, end: usize| {
+        let before = text[..start].chars().count();
+        (before, before + text[start..end].chars().count())
+    };
+    let list = augmenter.replacements.iter().map(|new| {
+        let old = &augmenter.words[new.word];
+        let old_span = span(text, old.start, old.end);
+        (old_span, span(&out, new.start, new.end), old.p)
+    });
+    let list = list.collect();
+    (out, list)
+}
+
+/// One word of a sentence: surface, whether it is in the index, document frequency, tf-idf, p, rank from 1, and
+/// what could take its place.
+pub type Explained = (String, bool, u64, f64, f64, usize, Vec<String>);
+
+pub fn explain(index: &Index, options: Options, text: &str, samples: usize) -> Vec<Explained> {
+    let mut augmenter = Augmenter::new(index, options);
+    augmenter.weigh(text);
+    let explained = augmenter.words.iter().enumerate().map(|(w, word)| {
+        let draws: Vec<u64> = (0..samples as u64).collect();
+        let bits = random_bits(options.seed, w as u64, &draws, EXPLAIN);
+        let sampled = bits
+            .into_iter()
+            .filter_map(|bits| augmenter.sample(w, to_unit(bits)));
+        let df = if word.seen {
+            index.stats.df[word.key as usize]
+        } else {
+            0
+        };
+        let surface = text[word.start..word.end].to_owned();
+        let sampled = sampled.map(str::to_owned).collect();
+        (
+            surface,
+            word.seen,
+            df,
+            word.score,
+            word.p,
+            word.rank + 1,
+            sampled,
+        )
+    });
+    explained.collect()
+}
+
+/// The random stream of `explain`, apart from all others.
+const EXPLAIN: u64 = u64::MAX;
+
+fn augment_part(index: &Index, options: Options, reader: &Reader, out: &Ordered) -> Result<Report> {
+    let mut augmenter = Augmenter::new(index, options);
+    let mut chunk = Chunk::default();
+    while reader.next_chunk(&mut chunk)? {
+        let mut text = String::with_capacity(chunk.byte_len() * 5 / 4);
+        chunk.for_each_row(|row, sentence| {
+            augmenter.augment(sentence, row, &mut text);
+            text.push('\n');
+        })?;
+        augmenter.report.repaired += chunk.repaired;
+        out.put(chunk.seq, text.into_bytes())?;
+    }
+    Ok(augmenter.report)
+}
+
+/// Writes pieces in the order of their numbers, whichever comes first.
+struct Ordered<'a> {
+    state: Mutex<Waiting<'a>>,
+    path: &'a Path,
+}
+
+struct Waiting<'a> {
+    next: u64,
+    pieces: BTreeMap<u64, Vec<u8>>,
+    out: &'a mut (dyn Write + Send),
+}
+
+impl<'a> Ordered<'a> {
+    fn new(out: &'a mut (dyn Write + Send), path: Option<&'a Path>) -> Self {
+        let (next, pieces) = (0, BTreeMap::new());
+        Ordered {
+            state: Mutex::new(Waiting { next, pieces, out }),
+            path: path.unwrap_or(Path::new("standard output")),
+        }
+    }
+
+    fn put(&self, seq: u64, piece: Vec<u8>) -> Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        let Waiting { next, pieces, out } = &mut *state;
+        pieces.insert(seq, piece);
+        while let Some(piece) = pieces.remove(next) {
+            let written = out.write_all(&piece);
+            written.map_err(|source| Error::Io {
+                path: self.path.into(),
+                source,
+            })?;
+            *next += 1;
+        }
+        Ok(())
+    }
+}
+
+/// A corpus in memory: one buffer, and where each row ends.
+#[derive(Debug, Default)]
+pub struct Rows {
+    text: String,
+    ends: Vec<usize>,
+    pub files: Vec<FileRecord>,
+    pub repaired: u64,
+}
+
+impl Rows {
+    pub fn read(files: &[PathBuf], options: ReadOptions, progress: &Progress) -> Result<Self> {
+        let reader = Reader::open(files, options, progress)?;
+        let mut rows = Rows::default();
+        let mut chunk = Chunk::default();
+        while reader.next_chunk(&mut chunk)? {
+            chunk.for_each_row(|_, row| {
+                rows.text.push_str(row);
+                rows.ends.push(rows.text.len());
+            })?;
+            rows.repaired += chunk.repaired;
+        }
+        rows.files = reader.into_records();
+        Ok(rows)
+    }
+
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    pub fn get(&self, row: usize) -> Option<&str> {
+        let end = *self.ends.get(row)?;
+        let start = if row == 0 { 0 } else { self.ends[row - 1] };
+        Some(&self.text[start..end])
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        (0..self.len()).filter_map(|row| self.get(row))
+    }
+
+    /// Words between white space, for each row; 0 is a blank row.
+    pub fn word_counts(&self) -> Vec<u32> {
+        let words = |row: &str| row.split(is_space).filter(|word| !word.is_empty()).count() as u32;
+        self.iter().map(words).collect()
+    }
+
+    /// XXH3 (64 bits) of each row's text: equal rows have equal hashes.
+    pub fn hashes(&self) -> Vec<u64> {
+        self.iter().map(|row| xxh3_64(row.as_bytes())).collect()
+    }
+}

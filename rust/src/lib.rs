@@ -1,0 +1,44 @@
+//! The core of cse: TF-IDF statistics of a corpus, and UNA's hard negatives drawn from them.
+//!
+//! UNA (unsupervised negatives by augmentation) in twenty lines. For a term t in a document d of L terms,
+//! c of them t, over N documents, df of which hold t:
+//!
+//! ```text
+//! tf  = ln(1 + c/L)      idf = ln(N/df)      score = tf * idf
+//! max_score[t] = max over d of score(t, d) = idf[t] * ln(1 + max over d of c/L)
+//! ```
+//!
+//! so one streaming pass that keeps N, df[t] and max c/L is enough ([`stats`]); the rest is derived when an index
+//! is opened ([`index`]). To turn a sentence into its hard negative ([`augment`]), each word i of n is replaced with
+//!
+//! ```text
+//! p_i = min(1, beta * n * (s_i - min s) / sum_j (s_j - min s))
+//! ```
+//!
+//! (the largest becomes 1 if none reaches 1) by a term within r ranks of it in the order of maximum scores, drawn
+//! with probability proportional to its maximum score: with the prefix sums P of the scores in rank order that is
+//! one uniform number on P[i-r]..P[i+r+1], its own interval cut out, and one binary search.
+//!
+//! Modules, each using only those above it: [`error`], [`corpus`], [`table`], [`tokenize`], [`stats`], [`matrix`],
+//! [`index`], [`augment`], [`store`], [`jobs`]; `py` sees all of them and none sees it.
+
+pub mod augment;
+pub mod corpus;
+pub mod error;
+pub mod index;
+pub mod jobs;
+pub mod matrix;
+pub mod stats;
+pub mod store;
+pub mod table;
+pub mod tokenize;
+
+#[cfg(feature = "python")]
+mod py;
+
+pub use augment::{Augmenter, Options, Report, Surface};
+pub use corpus::{EncodingErrors, Progress, ReadOptions};
+pub use error::{Error, Result};
+pub use index::Index;
+pub use stats::Stats;
+pub use tokenize::Tokenizer;

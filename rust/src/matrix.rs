@@ -1,0 +1,182 @@
+//! The documents x terms matrix in CSR, written as the `.npz` that `scipy.sparse.load_npz` reads.
+//!
+//! Row i is row i of the corpus (blank rows are empty rows), column t is term t in byte order, the value is
+//! ln(1 + c/L) * ln(N/df) in float64. Stored without compression: it is read back at the disk's speed.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+
+use rayon::prelude::*;
+use zip::write::{SimpleFileOptions, ZipWriter};
+
+use crate::stats::{CountedRows, Part, Stats};
+
+/// tf = ln(1 + c/L).
+pub fn tf(count: u32, length: u32) -> f64 {
+    (f64::from(count) / f64::from(length)).ln_1p()
+}
+
+/// idf = ln(N/df); a term in every document weighs nothing.
+pub fn idf(documents: u64, df: u64) -> f64 {
+    (documents as f64 / df as f64).ln()
+}
+
+struct Csr {
+    columns: Vec<u32>,
+    values: Vec<f64>,
+    row_ends: Vec<u64>,
+}
+
+/// Writes the matrix of the parts that were counted with `keep_rows`; `stats` is their merger.
+pub fn write_npz(file: &mut File, stats: &Stats, parts: Vec<Part>) -> io::Result<()> {
+    let idfs: Vec<f64> = stats
+        .df
+        .par_iter()
+        .map(|&df| idf(stats.counts.documents, df))
+        .collect();
+    let mut chunks: Vec<(u64, CountedRows, usize)> = Vec::new();
+    let mut columns_of: Vec<Vec<u32>> = Vec::new();
+    for (p, part) in parts.into_iter().enumerate() {
+        columns_of.push(columns(stats, &part));
+        chunks.extend(part.rows.into_iter().map(|(seq, rows)| (seq, rows, p)));
+    }
+    chunks.par_sort_unstable_by_key(|chunk| chunk.0);
+    let pieces: Vec<Csr> = chunks
+        .into_par_iter()
+        .map(|(_, rows, p)| csr(&rows, &columns_of[p], &idfs))
+        .collect();
+
+    let nnz: u64 = pieces.iter().map(|piece| piece.columns.len() as u64).sum();
+    let (n_rows, n_terms) = (stats.counts.rows, stats.terms.len() as u64);
+    let wide = nnz > i32::MAX as u64 || n_terms > i32::MAX as u64;
+    let mut indptr = Vec::with_capacity(n_rows as usize + 1);
+    indptr.push(0u64);
+    let mut base = 0;
+    for piece in &pieces {
+        indptr.extend(piece.row_ends.iter().map(|end| base + end));
+        base += piece.columns.len() as u64;
+    }
+
+    let mut zip = ZipWriter::new(BufWriter::with_capacity(1 << 20, file));
+    member(&mut zip, "format.npy", "|S3", "()", |out| {
+        out.write_all(b"csr")
+    })?;
+    member(&mut zip, "shape.npy", "<i8", "(2,)", |out| {
+        write_as(out, [n_rows, n_terms].iter(), |x| x.to_le_bytes())
+    })?;
+    let index = if wide { "<i8" } else { "<i4" };
+    member(
+        &mut zip,
+        "indptr.npy",
+        index,
+        &format!("({},)", indptr.len()),
+        |out| {
+            if wide {
+                write_as(out, indptr.iter(), |x| x.to_le_bytes())
+            } else {
+                write_as(out, indptr.iter(), |&x| (x as u32).to_le_bytes())
+            }
+        },
+    )?;
+    let shape = format!("({nnz},)");
+    member(&mut zip, "indices.npy", index, &shape, |out| {
+        pieces.iter().try_for_each(|piece| {
+            if wide {
+                write_as(out, piece.columns.iter(), |&x| u64::from(x).to_le_bytes())
+            } else {
+                write_as(out, piece.columns.iter(), |x| x.to_le_bytes())
+            }
+        })
+    })?;
+    member(&mut zip, "data.npy", "<f8", &shape, |out| {
+        pieces
+            .iter()
+            .try_for_each(|piece| write_as(out, piece.values.iter(), |x| x.to_le_bytes()))
+    })?;
+    zip.finish()?.flush()
+}
+
+/// A counter's id -> column: both term lists are in byte order, so one walk along them does it.
+fn columns(stats: &Stats, part: &Part) -> Vec<u32> {
+    let mut column_of = vec![0; part.local_ids.len()];
+    let mut column = 0;
+    for (i, &local) in part.local_ids.iter().enumerate() {
+        while stats.terms.get(column) != part.stats.terms.get(i) {
+            column += 1;
+        }
+        column_of[local as usize] = column as u32;
+    }
+    column_of
+}
+
+fn csr(rows: &CountedRows, column_of: &[u32], idfs: &[f64]) -> Csr {
+    let mut out = Csr {
+        columns: Vec::with_capacity(rows.ids.len()),
+        values: Vec::with_capacity(rows.ids.len()),
+        row_ends: Vec::with_capacity(rows.rows.len()),
+    };
+    let mut row: Vec<(u32, u32)> = Vec::new();
+    let mut at = 0;
+    for &(distinct, length) in &rows.rows {
+        let next = at + distinct as usize;
+        row.clear();
+        row.extend(
+            rows.ids[at..next]
+                .iter()
+                .map(|&id| column_of[id as usize])
+                .zip(rows.counts[at..next].iter().copied()),
+        );
+        row.sort_unstable();
+        let once = tf(1, length.max(1));
+        for &(column, count) in &row {
+            let tf = if count == 1 { once } else { tf(count, length) };
+            out.columns.push(column);
+            out.values.push(tf * idfs[column as usize]);
+        }
+        out.row_ends.push(out.columns.len() as u64);
+        at = next;
+    }
+    out
+}
+
+type Zip<'a> = ZipWriter<BufWriter<&'a mut File>>;
+
+fn member(
+    zip: &mut Zip,
+    name: &str,
+    dtype: &str,
+    shape: &str,
+    write: impl FnOnce(&mut Zip) -> io::Result<()>,
+) -> io::Result<()> {
+    // A fixed date: the same corpus gives the same bytes.
+    let options = SimpleFileOptions::default()
+        .compression_method(zip::CompressionMethod::Stored)
+        .last_modified_time(zip::DateTime::default())
+        .large_file(true);
+    zip.start_file(name, options)?;
+    // The .npy header, version 1: padded so that magic, version, length and text make a multiple of 64 bytes.
+    let mut text = format!("{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}");
+    let padding = 64 - (10 + text.len() + 1) % 64;
+    text.extend(std::iter::repeat_n(' ', padding % 64));
+    text.push('\n');
+    zip.write_all(b"\x93NUMPY\x01\x00")?;
+    zip.write_all(&(text.len() as u16).to_le_bytes())?;
+    zip.write_all(text.as_bytes())?;
+    write(zip)
+}
+
+fn write_as<'a, T: 'a, const N: usize>(
+    out: &mut impl Write,
+    items: impl Iterator<Item = &'a T>,
+    bytes: impl Fn(&T) -> [u8; N],
+) -> io::Result<()> {
+    let mut buffer = Vec::with_capacity(1 << 16);
+    for item in items {
+        buffer.extend_from_slice(&bytes(item));
+        if buffer.len() >= (1 << 16) - N {
+            out.write_all(&buffer)?;
+            buffer.clear();
+        }
+    }
+    out.write_all(&buffer)
+}

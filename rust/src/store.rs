@@ -1,0 +1,245 @@
+//! The index on disk: one safetensors file with the sufficient statistics, and beside it the matrix.
+//!
+//! `DIR/index.safetensors` holds `terms` (bytes end to end), `offsets`, `df` and `max_tf`; its metadata has one
+//! key, `cse`, with canonical JSON (sorted keys), because the container writes several keys in random order.
+//! `DIR/matrix.npz` is optional. Files are written beside their place and renamed, so a full disk or a killed
+//! process leaves the old ones; a checksum over metadata and tensors refuses a damaged file.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, Metadata, TensorView};
+use serde_json::{Value, json};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::corpus::FileRecord;
+use crate::error::{Error, Result};
+use crate::index::Index;
+use crate::matrix;
+use crate::stats::{Counts, Part, Stats, Terms};
+use crate::tokenize::Tokenizer;
+
+pub const FORMAT: u32 = 1;
+const KEY: &str = "cse";
+const FORMULA: &str = "ln(1 + c/L) * ln(N/df)";
+/// Tensors of eight-byte numbers, then the bytes: the order the container itself gives them.
+const NAMES: [&str; 4] = ["df", "max_tf", "offsets", "terms"];
+
+pub fn index_path(dir: &Path) -> PathBuf {
+    dir.join("index.safetensors")
+}
+
+pub fn matrix_path(dir: &Path) -> PathBuf {
+    dir.join("matrix.npz")
+}
+
+/// Writes through a temporary file in the same folder; nothing appears at `path` unless all was written.
+pub fn write_atomically(
+    path: &Path,
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    let attempt = || {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".cse-").suffix(".tmp");
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let mut temporary = builder.tempfile_in(folder)?;
+        write(temporary.as_file_mut())?;
+        temporary.as_file().sync_data()?;
+        temporary.persist(path).map_err(|e| e.error)?;
+        Ok(())
+    };
+    attempt().map_err(|e: io::Error| Error::Io {
+        path: path.to_path_buf(),
+        source: e,
+    })
+}
+
+/// Writes `DIR/index.safetensors`, and `DIR/matrix.npz` if `parts` are given; a matrix of an older index goes.
+pub fn save(
+    dir: &Path,
+    tokenizer: Tokenizer,
+    files: &[FileRecord],
+    stats: &Stats,
+    parts: Option<Vec<Part>>,
+) -> Result<()> {
+    std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
+    let index = serialize(tokenizer, files, stats)?;
+    let matrix = matrix_path(dir);
+    match parts {
+        Some(parts) => write_atomically(&matrix, |file| matrix::write_npz(file, stats, parts))?,
+        None => match std::fs::remove_file(&matrix) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Error::io(&matrix, e)),
+            _ => {}
+        },
+    }
+    write_atomically(&index_path(dir), |file| file.write_all(&index))
+}
+
+/// The file's bytes: a function of the statistics alone.
+pub fn serialize(tokenizer: Tokenizer, files: &[FileRecord], stats: &Stats) -> Result<Vec<u8>> {
+    let counts = &stats.counts;
+    let mut meta = json!({
+        "format": FORMAT,
+        "formula": FORMULA,
+        "tokenizer": { "name": tokenizer.name(), "lowercase": true },
+        "documents": counts.documents,
+        "rows": counts.rows,
+        "blank": counts.blank,
+        "wordless": counts.wordless,
+        "tokens": counts.tokens,
+        "repaired": counts.repaired,
+        "files": files,
+    });
+    let df = le_bytes(&stats.df, |x| x.to_le_bytes());
+    let max_tf = le_bytes(&stats.max_tf, |x| x.to_le_bytes());
+    let offsets = le_bytes(&stats.terms.offsets, |x| x.to_le_bytes());
+    let data: [(Dtype, &[u8]); 4] = [
+        (Dtype::U64, &df),
+        (Dtype::F64, &max_tf),
+        (Dtype::U64, &offsets),
+        (Dtype::U8, &stats.terms.bytes),
+    ];
+    meta["checksum"] = checksum(&meta, data.map(|(_, bytes)| bytes)).into();
+    let views = NAMES.iter().zip(data).map(|(name, (dtype, bytes))| {
+        let shape = vec![bytes.len() * 8 / dtype.bitsize()];
+        let view = TensorView::new(dtype, shape, bytes).expect("the shape is the length");
+        (*name, view)
+    });
+    let metadata = HashMap::from([(KEY.to_string(), meta.to_string())]);
+    safetensors::serialize(views, Some(metadata))
+        .map_err(|e| Error::invalid("index", format!("cannot be written: {e}")))
+}
+
+/// XXH3 of the canonical JSON without the checksum itself, and of every tensor with its length.
+fn checksum(meta: &Value, tensors: [&[u8]; 4]) -> String {
+    let mut hasher = Xxh3::new();
+    hasher.update(meta.to_string().as_bytes());
+    for bytes in tensors {
+        hasher.update(&(bytes.len() as u64).to_le_bytes());
+        hasher.update(bytes);
+    }
+    format!("{:032x}", hasher.digest128())
+}
+
+/// Opens `DIR/index.safetensors`.
+pub fn open(dir: &Path) -> Result<Index> {
+    let path = index_path(dir);
+    let bytes = std::fs::read(&path).map_err(|e| Error::io(&path, e))?;
+    deserialize(&bytes, &path)
+}
+
+/// `path` is for the messages.
+pub fn deserialize(bytes: &[u8], path: &Path) -> Result<Index> {
+    let damaged = |why: &str| Error::damaged(path, why);
+    let (_, header): (usize, Metadata) =
+        SafeTensors::read_metadata(bytes).map_err(|e| damaged(&e.to_string()))?;
+    let text = header
+        .metadata()
+        .as_ref()
+        .and_then(|map| map.get(KEY))
+        .ok_or_else(|| damaged("it has no cse metadata"))?;
+    let mut meta: Value =
+        serde_json::from_str(text).map_err(|_| damaged("its metadata is not JSON"))?;
+    if meta["format"] != json!(FORMAT) {
+        return Err(Error::IndexVersion {
+            path: path.to_path_buf(),
+            found: meta["format"].to_string(),
+            supported: FORMAT,
+        });
+    }
+    let container = SafeTensors::deserialize(bytes).map_err(|e| damaged(&e.to_string()))?;
+    let tensor = |name: &str, dtype: Dtype| match container.tensor(name) {
+        Ok(view) if view.dtype() == dtype && view.shape().len() == 1 => Ok(view.data()),
+        _ => Err(damaged(&format!(
+            "tensor {name} is missing or of another type"
+        ))),
+    };
+    let df = tensor("df", Dtype::U64)?;
+    let max_tf = tensor("max_tf", Dtype::F64)?;
+    let offsets = tensor("offsets", Dtype::U64)?;
+    let terms = tensor("terms", Dtype::U8)?;
+    let stored = meta.as_object_mut().and_then(|map| map.remove("checksum"));
+    if stored != Some(checksum(&meta, [df, max_tf, offsets, terms]).into()) {
+        return Err(damaged("its checksum does not match: truncated or edited"));
+    }
+    let number = |name: &str| {
+        meta[name]
+            .as_u64()
+            .ok_or_else(|| damaged(&format!("its metadata has no {name}")))
+    };
+    let counts = Counts {
+        documents: number("documents")?,
+        rows: number("rows")?,
+        blank: number("blank")?,
+        wordless: number("wordless")?,
+        tokens: number("tokens")?,
+        repaired: number("repaired")?,
+    };
+    let files: Vec<FileRecord> = serde_json::from_value(meta["files"].clone())
+        .map_err(|_| damaged("its list of files is not readable"))?;
+    let tokenizer = Tokenizer::from_name(meta["tokenizer"]["name"].as_str().unwrap_or(""))?;
+    let stats = Stats {
+        counts,
+        terms: Terms {
+            bytes: terms.to_vec(),
+            offsets: from_le(offsets, u64::from_le_bytes),
+        },
+        df: from_le(df, u64::from_le_bytes),
+        max_tf: from_le(max_tf, f64::from_le_bytes),
+    };
+    check(&stats).map_err(damaged)?;
+    Ok(Index::new(tokenizer, files, stats))
+}
+
+/// What the rest of the code takes for granted.
+fn check(stats: &Stats) -> Result<(), &'static str> {
+    let (terms, v) = (&stats.terms, stats.df.len());
+    let offsets = &terms.offsets;
+    if offsets.len() != v + 1 || stats.max_tf.len() != v {
+        return Err("its tensors differ in length");
+    }
+    if offsets[0] != 0
+        || offsets[v] != terms.bytes.len() as u64
+        || offsets.windows(2).any(|pair| pair[0] > pair[1])
+    {
+        return Err("its term offsets are out of order");
+    }
+    // One check of the whole buffer and of each boundary costs far less than one of each term.
+    let text = std::str::from_utf8(&terms.bytes).map_err(|_| "its terms are not UTF-8")?;
+    if offsets
+        .iter()
+        .any(|&at| !text.is_char_boundary(at as usize))
+    {
+        return Err("its terms are not UTF-8");
+    }
+    if (1..v).any(|t| terms.get(t - 1) >= terms.get(t)) {
+        return Err("its terms are not in byte order");
+    }
+    let n = stats.counts.documents;
+    if stats.df.iter().any(|&df| df == 0 || df > n)
+        || stats.max_tf.iter().any(|&x| !(x > 0.0 && x <= 1.0))
+    {
+        return Err("its statistics are out of range");
+    }
+    Ok(())
+}
+
+/// Numbers as little-endian bytes.
+pub fn le_bytes<T, const N: usize>(items: &[T], bytes: impl Fn(&T) -> [u8; N]) -> Vec<u8> {
+    items.iter().flat_map(bytes).collect()
+}
+
+fn from_le<T>(bytes: &[u8], number: impl Fn([u8; 8]) -> T) -> Vec<T> {
+    bytes
+        .chunks_exact(8)
+        .map(|chunk| number(chunk.try_into().expect("eight bytes")))
+        .collect()
+}
