@@ -1,1 +1,42 @@
-"""x"""
+"""cse: contrastive sentence embeddings, from a text file to a trained encoder.
+
+>>> from cse import TfidfIndex, TrainConfig, train, Encoder
+
+Names are imported when they are first used, so that ``cse --help`` and ``cse build-tfidf`` load neither
+torch nor transformers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ._core import __version__
+
+if TYPE_CHECKING:
+    from .config import TrainConfig
+    from .encoder import Encoder
+    from .errors import InputError
+    from .tfidf import TfidfIndex
+    from .trainer import RunResult, train
+
+__all__ = ["Encoder", "InputError", "RunResult", "TfidfIndex", "TrainConfig", "__version__", "train"]
+
+_HOMES = {
+    "Encoder": ".encoder",
+    "InputError": ".errors",
+    "RunResult": ".trainer",
+    "TfidfIndex": ".tfidf",
+    "TrainConfig": ".config",
+    "train": ".trainer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'cse' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,105 @@
+"""cse encode."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import click
+
+from ..errors import InputError
+from . import console, options
+
+
+@click.command("encode")
+@click.argument("model")
+@click.argument("sentences", nargs=-1)
+@options.option("-o", "--output", metavar="FILE.npy", help="Write there.  [default: standard output]")
+@options.option("--batch-size", default=64, type=click.IntRange(min=1))
+@options.pooler
+@options.device
+@options.reading
+@options.threads
+@options.as_json
+def command(
+    model: str,
+    sentences: tuple[str, ...],
+    output: str | None,
+    batch_size: int,
+    pooler: str | None,
+    device: str,
+    encoding_errors: str,
+    max_line_bytes: int,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Encode each row of SENTENCES (standard input if none) with MODEL, a folder or a name, into a NumPy file.
+
+    The file holds float32, rows x width, row i for line i; a blank row is a row of zeros.
+    """
+    if output is None and (as_json or sys.stdout.isatty()):
+        raise InputError("-o: name the file to write; vectors are no text for a terminal or beside --json")
+    import numpy as np
+    import torch
+
+    from ..config import POOLERS
+    from ..corpus import Corpus
+    from ..encoder import Encoder
+
+    if pooler is not None and pooler not in POOLERS:
+        raise InputError(f"--pooler: {pooler!r} is unknown; choose one of {', '.join(POOLERS)}")
+    if threads:
+        torch.set_num_threads(threads)
+    corpus = Corpus.read(list(sentences) or ["-"], encoding_errors=encoding_errors, max_line_bytes=max_line_bytes)
+    filled = np.flatnonzero(corpus.word_counts())
+    encoder = Encoder(model, pooler=pooler, device=device)
+    if encoder.plain:
+        console.say(f"{model}: a plain directory does not say how to pool; taking --pooler avg")
+    vectors = np.zeros((len(corpus), encoder.width), dtype=np.float32)
+    started = time.perf_counter()
+    block = 64 * batch_size
+    with console.counting("encoding", len(filled), "sentences") as progress:
+        for start in range(0, len(filled), block):
+            rows = filled[start : start + block]
+            vectors[rows] = encoder.encode(corpus.take(rows), batch_size=batch_size, progress=progress)
+    seconds = time.perf_counter() - started
+    if output is None:
+        np.save(sys.stdout.buffer, vectors)
+    else:
+        _save(Path(output), vectors)
+    summary = {
+        "output": output,
+        "rows": len(corpus),
+        "width": encoder.width,
+        "blank": len(corpus) - len(filled),
+        "seconds": round(seconds, 2),
+        "sentences_per_second": round(len(filled) / seconds, 1),
+    }
+    if as_json:
+        console.result(summary, True, [])
+    else:
+        console.say(
+            f"{len(corpus):,} rows x {encoder.width} in {seconds:.1f} s "
+            f"({len(filled) / seconds:,.0f} sentences/s), {len(corpus) - len(filled):,} blank"
+        )
+
+
+def _save(path: Path, vectors: object) -> None:
+    """Through a temporary file in the same folder."""
+    import numpy as np
+
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".cse-", suffix=".tmp", delete=False) as file:
+            np.save(file, np.asarray(vectors))
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(file.name, 0o666 & ~mask)
+        os.replace(file.name, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        if "file" in locals() and os.path.exists(file.name):
+            os.unlink(file.name)

@@ -1,0 +1,54 @@
+"""cse explain."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from ..tfidf import TfidfIndex
+from . import console, options
+
+
+@click.command("explain")
+@click.argument("sentence")
+@options.tfidf
+@options.drawing
+@options.seed
+@options.option("--samples", default=4, type=click.IntRange(min=0), help="Sample replacements a word.")
+@options.as_json
+def command(sentence: str, tfidf: str, beta: float, radius: int | None, seed: int, samples: int, as_json: bool) -> None:
+    """Show each word of SENTENCE: tf-idf, probability of being replaced, rank, sample replacements."""
+    index = TfidfIndex.open(tfidf)
+    words = index.explain(sentence, seed=seed, samples=samples, beta=beta, radius=radius)
+    span = radius or index.default_radius
+    if as_json:
+        value = {
+            "sentence": sentence,
+            "radius": span,
+            "terms": len(index),
+            "words": [asdict(w) for w in words],
+        }
+        console.result(value, True, [])
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{len(index):,} terms, radius {span:,} ranks, beta {beta:g}", title_justify="left")
+    for name in ("word", "df", "tf-idf", "p(replace)", "rank"):
+        table.add_column(name, justify="left" if name == "word" else "right")
+    table.add_column("could become", overflow="fold")
+    for word in words:
+        table.add_row(
+            word.word,
+            f"{word.df:,}" if word.seen else "never seen",
+            f"{word.score:.4f}",
+            f"{word.p:.3f}",
+            f"{word.rank:,}",
+            ", ".join(word.samples) or "-",
+        )
+    Console().print(table)
+    if not words:
+        click.echo("No word: the sentence would be returned unchanged.")
+    elif len({word.score for word in words}) == 1:
+        click.echo("All words weigh the same: one of them, drawn at random, is always replaced.")

@@ -1,0 +1,112 @@
+"""The sentences of a run: rows in memory, which of them are trained on, which are held out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core, keyed
+from .errors import InputError
+from .tfidf import SourceFile, TfidfIndex
+
+__all__ = ["Corpus", "Split", "hold_out", "open_corpus"]
+
+HELD_OUT_ROWS = 2000
+HELD_OUT_SHARE = 0.05
+HELD_OUT_WORDS = 8
+
+Rows = npt.NDArray[np.int64]
+
+
+class Corpus:
+    """Text in memory, one row per line, numbered as the TF-IDF index numbers them."""
+
+    def __init__(self, core: _core.Rows) -> None:
+        self._core = core
+
+    @classmethod
+    def read(cls, paths: Sequence[str], *, encoding_errors: str = "strict", max_line_bytes: int = 1 << 20) -> Corpus:
+        """Reads the files one after the other; raises ``InputError`` or ``OSError``."""
+        return cls(_core.Rows.read(list(paths), encoding_errors, max_line_bytes))
+
+    def __len__(self) -> int:
+        """Rows, blank ones included."""
+        return len(self._core)
+
+    def take(self, rows: npt.NDArray[np.integer] | Sequence[int]) -> list[str]:
+        """The texts of these rows."""
+        return self._core.take([int(row) for row in rows])
+
+    @property
+    def files(self) -> list[SourceFile]:
+        """What was read."""
+        return [SourceFile(*file) for file in self._core.files]
+
+    @property
+    def repaired(self) -> int:
+        """Rows with bytes that were not UTF-8."""
+        return self._core.repaired
+
+    def word_counts(self) -> npt.NDArray[np.uint32]:
+        """Words between white space of each row; 0 is a blank row."""
+        return np.frombuffer(self._core.word_counts(), dtype="<u4")
+
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """Equal for equal rows."""
+        return np.frombuffer(self._core.hashes(), dtype="<u8")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Row numbers, ascending."""
+
+    train: Rows
+    held_out: Rows
+    blank: int
+
+
+def open_corpus(paths: Sequence[str], index: TfidfIndex | None, *, encoding_errors: str, max_line_bytes: int) -> Corpus:
+    """Opens the files given, or those the index was built from.
+
+    A file that the index knows must hold the bytes it held when it was indexed.
+    """
+    if not paths:
+        if index is None:
+            raise InputError("CORPUS: no text file was given; name one, or build an index with cse build-tfidf")
+        paths = [file.path for file in index.files]
+        if "-" in paths:
+            raise InputError("CORPUS: the index was built from standard input; name the text file to train on")
+    corpus = Corpus.read(paths, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes)
+    known = {file.path: file.xxh3 for file in index.files} if index else {}
+    for file in corpus.files:
+        if known.get(file.path, file.xxh3) != file.xxh3:
+            raise InputError(
+                f"{file.path}: the file has changed since it was indexed; build the index again with cse build-tfidf"
+            )
+    return corpus
+
+
+def hold_out(corpus: Corpus, seed: int, wanted: bool) -> Split:
+    """Chooses the rows of the label-free score: min(2000, 5 %) distinct rows of at least 8 words.
+
+    They are chosen by a hash of seed and row; no row with the same text is trained on. Blank rows are never
+    trained on.
+    """
+    words = corpus.word_counts()
+    rows = np.flatnonzero(words).astype(np.int64)
+    blank = len(words) - len(rows)
+    if not wanted:
+        return Split(rows, rows[:0], blank)
+    hashes = corpus.hashes()
+    _, first = np.unique(hashes[rows], return_index=True)
+    distinct = rows[np.sort(first)]
+    eligible = distinct[words[distinct] >= HELD_OUT_WORDS]
+    count = min(HELD_OUT_ROWS, int(HELD_OUT_SHARE * len(rows)), len(eligible))
+    if count < 2:
+        return Split(rows, rows[:0], blank)
+    order = np.argsort(keyed.bits(seed, 0, eligible, keyed.HOLD_OUT), kind="stable")
+    held = np.sort(eligible[order[:count]])
+    return Split(rows[~np.isin(hashes[rows], hashes[held])], held, blank)

@@ -1,0 +1,79 @@
+"""Using a trained encoder: vectors, similarities, search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from os import PathLike, fspath
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import InputError
+from .model import load_encoder
+from .sources import find_model
+
+__all__ = ["Encoder", "pick_device"]
+
+Vectors = npt.NDArray[np.float32]
+
+
+def pick_device(name: str) -> str:
+    """``auto`` is CUDA where there is one, else the CPU; an unusable device raises ``InputError``."""
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        why = str(error).splitlines()[0]
+        raise InputError(f"--device {name}: not usable here ({why}); try --device cpu") from None
+    return name
+
+
+class Encoder:
+    """A sentence encoder, loaded from a run's folder, any Hugging Face encoder, or ``minilm``.
+
+    ``pooler`` is needed for a plain Hugging Face directory alone, which does not say how its tokens become one
+    vector (default ``avg``, as sentence-transformers does; wrong for a model trained on [CLS]).
+    """
+
+    def __init__(self, model: str | PathLike[str], *, pooler: str | None = None, device: str = "auto") -> None:
+        source = find_model(fspath(model))
+        self.plain = source.pooler is None and pooler is None
+        """Whether the pooling was a guess."""
+        self.device = pick_device(device)
+        self.model = load_encoder(source, pooler or source.pooler or "avg").to(self.device).eval()
+
+    @property
+    def width(self) -> int:
+        """D, the length of a vector."""
+        return self.model.width
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        batch_size: int = 64,
+        progress: Callable[[int], None] | None = None,
+    ) -> Vectors:
+        """``(n, D)`` float32, one row per text."""
+        if isinstance(texts, str):
+            raise InputError("texts: a list of sentences was expected, not one string")
+        return self.model.encode(texts, batch_size=batch_size, progress=progress)
+
+    def similarity(self, left: Sequence[str], right: Sequence[str]) -> Vectors:
+        """Cosines, ``(len(left), len(right))``."""
+        return _unit(self.encode(left)) @ _unit(self.encode(right)).T
+
+    def search(self, queries: Sequence[str], corpus: Sequence[str], k: int = 10) -> list[list[tuple[int, float]]]:
+        """For each query the k nearest texts of the corpus: (row, cosine), the nearest first."""
+        scores = self.similarity(queries, corpus)
+        k = min(k, scores.shape[1])
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        return [[(int(row), float(line[row])) for row in rows] for line, rows in zip(scores, best, strict=True)]
+
+
+def _unit(vectors: Vectors) -> Vectors:
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.maximum(norms, 1e-12)

@@ -1,0 +1,18 @@
+"""The one exception for the user's mistakes, and how system errors read."""
+
+from __future__ import annotations
+
+import os
+
+from ._core import InputError
+
+__all__ = ["InputError", "sentence"]
+
+
+def sentence(error: Exception) -> str:
+    """One sentence for a mistake or a system error, with the path where there is one."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        if isinstance(error, FileNotFoundError):
+            return f"{os.fspath(error.filename)}: no such file; check the path"
+        return f"{os.fspath(error.filename)}: {error.strerror.lower()}"
+    return str(error)

@@ -1,0 +1,1 @@
+"""How good an encoder is: with labels (``sts``), without (``halves``), and its geometry."""

@@ -1,0 +1,86 @@
+"""Which evaluated model becomes best/.
+
+With a development set: the highest Spearman, the untrained model's among them. Without labels: the last one, unless
+its embeddings collapsed; the label-free score is too coarse to choose more finely.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..model import SentenceEncoder
+from .halves import HalvesScore, score_halves
+from .sts import Pairs, score_pairs
+
+__all__ = ["COLLAPSED", "Selector"]
+
+# Halves find each other less than half as well as they once did: an encoder that has lost what it knew.
+COLLAPSED = 0.5
+
+
+class Selector:
+    """Scores the model as it stands, and remembers which step to keep."""
+
+    def __init__(self, model: SentenceEncoder, pairs: Pairs | None, held_out: list[str]) -> None:
+        self.model, self.pairs, self.held_out = model, pairs, held_out
+        self.records: list[dict[str, Any]] = []
+        self.best_step = 0
+        self.best_record: dict[str, Any] = {}
+        self.collapsed: list[int] = []
+        self.halves: list[HalvesScore] = []
+
+    @property
+    def metric(self) -> str | None:
+        """``spearman``, ``mrr``, or None where there is nothing to score on."""
+        return "spearman" if self.pairs else "mrr" if self.held_out else None
+
+    def score(self, step: int) -> tuple[dict[str, Any], bool]:
+        """The scores of this step, and whether it is to be kept as best/."""
+        record: dict[str, Any] = {}
+        keep = True
+        if self.pairs:
+            record = score_pairs(self.model, self.pairs).to_dict()
+            best = self.best_record.get("spearman", -math.inf)
+            keep = not self.records or record["spearman"] > best or math.isnan(best)
+        elif self.held_out:
+            score = score_halves(self.model, self.held_out)
+            record = score.to_dict()
+            peak = max((earlier.mrr for earlier in self.halves), default=0.0)
+            keep = score.mrr >= COLLAPSED * peak and math.isfinite(score.uniformity)
+            self.halves.append(score)
+            if not keep:
+                self.collapsed.append(step)
+        self.records.append({"step": step, **record})
+        if keep:
+            self.best_step, self.best_record = step, self.records[-1]
+        return record, keep
+
+    def verdict(self) -> list[str]:
+        """What the scores mean, in sentences."""
+        notes = []
+        last = self.records[-1]["step"]
+        if self.pairs:
+            if self.best_step == 0 and last:
+                notes.append("No evaluation beat the model before training: best/ holds that one.")
+            notes.append(f"best/ is step {self.best_step} of {last}, chosen by Spearman on the development set.")
+        elif self.held_out:
+            change = self.halves[-1].per_sentence - self.halves[0].per_sentence
+            error = change.std(ddof=1) / np.sqrt(len(change))
+            size = f"{change.mean():+.4f} +- {error:.4f} (standard error of the paired difference)"
+            if last and abs(change.mean()) > 2 * error:
+                notes.append(f"MRR changed by {size}.")
+            elif last:
+                notes.append(f"MRR did not change beyond its error: {size}.")
+            if last in self.collapsed:
+                notes.append(
+                    f"The embeddings collapsed (at step {self.collapsed[0]}): best/ is step {self.best_step}, "
+                    "the last before that; lower --lr or raise --temperature."
+                )
+            else:
+                notes.append(f"best/ is the last step, {last}: the embeddings have not collapsed.")
+        else:
+            notes.append("Too few sentences of 8 words or more to hold any out: best/ is the last step, unscored.")
+        return notes

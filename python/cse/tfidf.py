@@ -1,0 +1,267 @@
+"""The TF-IDF index of a corpus, and the hard negatives drawn from it (UNA).
+
+Everything is computed in Rust (``cse._core``); this module names it, documents it and says what came of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike, fspath
+from pathlib import Path
+
+from . import _core
+from .errors import InputError
+
+__all__ = ["AugmentReport", "ExplainedWord", "IndexInfo", "SourceFile", "TfidfIndex", "build_index"]
+
+MAX_LINE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file a corpus was read from: path as given, bytes as stored, rows, XXH3 (128 bits, hexadecimal)."""
+
+    path: str
+    bytes: int
+    rows: int
+    xxh3: str
+
+
+@dataclass(frozen=True)
+class IndexInfo:
+    """How many rows of which kind an index was built from."""
+
+    documents: int
+    """N: rows that are not blank."""
+    rows: int
+    blank: int
+    wordless: int
+    """Documents without a single term; they count in N."""
+    tokens: int
+    repaired: int
+    """Rows with bytes that were not UTF-8 (``encoding_errors="replace"``)."""
+    terms: int
+
+
+@dataclass(frozen=True)
+class AugmentReport:
+    """What became of some rows."""
+
+    rows: int
+    blank: int
+    unchanged: int
+    """Rows that came back as they were, blank ones among them."""
+    words: int
+    unseen: int
+    """Words that are not in the index."""
+    replaced: int
+    repaired: int
+
+
+@dataclass(frozen=True)
+class ExplainedWord:
+    """One word of a sentence, seen by UNA."""
+
+    word: str
+    seen: bool
+    df: int
+    score: float
+    """tf * idf in this sentence."""
+    p: float
+    """Probability of being replaced."""
+    rank: int
+    """From 1; for an unseen word the rank its score would take."""
+    samples: list[str]
+
+
+class TfidfIndex:
+    """Document frequencies and maximum TF-IDF scores of a corpus.
+
+    A term's score in a document of L terms, c of them this one, is ln(1 + c/L) * ln(N/df) (UNA, section 3.1).
+    Terms are numbered in byte order.
+    """
+
+    def __init__(self, core: _core.Index) -> None:
+        self._core = core
+
+    @classmethod
+    def build(
+        cls,
+        paths: str | PathLike[str] | Sequence[str | PathLike[str]],
+        *,
+        tokenizer: str = "unicode",
+        encoding_errors: str = "strict",
+        max_line_bytes: int = MAX_LINE_BYTES,
+        threads: int = 0,
+    ) -> TfidfIndex:
+        """Counts the files (plain, ``.gz``, ``.zst``) in one pass, in memory bounded by the vocabulary.
+
+        ``threads`` 0 uses all cores; the result does not depend on it. Raises ``InputError`` or ``OSError``.
+        """
+        return cls(_core.Index.build(_paths(paths), tokenizer, encoding_errors, max_line_bytes, threads))
+
+    @classmethod
+    def open(cls, folder: str | PathLike[str] = "tfidf") -> TfidfIndex:
+        """Opens ``folder/index.safetensors``; a damaged file or one of another format raises ``InputError``."""
+        if not (Path(folder) / "index.safetensors").exists():
+            raise InputError(
+                f"{fspath(folder)}: no TF-IDF index there; make one with 'cse build-tfidf CORPUS -o {fspath(folder)}'"
+            )
+        return cls(_core.Index.open(folder))
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Writes ``folder/index.safetensors``, whole or not at all."""
+        self._core.save(folder)
+
+    def __len__(self) -> int:
+        """V, the number of terms."""
+        return len(self._core)
+
+    @property
+    def tokenizer(self) -> str:
+        """``unicode`` or ``whitespace``."""
+        return self._core.tokenizer
+
+    @property
+    def info(self) -> IndexInfo:
+        """N and the other counts."""
+        return IndexInfo(*self._core.counts)
+
+    @property
+    def files(self) -> list[SourceFile]:
+        """The files it was built from, in order."""
+        return [SourceFile(*file) for file in self._core.files]
+
+    @property
+    def default_radius(self) -> int:
+        """min(4000, V/100), at least 1."""
+        return self._core.default_radius
+
+    @property
+    def terms(self) -> list[str]:
+        """All terms, in byte order."""
+        return [self._core.term(i) for i in range(len(self))]
+
+    @property
+    def df(self) -> list[int]:
+        """Documents that hold each term."""
+        return self._core.df()
+
+    @property
+    def idf(self) -> list[float]:
+        """ln(N/df) of each term."""
+        return self._core.idf()
+
+    @property
+    def max_score(self) -> list[float]:
+        """The largest score of each term over all documents."""
+        return self._core.max_score()
+
+    @property
+    def by_rank(self) -> list[int]:
+        """Term numbers by maximum score, the largest first, equal scores in byte order."""
+        return self._core.by_rank()
+
+    def verify_corpus(self) -> None:
+        """Raises ``InputError`` unless the files it was built from still hold the same bytes."""
+        self._core.verify_corpus()
+
+    def augment(
+        self,
+        texts: Sequence[str],
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        rows: Sequence[int] | None = None,
+        copy: int = 0,
+        beta: float = 0.5,
+        radius: int | None = None,
+        surface: str = "keep",
+    ) -> list[str]:
+        """One hard negative for each text (UNA, section 3.2).
+
+        A negative is a function of (text, seed, epoch, row, copy, beta, radius, surface) alone. ``rows`` are
+        the texts' row numbers (default 0, 1, ...); ``beta`` in [0, 1] is about the share of words replaced;
+        ``radius`` in ranks to either side (default ``default_radius``; as published: 4000); ``surface`` is
+        ``keep`` or ``plain`` (lower-cased terms joined by spaces, as published).
+        """
+        return self.augment_report(
+            texts, seed=seed, epoch=epoch, rows=rows, copy=copy, beta=beta, radius=radius, surface=surface
+        )[0]
+
+    def augment_report(
+        self,
+        texts: Sequence[str],
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        rows: Sequence[int] | None = None,
+        copy: int = 0,
+        beta: float = 0.5,
+        radius: int | None = None,
+        surface: str = "keep",
+    ) -> tuple[list[str], AugmentReport]:
+        """Like ``augment``, and what became of the rows."""
+        if isinstance(texts, str):
+            raise InputError("texts: a list of sentences was expected, not one string")
+        numbers = list(range(len(texts))) if rows is None else [int(row) for row in rows]
+        if len(numbers) != len(texts):
+            raise InputError(f"rows: {len(numbers)} row numbers for {len(texts)} texts")
+        negatives, report = self._core.augment(list(texts), numbers, seed, epoch, copy, beta, radius, surface)
+        return negatives, AugmentReport(*report)
+
+    def replacements(
+        self,
+        text: str,
+        *,
+        row: int = 0,
+        seed: int = 0,
+        epoch: int = 0,
+        copy: int = 0,
+        beta: float = 0.5,
+        radius: int | None = None,
+        surface: str = "keep",
+    ) -> tuple[str, list[tuple[tuple[int, int], tuple[int, int], float]]]:
+        """The negative of one text, and for each replaced word its characters in the text, those of the new
+        word in the negative, and p."""
+        return self._core.replacements(text, row, seed, epoch, copy, beta, radius, surface)
+
+    def explain(
+        self,
+        text: str,
+        *,
+        seed: int = 0,
+        samples: int = 5,
+        beta: float = 0.5,
+        radius: int | None = None,
+    ) -> list[ExplainedWord]:
+        """How UNA sees each word of a sentence, and what could take its place."""
+        return [ExplainedWord(*word) for word in self._core.explain(text, seed, samples, beta, radius)]
+
+
+def build_index(
+    paths: Sequence[str],
+    folder: str | PathLike[str],
+    *,
+    tokenizer: str = "unicode",
+    matrix: bool = True,
+    encoding_errors: str = "strict",
+    max_line_bytes: int = MAX_LINE_BYTES,
+    threads: int = 0,
+    progress: _core.Progress | None = None,
+) -> tuple[IndexInfo, list[SourceFile]]:
+    """Counts the files and writes ``folder/index.safetensors`` and, if wanted, ``folder/matrix.npz``.
+
+    The matrix is documents x terms in CSR, float64, row i being row i of the corpus. Nothing is held in Python.
+    """
+    counts, files = _core.build_to(
+        list(paths), folder, tokenizer, matrix, encoding_errors, max_line_bytes, threads, progress
+    )
+    return IndexInfo(*counts), [SourceFile(*file) for file in files]
+
+
+def _paths(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list[str]:
+    if isinstance(paths, (str, PathLike)):
+        return [fspath(paths)]
+    return [fspath(path) for path in paths]
