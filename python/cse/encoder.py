@@ -76,4 +76,5 @@ class Encoder:
 
 def _unit(vectors: Vectors) -> Vectors:
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.maximum(norms, 1e-12)
+    points: Vectors = vectors / np.maximum(norms, 1e-12)
+    return points

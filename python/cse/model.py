@@ -120,8 +120,8 @@ def load_encoder(source: Source, pooler: str) -> SentenceEncoder:
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

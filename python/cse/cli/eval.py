@@ -26,7 +26,7 @@ PUBLISHED = [
 @options.threads
 @options.as_json
 def command(model: str, data: str, pooler: str | None, device: str, threads: int, as_json: bool) -> None:
-    """Score MODEL, a folder or a name, on the STS tasks found in DIR: sts12.test.tsv, ..., stsb.test.tsv, sickr.test.tsv.
+    """Score MODEL, a folder or a name, on the STS tasks found in DIR (sts12.test.tsv, ..., sickr.test.tsv).
 
     Each file holds score, sentence1, sentence2 by tabs. Protocol: all subsets of a task joined, cosine, Spearman x 100.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ from . import console, options
 BY_RECIPE = "  [default: by recipe]"
 
 
-def _recipe(*names: str, help: str, **settings: Any) -> Any:
+def _recipe(*names: str, help: str, **settings: Any) -> Callable[[options.F], options.F]:
     return options.option(*names, help=help + BY_RECIPE, show_default=False, **settings)
 
 
@@ -52,7 +53,7 @@ def _recipe(*names: str, help: str, **settings: Any) -> Any:
 @options.reading
 @options.as_json
 @click.pass_context
-def command(ctx: click.Context, as_json: bool, config_file: str | None, **values: Any) -> None:
+def command(ctx: click.Context, /, as_json: bool, config_file: str | None, **values: Any) -> None:
     """Train an encoder on CORPUS (one sentence per line), or on the files the TF-IDF index was built from.
 
     The result is DIR/NAME/best, which AutoModel and SentenceTransformer load. Values not given come from --preset, else

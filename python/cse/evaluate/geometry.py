@@ -13,7 +13,8 @@ Vectors = npt.NDArray[np.float64]
 def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
     """Rows put on the unit sphere, in float64."""
     wide = vectors.astype(np.float64)
-    return wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
+    points: Vectors = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
+    return points
 
 
 def alignment(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> float:

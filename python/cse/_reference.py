@@ -1,0 +1,162 @@
+"""UNA in plain Python: the readable twin the Rust core is tested against, line by line and draw by draw.
+
+Slow on purpose (about a thousandth of the core's speed). Words are those of ``str.split``; the surface is kept.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+__all__ = ["ReferenceIndex", "chacha8", "probabilities"]
+
+Words = list[tuple[int, int, str]]
+
+
+def tokenize(text: str) -> Words:
+    """(start, end, term): what ``str.split`` yields, lower-cased."""
+    return [(match.start(), match.end(), match.group().lower()) for match in re.finditer(r"\S+", text)]
+
+
+@dataclass
+class ReferenceIndex:
+    """N, df and max c/L of a corpus; everything else is derived as the formulas say."""
+
+    documents: int
+    df: Counter[str]
+    max_tf: dict[str, float]
+
+    @classmethod
+    def build(cls, rows: Iterable[str]) -> ReferenceIndex:
+        """Counts rows; blank ones are no documents."""
+        documents, df, max_tf = 0, Counter[str](), dict[str, float]()
+        for row in rows:
+            if not row.strip():
+                continue
+            documents += 1
+            terms = [term for _, _, term in tokenize(row)]
+            for term, count in Counter(terms).items():
+                df[term] += 1
+                max_tf[term] = max(max_tf.get(term, 0.0), count / len(terms))
+        return cls(documents, df, max_tf)
+
+    def __post_init__(self) -> None:
+        self.terms = sorted(self.df, key=str.encode)
+        self.idf = {term: math.log(self.documents / self.df[term]) for term in self.terms}
+        self.max_score = {term: math.log1p(self.max_tf[term]) * self.idf[term] for term in self.terms}
+        self.by_rank = sorted(self.terms, key=lambda term: (-self.max_score[term], term.encode()))
+        self.rank = {term: rank for rank, term in enumerate(self.by_rank)}
+        self.prefix = [0.0]
+        for term in self.by_rank:
+            self.prefix.append(self.prefix[-1] + self.max_score[term])
+
+    def default_radius(self) -> int:
+        """min(4000, V/100), at least 1."""
+        return max(1, min(4000, len(self.terms) // 100))
+
+    def scores(self, terms: list[str]) -> list[float]:
+        """tf * idf of each term of a sentence; an unseen term has df 1."""
+        counts, length = Counter(terms), len(terms)
+        unseen = math.log(self.documents)
+        return [math.log1p(counts[term] / length) * self.idf.get(term, unseen) for term in terms]
+
+    def draw(self, term: str, score: float, radius: int, u: float) -> str | None:
+        """A term within ``radius`` ranks, with probability proportional to its maximum score, never the term itself."""
+        seen = term in self.rank
+        rank = self.rank[term] if seen else sum(self.max_score[t] > score for t in self.terms)
+        low, after = max(0, rank - radius), rank + seen
+        high = min(len(self.terms), after + radius)
+        window = [*range(low, rank), *range(after, high)]
+        if not window:
+            return None
+        p = self.prefix
+        left, right = p[rank] - p[low], p[high] - p[after]
+        if left + right <= 0:
+            return self.by_rank[window[int(u * len(window))]]
+        at = u * (left + right)
+        if (at < left or after >= high) and low < rank:
+            first, last, target = low, rank, p[low] + at
+        else:
+            first, last, target = after, high, p[after] + max(at - left, 0.0)
+        return self.by_rank[bisect_right(p, target, first + 1, last) - 1]
+
+    def augment(self, text: str, *, seed: int, epoch: int, row: int, beta: float, radius: int) -> str:
+        """The hard negative of one sentence."""
+        words = tokenize(text)
+        if not words:
+            return text
+        scores = self.scores([term for _, _, term in words])
+        p, all_equal = probabilities(scores, beta)
+        draws = chacha8(seed, epoch, row, 0)
+        forced = int(next(draws) * len(words)) if all_equal else None
+        out, copied = [], 0
+        for i, (start, end, term) in enumerate(words):
+            if next(draws) < p[i] or i == forced:
+                new = self.draw(term, scores[i], radius, next(draws))
+                if new is not None:
+                    out += [text[copied:start], in_case_of(text[start:end], new)]
+                    copied = end
+        return "".join([*out, text[copied:]])
+
+
+def probabilities(scores: list[float], beta: float) -> tuple[list[float], bool]:
+    """p_i = beta * L * (s_i - min s) / sum_j (s_j - min s), cut at 1; the largest is 1 if none is.
+
+    Equal scores give beta for all, and True: one position is to be forced.
+    """
+    low, high = min(scores), max(scores)
+    if low == high:
+        return [beta] * len(scores), True
+    scale = beta * len(scores) / sum(score - low for score in scores)
+    forced = scale * (high - low) < 1
+    return [1.0 if forced and s == high else min(1.0, scale * (s - low)) for s in scores], False
+
+
+def in_case_of(old: str, term: str) -> str:
+    """The term in the case of the word it replaces; "I" and MixedCase words ask for lower case."""
+    cased = [c for c in old if c.isupper() or c.islower()]
+    if not cased or not cased[0].isupper() or old == "I" or old.startswith(("I'", "I\u2019")):
+        return term
+    rest = cased[1:]
+    if all(c.islower() for c in rest):
+        first = next((i for i, c in enumerate(term) if c.isalpha()), 0)
+        new = term[:first] + term[first : first + 1].upper() + term[first + 1 :]
+    elif all(c.isupper() for c in rest):
+        new = term.upper()
+    else:
+        return term
+    return term if new == old else new
+
+
+def chacha8(seed: int, epoch: int, row: int, copy: int) -> Iterator[float]:
+    """Uniform numbers in [0, 1) of the ChaCha stream with 8 rounds whose key is (seed, epoch, row, copy)."""
+    key = b"".join(part.to_bytes(8, "little") for part in (seed, epoch, row, copy))
+    words = [int.from_bytes(key[i : i + 4], "little") for i in range(0, 32, 4)]
+    constants = [0x61707865, 0x3320646E, 0x79622D32, 0x6B206574]
+    counter = 0
+    while True:
+        start = [*constants, *words, counter & 0xFFFFFFFF, counter >> 32, 0, 0]
+        state = list(start)
+        for _ in range(4):
+            for a, b, c, d in COLUMNS + DIAGONALS:
+                quarter_round(state, a, b, c, d)
+        block = [(x + y) & 0xFFFFFFFF for x, y in zip(state, start, strict=True)]
+        for low, high in zip(block[0::2], block[1::2], strict=True):
+            yield ((high << 32 | low) >> 11) * 2.0**-53
+        counter += 1
+
+
+COLUMNS = [(0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15)]
+DIAGONALS = [(0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14)]
+
+
+def quarter_round(x: list[int], a: int, b: int, c: int, d: int) -> None:
+    """ChaCha's mixing step, in place."""
+    for i, j, k, turn in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
+        x[i] = (x[i] + x[j]) & 0xFFFFFFFF
+        mixed = x[k] ^ x[i]
+        x[k] = (mixed << turn | mixed >> (32 - turn)) & 0xFFFFFFFF

