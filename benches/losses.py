@@ -118,16 +118,18 @@ def table(cells: dict[str, Any]) -> str:
             spread(found, "sickr.dev", 2),
             spread(found, "mrr", 3),
             spread(found, "cos_syn", 3),
-            "" if loss == "before" else f"{spread(found, 'loss_first', 4)} -> {spread(found, 'loss_last', 4)}",
+            ""
+            if loss == "before"
+            else f"{spread(found, 'loss_first', 1, 'e')} -> {spread(found, 'loss_last', 1, 'e')}",
         ]
         label = "before training" if loss == "before" else loss
         lines.append(f"| {label} | {'' if loss == 'before' else 'yes' if una else 'no'} | {' | '.join(columns)} |")
     return "\n".join(lines)
 
 
-def spread(runs: list[dict[str, Any]], key: str, digits: int) -> str:
+def spread(runs: list[dict[str, Any]], key: str, digits: int, form: str = "f") -> str:
     values = [run[key] for run in runs]
-    return f"{statistics.fmean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
+    return f"{statistics.fmean(values):.{digits}{form}} ± {statistics.stdev(values):.{digits}{form}}"
 
 
 if __name__ == "__main__":

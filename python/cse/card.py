@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -16,11 +17,20 @@ from .sources import Source
 
 __all__ = ["environment", "model_card"]
 
+POOLING = {
+    "cls": "the first token's last vector",
+    "cls_before_pooler": "the first token's last vector",
+    "avg": "mean over tokens of the last layer",
+    "avg_top2": "mean over tokens of the last two layers",
+    "avg_first_last": "mean over tokens of the first and the last layer",
+    "avg_embed_last": "mean over tokens of the embeddings and the last layer",
+}
+
 
 def environment(device: str) -> dict[str, Any]:
     """Versions and machine: what must be equal for a run to repeat bit by bit."""
-    packages = ["torch", "transformers", "tokenizers", "numpy", "scipy", "safetensors"]
-    found = {"cse": __version__, "python": platform.python_version()}
+    packages = ["transformers", "tokenizers", "numpy", "scipy", "safetensors"]
+    found = {"cse": __version__, "python": platform.python_version(), "torch": torch.__version__}
     for package in packages:
         try:
             found[package] = version(package)
@@ -44,7 +54,7 @@ def model_card(config: TrainConfig, source: Source, selector: Selector, step: in
     ]
     columns = _columns(selector)
     table = [f"| step | {' | '.join(columns)} |", f"| ---: |{' ---: |' * len(columns)}", *scores]
-    pooling = "the first token's vector" if config.pooler in ("cls", "cls_before_pooler") else config.pooler
+    pooling = POOLING[config.pooler or "cls"]
     base = "sentence-transformers/all-MiniLM-L6-v2" if config.model == "minilm" else config.model
     front = ["---", "library_name: sentence-transformers", "pipeline_tag: sentence-similarity"]
     if not os.path.isabs(base) and not base.startswith("."):
@@ -87,7 +97,7 @@ def model_card(config: TrainConfig, source: Source, selector: Selector, step: in
             f"Step {step}. {una} Seed {config.seed}.",
             "",
             "```toml",
-            config.to_toml().strip(),
+            replace(config, corpus=(), tfidf="tfidf", output="runs", dev=None, data=None).to_toml().strip(),
             "```",
             "",
             *(["## Scores while training", "", *table, ""] if columns else []),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from .errors import InputError
@@ -148,9 +149,14 @@ def save_encoder(model: SentenceEncoder, folder: Path, card: str) -> None:
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=".cse-", dir=folder.parent))
-    fresh.chmod(0o777 & ~_umask())
     try:
-        _write(model, fresh, card)
+        try:
+            _write(model, fresh, card)
+        except SafetensorError as error:  # what a full disk looks like from within that library
+            raise OSError(f"{folder}: cannot be written ({error})") from None
+        mask = _umask()
+        fresh.chmod(0o777 & ~mask)
+        (fresh / "model.safetensors").chmod(0o666 & ~mask)
         old = folder.with_name(f".{folder.name}.old")
         shutil.rmtree(old, ignore_errors=True)
         if folder.exists():

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from . import _core
 from .errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = ["AugmentReport", "ExplainedWord", "IndexInfo", "SourceFile", "TfidfIndex", "build_index"]
 
@@ -138,30 +144,30 @@ class TfidfIndex:
         """min(4000, V/100), at least 1."""
         return self._core.default_radius
 
-    @property
+    @cached_property
     def terms(self) -> list[str]:
         """All terms, in byte order."""
-        return [self._core.term(i) for i in range(len(self))]
+        return self._core.terms()
 
-    @property
-    def df(self) -> list[int]:
-        """Documents that hold each term."""
-        return self._core.df()
+    @cached_property
+    def df(self) -> npt.NDArray[np.uint64]:
+        """(V,) uint64, read-only: documents that hold each term."""
+        return _numbers(self._core.df(), "<u8")
 
-    @property
-    def idf(self) -> list[float]:
-        """ln(N/df) of each term."""
-        return self._core.idf()
+    @cached_property
+    def idf(self) -> npt.NDArray[np.float64]:
+        """(V,) float64, read-only: ln(N/df) of each term."""
+        return _numbers(self._core.idf(), "<f8")
 
-    @property
-    def max_score(self) -> list[float]:
-        """The largest score of each term over all documents."""
-        return self._core.max_score()
+    @cached_property
+    def max_score(self) -> npt.NDArray[np.float64]:
+        """(V,) float64, read-only: the largest score of each term over all documents."""
+        return _numbers(self._core.max_score(), "<f8")
 
-    @property
-    def by_rank(self) -> list[int]:
-        """Term numbers by maximum score, the largest first, equal scores in byte order."""
-        return self._core.by_rank()
+    @cached_property
+    def by_rank(self) -> npt.NDArray[np.uint32]:
+        """(V,) uint32, read-only: terms by maximum score, the largest first, equal scores in byte order."""
+        return _numbers(self._core.by_rank(), "<u4")
 
     def verify_corpus(self) -> None:
         """Raises ``InputError`` unless the files it was built from still hold the same bytes."""
@@ -259,6 +265,12 @@ def build_index(
         list(paths), folder, tokenizer, matrix, encoding_errors, max_line_bytes, threads, progress
     )
     return IndexInfo(*counts), [SourceFile(*file) for file in files]
+
+
+def _numbers(raw: bytes, dtype: str) -> npt.NDArray[Any]:
+    import numpy as np  # not at the top: cse build-tfidf does without it
+
+    return np.frombuffer(raw, dtype=dtype)
 
 
 def _paths(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list[str]:

@@ -103,13 +103,15 @@ def train(config: TrainConfig, reporter: Reporter | None = None) -> RunResult:
     _write_json(folder / "environment.json", environment(device))
     log = open(folder / "log.jsonl", "w", encoding="utf8")  # noqa: SIM115
 
-    def evaluate(step: int) -> None:
+    def evaluate(step: int) -> float:
+        began = time.perf_counter()
         say.note("evaluating")
         record, keep = selector.score(step)
         _log(log, {"step": step, "event": "evaluation", **record})
         if keep:
             save_encoder(model, folder / "best", model_card(config, source, selector, step))
         say.evaluated(step, record)
+        return time.perf_counter() - began
 
     with log, ThreadPoolExecutor(1, thread_name_prefix="cse-prefetch") as ahead:
         evaluate(0)
@@ -151,7 +153,7 @@ def train(config: TrainConfig, reporter: Reporter | None = None) -> RunResult:
                 say.stepped(step + 1, record)
                 last = step + 1 == len(batches)
                 if last or (config.eval_every and (step + 1) % config.eval_every == 0):
-                    evaluate(step + 1)
+                    started += evaluate(step + 1)  # its time is not training's
         except KeyboardInterrupt:
             save_encoder(model, folder / "last", model_card(config, source, selector, step))
             say.stopped(f"stopped at step {step}; {folder / 'last'} holds the model as it was")

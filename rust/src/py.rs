@@ -190,24 +190,28 @@ impl Index {
         self.0.default_radius()
     }
 
-    fn term(&self, id: usize) -> PyResult<&str> {
-        self.known(id).map(|()| self.0.term(id))
+    fn terms(&self) -> Vec<&str> {
+        (0..self.0.len()).map(|t| self.0.term(t)).collect()
     }
 
-    fn by_rank(&self) -> Vec<u32> {
-        self.0.by_rank.clone()
+    /// Little-endian u32.
+    fn by_rank<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &store::le_bytes(&self.0.by_rank, |x| x.to_le_bytes()))
     }
 
-    fn df(&self) -> Vec<u64> {
-        self.0.stats.df.clone()
+    /// Little-endian u64.
+    fn df<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &store::le_bytes(&self.0.stats.df, |x| x.to_le_bytes()))
     }
 
-    fn idf(&self) -> Vec<f64> {
-        self.0.idf.clone()
+    /// Little-endian f64.
+    fn idf<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &store::le_bytes(&self.0.idf, |x| x.to_le_bytes()))
     }
 
-    fn max_score(&self) -> Vec<f64> {
-        self.0.max_score.clone()
+    /// Little-endian f64.
+    fn max_score<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &store::le_bytes(&self.0.max_score, |x| x.to_le_bytes()))
     }
 
     /// Fails if a corpus file is not the one that was indexed.
@@ -314,16 +318,6 @@ impl Index {
             jobs::augment_files(&self.0, options, &paths, read, output, threads, &progress)
         })?;
         Ok(report_tuple(&report))
-    }
-}
-
-impl Index {
-    fn known(&self, id: usize) -> PyResult<()> {
-        if id < self.0.len() {
-            return Ok(());
-        }
-        let why = format!("{id} is not below the {} terms of the index", self.0.len());
-        Err(Error::invalid("id", why).into())
     }
 }
 

