@@ -79,7 +79,7 @@ pub fn augment_files(
         return run(&mut io::stdout());
     };
     let mut result = Ok(Report::default());
-    let written = store::write_atomically(path, |file| {
+    let pending = store::Pending::write(path, |file| {
         result = run(file);
         match result {
             Ok(_) => Ok(()),
@@ -87,7 +87,8 @@ pub fn augment_files(
         }
     });
     let report = result?;
-    written.map(|()| report)
+    pending?.commit()?;
+    Ok(report)
 }
 
 /// One negative for each text; `texts` say whether they had to be repaired.

@@ -4,7 +4,7 @@
 //! ln(1 + c/L) * ln(N/df) in float64. Stored without compression: it is read back at the disk's speed.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 
 use rayon::prelude::*;
 use zip::write::{SimpleFileOptions, ZipWriter};
@@ -57,7 +57,12 @@ pub fn write_npz(file: &mut File, stats: &Stats, parts: Vec<Part>) -> io::Result
         base += piece.columns.len() as u64;
     }
 
-    let mut zip = ZipWriter::new(BufWriter::with_capacity(1 << 20, file));
+    let mut fault = None;
+    let latch = Latch {
+        file,
+        fault: &mut fault,
+    };
+    let mut zip = ZipWriter::new(BufWriter::with_capacity(1 << 20, latch));
     member(&mut zip, "format.npy", "|S3", "()", |out| {
         out.write_all(b"csr")
     })?;
@@ -93,7 +98,43 @@ pub fn write_npz(file: &mut File, stats: &Stats, parts: Vec<Part>) -> io::Result
             .iter()
             .try_for_each(|piece| write_as(out, piece.values.iter(), |x| x.to_le_bytes()))
     })?;
-    zip.finish()?.flush()
+    zip.finish()?.flush()?;
+    fault.map_or(Ok(()), Err)
+}
+
+/// Keeps the first error of a file and then plays along: the archive writer, dropped after an error, would try to
+/// finish the archive and complain on standard error by itself.
+struct Latch<'a> {
+    file: &'a mut File,
+    fault: &'a mut Option<io::Error>,
+}
+
+impl Latch<'_> {
+    fn guard<T>(&mut self, fallback: T, work: impl FnOnce(&mut File) -> io::Result<T>) -> T {
+        if self.fault.is_some() {
+            return fallback;
+        }
+        work(self.file).unwrap_or_else(|fault| {
+            *self.fault = Some(fault);
+            fallback
+        })
+    }
+}
+
+impl Write for Latch<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        Ok(self.guard(buf.len(), |file| file.write_all(buf).map(|()| buf.len())))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for Latch<'_> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        Ok(self.guard(0, |file| file.seek(to)))
+    }
 }
 
 /// A counter's id -> column: both term lists are in byte order, so one walk along them does it.
@@ -139,7 +180,7 @@ fn csr(rows: &CountedRows, column_of: &[u32], idfs: &[f64]) -> Csr {
     out
 }
 
-type Zip<'a> = ZipWriter<BufWriter<&'a mut File>>;
+type Zip<'a> = ZipWriter<BufWriter<Latch<'a>>>;
 
 fn member(
     zip: &mut Zip,

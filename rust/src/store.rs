@@ -36,33 +36,50 @@ pub fn matrix_path(dir: &Path) -> PathBuf {
     dir.join("matrix.npz")
 }
 
-/// Writes through a temporary file in the same folder; nothing appears at `path` unless all was written.
-pub fn write_atomically(
-    path: &Path,
-    write: impl FnOnce(&mut File) -> io::Result<()>,
-) -> Result<()> {
-    let folder = match path.parent() {
-        Some(folder) if folder != Path::new("") => folder,
-        _ => Path::new("."),
-    };
-    let attempt = || {
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".cse-").suffix(".tmp");
-        #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        let mut temporary = builder.tempfile_in(folder)?;
-        write(temporary.as_file_mut())?;
-        temporary.as_file().sync_data()?;
-        temporary.persist(path).map_err(|e| e.error)?;
-        Ok(())
-    };
-    attempt().map_err(|e: io::Error| Error::Io {
+/// A file being written beside its place; it appears there when it is committed, and leaves no trace otherwise.
+pub struct Pending<'a> {
+    path: &'a Path,
+    temporary: tempfile::NamedTempFile,
+}
+
+impl<'a> Pending<'a> {
+    pub fn write(path: &'a Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<Self> {
+        let folder = match path.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        let attempt = || {
+            let mut builder = tempfile::Builder::new();
+            builder.prefix(".cse-").suffix(".tmp");
+            #[cfg(unix)]
+            builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+            let mut temporary = builder.tempfile_in(folder)?;
+            write(temporary.as_file_mut())?;
+            Ok(temporary)
+        };
+        match attempt() {
+            Ok(temporary) => Ok(Pending { path, temporary }),
+            Err(source) => Err(failed(path, source)),
+        }
+    }
+
+    pub fn commit(self) -> Result<()> {
+        let (path, file) = (self.path, self.temporary.as_file());
+        file.sync_data().map_err(|source| failed(path, source))?;
+        let renamed = self.temporary.persist(path);
+        renamed.map(drop).map_err(|e| failed(path, e.error))
+    }
+}
+
+fn failed(path: &Path, source: io::Error) -> Error {
+    Error::Io {
         path: path.to_path_buf(),
-        source: e,
-    })
+        source,
+    }
 }
 
 /// Writes `DIR/index.safetensors`, and `DIR/matrix.npz` if `parts` are given; a matrix of an older index goes.
+/// Both are whole before either appears.
 pub fn save(
     dir: &Path,
     tokenizer: Tokenizer,
@@ -71,16 +88,20 @@ pub fn save(
     parts: Option<Vec<Part>>,
 ) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
-    let index = serialize(tokenizer, files, stats)?;
-    let matrix = matrix_path(dir);
-    match parts {
-        Some(parts) => write_atomically(&matrix, |file| matrix::write_npz(file, stats, parts))?,
+    let (index, matrix) = (index_path(dir), matrix_path(dir));
+    let bytes = serialize(tokenizer, files, stats)?;
+    let pending_matrix = parts
+        .map(|parts| Pending::write(&matrix, |file| matrix::write_npz(file, stats, parts)))
+        .transpose()?;
+    let pending_index = Pending::write(&index, |file| file.write_all(&bytes))?;
+    match pending_matrix {
+        Some(pending) => pending.commit()?,
         None => match std::fs::remove_file(&matrix) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Error::io(&matrix, e)),
             _ => {}
         },
     }
-    write_atomically(&index_path(dir), |file| file.write_all(&index))
+    pending_index.commit()
 }
 
 /// The file's bytes: a function of the statistics alone.

@@ -1,0 +1,279 @@
+"""The commands as they are typed: results, JSON, and one clear sentence for every mistake."""
+
+import importlib.util
+import json
+import resource
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from cse import TfidfIndex
+
+
+def refused(done, *phrases):
+    """Exit code 2, one sentence on stderr, nothing on stdout, no traceback."""
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    message = done.stderr.strip().splitlines()[-1]
+    assert message.startswith("Error: ")
+    for phrase in phrases:
+        assert phrase in message, message
+    assert done.stdout == ""
+
+
+def test_help_answers_at_once_and_imports_neither_torch_nor_transformers(cse):
+    started = time.perf_counter()
+    done = cse("--help")
+    assert done.returncode == 0
+    assert "build-tfidf" in done.stdout
+    assert time.perf_counter() - started < 2  # 0.1 s on an idle machine
+    probe = (
+        "import sys; sys.argv = ['cse', *{args}]\ntry:\n    from cse.cli import main; main()\nexcept SystemExit: pass\n"
+    )
+    probe += "print([m for m in ('torch', 'transformers', 'numpy', 'scipy', 'rich') if m in sys.modules])"
+    import subprocess
+    import sys
+
+    for arguments in (["--help"], ["build-tfidf", "--help"]):
+        out = subprocess.run(
+            [sys.executable, "-c", probe.format(args=arguments)], capture_output=True, text=True, check=True
+        )
+        assert out.stdout.splitlines()[-1] == "[]"
+
+
+def test_building_an_index_imports_no_torch(sample, tmp_path):
+    import subprocess
+    import sys
+
+    script = (
+        "import sys; sys.argv = ['cse', 'build-tfidf', sys.argv[1]]\n"
+        "try:\n    from cse.cli import main; main()\nexcept SystemExit: pass\n"
+        "print('torch' in sys.modules, 'transformers' in sys.modules)"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", script, str(sample)], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert out.stdout.splitlines()[-1] == "False False"
+    assert sorted(path.name for path in (tmp_path / "tfidf").iterdir()) == ["index.safetensors", "matrix.npz"]
+
+
+@pytest.mark.parametrize("command", ["build-tfidf", "train", "eval", "augment", "explain", "encode"])
+def test_every_command_has_help_with_defaults_and_json(cse, command):
+    done = cse(command, "--help")
+    assert done.returncode == 0
+    assert "--json" in done.stdout
+    assert "default" in done.stdout
+
+
+def test_build_prints_one_object(cse, sample, tmp_path):
+    done = cse("build-tfidf", sample, "-o", tmp_path / "out", "--no-matrix", "--json")
+    value = json.loads(done.stdout)
+    assert (value["documents"], value["rows"], value["blank"]) == (10_000, 10_000, 0)
+    assert list(value["written"]) == ["index.safetensors"]
+    assert done.stderr == ""
+
+
+def test_augment_is_a_filter(cse, indexed, sample_rows):
+    text = "\n".join([sample_rows[0], "", sample_rows[1], "  ", "..."]) + "\n"
+    done = cse("augment", cwd=indexed, stdin=text)
+    rows = done.stdout.split("\n")
+    assert len(rows) == 6
+    assert rows[1] == ""
+    assert rows[3:] == ["  ", "...", ""]
+    index = TfidfIndex.open(indexed / "tfidf")
+    assert [rows[0], rows[2]] == index.augment([sample_rows[0], sample_rows[1]], rows=[0, 2])
+    assert "5 rows" in done.stderr
+    assert "3 rows unchanged (2 blank)" in done.stderr
+
+
+def test_one_and_two_threads_write_the_same_negatives_as_batches_of_one_and_of_a_thousand(
+    cse, indexed, sample, sample_rows, tmp_path
+):
+    written = []
+    for threads in (1, 2):
+        done = cse("augment", sample, "--seed", 5, "--threads", threads, "-o", tmp_path / str(threads), cwd=indexed)
+        assert done.returncode == 0
+        assert done.stdout == ""
+        written.append((tmp_path / str(threads)).read_text(encoding="utf8").split("\n")[:-1])
+    index = TfidfIndex.open(indexed / "tfidf")
+    for size in (1, 1000):
+        batches = [range(start, start + size) for start in range(0, 10_000, size)]
+        negatives = []
+        for rows in batches:
+            negatives += index.augment([sample_rows[row] for row in rows], rows=list(rows), seed=5)
+        written.append(negatives)
+    assert written[0] == written[1] == written[2] == written[3]
+    assert len(written[0]) == 10_000
+
+
+def test_augment_sums_up_in_json_beside_a_file(cse, indexed, sample, tmp_path):
+    done = cse("augment", sample, "-o", tmp_path / "n.txt", "--json", cwd=indexed)
+    value = json.loads(done.stdout)
+    assert value["rows"] == 10_000
+    assert value["replacement_rate"] == pytest.approx(0.5, abs=0.03)
+    refused(cse("augment", sample, "--json", cwd=indexed), "--json", "-o FILE")
+
+
+def test_explain_shows_each_word(cse, indexed):
+    sentence = "Greetings from the real universe."
+    done = cse("explain", sentence, cwd=indexed, env={"COLUMNS": "120"})
+    for word in ("Greetings", "never seen", "universe", "p(replace)"):
+        assert word in done.stdout
+    value = json.loads(cse("explain", sentence, "--json", cwd=indexed).stdout)
+    assert [word["word"] for word in value["words"]] == ["Greetings", "from", "the", "real", "universe"]
+    assert all(len(word["samples"]) == 4 for word in value["words"])
+
+
+def test_train_then_encode_then_eval(cse, indexed, tiny_bert, sample_rows, tmp_path):
+    """The walk of the README on a tiny model."""
+    done = cse(
+        "train", "--loss", "focal", "--una", "--model", tiny_bert, "--max-steps", 3, "--batch-size", 8, "--json",
+        "-o", tmp_path / "runs", cwd=indexed,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["una_steps"] == 1
+    for phrase in ("device  cpu", "3 of 8 sentences", "synthetic negatives", "training 3 steps, about"):
+        assert phrase in done.stderr
+    best = f"{result['folder']}/best"
+
+    (tmp_path / "some.txt").write_text("one sentence\n\nanother\u2028one\n", encoding="utf8")
+    done = cse("encode", best, tmp_path / "some.txt", "-o", tmp_path / "v.npy", "--json")
+    assert json.loads(done.stdout)["blank"] == 1
+    vectors = np.load(tmp_path / "v.npy")
+    assert vectors.shape == (3, 32)
+    assert vectors.dtype == np.float32
+    assert not vectors[1].any()
+    assert vectors[[0, 2]].any(axis=1).all()
+    piped = cse("encode", best, stdin=b"one sentence\n", text=False)
+    assert piped.stdout.startswith(b"\x93NUMPY")
+
+    pairs = "".join(
+        f"{i % 6}\t{a}\t{b}\n" for i, (a, b) in enumerate(zip(sample_rows[:20], sample_rows[20:40], strict=True))
+    )
+    (tmp_path / "stsb.test.tsv").write_text(pairs, encoding="utf8")
+    done = cse("eval", best, "--data", tmp_path)
+    assert "STS-B" in done.stdout
+    assert "20 pairs, and the whole task has 1,379: not comparable" in done.stdout
+    value = json.loads(cse("eval", best, "--data", tmp_path, "--json").stdout)
+    assert value["tasks"]["stsb.test"]["pairs"] == 20
+    assert value["average_of_seven"] is None
+
+
+# Bad input: each a sentence that names the file and line, or the flag.
+
+
+def corpus(tmp_path, content):
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "phrases"),
+    [
+        (b"", ["corpus.txt", "empty"]),
+        (b"\n \n\t\n", ["corpus.txt", "all 3 lines are blank"]),
+        (b"one\ntwo \xff three\n", ["corpus.txt: line 2 is not valid UTF-8", "byte offset 8", "--encoding-errors"]),
+        (b"one\n" + b"x" * (1 << 20) + b"y\n", ["corpus.txt: line 2 is longer than 1048576 bytes", "--max-line-bytes"]),
+        (b"...\n!!!\n", ["corpus.txt", "no line holds a word"]),
+    ],
+)
+def test_a_bad_corpus_is_named_with_its_line(cse, tmp_path, content, phrases):
+    path = corpus(tmp_path, content)
+    refused(cse("build-tfidf", path, "-o", tmp_path / "out"), *phrases)
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_files_and_directories_are_named(cse, tmp_path):
+    refused(cse("build-tfidf", tmp_path / "nope.txt"), "nope.txt: no such file")
+    refused(cse("build-tfidf", tmp_path), "is a directory")
+    refused(cse("augment", tmp_path / "nope.txt", "--tfidf", tmp_path), "no TF-IDF index there", "cse build-tfidf")
+
+
+def test_faulty_bytes_can_be_replaced_and_are_counted(cse, tmp_path):
+    path = corpus(tmp_path, b"one \xff two\nthree\n\xfe\n")
+    done = cse("build-tfidf", path, "-o", tmp_path / "out", "--encoding-errors", "replace", "--json")
+    assert json.loads(done.stdout)["repaired"] == 2
+
+
+def test_a_row_over_the_limit_can_be_let_in(cse, tmp_path):
+    path = corpus(tmp_path, b"word " * 300_000 + b"\nother\n")
+    assert cse("build-tfidf", path, "-o", tmp_path / "out", "--max-line-bytes", 2_000_000).returncode == 0
+
+
+FLAGS = [
+    (["--loss", "foo"], "--loss: 'foo' is unknown"),
+    (["--radius", "0"], "--radius"),
+    (["--beta", "1.5"], "--beta"),
+    (["--temperature", "-1"], "--temperature"),
+    (["--mix-lambda", "2"], "--mix-lambda"),
+    (["--batch-size", "1"], "--batch-size"),
+    (["--pooler", "max"], "--pooler"),
+    (["--preset", "nope"], "--preset"),
+    (["--loss", "mixed", "--mix-variant", "release", "--una"], "--mix-variant release"),
+    (["--una", "--una-as", "columns", "--negatives", "all"], "--negatives all"),
+    (["--model", "./nowhere"], "./nowhere: no such folder"),
+    (["--device", "cuda:7"], "--device cuda:7"),
+    (["--dev", "nope.tsv"], "nope.tsv"),
+    (["--data", "nope"], "--data nope"),
+    (["--batch-size", "20000", "--model", "TINY"], "--batch-size: 20000 is more than the"),
+]
+
+
+@pytest.mark.parametrize(("flags", "phrase"), FLAGS, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_wrong_flag_is_named(cse, indexed, tiny_bert, tmp_path, flags, phrase):
+    flags = [str(tiny_bert) if flag == "TINY" else flag for flag in flags]
+    refused(cse("train", *flags, "-o", tmp_path / "runs", cwd=indexed), phrase)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_unknown_tokenizers_commands_and_options_are_named(cse, indexed, sample, tmp_path):
+    refused(cse("build-tfidf", sample, "--tokenizer", "odd", "-o", tmp_path / "x"), "tokenizer", "unicode, whitespace")
+    for arguments in (["frobnicate"], ["train", "--frob"], ["train", "--epochs", "many"]):
+        done = cse(*arguments, cwd=indexed)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+    refused(cse("augment", sample, "--radius", "0", cwd=indexed), "radius")
+    refused(cse("explain", "a b", "--beta", "2", cwd=indexed), "beta")
+
+
+def test_training_without_corpus_or_index_says_what_to_do(cse, tmp_path):
+    refused(cse("train", cwd=tmp_path), "no TF-IDF index there", "cse build-tfidf")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("resource") is None, reason="no resource limits here")
+def test_a_full_disk_leaves_the_old_files(cse, sample, tmp_path):
+    """A limit on file sizes stands for the disk: writing fails in the middle."""
+
+    def small_files():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+    assert cse("build-tfidf", sample, cwd=tmp_path, text=True).returncode == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "tfidf").iterdir()}
+    done = cse("build-tfidf", sample, "--tokenizer", "whitespace", cwd=tmp_path, preexec=small_files)
+    refused(done, "matrix.npz", "file too large")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "tfidf").iterdir()} == before
+    done = cse("build-tfidf", sample, "--no-matrix", "-o", "other", cwd=tmp_path, preexec=small_files)
+    refused(done, "index.safetensors")
+    assert list((tmp_path / "other").iterdir()) == []
+
+    (tmp_path / "negatives.txt").write_text("old")
+    done = cse("augment", sample, "-o", "negatives.txt", cwd=tmp_path, preexec=small_files)
+    refused(done, "negatives.txt")
+    assert (tmp_path / "negatives.txt").read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["negatives.txt", "other", "tfidf"]
+
+
+def test_whoever_stops_reading_ends_it_quietly(indexed, sample):
+    import subprocess
+    import sys
+
+    script = f"{sys.executable} -c 'from cse.cli import main; main()' augment {sample} | head -1"
+    done = subprocess.run(["bash", "-c", script], cwd=indexed, capture_output=True, text=True, check=False)
+    assert done.stdout.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    assert "Error" not in done.stderr
