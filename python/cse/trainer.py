@@ -92,7 +92,17 @@ def train(config: TrainConfig, reporter: Reporter | None = None) -> RunResult:
     optimizer = torch.optim.AdamW(
         _groups(model, config.weight_decay or 0.0), lr=config.lr or 0.0, betas=(0.9, 0.999), eps=1e-8, fused=True
     )
-    selector = Selector(model, pairs, held_out)
+    negatives = None
+    if index is not None and held_out:
+        negatives = index.augment(
+            held_out,
+            rows=split.held_out.tolist(),
+            seed=config.seed,
+            beta=config.beta,
+            radius=config.radius,
+            surface=config.surface,
+        )
+    selector = Selector(model, pairs, held_out, negatives)
 
     say.beginning(_opening(config, corpus, batches, device, split.blank, len(held_out), index))
     if index is not None:

@@ -165,6 +165,8 @@ def scores(record: dict[str, Any]) -> str:
         parts.append(f"MRR {record['mrr']:.4f} +- {record['mrr_se']:.4f}")
     if "alignment" in record:
         parts += [f"alignment {record['alignment']:.3f}", f"uniformity {record['uniformity']:.3f}"]
+    if "cos_syn" in record:
+        parts.append(f"cosine to synthetic negatives {record['cos_syn']:.3f}")
     return ", ".join(parts) or "not scored"
 
 

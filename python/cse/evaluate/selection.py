@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..model import SentenceEncoder
+from .geometry import unit
 from .halves import HalvesScore, score_halves
 from .sts import Pairs, score_pairs
 
@@ -24,8 +25,12 @@ COLLAPSED = 0.5
 class Selector:
     """Scores the model as it stands, and remembers which step to keep."""
 
-    def __init__(self, model: SentenceEncoder, pairs: Pairs | None, held_out: list[str]) -> None:
+    def __init__(
+        self, model: SentenceEncoder, pairs: Pairs | None, held_out: list[str], negatives: list[str] | None = None
+    ) -> None:
         self.model, self.pairs, self.held_out = model, pairs, held_out
+        # Synthetic negatives of the held-out sentences, where the run draws them.
+        self.negatives = negatives or []
         self.records: list[dict[str, Any]] = []
         self.best_step = 0
         self.best_record: dict[str, Any] = {}
@@ -48,6 +53,9 @@ class Selector:
         elif self.held_out:
             score = score_halves(self.model, self.held_out)
             record = score.to_dict()
+            if self.negatives:
+                own, other = unit(self.model.encode(self.held_out)), unit(self.model.encode(self.negatives))
+                record["cos_syn"] = float((own * other).sum(1).mean())
             peak = max((earlier.mrr for earlier in self.halves), default=0.0)
             keep = score.mrr >= COLLAPSED * peak and math.isfinite(score.uniformity)
             self.halves.append(score)

@@ -1,0 +1,79 @@
+//! Draws stay in their window for every rank, radius and number; any text is rewritten without a panic.
+
+use cse_core::stats::Counter;
+use cse_core::{Augmenter, Index, Options, Tokenizer};
+use proptest::prelude::*;
+
+fn index(rows: &[&str]) -> Index {
+    let mut counter = Counter::new(Tokenizer::Unicode);
+    for row in rows {
+        counter.count_row(row, None);
+    }
+    Index::new(Tokenizer::Unicode, Vec::new(), counter.finish().0)
+}
+
+fn example() -> Index {
+    index(&[
+        "a b c d",
+        "a a b",
+        "e f g h i j",
+        "k l",
+        "a m n",
+        "o",
+        "p q r s t u v",
+        "SS ß",
+    ])
+}
+
+proptest! {
+    #[test]
+    fn a_draw_stays_within_the_radius_and_is_never_the_term_itself(
+        place in 0usize..30, seen: bool, radius in 1usize..40, u in 0.0f64..1.0
+    ) {
+        let index = example();
+        let v = index.len();
+        let rank = if seen { place % v } else { place % (v + 1) };
+        let new = index.draw(rank, seen, radius, u).expect("there are other terms");
+        prop_assert!(new < v);
+        prop_assert!(!seen || new != rank);
+        let low = rank.saturating_sub(radius);
+        let high = rank + radius + usize::from(seen);
+        prop_assert!(low <= new && new < high);
+    }
+
+    #[test]
+    fn any_text_is_rewritten(text in any::<String>(), seed: u64, row: u64, beta in 0.0f64..=1.0, plain: bool) {
+        let index = example();
+        let surface = if plain { "plain" } else { "keep" };
+        let options = Options::new(&index, beta, None, surface).expect("good options");
+        let mut augmenter = Augmenter::new(&index, Options { seed, ..options });
+        let mut out = String::from("before ");
+        augmenter.augment(&text, row, &mut out);
+        let negative = out.strip_prefix("before ").expect("it only appends");
+        let replaceable = augmenter.words.iter().any(|word| word.replaceable);
+        prop_assert_eq!(negative != text, replaceable);
+        prop_assert!(augmenter.words.iter().all(|word| (0.0..=1.0).contains(&word.p)));
+    }
+}
+
+#[test]
+fn the_ends_of_the_unit_interval_are_drawn_from_without_a_fault() {
+    let index = example();
+    for rank in 0..index.len() {
+        for radius in [1, 3, 1000] {
+            for u in [0.0, f64::MIN_POSITIVE, 0.5, 1.0 - f64::EPSILON / 2.0] {
+                let new = index
+                    .draw(rank, true, radius, u)
+                    .expect("there are other terms");
+                assert!(new != rank && new.abs_diff(rank) <= radius);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_single_term_has_nothing_to_be_replaced_by() {
+    let index = index(&["one", "one one"]);
+    assert_eq!(index.draw(0, true, 5, 0.3), None);
+    assert_eq!(index.draw(0, false, 5, 0.3), Some(0));
+}

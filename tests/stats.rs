@@ -1,0 +1,109 @@
+//! Counting: threads, chunks and merges never matter; any bytes in, never a panic.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use cse_core::stats::{Counter, Stats};
+use cse_core::{Error, Progress, ReadOptions, Tokenizer, jobs};
+use proptest::prelude::*;
+
+fn count(rows: &[String]) -> Stats {
+    let mut counter = Counter::new(Tokenizer::Whitespace);
+    for row in rows {
+        counter.count_row(row, None);
+    }
+    counter.finish().0
+}
+
+fn rows() -> impl Strategy<Value = Vec<String>> {
+    prop::collection::vec("([a-d]{1,2} ){0,6}", 0..12)
+}
+
+fn build(bytes: &[u8], threads: usize) -> Result<Stats, Error> {
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.write_all(bytes).expect("room for it");
+    let files = [PathBuf::from(file.path())];
+    let options = ReadOptions {
+        max_line_bytes: 4000,
+        ..ReadOptions::default()
+    };
+    jobs::build(
+        &files,
+        Tokenizer::Unicode,
+        options,
+        threads,
+        &Progress::default(),
+    )
+    .map(|(stats, _)| stats)
+}
+
+proptest! {
+    #[test]
+    fn merging_is_commutative_and_associative_and_equals_counting_at_once(a in rows(), b in rows(), c in rows()) {
+        let (x, y, z) = (count(&a), count(&b), count(&c));
+        prop_assert_eq!(x.merge(&y), y.merge(&x));
+        prop_assert_eq!(x.merge(&y).merge(&z), x.merge(&y.merge(&z)));
+        prop_assert_eq!(x.merge(&Stats::default()), x.clone());
+        let all: Vec<String> = [a, b, c].concat();
+        prop_assert_eq!(x.merge(&y).merge(&z), count(&all));
+    }
+
+    #[test]
+    fn any_bytes_are_counted_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+        let _ = build(&bytes, 2);
+    }
+
+    #[test]
+    fn any_text_is_counted_or_holds_no_word(text in "\\PC{0,400}(\n\\PC{0,80}){0,5}") {
+        match build(text.as_bytes(), 1) {
+            Ok(stats) => {
+                let c = stats.counts;
+                prop_assert_eq!(c.rows, text.split('\n').count() as u64 - u64::from(text.ends_with('\n')));
+                prop_assert_eq!(c.documents + c.blank, c.rows);
+                prop_assert!(stats.df.iter().all(|&df| df >= 1 && df <= c.documents));
+            }
+            Err(Error::EmptyFile { .. } | Error::OnlyBlank { .. } | Error::NoWords { .. }) => {}
+            Err(other) => prop_assert!(false, "{other}"),
+        }
+    }
+}
+
+#[test]
+fn rows_that_span_chunks_are_counted_once() {
+    // Rows of a thousand bytes against chunks of half a megabyte: borders fall inside rows.
+    let rows: Vec<String> = (0..2000)
+        .map(|i| format!("w{i} {}", "x ".repeat(490 + i % 7)))
+        .collect();
+    let text = rows.join("\n");
+    let options = ReadOptions::default();
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.write_all(text.as_bytes()).expect("room for it");
+    let files = [PathBuf::from(file.path())];
+    let run = |threads| {
+        jobs::build(
+            &files,
+            Tokenizer::Whitespace,
+            options,
+            threads,
+            &Progress::default(),
+        )
+        .expect("a corpus")
+        .0
+    };
+    let (one, three) = (run(1), run(3));
+    assert_eq!(one, three);
+    assert_eq!(one, count(&rows));
+    assert_eq!(one.counts.rows, 2000);
+}
+
+#[test]
+fn a_fault_is_named_with_its_line_in_its_file() {
+    let mut text = "fine row\n".repeat(200_000).into_bytes();
+    text.extend_from_slice(b"broken \xff\n");
+    match build(&text, 2) {
+        Err(Error::InvalidUtf8 { line, offset, .. }) => {
+            assert_eq!((line, offset), (200_001, 9 * 200_000 + 7));
+        }
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,109 @@
+//! The index on disk: round trips, and no damage goes unnoticed.
+
+use std::path::Path;
+
+use cse_core::corpus::FileRecord;
+use cse_core::stats::{Counter, Stats};
+use cse_core::{Error, Index, Tokenizer, store};
+use proptest::prelude::*;
+
+fn some(rows: &[String]) -> (Vec<FileRecord>, Stats) {
+    let mut counter = Counter::new(Tokenizer::Unicode);
+    for row in rows {
+        counter.count_row(row, None);
+    }
+    let file = FileRecord {
+        path: "a \"quoted\"/päth.txt".into(),
+        bytes: 12,
+        rows: rows.len() as u64,
+        xxh3: "0123".into(),
+    };
+    (vec![file], counter.finish().0)
+}
+
+fn open(bytes: &[u8]) -> Result<Index, Error> {
+    store::deserialize(bytes, Path::new("x/index.safetensors"))
+}
+
+fn same(index: &Index, files: &[FileRecord], stats: &Stats) -> bool {
+    index.files == files && index.stats == *stats && index.tokenizer == Tokenizer::Unicode
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(rows in prop::collection::vec("\\PC{0,30}", 1..20)) {
+        let (files, stats) = some(&rows);
+        let bytes = store::serialize(Tokenizer::Unicode, &files, &stats).expect("it can be written");
+        let index = open(&bytes).expect("it can be read");
+        prop_assert!(same(&index, &files, &stats));
+    }
+
+    #[test]
+    fn any_bytes_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let _ = open(&bytes);
+    }
+}
+
+#[test]
+fn every_damaged_byte_is_an_error_or_changes_nothing() {
+    let rows: Vec<String> = ["the cat sat", "the dog: 1,000 dogs!", "", "Ünïcödé cat"]
+        .map(String::from)
+        .to_vec();
+    let (files, stats) = some(&rows);
+    let bytes = store::serialize(Tokenizer::Unicode, &files, &stats).expect("it can be written");
+    let mut unnoticed = 0;
+    for at in 0..bytes.len() {
+        for flip in [0x01, 0x20, 0x80, 0xff] {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= flip;
+            if let Ok(index) = open(&damaged) {
+                assert!(
+                    same(&index, &files, &stats),
+                    "byte {at} ^ {flip:#x} went unnoticed"
+                );
+                unnoticed += 1;
+            }
+        }
+    }
+    assert!(
+        unnoticed < bytes.len() / 20,
+        "{unnoticed} harmless changes are too many to believe"
+    );
+}
+
+#[test]
+fn every_truncation_is_an_error() {
+    let (files, stats) = some(&["one two three".into(), "two four".into()]);
+    let bytes = store::serialize(Tokenizer::Unicode, &files, &stats).expect("it can be written");
+    for size in 0..bytes.len() {
+        assert!(
+            open(&bytes[..size]).is_err(),
+            "{size} of {} bytes",
+            bytes.len()
+        );
+    }
+}
+
+#[test]
+fn the_index_ranks_by_maximum_score_and_sums_up() {
+    let (files, stats) = some(&["a b".into(), "a c c".into(), "a d".into()]);
+    let index = Index::new(Tokenizer::Unicode, files, stats);
+    let names: Vec<&str> = index
+        .by_rank
+        .iter()
+        .map(|&t| index.term(t as usize))
+        .collect();
+    // c: ln(1 + 2/3) ln 3; b and d: ln(1 + 1/2) ln 3, in byte order; a is everywhere and weighs nothing.
+    assert_eq!(names, ["c", "b", "d", "a"]);
+    let ln3 = 3f64.ln();
+    let scores = [
+        (5f64 / 3.0).ln() * ln3,
+        1.5f64.ln() * ln3,
+        1.5f64.ln() * ln3,
+        0.0,
+    ];
+    for (rank, score) in scores.iter().enumerate() {
+        assert!((index.max_score[index.by_rank[rank] as usize] - score).abs() < 1e-15);
+        assert!((index.prefix[rank + 1] - scores[..=rank].iter().sum::<f64>()).abs() < 1e-15);
+    }
+}

@@ -1,0 +1,96 @@
+//! Fast paths equal the rules' plain wording, whatever the text.
+
+use cse_core::tokenize::{Scratch, Tokenizer};
+use proptest::prelude::*;
+
+type Tokens = Vec<(usize, usize, String)>;
+
+fn both(tokenizer: Tokenizer, row: &str) -> (Tokens, Tokens) {
+    let mut scratch = Scratch::default();
+    let (mut fast, mut slow) = (Vec::new(), Vec::new());
+    let owned = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("terms are text");
+    tokenizer.for_each(row, &mut scratch, |a, b, term| {
+        fast.push((a, b, owned(term.bytes())));
+    });
+    tokenizer.for_each_slow(row, &mut scratch, |a, b, term| {
+        slow.push((a, b, owned(term.bytes())));
+    });
+    (fast, slow)
+}
+
+fn terms(tokenizer: Tokenizer, row: &str) -> Vec<String> {
+    let (fast, slow) = both(tokenizer, row);
+    assert_eq!(fast, slow, "{row:?}");
+    fast.into_iter().map(|(_, _, term)| term).collect()
+}
+
+/// Text thick with what the word rules turn on.
+fn awkward() -> impl Strategy<Value = String> {
+    let piece = prop_oneof![
+        6 => "[a-zA-Z0-9]{1,4}",
+        4 => "[ .:,;'_\"-]",
+        1 => "[\\t\\r\\x0b\\x0c\\x1c-\\x1f\\x00]",
+        2 => prop::sample::select(vec![
+            "é", "ß", "İ", "Σ", "\u{301}", "\u{345}", "\u{200d}", "\u{ad}", "\u{85}", "\u{a0}", "\u{2028}",
+            "\u{3000}", "北", "カ", "א", "\"", "·", "’", "\u{2019}", "٣", "ไทย", "Ⓜ", "🇩🇪", "👩\u{200d}👩", "\u{feff}",
+        ]).prop_map(str::to_owned),
+        1 => any::<char>().prop_map(String::from),
+    ];
+    prop::collection::vec(piece, 0..24).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn unicode_fast_path_equals_the_slow_one(row in awkward()) {
+        let (fast, slow) = both(Tokenizer::Unicode, &row);
+        prop_assert_eq!(fast, slow);
+    }
+
+    #[test]
+    fn whitespace_fast_path_equals_the_slow_one(row in awkward()) {
+        let (fast, slow) = both(Tokenizer::Whitespace, &row);
+        prop_assert_eq!(fast, slow);
+    }
+
+    #[test]
+    fn spans_are_the_surface_of_their_terms(row in any::<String>()) {
+        for tokenizer in [Tokenizer::Unicode, Tokenizer::Whitespace] {
+            let (fast, slow) = both(tokenizer, &row);
+            prop_assert_eq!(&fast, &slow);
+            let mut last = 0;
+            for (start, end, term) in fast {
+                prop_assert!(last <= start && start < end);
+                prop_assert_eq!(row[start..end].to_lowercase(), term);
+                last = end;
+            }
+        }
+    }
+}
+
+#[test]
+fn unicode_words_keep_inner_apostrophes_points_and_digits_together() {
+    let found = terms(
+        Tokenizer::Unicode,
+        "Don't pay $1,234.50, e.g. to foo_bar@U.S.A. or a:b!",
+    );
+    let expected = [
+        "don't", "pay", "1,234.50", "e.g", "to", "foo_bar", "u.s.a", "or", "a:b",
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn whitespace_terms_keep_their_punctuation_and_split_as_python_does() {
+    let row = "Wait,  what?\u{a0}\u{1c}NO\u{2028}w\tend";
+    assert_eq!(
+        terms(Tokenizer::Whitespace, row),
+        ["wait,", "what?", "no", "w", "end"]
+    );
+}
+
+#[test]
+fn words_are_lower_cased_one_by_one_with_the_final_sigma() {
+    assert_eq!(terms(Tokenizer::Unicode, "ΟΔΟΣ ΣΑΣ"), ["οδος", "σας"]);
+}
