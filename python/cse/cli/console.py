@@ -222,13 +222,13 @@ class ConsoleReporter(Reporter):
     def stepped(self, step: int, record: dict[str, Any]) -> None:
         """The bar moves, or now and then a line."""
         if self.bar is not None:
-            self.bar.update(self.task, completed=step, loss=f"loss {record['loss']:.4f}")
+            self.bar.update(self.task, completed=step, loss=f"loss {record['loss']:.3g}")
             return
         now = time.monotonic()
         if now - self.shown >= PLAIN_SECONDS:
             self.shown = now
             left = (now - self.started) * (self.total - step) / step
-            say(f"step {step:,} of {self.total:,}: loss {record['loss']:.4f}, about {duration(left)} left")
+            say(f"step {step:,} of {self.total:,}: loss {record['loss']:.3g}, about {duration(left)} left")
 
     def evaluated(self, step: int, record: dict[str, Any]) -> None:
         """The scores."""

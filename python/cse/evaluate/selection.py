@@ -88,7 +88,10 @@ class Selector:
                     "the last before that; lower --lr or raise --temperature."
                 )
             else:
-                notes.append(f"best/ is the last step, {last}: the embeddings have not collapsed.")
+                notes.append(
+                    f"best/ is the last step, {last}: the embeddings have not collapsed. MRR guards against that, and "
+                    "is no measure of similarity: for one, give --dev a file of scored pairs."
+                )
         else:
             notes.append("Too few sentences of 8 words or more to hold any out: best/ is the last step, unscored.")
         return notes
