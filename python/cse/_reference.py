@@ -70,7 +70,7 @@ class ReferenceIndex:
         rank = self.rank[term] if seen else sum(self.max_score[t] > score for t in self.terms)
         low, after = max(0, rank - radius), rank + seen
         high = min(len(self.terms), after + radius)
-        window = [*range(low, rank), *range(after, high)]
+        window: list[int] = [*range(low, rank), *range(after, high)]
         if not window:
             return None
         p = self.prefix

@@ -9,8 +9,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use crate::corpus::is_blank;
 use crate::error::{Error, Result};
 use crate::index::Index;
-use crate::table::TermTable;
-use crate::tokenize::Scratch;
+use crate::table::{Key, PAD, TermTable};
+use crate::tokenize::{Scratch, lower_cased};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Surface {
@@ -125,13 +125,36 @@ pub struct Replacement {
     pub new_rank: usize,
 }
 
+/// A term of the row in hand, before it is looked up.
+#[derive(Clone, Copy, Debug)]
+struct Token {
+    start: usize,
+    end: usize,
+    key: Key,
+    /// Where its bytes lie in `long`, if the key is not all of it.
+    long: usize,
+}
+
+/// A word that is to be replaced, and the number that says by which.
+#[derive(Clone, Copy, Debug)]
+struct Chosen {
+    word: usize,
+    window: Window,
+    u: f64,
+}
+
 /// Synthesises negatives on one thread; keeps its buffers between rows.
 pub struct Augmenter<'a> {
     index: &'a Index,
     options: Options,
     scratch: Scratch,
+    tokens: Vec<Token>,
+    /// Terms longer than a key, padded.
+    long: Vec<u8>,
+    slots: Vec<u64>,
     keys: Vec<u32>,
     unseen: TermTable<()>,
+    chosen: Vec<Chosen>,
     /// Of the last row.
     pub words: Vec<Word>,
     pub replacements: Vec<Replacement>,
@@ -146,8 +169,12 @@ impl<'a> Augmenter<'a> {
             index,
             options,
             scratch: Scratch::default(),
+            tokens: Vec::new(),
+            long: Vec::new(),
+            slots: Vec::new(),
             keys: Vec::new(),
             unseen: TermTable::with_capacity(0),
+            chosen: Vec::new(),
             words: Vec::new(),
             replacements: Vec::new(),
             all_equal: false,
@@ -155,9 +182,33 @@ impl<'a> Augmenter<'a> {
         }
     }
 
-    /// Appends the negative of `text` to `out`.
-    pub fn augment(&mut self, text: &str, row: u64, out: &mut String) {
+    /// Appends the negative of `text` to `out`, as UTF-8.
+    ///
+    /// In passes over the sentence's words, since each step of a draw waits for memory: done word by word the waits
+    /// add up, done pass by pass they overlap.
+    pub fn augment(&mut self, text: &str, row: u64, out: &mut Vec<u8>) {
         self.weigh(text);
+        self.choose(row);
+        self.replacements.clear();
+        for chosen in &self.chosen {
+            let new_rank = self.index.pick(&chosen.window, chosen.u);
+            let (start, end) = (0, self.index.bytes_at(new_rank).len()); // the bytes are on their way from here
+            self.replacements.push(Replacement {
+                start,
+                end,
+                word: chosen.word,
+                new_rank,
+            });
+        }
+        match self.options.surface {
+            Surface::Keep => self.write_kept(text, out),
+            Surface::Plain => self.write_plain(text, out),
+        }
+        self.tally(text);
+    }
+
+    /// Draws which words are replaced, and the number that decides by which.
+    fn choose(&mut self, row: u64) {
         let Options {
             seed,
             epoch,
@@ -172,64 +223,56 @@ impl<'a> Augmenter<'a> {
         } else {
             None
         };
-        self.replacements.clear();
-        let (begin, mut copied, mut nth) = (out.len(), 0, 0);
+        self.chosen.clear();
+        let replaceable = self
+            .words
+            .iter()
+            .enumerate()
+            .filter(|(_, word)| word.replaceable);
+        for (nth, (w, word)) in replaceable.enumerate() {
+            if uniform(&mut rng) < word.p || forced == Some(nth) {
+                let u = uniform(&mut rng);
+                let window = self.index.window(word.rank, word.seen, radius);
+                self.chosen
+                    .extend(window.map(|window| Chosen { word: w, window, u }));
+            }
+        }
+    }
+
+    fn write_kept(&mut self, text: &str, out: &mut Vec<u8>) {
+        let (begin, mut copied) = (out.len(), 0);
+        for new in &mut self.replacements {
+            let Word { start, end, .. } = self.words[new.word];
+            out.extend_from_slice(&text.as_bytes()[copied..start]);
+            new.start = out.len() - begin;
+            push_cased(self.index.bytes_at(new.new_rank), &text[start..end], out);
+            new.end = out.len() - begin;
+            copied = end;
+        }
+        out.extend_from_slice(&text.as_bytes()[copied..]);
+    }
+
+    fn write_plain(&mut self, text: &str, out: &mut Vec<u8>) {
+        if self.replacements.is_empty() {
+            out.extend_from_slice(text.as_bytes());
+            return;
+        }
+        let begin = out.len();
+        let mut replacements = self.replacements.iter_mut().peekable();
         for (w, word) in self.words.iter().enumerate() {
-            let mut new = None;
-            if word.replaceable {
-                let chosen = uniform(&mut rng) < word.p || forced == Some(nth);
-                nth += 1;
-                if chosen {
-                    new = self
-                        .index
-                        .draw(word.rank, word.seen, radius, uniform(&mut rng));
-                }
+            if w > 0 {
+                out.push(b' ');
             }
-            match self.options.surface {
-                Surface::Keep => {
-                    let Some(new) = new else { continue };
-                    out.push_str(&text[copied..word.start]);
-                    let start = out.len();
-                    let old = &text[word.start..word.end];
-                    push_cased(self.index.term_at(new), old, out);
-                    self.replacements.push(Replacement {
-                        start: start - begin,
-                        end: out.len() - begin,
-                        word: w,
-                        new_rank: new,
-                    });
-                    copied = word.end;
-                }
-                Surface::Plain => {
-                    if w > 0 {
-                        out.push(' ');
-                    }
-                    let start = out.len();
-                    match new {
-                        Some(new) => {
-                            out.push_str(self.index.term_at(new));
-                            self.replacements.push(Replacement {
-                                start: start - begin,
-                                end: out.len() - begin,
-                                word: w,
-                                new_rank: new,
-                            });
-                        }
-                        None if word.seen => out.push_str(self.index.term(word.key as usize)),
-                        None => out.push_str(&text[word.start..word.end].to_lowercase()),
-                    }
-                }
+            let start = out.len() - begin;
+            if let Some(new) = replacements.next_if(|new| new.word == w) {
+                out.extend_from_slice(self.index.bytes_at(new.new_rank));
+                (new.start, new.end) = (start, out.len() - begin);
+            } else if word.seen {
+                out.extend_from_slice(self.index.term(word.key as usize).as_bytes());
+            } else {
+                out.extend_from_slice(text[word.start..word.end].to_lowercase().as_bytes());
             }
         }
-        match self.options.surface {
-            Surface::Keep => out.push_str(&text[copied..]),
-            Surface::Plain if self.replacements.is_empty() => {
-                out.truncate(begin);
-                out.push_str(text);
-            }
-            Surface::Plain => {}
-        }
-        self.tally(text);
     }
 
     fn tally(&mut self, text: &str) {
@@ -244,45 +287,14 @@ impl<'a> Augmenter<'a> {
 
     /// Finds the words of `text`, their scores, ranks and probabilities.
     pub fn weigh(&mut self, text: &str) {
+        self.look_up(text);
         let Augmenter {
             index,
-            scratch,
             words,
-            unseen,
             keys,
             options,
             ..
         } = self;
-        words.clear();
-        keys.clear();
-        if !unseen.is_empty() {
-            *unseen = TermTable::with_capacity(0);
-        }
-        let unseen_idf = index.unseen_idf();
-        let keep = options.surface == Surface::Keep;
-        index.tokenizer.for_each(text, scratch, |start, end, term| {
-            let known = index.get(&term);
-            let (key, rank, idf) = match known {
-                Some(known) => (known.term, known.rank as usize, known.idf),
-                None => (
-                    (index.len() + unseen.intern(&term, || ())) as u32,
-                    0,
-                    unseen_idf,
-                ),
-            };
-            keys.push(key);
-            words.push(Word {
-                start,
-                end,
-                key,
-                rank,
-                idf,
-                seen: known.is_some(),
-                score: 0.0,
-                p: 0.0,
-                replaceable: !keep || stands_alone(text, start, end),
-            });
-        });
         let length = keys.len() as u32;
         let once = index.score(1.0, 1, length.max(1));
         let counted = CountKeys::new(keys);
@@ -300,13 +312,92 @@ impl<'a> Augmenter<'a> {
         self.all_equal = set_probabilities(words, options.beta);
     }
 
+    /// Fills `words` and `keys`: three passes, so that the waits for the table overlap.
+    fn look_up(&mut self, text: &str) {
+        let Augmenter {
+            index,
+            scratch,
+            tokens,
+            long,
+            slots,
+            words,
+            unseen,
+            keys,
+            options,
+            ..
+        } = self;
+        tokens.clear();
+        long.clear();
+        index.tokenizer.for_each(text, scratch, |start, end, term| {
+            let at = long.len();
+            if term.key().is_long() {
+                long.extend_from_slice(term.bytes());
+                long.extend_from_slice(&[0; PAD]);
+            }
+            tokens.push(Token {
+                start,
+                end,
+                key: term.key(),
+                long: at,
+            });
+        });
+        slots.clear();
+        slots.extend(
+            tokens
+                .iter()
+                .map(|token| index.table.first_slot(&token.key)),
+        );
+
+        words.clear();
+        keys.clear();
+        if !unseen.is_empty() {
+            *unseen = TermTable::with_capacity(0);
+        }
+        let unseen_idf = index.unseen_idf();
+        let keep = options.surface == Surface::Keep;
+        for (token, &slot) in tokens.iter().zip(slots.iter()) {
+            let Token {
+                start,
+                end,
+                key,
+                long: at,
+            } = *token;
+            let rest = if key.is_long() {
+                &long[at..at + key.len()]
+            } else {
+                &[]
+            };
+            let known = index.table.resolve(slot, &key, rest);
+            let (key, rank, idf) = match known {
+                Some(known) => (known.term, known.rank as usize, known.idf),
+                None => {
+                    let number =
+                        unseen.intern(&lower_cased(&text[start..end], &mut scratch.slow), || ());
+                    ((index.len() + number) as u32, 0, unseen_idf)
+                }
+            };
+            keys.push(key);
+            words.push(Word {
+                start,
+                end,
+                key,
+                rank,
+                idf,
+                seen: known.is_some(),
+                score: 0.0,
+                p: 0.0,
+                replaceable: !keep || stands_alone(text, start, end),
+            });
+        }
+    }
+
     /// A fresh draw for word `w` of the last row, for showing what could take its place.
     pub fn sample(&self, w: usize, u: f64) -> Option<&'a str> {
         let word = &self.words[w];
         let new = self
             .index
             .draw(word.rank, word.seen, self.options.radius, u)?;
-        Some(self.index.term_at(new))
+        Some(self.index.term(self.index.by_rank[new] as usize))
     }
 }
 
@@ -363,44 +454,95 @@ impl<'a> CountKeys<'a> {
     }
 }
 
-impl Index {
-    fn term_at(&self, rank: usize) -> &str {
-        self.term(self.by_rank[rank] as usize)
-    }
+/// Where a word's replacement is drawn from: ranks `low..rank` and `after..high`, the word itself between them.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    low: usize,
+    rank: usize,
+    after: usize,
+    high: usize,
+    /// Prefix sums at those four places.
+    sums: [f64; 4],
+}
 
+impl Index {
     /// Draws a rank from `rank - r ..= rank + r` with probability proportional to the maximum score, never `rank`
     /// itself; an unseen word (`seen` false) stands between ranks and has r to either side. `u` is uniform in
     /// [0, 1). None if there is no other term.
     pub fn draw(&self, rank: usize, seen: bool, radius: usize, u: f64) -> Option<usize> {
-        let own = usize::from(seen);
+        self.window(rank, seen, radius)
+            .map(|window| self.pick(&window, u))
+    }
+
+    fn window(&self, rank: usize, seen: bool, radius: usize) -> Option<Window> {
+        let after = rank + usize::from(seen);
         let low = rank.saturating_sub(radius);
-        let high = rank
-            .saturating_add(own)
-            .saturating_add(radius)
-            .min(self.len());
-        // The window without its own interval: [low, rank) and [after, high).
-        let after = rank + own;
-        let choices = (rank - low) + (high - after);
-        if choices == 0 {
-            return None;
-        }
-        let prefix = &self.prefix;
-        let left = prefix[rank] - prefix[low];
-        let right = prefix[high] - prefix[after];
+        let high = after.saturating_add(radius).min(self.len());
+        let sums = [low, rank, after, high].map(|place| self.prefix[place]);
+        (low < rank || after < high).then_some(Window {
+            low,
+            rank,
+            after,
+            high,
+            sums,
+        })
+    }
+
+    fn pick(&self, window: &Window, u: f64) -> usize {
+        let Window {
+            low,
+            rank,
+            after,
+            high,
+            sums,
+        } = *window;
+        let left = sums[1] - sums[0];
+        let right = sums[3] - sums[2];
         let mass = left + right;
         if mass <= 0.0 {
+            let choices = (rank - low) + (high - after);
             let k = low + (u * choices as f64) as usize;
-            return Some(if k < rank { k } else { (k + own).min(high - 1) });
+            return if k < rank {
+                k
+            } else {
+                (k + after - rank).min(high - 1)
+            };
         }
         let at = u * mass;
-        let (from, to, target) = if (at < left || after >= high) && low < rank {
-            (low, rank, prefix[low] + at)
+        if (at < left || after >= high) && low < rank {
+            self.search(low, rank, sums[0], left, at)
         } else {
-            (after, high, prefix[after] + (at - left).max(0.0))
+            self.search(after, high, sums[2], right, (at - left).max(0.0))
+        }
+    }
+
+    /// The last rank of `from..to` whose interval of the prefix sums begins at or before `base + at`, where `base` is
+    /// the sum before `from` and `mass` that of the interval.
+    ///
+    /// Neighbours in rank weigh nearly the same, so a straight line from end to end is a guess that is a few places
+    /// off, and from there one walks. A binary search touches a dozen cache lines instead of one or two.
+    fn search(&self, from: usize, to: usize, base: f64, mass: f64, at: f64) -> usize {
+        let target = base + at;
+        let prefix = &self.prefix[..=to];
+        let guess = |place: usize, share: f64| {
+            (place as f64 + share).clamp(from as f64, (to - 1) as f64) as usize
         };
-        // The last rank of [from, to) whose interval begins at or before the target.
-        let found = from + prefix[from + 1..to].partition_point(|&p| p <= target);
-        Some(found)
+        let mut found = guess(from, at / mass * (to - from) as f64);
+        let own = prefix[found + 1] - prefix[found];
+        if own > 0.0 {
+            found = guess(found, (target - prefix[found]) / own); // one step by the slope there
+        }
+        for _ in 0..16 {
+            if prefix[found] > target && found > from {
+                found -= 1;
+            } else if found + 1 < to && prefix[found + 1] <= target {
+                found += 1;
+            } else {
+                return found;
+            }
+        }
+        // Steep places: the heaviest terms of all.
+        from + prefix[from + 1..to].partition_point(|&sum| sum <= target)
     }
 }
 
@@ -432,9 +574,18 @@ pub fn random_bits(seed: u64, epoch: u64, rows: &[u64], stream: u64) -> Vec<u64>
 /// Neither neighbour is a word character: "do" of "don't" cut in two is not replaced ("housen't").
 fn stands_alone(text: &str, start: usize, end: usize) -> bool {
     let joins = |c: char| c.is_alphanumeric() || c == '_';
-    let before = text[..start].chars().next_back();
-    let after = text[end..].chars().next();
-    !before.is_some_and(joins) && !after.is_some_and(joins)
+    let bytes = text.as_bytes();
+    let before = match start.checked_sub(1).map(|i| bytes[i]) {
+        None => false,
+        Some(b) if b.is_ascii() => joins(b.into()),
+        Some(_) => text[..start].chars().next_back().is_some_and(joins),
+    };
+    let after = match bytes.get(end) {
+        None => false,
+        Some(&b) if b.is_ascii() => joins(b.into()),
+        Some(_) => text[end..].chars().next().is_some_and(joins),
+    };
+    !before && !after
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -473,22 +624,44 @@ fn case_of(word: &str) -> Case {
     }
 }
 
-fn push_cased(term: &str, old: &str, out: &mut String) {
+/// Appends `term`, which is UTF-8, in the case of the word it replaces.
+fn push_cased(term: &[u8], old: &str, out: &mut Vec<u8>) {
     let start = out.len();
-    match case_of(old) {
-        Case::Lower => out.push_str(term),
-        Case::Upper => term.chars().for_each(|c| out.extend(c.to_uppercase())),
-        Case::Capitalised => {
-            let at = term.find(char::is_alphabetic).unwrap_or(0);
-            out.push_str(&term[..at]);
-            let mut rest = term[at..].chars();
-            out.extend(rest.next().into_iter().flat_map(char::to_uppercase));
-            out.push_str(rest.as_str());
+    let case = case_of(old);
+    out.extend_from_slice(term);
+    if case == Case::Lower {
+        return;
+    }
+    if term.is_ascii() {
+        let new = &mut out[start..];
+        match case {
+            Case::Upper => new.make_ascii_uppercase(),
+            _ => {
+                if let Some(first) = new.iter_mut().find(|b| b.is_ascii_alphabetic()) {
+                    first.make_ascii_uppercase();
+                }
+            }
         }
+    } else if let Ok(text) = std::str::from_utf8(term) {
+        let upper = match case {
+            Case::Upper => text.to_uppercase(),
+            _ => {
+                let at = text.find(char::is_alphabetic).unwrap_or(0);
+                let mut rest = text[at..].chars();
+                let first: String = rest
+                    .next()
+                    .into_iter()
+                    .flat_map(char::to_uppercase)
+                    .collect();
+                [&text[..at], &first, rest.as_str()].concat()
+            }
+        };
+        out.truncate(start);
+        out.extend_from_slice(upper.as_bytes());
     }
     // "SS" replaced by "ß" in capitals is "SS" again.
-    if &out[start..] == old {
+    if &out[start..] == old.as_bytes() {
         out.truncate(start);
-        out.push_str(term);
+        out.extend_from_slice(term);
     }
 }

@@ -25,8 +25,20 @@ pub struct Index {
     pub by_rank: Vec<u32>,
     /// `prefix[k]`: sum of the k largest maximum scores.
     pub prefix: Vec<f64>,
-    table: TermTable<Known>,
+    /// rank -> text, side by side for neighbours in rank.
+    surfaces: Vec<Surface>,
+    pub(crate) table: TermTable<Known>,
 }
+
+/// A term's text by rank: up to fifteen bytes inline, so that writing it out costs one load, not three.
+#[derive(Clone, Copy, Debug)]
+struct Surface {
+    bytes: [u8; 15],
+    /// `LONG` for a longer one: then `bytes` begin with its number.
+    len: u8,
+}
+
+const LONG: u8 = u8::MAX;
 
 /// What a look-up yields.
 #[derive(Clone, Copy, Debug)]
@@ -69,10 +81,39 @@ impl Index {
             max_score,
             by_rank,
             prefix,
+            surfaces: Vec::new(),
             table: TermTable::with_capacity(0),
         };
+        index.surfaces = index
+            .by_rank
+            .par_iter()
+            .map(|&t| index.surface(t))
+            .collect();
         index.table = index.look_up_table();
         index
+    }
+
+    fn surface(&self, t: u32) -> Surface {
+        let term = self.stats.terms.get(t as usize);
+        let mut bytes = [0; 15];
+        if term.len() <= bytes.len() {
+            bytes[..term.len()].copy_from_slice(term);
+            let len = term.len() as u8;
+            return Surface { bytes, len };
+        }
+        bytes[..4].copy_from_slice(&t.to_le_bytes());
+        Surface { bytes, len: LONG }
+    }
+
+    /// The text of the term of this rank, as UTF-8.
+    #[inline]
+    pub fn bytes_at(&self, rank: usize) -> &[u8] {
+        let Surface { bytes, len } = &self.surfaces[rank];
+        if *len == LONG {
+            let t = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            return self.stats.terms.get(t as usize);
+        }
+        &bytes[..usize::from(*len)]
     }
 
     fn look_up_table(&self) -> TermTable<Known> {
@@ -101,11 +142,6 @@ impl Index {
 
     pub fn is_empty(&self) -> bool {
         self.by_rank.is_empty()
-    }
-
-    #[inline]
-    pub fn get(&self, term: &Term) -> Option<&Known> {
-        self.table.get(term)
     }
 
     /// The text of term `t`.

@@ -100,12 +100,16 @@ pub fn augment_texts(
 ) -> (Vec<String>, Report) {
     let mut augmenter = Augmenter::new(index, options);
     let negatives = texts.iter().zip(rows).map(|((text, repaired), &row)| {
-        let mut out = String::with_capacity(text.len() * 5 / 4);
+        let mut out = Vec::with_capacity(text.len() * 5 / 4);
         augmenter.augment(text, row, &mut out);
         augmenter.report.repaired += u64::from(*repaired);
-        out
+        in_utf8(out)
     });
     (negatives.collect(), augmenter.report)
+}
+
+fn in_utf8(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).expect("sentences and terms are UTF-8, and cut at characters")
 }
 
 /// A range of characters.
@@ -119,8 +123,9 @@ pub fn replacements(
     row: u64,
 ) -> (String, Vec<(Span, Span, f64)>) {
     let mut augmenter = Augmenter::new(index, options);
-    let mut out = String::new();
+    let mut out = Vec::new();
     augmenter.augment(text, row, &mut out);
+    let out = in_utf8(out);
     let span = |text: &str, start: usize, end: usize| {
         let before = text[..start].chars().count();
         (before, before + text[start..end].chars().count())
@@ -174,13 +179,13 @@ fn augment_part(index: &Index, options: Options, reader: &Reader, out: &Ordered)
     let mut augmenter = Augmenter::new(index, options);
     let mut chunk = Chunk::default();
     while reader.next_chunk(&mut chunk)? {
-        let mut text = String::with_capacity(chunk.byte_len() * 5 / 4);
+        let mut text = Vec::with_capacity(chunk.byte_len() * 5 / 4);
         chunk.for_each_row(|row, sentence| {
             augmenter.augment(sentence, row, &mut text);
-            text.push('\n');
+            text.push(b'\n');
         })?;
         augmenter.report.repaired += chunk.repaired;
-        out.put(chunk.seq, text.into_bytes())?;
+        out.put(chunk.seq, text)?;
     }
     Ok(augmenter.report)
 }

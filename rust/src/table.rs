@@ -11,8 +11,28 @@ pub const PAD: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub struct Term<'a> {
     bytes: &'a [u8],
+    key: Key,
+}
+
+/// What a look-up compares: all of a term of up to sixteen bytes, the beginning of a longer one.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
     head: [u64; 2],
     hash: u64,
+    len: u32,
+}
+
+impl Key {
+    /// Bytes of the whole term.
+    #[allow(clippy::len_without_is_empty)] // a term is never empty
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether the rest of the term must be compared too.
+    pub fn is_long(&self) -> bool {
+        self.len > 16
+    }
 }
 
 impl<'a> Term<'a> {
@@ -45,13 +65,20 @@ impl<'a> Term<'a> {
         }
         Term {
             bytes: &padded[start..end],
-            head,
-            hash,
+            key: Key {
+                head,
+                hash,
+                len: len as u32,
+            },
         }
     }
 
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
+    }
+
+    pub fn key(&self) -> Key {
+        self.key
     }
 }
 
@@ -62,7 +89,9 @@ fn fold(a: u64, b: u64) -> u64 {
     (product as u64) ^ ((product >> 64) as u64)
 }
 
+// Aligned to a cache line, so that a look-up touches one.
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 struct Entry<T> {
     head: [u64; 2],
     /// Where the term lies in the arena.
@@ -98,7 +127,20 @@ impl<T> TermTable<T> {
 
     #[inline]
     pub fn get(&self, term: &Term) -> Option<&T> {
-        match self.find(term) {
+        self.resolve(self.first_slot(&term.key), &term.key, term.bytes)
+    }
+
+    /// The first half of a look-up: one load that depends on nothing else. A caller with many terms does all first
+    /// halves, then all second ones, so that the memory system works on many at once.
+    #[inline]
+    pub fn first_slot(&self, key: &Key) -> u64 {
+        self.slots[key.hash as usize & (self.slots.len() - 1)]
+    }
+
+    /// The second half; `bytes` are looked at only if the key `is_long`.
+    #[inline]
+    pub fn resolve(&self, first_slot: u64, key: &Key, bytes: &[u8]) -> Option<&T> {
+        match self.find(first_slot, key, bytes) {
             Ok(id) => Some(&self.entries[id].value),
             Err(_) => None,
         }
@@ -107,7 +149,7 @@ impl<T> TermTable<T> {
     /// The term's id, 0, 1, 2, ... in the order of first sight; `make` gives a new term its value.
     #[inline]
     pub fn intern(&mut self, term: &Term, make: impl FnOnce() -> T) -> usize {
-        match self.find(term) {
+        match self.find(self.first_slot(&term.key), &term.key, term.bytes) {
             Ok(id) => id,
             Err(slot) => self.insert(slot, term, make()),
         }
@@ -127,28 +169,28 @@ impl<T> TermTable<T> {
         &self.entries[id].value
     }
 
-    /// The entry of `term`, or the slot where it belongs.
+    /// The entry of the term, or the slot where it belongs; `slot` is what stands at its first place.
     #[inline]
-    fn find(&self, term: &Term) -> Result<usize, usize> {
+    fn find(&self, mut slot: u64, key: &Key, bytes: &[u8]) -> Result<usize, usize> {
         let mask = self.slots.len() - 1;
-        let tag = term.hash >> 32;
-        let mut at = term.hash as usize & mask;
+        let tag = key.hash >> 32;
+        let mut at = key.hash as usize & mask;
         loop {
-            let slot = self.slots[at];
             if slot == 0 {
                 return Err(at);
             }
             if slot >> 32 == tag {
                 let id = (slot as u32 - 1) as usize;
                 let entry = &self.entries[id];
-                if entry.head == term.head
-                    && entry.len as usize == term.bytes.len()
-                    && (term.bytes.len() <= 16 || self.term(id) == term.bytes)
+                if entry.head == key.head
+                    && entry.len == key.len
+                    && (!key.is_long() || self.term(id) == bytes)
                 {
                     return Ok(id);
                 }
             }
             at = (at + 1) & mask;
+            slot = self.slots[at];
         }
     }
 
@@ -156,11 +198,11 @@ impl<T> TermTable<T> {
     fn insert(&mut self, slot: usize, term: &Term, value: T) -> usize {
         let id = self.entries.len();
         assert!(id < u32::MAX as usize, "more than 2^32 - 1 distinct terms");
-        self.slots[slot] = term.hash >> 32 << 32 | (id as u64 + 1);
+        self.slots[slot] = term.key.hash >> 32 << 32 | (id as u64 + 1);
         self.entries.push(Entry {
-            head: term.head,
+            head: term.key.head,
             start: self.arena.len(),
-            len: term.bytes.len() as u32,
+            len: term.key.len,
             value,
         });
         self.arena.extend_from_slice(term.bytes);
@@ -179,7 +221,7 @@ impl<T> TermTable<T> {
             padded.extend_from_slice(self.term(id));
             let len = padded.len();
             padded.extend_from_slice(&[0; PAD]);
-            let hash = Term::new(&padded, 0, len).hash;
+            let hash = Term::new(&padded, 0, len).key.hash;
             let mut at = hash as usize & mask;
             while slots[at] != 0 {
                 at = (at + 1) & mask;

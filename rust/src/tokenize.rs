@@ -82,7 +82,7 @@ impl Tokenizer {
 #[derive(Debug, Default)]
 pub struct Scratch {
     lower: Vec<u8>,
-    slow: Vec<u8>,
+    pub(crate) slow: Vec<u8>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -214,7 +214,7 @@ fn unicode_slow(
     }
 }
 
-fn lower_cased<'a>(word: &str, slow: &'a mut Vec<u8>) -> Term<'a> {
+pub(crate) fn lower_cased<'a>(word: &str, slow: &'a mut Vec<u8>) -> Term<'a> {
     slow.clear();
     slow.extend_from_slice(word.to_lowercase().as_bytes());
     let len = slow.len();
