@@ -177,3 +177,39 @@ def test_an_index_of_another_format_says_so(sample_index, tmp_path):
     file.write_bytes(file.read_bytes().replace(b'\\"format\\":1', b'\\"format\\":9'))
     with pytest.raises(InputError, match="format version 9, and this cse reads version 1"):
         TfidfIndex.open(tmp_path)
+
+
+def test_merged_shards_are_the_bytes_of_one_build(sample, tmp_path, cse):
+    rows = sample.read_bytes().splitlines(keepends=True)
+    cuts = [(0, 3000), (3000, 3001), (3001, 10_000)]
+    files = [write(tmp_path / f"{n}.txt", b"".join(rows[a:b])) for n, (a, b) in enumerate(cuts)]
+    write(files[1], b"\n \n" + files[1].read_bytes())  # blank rows are counted on too
+    for n, file in enumerate(files):
+        assert cse("build-tfidf", file, "-o", tmp_path / f"shard{n}").returncode == 0
+    done = cse("merge-tfidf", *(tmp_path / f"shard{n}" for n in range(3)), "-o", tmp_path / "all", "--json")
+    assert json.loads(done.stdout)["documents"] == 10_000
+    build_index([str(file) for file in files], tmp_path / "once", matrix=False)
+    read = lambda folder: (tmp_path / folder / "index.safetensors").read_bytes()  # noqa: E731
+    assert read("all") == read("once")
+    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["index.safetensors"]
+
+
+def test_shards_of_different_tokenizers_are_not_merged(sample, tmp_path):
+    for tokenizer in ("unicode", "whitespace"):
+        build_index([str(sample)], tmp_path / tokenizer, tokenizer=tokenizer, matrix=False)
+    with pytest.raises(InputError, match="whitespace: its tokenizer is whitespace, and that of the index before"):
+        TfidfIndex.merge([tmp_path / "unicode", tmp_path / "whitespace"], tmp_path / "all")
+    with pytest.raises(InputError, match="nowhere: no TF-IDF index there"):
+        TfidfIndex.merge([tmp_path / "unicode", tmp_path / "nowhere"], tmp_path / "all")
+    assert not (tmp_path / "all").exists()
+
+
+def test_transform_gives_the_rows_of_the_matrix_and_leaves_unknown_terms_out(sample, sample_rows, tmp_path):
+    build_index([str(sample)], tmp_path)
+    matrix, index = scipy.sparse.load_npz(tmp_path / "matrix.npz"), TfidfIndex.open(tmp_path)
+    assert abs(index.transform(sample_rows) - matrix).max() == 0
+    known, with_unknown = index.transform(["the", "the zqxv", ""]).toarray()[:2]
+    the = index.terms.index("the")
+    assert known[the] == pytest.approx(math.log(2) * index.idf[the])
+    assert with_unknown[the] == pytest.approx(math.log(1.5) * index.idf[the])
+    assert np.count_nonzero(with_unknown) == 1

@@ -18,6 +18,7 @@ from .errors import InputError
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    from scipy.sparse import csr_matrix
 
 __all__ = ["AugmentReport", "ExplainedWord", "IndexInfo", "SourceFile", "TfidfIndex", "build_index"]
 
@@ -110,11 +111,13 @@ class TfidfIndex:
     @classmethod
     def open(cls, folder: str | PathLike[str] = "tfidf") -> TfidfIndex:
         """Opens ``folder/index.safetensors``; a damaged file or one of another format raises ``InputError``."""
-        if not (Path(folder) / "index.safetensors").exists():
-            raise InputError(
-                f"{fspath(folder)}: no TF-IDF index there; make one with 'cse build-tfidf CORPUS -o {fspath(folder)}'"
-            )
-        return cls(_core.Index.open(folder))
+        return cls(_core.Index.open(_existing(folder)))
+
+    @classmethod
+    def merge(cls, shards: Sequence[str | PathLike[str]], folder: str | PathLike[str]) -> TfidfIndex:
+        """Writes to ``folder`` the index of several indexes' corpora together, byte for byte what one build over all
+        their files in this order gives. Their tokenizers must be the same; no matrix is written."""
+        return cls(_core.Index.merge_to(folder, [_existing(shard) for shard in shards]))
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Writes ``folder/index.safetensors``, whole or not at all."""
@@ -172,6 +175,18 @@ class TfidfIndex:
     def verify_corpus(self) -> None:
         """Raises ``InputError`` unless the files it was built from still hold the same bytes."""
         self._core.verify_corpus()
+
+    def transform(self, texts: Sequence[str]) -> csr_matrix:
+        """The TF-IDF matrix ``(len(texts), V)`` in CSR, float64: ln(1 + c/L) * idf.
+
+        A term the index does not know counts in L and has no column.
+        """
+        import numpy as np
+        from scipy.sparse import csr_matrix
+
+        indptr, indices, values = self._core.transform(list(texts))
+        parts = (np.frombuffer(values, "<f8"), np.frombuffer(indices, "<i8"), np.frombuffer(indptr, "<i8"))
+        return csr_matrix(parts, shape=(len(texts), len(self)))
 
     def augment(
         self,
@@ -265,6 +280,14 @@ def build_index(
         list(paths), folder, tokenizer, matrix, encoding_errors, max_line_bytes, threads, progress
     )
     return IndexInfo(*counts), [SourceFile(*file) for file in files]
+
+
+def _existing(folder: str | PathLike[str]) -> str:
+    if not (Path(folder) / "index.safetensors").exists():
+        raise InputError(
+            f"{fspath(folder)}: no TF-IDF index there; make one with 'cse build-tfidf CORPUS -o {fspath(folder)}'"
+        )
+    return fspath(folder)
 
 
 def _numbers(raw: bytes, dtype: str) -> npt.NDArray[Any]:

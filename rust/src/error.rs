@@ -58,6 +58,13 @@ pub enum Error {
         supported: u32,
     },
 
+    #[error("{}: its tokenizer is {found}, and that of the index before it is {wanted}; merge indexes of one tokenizer", path.display())]
+    TokenizersDiffer {
+        path: PathBuf,
+        found: &'static str,
+        wanted: &'static str,
+    },
+
     #[error("{}: the file has changed since it was indexed; build the index again with cse build-tfidf", path.display())]
     CorpusChanged { path: PathBuf },
 

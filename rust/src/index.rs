@@ -1,8 +1,11 @@
 //! The statistics, opened: idf, maximum scores, ranks, prefix sums and the look-up table.
 
+use std::path::Path;
+
 use rayon::prelude::*;
 
 use crate::corpus::FileRecord;
+use crate::error::{Error, Result};
 use crate::matrix::{idf, tf};
 use crate::stats::Stats;
 use crate::table::{PAD, Term, TermTable};
@@ -133,6 +136,23 @@ impl Index {
             });
         }
         table
+    }
+
+    /// The index of both corpora; `path` names the other in messages. Both must have the same tokenizer.
+    pub fn merge(&self, other: Index, path: &Path) -> Result<Index> {
+        if self.tokenizer != other.tokenizer {
+            return Err(Error::TokenizersDiffer {
+                path: path.to_path_buf(),
+                found: other.tokenizer.name(),
+                wanted: self.tokenizer.name(),
+            });
+        }
+        let files = [self.files.clone(), other.files].concat();
+        Ok(Index::new(
+            self.tokenizer,
+            files,
+            self.stats.merge(&other.stats),
+        ))
     }
 
     /// V, the number of terms.

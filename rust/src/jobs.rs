@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::stats::{self, Stats};
 use crate::store;
-use crate::tokenize::Tokenizer;
+use crate::tokenize::{Scratch, Tokenizer};
 
 /// Runs `work` with `threads` threads (0: as many as the machine has).
 pub fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> Result<T> {
@@ -51,6 +51,55 @@ pub fn build_to(
         store::save(dir, tokenizer, &counted.files, &counted.stats, parts)?;
         Ok((counted.stats, counted.files))
     })?
+}
+
+/// Joins the indexes of several corpora into that of all their files, in this order, and writes it into `dir`.
+pub fn merge_to(dir: &Path, shards: &[PathBuf]) -> Result<Index> {
+    let mut joined: Option<Index> = None;
+    for shard in shards {
+        let next = store::open(shard)?;
+        joined = Some(match joined {
+            None => next,
+            Some(index) => index.merge(next, shard)?,
+        });
+    }
+    let index = joined.ok_or_else(|| Error::invalid("shards", "none were given"))?;
+    store::save(dir, index.tokenizer, &index.files, &index.stats, None)?;
+    Ok(index)
+}
+
+/// The TF-IDF matrix of some texts over the index's terms.
+#[derive(Debug, Default)]
+pub struct Transformed {
+    pub indptr: Vec<i64>,
+    pub indices: Vec<i64>,
+    pub values: Vec<f64>,
+}
+
+/// One row of `ln(1 + c/L) * idf` per text; terms that the index does not know count in L and are left out.
+pub fn transform(index: &Index, texts: &[(String, bool)]) -> Transformed {
+    let mut out = Transformed {
+        indptr: vec![0],
+        ..Transformed::default()
+    };
+    let mut scratch = Scratch::default();
+    let mut row: Vec<u32> = Vec::new();
+    for (text, _) in texts {
+        let mut length = 0;
+        row.clear();
+        index.tokenizer.for_each(text, &mut scratch, |_, _, term| {
+            length += 1;
+            row.extend(index.table.get(&term).map(|known| known.term));
+        });
+        row.sort_unstable();
+        for same in row.chunk_by(|a, b| a == b) {
+            let idf = index.idf[same[0] as usize];
+            out.indices.push(i64::from(same[0]));
+            out.values.push(index.score(idf, same.len() as u32, length));
+        }
+        out.indptr.push(out.indices.len() as i64);
+    }
+    out
 }
 
 /// Writes one negative per row of `files`, in order; to standard output if `output` is `None`.

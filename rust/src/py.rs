@@ -161,6 +161,27 @@ impl Index {
         Ok(Index(crate::Index::new(tokenizer, files, stats)))
     }
 
+    /// Writes the index of several folders' corpora together into `dir`, and opens it.
+    #[staticmethod]
+    fn merge_to(py: Python<'_>, dir: PathBuf, shards: Vec<PathBuf>) -> PyResult<Self> {
+        Ok(Index(py.detach(|| jobs::merge_to(&dir, &shards))?))
+    }
+
+    /// indptr and indices (little-endian i64) and values (f64) of a CSR matrix.
+    fn transform<'py>(
+        &self,
+        py: Python<'py>,
+        texts: Vec<Bound<'py, PyString>>,
+    ) -> [Bound<'py, PyBytes>; 3] {
+        let texts: Vec<(String, bool)> = texts.iter().map(utf8).collect();
+        let csr = py.detach(|| jobs::transform(&self.0, &texts));
+        [
+            PyBytes::new(py, &store::le_bytes(&csr.indptr, |x| x.to_le_bytes())),
+            PyBytes::new(py, &store::le_bytes(&csr.indices, |x| x.to_le_bytes())),
+            PyBytes::new(py, &store::le_bytes(&csr.values, |x| x.to_le_bytes())),
+        ]
+    }
+
     fn save(&self, py: Python<'_>, dir: PathBuf) -> PyResult<()> {
         let index = &self.0;
         Ok(py.detach(|| store::save(&dir, index.tokenizer, &index.files, &index.stats, None))?)

@@ -1,0 +1,32 @@
+"""cse merge-tfidf."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from ..tfidf import TfidfIndex
+from . import console, options
+
+
+@click.command("merge-tfidf")
+@click.argument("shards", nargs=-1, required=True)
+@options.option("-o", "--output", required=True, metavar="DIR", show_default=False, help="Folder of the joint index.")
+@options.as_json
+def command(shards: tuple[str, ...], output: str, as_json: bool) -> None:
+    """Join the indexes in SHARDS, folders that cse build-tfidf wrote, into that of all their files in this order.
+
+    The result is byte for byte what one build over all the files gives. No matrix is written.
+    """
+    index = TfidfIndex.merge(shards, output)
+    info = index.info
+    console.result(
+        {**asdict(info), "tokenizer": index.tokenizer, "output": output, "files": [asdict(f) for f in index.files]},
+        as_json,
+        [
+            f"{len(shards)} indexes of {len(index.files)} files: {info.documents:,} sentences (N), "
+            f"{info.terms:,} terms",
+            f"{output}/index.safetensors",
+        ],
+    )
