@@ -97,6 +97,20 @@ fn rows_that_span_chunks_are_counted_once() {
 }
 
 #[test]
+fn of_several_faults_the_first_is_named_whatever_the_threads() {
+    let mut text = "fine row\n".repeat(400_000).into_bytes();
+    for line in [150_000, 150_100, 250_000, 390_000] {
+        text[9 * line] = 0xff;
+    }
+    for threads in [1, 2, 5] {
+        match build(&text, threads) {
+            Err(Error::InvalidUtf8 { line, .. }) => assert_eq!(line, 150_001, "{threads} threads"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
 fn a_fault_is_named_with_its_line_in_its_file() {
     let mut text = "fine row\n".repeat(200_000).into_bytes();
     text.extend_from_slice(b"broken \xff\n");

@@ -213,6 +213,10 @@ def test_lone_surrogates_are_replaced_and_counted(sample_index):
     assert report.repaired == 1
     assert "\ufffd" in negatives[0]
     negatives[0].encode("utf8")
+    text = "a \ud800 broken string of rare words"
+    negative, spans = sample_index.replacements(text, beta=1.0)
+    assert [text[start:end] for (start, end), _, _ in spans][-2:] == ["rare", "words"]
+    assert all(negative[start:end].isalnum() or "'" in negative[start:end] for _, (start, end), _ in spans)
 
 
 def test_plain_surface_is_lower_cased_terms_joined_by_spaces(sample_index):
@@ -238,6 +242,10 @@ def test_equal_scores_force_one_position_chosen_evenly(tmp_path):
     ("options", "message"),
     [
         ({"radius": 0}, "radius"),
+        ({"radius": -1}, "radius"),
+        ({"seed": -1}, "seed"),
+        ({"epoch": 2**64}, "epoch"),
+        ({"rows": [-1]}, "rows"),
         ({"beta": 1.5}, "beta"),
         ({"beta": math.nan}, "beta"),
         ({"surface": "odd"}, "surface"),

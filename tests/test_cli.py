@@ -177,6 +177,7 @@ def corpus(tmp_path, content):
         (b"", ["corpus.txt", "empty"]),
         (b"\n \n\t\n", ["corpus.txt", "all 3 lines are blank"]),
         (b"one\ntwo \xff three\n", ["corpus.txt: line 2 is not valid UTF-8", "byte offset 8", "--encoding-errors"]),
+        (b"\xef\xbb\xbfab \xff\n", ["corpus.txt: line 1 is not valid UTF-8", "byte offset 6"]),
         (b"one\n" + b"x" * (1 << 20) + b"y\n", ["corpus.txt: line 2 is longer than 1048576 bytes", "--max-line-bytes"]),
         (b"...\n!!!\n", ["corpus.txt", "no line holds a word"]),
     ],
@@ -219,6 +220,11 @@ FLAGS = [
     (["--device", "cuda:7"], "--device cuda:7"),
     (["--dev", "nope.tsv"], "nope.tsv"),
     (["--data", "nope"], "--data nope"),
+    (["--max-length", "500", "--model", "TINY"], "--max-length: 500 is more than the 64 tokens"),
+    (["--lr", "nan"], "--lr"),
+    (["--seed", str(2**64)], "--seed"),
+    (["--max-line-bytes", "-1"], "--max-line-bytes"),
+    (["--preset", "una-bert-base", "--config", "x.toml"], "--preset"),
     (["--batch-size", "20000", "--model", "TINY"], "--batch-size: 20000 is more than the"),
 ]
 
@@ -231,13 +237,36 @@ def test_a_wrong_flag_is_named(cse, indexed, tiny_bert, tmp_path, flags, phrase)
 
 
 def test_unknown_tokenizers_commands_and_options_are_named(cse, indexed, sample, tmp_path):
-    refused(cse("build-tfidf", sample, "--tokenizer", "odd", "-o", tmp_path / "x"), "tokenizer", "unicode, whitespace")
+    refused(
+        cse("build-tfidf", sample, "--tokenizer", "odd", "-o", tmp_path / "x"), "--tokenizer", "unicode, whitespace"
+    )
     for arguments in (["frobnicate"], ["train", "--frob"], ["train", "--epochs", "many"]):
         done = cse(*arguments, cwd=indexed)
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
-    refused(cse("augment", sample, "--radius", "0", cwd=indexed), "radius")
-    refused(cse("explain", "a b", "--beta", "2", cwd=indexed), "beta")
+    for radius in ("0", "-1"):
+        refused(cse("augment", sample, "--radius", radius, cwd=indexed), "--radius")
+    refused(cse("augment", sample, "--beta", "1.5", cwd=indexed), "--beta")
+    refused(cse("explain", "a b", "--beta", "2", cwd=indexed), "--beta")
+    refused(cse("augment", sample, "--surface", "odd", cwd=indexed), "--surface")
+    refused(cse("augment", sample, "--encoding-errors", "odd", cwd=indexed), "--encoding-errors")
+
+
+def test_a_corpus_of_blank_lines_is_named_by_every_command(cse, tiny_bert, tmp_path):
+    path = corpus(tmp_path, b"\n\n")
+    refused(cse("train", path, "--model", tiny_bert, cwd=tmp_path), "corpus.txt: all 2 lines are blank")
+    refused(cse("encode", tiny_bert, path, "-o", tmp_path / "v.npy"), "corpus.txt: all 2 lines are blank")
+    refused(cse("encode", tiny_bert, path, "-o", tmp_path / "no" / "v.npy"), "-o", "folder does not exist")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt"]
+
+
+def test_links_are_followed_and_devices_written_to(cse, indexed, sample, tmp_path):
+    (tmp_path / "real.txt").write_text("old")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "real.txt")
+    assert cse("augment", sample, "-o", tmp_path / "link.txt", cwd=indexed).returncode == 0
+    assert (tmp_path / "link.txt").is_symlink()
+    assert (tmp_path / "real.txt").read_text(encoding="utf8").count("\n") == 10_000
+    assert cse("augment", sample, "-o", "/dev/stdout", cwd=indexed).stdout.count("\n") == 10_000
 
 
 def test_training_without_corpus_or_index_says_what_to_do(cse, tmp_path):
@@ -266,6 +295,17 @@ def test_a_full_disk_leaves_the_old_files(cse, sample, tmp_path):
     refused(done, "negatives.txt")
     assert (tmp_path / "negatives.txt").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["negatives.txt", "other", "tfidf"]
+
+
+def test_a_full_disk_while_training_is_named_and_leaves_no_run(cse, indexed, tiny_bert, tmp_path):
+    def small_files():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    done = cse("train", "--model", tiny_bert, "--max-steps", 2, "--batch-size", 8, "-o", tmp_path / "runs",
+               cwd=indexed, preexec=small_files)  # fmt: skip
+    refused(done, "best")
+    assert list((tmp_path / "runs").iterdir()) == []
 
 
 def test_whoever_stops_reading_ends_it_quietly(indexed, sample):

@@ -1,6 +1,7 @@
 """Training: what is learnt, what is logged, what is saved, and that it repeats itself."""
 
 import json
+import math
 from dataclasses import replace
 from itertools import product
 
@@ -10,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from cse import InputError, TfidfIndex, TrainConfig, train
-from cse.config import preset, preset_names, resolve, validate
+from cse.config import preset_names, resolve, validate
 from cse.corpus import Corpus, hold_out
 from cse.encoder import Encoder
 from cse.evaluate.sts import read_pairs, score_pairs
@@ -102,6 +103,25 @@ def test_the_same_seed_repeats_bit_by_bit(base):
     assert strip(steps(other.folder)) != strip(steps(first.folder))
 
 
+def test_evaluation_is_not_disturbed_by_the_batches_prepared_meanwhile(base, tmp_path, sample_rows):
+    """Long rows and UNA on every step keep the other thread busy while the model is scored."""
+    long = [" ".join(sample_rows[i : i + 4]) for i in range(0, 1200, 4)]
+    (tmp_path / "long.txt").write_text("\n".join(long), encoding="utf8")
+    (tmp_path / "dev.tsv").write_text(
+        "".join(f"{i * 7 % 11}\t{a}\t{b}\n" for i, (a, b) in enumerate(zip(long[:60], long[60:120], strict=True))),
+        encoding="utf8",
+    )
+    config = replace(
+        base, corpus=(str(tmp_path / "long.txt"),), una=True, una_every=1, eval_every=1, max_length=8, threads=1,
+        dev=str(tmp_path / "dev.tsv"), max_steps=8,
+    )  # fmt: skip
+    first, second = train(config), train(config)
+    assert evaluations(first.folder) == evaluations(second.folder)
+    last = Encoder(first.folder / "last", device="cpu")
+    score = score_pairs(last, read_pairs(tmp_path / "dev.tsv")).spearman
+    assert score == pytest.approx(evaluations(first.folder)[-1]["spearman"], abs=1e-3)
+
+
 def test_a_configuration_file_repeats_a_run(base):
     first = train(replace(base, una=True))
     again = train(replace(TrainConfig.from_toml(first.folder / "config.toml"), name="again"))
@@ -119,7 +139,8 @@ def test_a_corpus_changed_since_it_was_indexed_is_refused(base, tmp_path, sample
     path.write_text("\n".join(sample_rows[:200]), encoding="utf8")
     TfidfIndex.build(path).save(tmp_path / "tfidf")
     path.write_text("\n".join(sample_rows[1:201]), encoding="utf8")
-    for corpus in ((), (str(path),)):
+    other_spelling = str(path.parent / "." / ".." / path.parent.name / path.name)
+    for corpus in ((), (str(path),), (other_spelling,)):
         with pytest.raises(InputError, match=r"mine\.txt: the file has changed since it was indexed"):
             train(replace(base, corpus=corpus, una=True))
     assert not (tmp_path / "runs").exists()
@@ -199,6 +220,83 @@ def test_an_explicit_name_that_exists_is_refused(base):
         train(replace(base, name="mine", max_steps=1))
 
 
+def test_a_run_that_fails_before_its_first_step_leaves_its_name_free(base, tmp_path, monkeypatch):
+    import cse.trainer
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cse.trainer, "save_encoder", fail)
+    with pytest.raises(OSError, match="No space left"):
+        train(replace(base, name="mine"))
+    assert not (tmp_path / "runs" / "mine").exists()
+
+
+def test_longer_sentences_than_the_model_takes_are_refused(base):
+    with pytest.raises(InputError, match="--max-length: 500 is more than the 64 tokens"):
+        train(replace(base, max_length=500))
+
+
+def test_a_faulty_evaluation_file_is_found_before_training(base, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "stsb.test.tsv").write_text("1\ta\tb\nbroken\n")
+    with pytest.raises(InputError, match=r"stsb\.test\.tsv: line 2"):
+        train(replace(base, data=str(tmp_path / "data")))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_chosen_model_is_scored_on_the_tasks_at_the_end(base, tmp_path, sample_rows):
+    (tmp_path / "data").mkdir()
+    lines = [f"{i % 5}\t{a}\t{b}" for i, (a, b) in enumerate(zip(sample_rows[:20], sample_rows[20:40], strict=True))]
+    (tmp_path / "data" / "stsb.test.tsv").write_text("\n".join(lines), encoding="utf8")
+    assert set(train(replace(base, data=str(tmp_path / "data"))).sts) == {"STS-B"}
+
+
+@pytest.mark.parametrize("damage", ["no tokenizer", "short weights", "odd tokenizer", "odd modules"])
+def test_a_broken_model_folder_is_named(base, tmp_path, tiny_bert, damage):
+    import shutil
+
+    folder = tmp_path / "broken"
+    shutil.copytree(tiny_bert, folder)
+    if damage == "no tokenizer":
+        (folder / "tokenizer.json").unlink()
+    elif damage == "short weights":
+        weights = folder / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:1000])
+    elif damage == "odd tokenizer":
+        (folder / "tokenizer.json").write_text('{"a": 1}')
+    else:
+        (folder / "modules.json").write_text("{")
+    with pytest.raises(InputError, match="broken"):
+        train(replace(base, model=str(folder)))
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "flag"),
+    [
+        ({"lr": "fast"}, "--lr"),
+        ({"una": 1}, "--una"),
+        ({"epochs": 1.5}, "--epochs"),
+        ({"margin": math.nan}, "--margin"),
+        ({"lr": math.inf}, "--lr"),
+        ({"seed": 2**64}, "--seed"),
+        ({"beta": None}, "--beta"),
+    ],
+)
+def test_values_of_the_wrong_kind_are_named(values, flag):
+    with pytest.raises(InputError, match=flag):
+        validate(TrainConfig(**values))
+
+
+def test_paths_may_be_paths_and_one_corpus_stands_by_itself(tmp_path):
+    config = TrainConfig(corpus=tmp_path / "a.txt", output=tmp_path)
+    assert config.corpus == (str(tmp_path / "a.txt"),)
+    assert config.output == str(tmp_path)
+    assert TrainConfig(corpus="a.txt").corpus == ("a.txt",)
+    assert TrainConfig(lr=1).lr == 1.0
+
+
 def test_a_batch_larger_than_the_corpus_is_refused(base):
     with pytest.raises(InputError, match="--batch-size: 20000 is more than the"):
         train(replace(base, batch_size=20_000))
@@ -207,7 +305,7 @@ def test_a_batch_larger_than_the_corpus_is_refused(base):
 def test_gradients_of_the_loop_are_those_of_a_plain_one(base):
     """One step of the loop equals a step written out by hand: views, loss, clipping, AdamW."""
     from cse.losses import contrastive_loss
-    from cse.model import load_encoder
+    from cse.model import load_encoder, tokenize
     from cse.sources import find_model
 
     result = train(replace(base, max_steps=1, pooler="avg", loss="focal", temperature=0.05, una=True))
@@ -222,7 +320,7 @@ def test_gradients_of_the_loop_are_those_of_a_plain_one(base):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
     blocks = []
     for texts in (batch.texts[:8], batch.texts[8:]):
-        tokens = model.tokenize(texts, 32)
+        tokens = tokenize(model.tokenizer, texts, 32)
         blocks.append(model({key: torch.cat([value, value]) for key, value in tokens.items()}).view(2, 8, -1))
     loss = contrastive_loss(torch.cat(blocks), loss="focal", structure="all", temperature=0.05)
     assert loss.item() == pytest.approx(steps(result.folder)[0]["loss"], rel=1e-5)
@@ -258,11 +356,12 @@ def test_recipes_come_in_their_order():
 def test_every_preset_is_a_valid_configuration():
     assert len(preset_names()) == 12
     for name in preset_names():
-        config = TrainConfig(**preset(name))
+        config = TrainConfig.from_preset(name)
         validate(resolve(config, name.split("-", 1)[1]))
-    una = TrainConfig(**preset("una-roberta-base"))
+    una = TrainConfig.from_preset("una-roberta-base")
     assert (una.lr, una.schedule, una.radius, una.una_every, una.clip_norm) == (5e-6, "constant", 4000, 5, 0.0)
-    assert TrainConfig(**preset("focal-bert-large")).temperature == 0.07
+    assert TrainConfig.from_preset("focal-bert-large").temperature == 0.07
+    assert TrainConfig.from_preset("focal-bert-large", temperature=0.1).temperature == 0.1
 
 
 def test_a_configuration_goes_to_toml_and_back(tmp_path):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.resources import files
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,6 @@ class TrainConfig:
     """Folder in which the run's own folder is made."""
     name: str | None = None
     """The run's folder; none: made from model, loss and seed, with a suffix if it exists."""
-    preset: str | None = None
 
     model: str = "bert-base-uncased"
     """``minilm``, a local folder, or a name on the Hugging Face hub."""
@@ -94,6 +95,27 @@ class TrainConfig:
     encoding_errors: str = "strict"
     max_line_bytes: int = 1 << 20
 
+    def __post_init__(self) -> None:
+        """Paths may be given as ``Path``, a single corpus by itself; values of the wrong type raise ``InputError``."""
+        corpus = (self.corpus,) if isinstance(self.corpus, (str, PathLike)) else self.corpus
+        object.__setattr__(self, "corpus", tuple(fspath(path) for path in corpus))
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, PathLike):
+                value = fspath(value)
+            kinds = str(field.type).split(" | ")
+            if "float" in kinds and type(value) is int:
+                value = float(value)
+            if field.name != "corpus" and type(value).__name__.replace("NoneType", "None") not in kinds:
+                flag = "--" + field.name.replace("_", "-")
+                raise InputError(f"{flag}: {value!r} was given, and it must be of type {kinds[0]}")
+            object.__setattr__(self, field.name, value)
+
+    @classmethod
+    def from_preset(cls, name: str, **values: Any) -> TrainConfig:
+        """A paper's recipe (``preset_names``), with some values of one's own."""
+        return cls(**{**preset(name), **values})
+
     def to_toml(self) -> str:
         """As TOML; values that are ``None`` are left out."""
         values = {key: value for key, value in asdict(self).items() if value is not None}
@@ -114,8 +136,6 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     unknown = set(values) - {field.name for field in fields(TrainConfig)}
     if unknown:
         raise InputError(f"{path}: unknown key {sorted(unknown)[0]!r}; see cse train --help")
-    if "corpus" in values:
-        values["corpus"] = tuple(values["corpus"])
     return values
 
 
@@ -146,7 +166,7 @@ def _loss_recipe(loss: str, family: str) -> dict[str, Any]:
 def resolve(config: TrainConfig, family: str, own_pooler: str | None = None) -> TrainConfig:
     """Fills in what was not given: the loss's recipe, then the model family's, then what holds everywhere.
 
-    Presets are merged before (``with_preset``), since they name the model. ``own_pooler`` is the pooling a
+    Presets are merged before (``TrainConfig.from_preset``), since they name the model. ``own_pooler`` is the pooling a
     sentence-transformers directory brings along; otherwise ``cls`` is used.
     """
     recipe = {
@@ -195,6 +215,11 @@ def validate(config: TrainConfig) -> None:
     _one_of("--schedule", config.schedule, SCHEDULES)
     _one_of("--surface", config.surface, SURFACES)
     _one_of("--encoding-errors", config.encoding_errors, ("strict", "replace"))
+    for field in fields(config):
+        value = getattr(config, field.name)
+        finite = not isinstance(value, float) or math.isfinite(value)
+        _check(finite, "--" + field.name.replace("_", "-"), value, "it must be a finite number")
+    _check(config.seed < 2**64, "--seed", config.seed, "it must fit into 64 bits")
     for flag, value in [("--temperature", config.temperature), ("--lr", config.lr)]:
         _check(value is None or value > 0, flag, value, "it must be above 0")
     for flag, value in [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,6 +55,14 @@ class Corpus:
         """Words between white space of each row; 0 is a blank row."""
         return np.frombuffer(self._core.word_counts(), dtype="<u4")
 
+    def filled(self) -> Rows:
+        """The rows that are not blank; ``InputError`` if there are none."""
+        rows = np.flatnonzero(self.word_counts()).astype(np.int64)
+        if not len(rows):
+            names = ", ".join(file.path for file in self.files)
+            raise InputError(f"{names}: all {len(self)} lines are blank; at least one sentence is needed")
+        return rows
+
     def hashes(self) -> npt.NDArray[np.uint64]:
         """Equal for equal rows."""
         return np.frombuffer(self._core.hashes(), dtype="<u8")
@@ -80,9 +89,9 @@ def open_corpus(paths: Sequence[str], index: TfidfIndex | None, *, encoding_erro
         if "-" in paths:
             raise InputError("CORPUS: the index was built from standard input; name the text file to train on")
     corpus = Corpus.read(paths, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes)
-    known = {file.path: file.xxh3 for file in index.files} if index else {}
+    known = {os.path.realpath(file.path): file.xxh3 for file in index.files} if index else {}
     for file in corpus.files:
-        if known.get(file.path, file.xxh3) != file.xxh3:
+        if known.get(os.path.realpath(file.path), file.xxh3) != file.xxh3:
             raise InputError(
                 f"{file.path}: the file has changed since it was indexed; build the index again with cse build-tfidf"
             )
@@ -96,7 +105,7 @@ def hold_out(corpus: Corpus, seed: int, wanted: bool) -> Split:
     trained on.
     """
     words = corpus.word_counts()
-    rows = np.flatnonzero(words).astype(np.int64)
+    rows = corpus.filled()
     blank = len(words) - len(rows)
     if not wanted:
         return Split(rows, rows[:0], blank)

@@ -18,9 +18,10 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from .errors import InputError
+from .files import file_mode, naming
 from .sources import Source
 
-__all__ = ["SentenceEncoder", "load_encoder", "pool", "save_encoder"]
+__all__ = ["SentenceEncoder", "load_encoder", "pool", "save_encoder", "tokenize"]
 
 
 def pool(pooler: str, hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
@@ -49,6 +50,14 @@ def pool(pooler: str, hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
         last = (last + hidden_states[0]) / 2
     weights = mask.unsqueeze(-1).to(last.dtype)
     return (last * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+
+
+def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str, Tensor]:
+    """Token ids and masks ``(B, T)``, padded to the longest of the batch.
+
+    A fast tokenizer keeps the limit of its last call: two threads must not share one.
+    """
+    return dict(tokenizer(list(texts), padding=True, truncation=True, max_length=max_length, return_tensors="pt"))
 
 
 class SentenceEncoder(nn.Module):
@@ -80,12 +89,6 @@ class SentenceEncoder(nn.Module):
         pooled = pool(self.pooler, states, batch["attention_mask"])
         return self.head(pooled) if self.head is not None and self.training else pooled
 
-    def tokenize(self, texts: Sequence[str], max_length: int) -> dict[str, Tensor]:
-        """Padded to the longest of the batch."""
-        return dict(
-            self.tokenizer(list(texts), padding=True, truncation=True, max_length=max_length, return_tensors="pt")
-        )
-
     @torch.no_grad()
     def encode(
         self,
@@ -105,7 +108,7 @@ class SentenceEncoder(nn.Module):
         out = np.empty((len(texts), self.width), dtype=np.float32)
         for start in range(0, len(texts), batch_size):
             rows = order[start : start + batch_size]
-            batch = self.tokenize([texts[row] for row in rows], self.source.max_length)
+            batch = tokenize(self.tokenizer, [texts[row] for row in rows], self.source.max_length)
             vectors = self({key: value.to(device) for key, value in batch.items()}).float()
             if self.source.normalize:
                 vectors = nn.functional.normalize(vectors, dim=-1)
@@ -128,7 +131,7 @@ def load_encoder(source: Source, pooler: str) -> SentenceEncoder:
             warnings.simplefilter("ignore")
             backbone, report = AutoModel.from_pretrained(source.path, local_files_only=True, output_loading_info=True)
             tokenizer = AutoTokenizer.from_pretrained(source.path, local_files_only=True)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise InputError(f"--model {source.name}: cannot be loaded ({str(error).splitlines()[0]})") from None
     missing = [key for key in report["missing_keys"] if not key.startswith("pooler.")]
     if missing:
@@ -148,13 +151,10 @@ def save_encoder(model: SentenceEncoder, folder: Path, card: str) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=".cse-", dir=folder.parent))
     try:
-        try:
+        with naming(folder):
             _write(model, fresh, card)
-        except SafetensorError as error:  # what a full disk looks like from within that library
-            raise OSError(f"{folder}: cannot be written ({error})") from None
-        mask = _umask()
-        fresh.chmod(0o777 & ~mask)
-        (fresh / "model.safetensors").chmod(0o666 & ~mask)
+        fresh.chmod(file_mode() | (file_mode() & 0o444) >> 2)  # who may read may enter
+        (fresh / "model.safetensors").chmod(file_mode())
         old = folder.with_name(f".{folder.name}.old")
         shutil.rmtree(old, ignore_errors=True)
         if folder.exists():
@@ -163,12 +163,6 @@ def save_encoder(model: SentenceEncoder, folder: Path, card: str) -> None:
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _write(model: SentenceEncoder, folder: Path, card: str) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from .errors import InputError
 
 __all__ = ["Source", "find_model"]
@@ -17,6 +19,7 @@ __all__ = ["Source", "find_model"]
 MINILM = "minilm"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 PROBE_SECONDS = 5.0
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "sentencepiece.bpe.model")
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ def find_model(name: str) -> Source:
     if folder.is_dir():
         if not (folder / "config.json").exists():
             raise InputError(f"{name}: no model there (config.json is missing)")
+        if not _is_whole(folder):
+            raise InputError(f"{name}: no whole model there (weights or tokenizer files are missing)")
         return _describe(name, str(folder))
     if folder.exists():
         raise InputError(f"{name}: is a file; --model takes a folder, a hub name or {MINILM}")
@@ -83,7 +88,7 @@ def _from_cache_or_hub(name: str) -> str:
         cached = try_to_load_from_cache(name, "config.json")
     except HFValidationError:
         raise InputError(f"--model: {name!r} is no name of a model; try {MINILM} or a folder") from None
-    if isinstance(cached, str):
+    if isinstance(cached, str) and _is_whole(Path(cached).parent):
         return str(Path(cached).parent)
     found: list[Any] = []
     fault = _within(PROBE_SECONDS, lambda: found.append(HfApi().model_info(name, timeout=PROBE_SECONDS)))
@@ -96,7 +101,17 @@ def _from_cache_or_hub(name: str) -> str:
         )
     names = {file.rfilename for file in found[0].siblings or []}
     weights = "model*.safetensors" if any(n.endswith(".safetensors") for n in names) else "pytorch_model*.bin"
-    return snapshot_download(name, allow_patterns=["*.json", "*.txt", "*.model", weights, "*_*/model.safetensors"])
+    patterns = ["*.json", "*.txt", "*.model", weights, "*_*/model.safetensors"]
+    try:
+        return snapshot_download(name, allow_patterns=patterns)
+    except Exception as error:  # whatever the network library of the day raises
+        raise InputError(f"--model {name}: could not be fetched ({error}); try again, or --model {MINILM}") from None
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether weights and a tokenizer are there, and not a configuration alone."""
+    weights = [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json"), *folder.glob("*.bin")]
+    return bool(weights) and any((folder / name).exists() for name in TOKENIZER_FILES)
 
 
 def _within(seconds: float, ask: Callable[[], object]) -> BaseException | None:
@@ -123,7 +138,12 @@ def _describe(name: str, path: str) -> Source:
         config = AutoConfig.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:
         raise InputError(f"--model {name}: cannot be read ({str(error).splitlines()[0]})") from None
-    pooler, normalize, max_length = _sentence_transformers_parts(Path(path))
+    try:
+        pooler, normalize, max_length = _sentence_transformers_parts(Path(path))
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"--model {name}: its modules.json or what that names cannot be read ({error})") from None
     positions = getattr(config, "max_position_embeddings", 512)
     if config.model_type in ("roberta", "xlm-roberta", "camembert"):
         positions -= 2  # positions start after the padding index

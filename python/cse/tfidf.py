@@ -229,6 +229,7 @@ class TfidfIndex:
         numbers = list(range(len(texts))) if rows is None else [int(row) for row in rows]
         if len(numbers) != len(texts):
             raise InputError(f"rows: {len(numbers)} row numbers for {len(texts)} texts")
+        _in_range(seed=seed, epoch=epoch, copy=copy, radius=radius, **({"rows": min(numbers)} if numbers else {}))
         negatives, report = self._core.augment(list(texts), numbers, seed, epoch, copy, beta, radius, surface)
         return negatives, AugmentReport(*report)
 
@@ -246,6 +247,7 @@ class TfidfIndex:
     ) -> tuple[str, list[tuple[tuple[int, int], tuple[int, int], float]]]:
         """The negative of one text, and for each replaced word its characters in the text, those of the new
         word in the negative, and p."""
+        _in_range(seed=seed, epoch=epoch, copy=copy, radius=radius, row=row)
         return self._core.replacements(text, row, seed, epoch, copy, beta, radius, surface)
 
     def explain(
@@ -258,6 +260,7 @@ class TfidfIndex:
         radius: int | None = None,
     ) -> list[ExplainedWord]:
         """How UNA sees each word of a sentence, and what could take its place."""
+        _in_range(seed=seed, samples=samples, radius=radius)
         return [ExplainedWord(*word) for word in self._core.explain(text, seed, samples, beta, radius)]
 
 
@@ -280,6 +283,12 @@ def build_index(
         list(paths), folder, tokenizer, matrix, encoding_errors, max_line_bytes, threads, progress
     )
     return IndexInfo(*counts), [SourceFile(*file) for file in files]
+
+
+def _in_range(**numbers: int | None) -> None:
+    for name, number in numbers.items():
+        if number is not None and not 0 <= number < 2**63 and not (name in ("seed", "epoch") and 0 <= number < 2**64):
+            raise InputError(f"{name}: {number} was given, and it must be 0 or more, and no larger than 64 bits hold")
 
 
 def _existing(folder: str | PathLike[str]) -> str:

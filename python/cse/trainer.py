@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +24,10 @@ from .corpus import Corpus, hold_out, open_corpus
 from .encoder import pick_device
 from .errors import InputError
 from .evaluate.selection import Selector
-from .evaluate.sts import find_tasks, read_pairs, score_pairs
+from .evaluate.sts import Pairs, Task, find_tasks, read_pairs, score_pairs
+from .files import naming, write_atomically
 from .losses import contrastive_loss, similarity_summary
-from .model import SentenceEncoder, load_encoder, save_encoder
+from .model import SentenceEncoder, load_encoder, save_encoder, tokenize
 from .report import Reporter, dumps
 from .sources import find_model
 from .tfidf import TfidfIndex
@@ -69,13 +73,17 @@ def train(config: TrainConfig, reporter: Reporter | None = None) -> RunResult:
     if not config.una:
         index = None
     pairs = read_pairs(config.dev) if config.dev else None
-    tasks = find_tasks(config.data) if config.data else []
+    tasks = [(task, read_pairs(task.path)) for task in find_tasks(config.data)] if config.data else []
     folder = _choose_folder(config)
     source = find_model(config.model)
     config = configuration.resolve(config, source.family, source.pooler)
     if index is not None and config.radius is None:
         config = replace(config, radius=index.default_radius)
     configuration.validate(config)
+    if (config.max_length or 0) > source.max_length:
+        raise InputError(
+            f"--max-length: {config.max_length} is more than the {source.max_length} tokens the model takes"
+        )
 
     # Data.
     split = hold_out(corpus, config.seed, wanted=pairs is None)
@@ -108,22 +116,38 @@ def train(config: TrainConfig, reporter: Reporter | None = None) -> RunResult:
     if index is not None:
         say.negatives(_examples(index, corpus, batches))
 
-    folder.mkdir(parents=True, exist_ok=config.name is None)
-    (folder / "config.toml").write_text(config.to_toml(), encoding="utf8")
-    _write_json(folder / "environment.json", environment(device))
-    log = open(folder / "log.jsonl", "w", encoding="utf8")  # noqa: SIM115
+    with _run_folder(folder):
+        return _run(config, say, folder, model, optimizer, selector, batches, tasks, device)
+
+
+def _run(
+    config: TrainConfig,
+    say: Reporter,
+    folder: Path,
+    model: SentenceEncoder,
+    optimizer: torch.optim.Optimizer,
+    selector: Selector,
+    batches: Batches,
+    tasks: list[tuple[Task, Pairs]],
+    device: str,
+) -> RunResult:
+    """The loop: evaluate, train, evaluate, save."""
+    source = model.source
+    _write(folder / "config.toml", config.to_toml())
+    _write(folder / "environment.json", dumps(environment(device), indent=2) + "\n")
+    log = Log(folder / "log.jsonl")
 
     def evaluate(step: int) -> float:
         began = time.perf_counter()
         say.note("evaluating")
         record, keep = selector.score(step)
-        _log(log, {"step": step, "event": "evaluation", **record})
+        log.write({"step": step, "event": "evaluation", **record})
         if keep:
             save_encoder(model, folder / "best", model_card(config, source, selector, step))
         say.evaluated(step, record)
         return time.perf_counter() - began
 
-    with log, ThreadPoolExecutor(1, thread_name_prefix="cse-prefetch") as ahead:
+    with ThreadPoolExecutor(1, thread_name_prefix="cse-prefetch") as ahead:
         evaluate(0)
         per_step = _time_one_step(config, model, batches, device)
         say.training(len(batches), per_step)
@@ -159,7 +183,7 @@ def train(config: TrainConfig, reporter: Reporter | None = None) -> RunResult:
                     "una_unchanged": batch.unchanged,
                     "sentences_per_second": round(sentences / (time.perf_counter() - started), 2),
                 }
-                _log(log, record)
+                log.write(record)
                 say.stepped(step + 1, record)
                 last = step + 1 == len(batches)
                 if last or (config.eval_every and (step + 1) % config.eval_every == 0):
@@ -175,7 +199,7 @@ def train(config: TrainConfig, reporter: Reporter | None = None) -> RunResult:
     if tasks:
         say.note("evaluating best/ on the STS tasks")
         best = load_encoder(find_model(str(folder / "best")), config.pooler or "cls").to(device).eval()
-        sts = {task.title: score_pairs(best, read_pairs(task.path)).spearman for task in tasks}
+        sts = {task.title: score_pairs(best, scored).spearman for task, scored in tasks}
     result = RunResult(
         folder=folder,
         steps=len(batches),
@@ -188,7 +212,7 @@ def train(config: TrainConfig, reporter: Reporter | None = None) -> RunResult:
         notes=selector.verdict(),
         sts=sts,
     )
-    _write_json(folder / "result.json", result.to_dict())
+    _write(folder / "result.json", dumps(result.to_dict(), indent=2) + "\n")
     say.ended(result)
     return result
 
@@ -231,7 +255,9 @@ class Prefetch:
     """Prepares the next two batches in one thread: Rust and the tokenizer run without the interpreter's lock."""
 
     def __init__(self, pool: ThreadPoolExecutor, batches: Batches, model: SentenceEncoder, max_length: int) -> None:
-        self.pool, self.batches, self.model, self.max_length = pool, batches, model, max_length
+        self.pool, self.batches, self.max_length = pool, batches, max_length
+        # One of its own: evaluation uses the model's at the same time, with another limit.
+        self.tokenizer = deepcopy(model.tokenizer)
         self.waiting: dict[int, Future[tuple[Batch, list[dict[str, Tensor]]]]] = {}
 
     def prepare(self, step: int) -> tuple[Batch, list[dict[str, Tensor]]]:
@@ -239,7 +265,7 @@ class Prefetch:
         batch = self.batches[step]
         size = len(batch.rows)
         blocks = [batch.texts[start : start + size] for start in range(0, len(batch.texts), size)]
-        return batch, [self.model.tokenize(block, self.max_length) for block in blocks]
+        return batch, [tokenize(self.tokenizer, block, self.max_length) for block in blocks]
 
     def get(self, step: int) -> tuple[Batch, list[dict[str, Tensor]]]:
         """The batch of this step; starts on the two after it."""
@@ -264,7 +290,7 @@ def _time_one_step(config: TrainConfig, model: SentenceEncoder, batches: Batches
     model.train()
     seconds = 0.0
     for _ in range(2):  # the first warms up
-        inputs = model.tokenize(texts, config.max_length or 32)
+        inputs = tokenize(model.tokenizer, texts, config.max_length or 32)
         inputs = {key: value.repeat(2, 1).to(device) for key, value in inputs.items()}
         started = time.perf_counter()
         with _autocast(device):
@@ -352,10 +378,30 @@ def _choose_folder(config: TrainConfig) -> Path:
     return folder
 
 
-def _log(file: Any, record: dict[str, Any]) -> None:
-    file.write(dumps(record) + "\n")
-    file.flush()
+@contextmanager
+def _run_folder(folder: Path) -> Iterator[None]:
+    """The run's folder; taken away again if the run fails before its first step, so that its name stays free."""
+    folder.mkdir(parents=True)
+    try:
+        yield
+    except BaseException:
+        log = folder / "log.jsonl"
+        if not log.exists() or '"loss"' not in log.read_text(encoding="utf8"):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
-def _write_json(path: Path, value: object) -> None:
-    path.write_text(dumps(value, indent=2) + "\n", encoding="utf8")
+class Log:
+    """JSON lines, each on the disk before the next step begins."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Appends a line."""
+        with naming(self.path), open(self.path, "a", encoding="utf8") as file:
+            file.write(dumps(record) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    write_atomically(path, lambda file: file.write(text.encode()))

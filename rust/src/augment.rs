@@ -26,7 +26,7 @@ impl Surface {
             "keep" => Ok(Surface::Keep),
             "plain" => Ok(Surface::Plain),
             _ => Err(Error::invalid(
-                "surface",
+                "--surface",
                 format!("{name:?} is unknown; choose keep or plain"),
             )),
         }
@@ -50,13 +50,13 @@ impl Options {
     pub fn new(index: &Index, beta: f64, radius: Option<usize>, surface: &str) -> Result<Self> {
         if !(0.0..=1.0).contains(&beta) {
             return Err(Error::invalid(
-                "beta",
+                "--beta",
                 format!("{beta} is not between 0 and 1"),
             ));
         }
         if radius == Some(0) {
             return Err(Error::invalid(
-                "radius",
+                "--radius",
                 "0 leaves no word to draw from; it must be at least 1",
             ));
         }

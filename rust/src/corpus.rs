@@ -141,11 +141,37 @@ fn count_faulty_rows(bytes: &[u8]) -> u64 {
         .count() as u64
 }
 
-/// Reads a list of files, in order, as one corpus. `next_chunk` may be called from many threads at once.
+/// Reads a list of files, in order, as one corpus. `work` may be called from many threads at once.
 pub struct Reader<'a> {
     state: Mutex<State>,
     options: ReadOptions,
     progress: &'a Progress,
+    failed: AtomicBool,
+}
+
+/// What went wrong, and in which chunk.
+#[derive(Debug)]
+pub struct Fault {
+    seq: u64,
+    error: Error,
+}
+
+/// The workers' results, or the fault of the earliest chunk. Chunks are handed out in order and each is finished by
+/// whoever has it, so that is the same fault for any number of threads.
+pub fn settle<T>(results: Vec<Result<T, Fault>>) -> Result<Vec<T>> {
+    let mut done = Vec::new();
+    let mut first: Option<Fault> = None;
+    for result in results {
+        match result {
+            Ok(part) => done.push(part),
+            Err(fault) => {
+                if first.as_ref().is_none_or(|earlier| fault.seq < earlier.seq) {
+                    first = Some(fault);
+                }
+            }
+        }
+    }
+    first.map_or(Ok(done), |fault| Err(fault.error))
 }
 
 #[derive(Default)]
@@ -188,12 +214,38 @@ impl<'a> Reader<'a> {
             state: Mutex::new(state),
             options,
             progress,
+            failed: AtomicBool::new(false),
         })
     }
 
-    /// Fills `chunk` with the next whole rows; false at the end of the corpus.
-    pub fn next_chunk(&self, chunk: &mut Chunk) -> Result<bool> {
+    /// One worker's share: hands chunks to `work` until there are no more, or some worker has failed.
+    pub fn work(&self, mut work: impl FnMut(&mut Chunk) -> Result<()>) -> Result<(), Fault> {
+        let mut chunk = Chunk::default();
+        let mut step = || match self.next_chunk(&mut chunk) {
+            Ok(true) => work(&mut chunk)
+                .map(|()| true)
+                .map_err(|error| (chunk.seq, error)),
+            Ok(false) => Ok(false),
+            Err(error) => Err((u64::MAX, error)), // whatever was handed out before comes first
+        };
+        loop {
+            match step() {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err((seq, error)) => {
+                    self.failed.store(true, Ordering::Relaxed);
+                    return Err(Fault { seq, error });
+                }
+            }
+        }
+    }
+
+    /// Fills `chunk` with the next whole rows; false at the end of the corpus, or if a worker has failed.
+    fn next_chunk(&self, chunk: &mut Chunk) -> Result<bool> {
         let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        if self.failed.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
         if self.progress.cancelled.load(Ordering::Relaxed) {
             return Err(Error::Interrupted);
         }
@@ -206,8 +258,9 @@ impl<'a> Reader<'a> {
                 state.current = Some(Open::new(path)?);
             }
             let open = state.current.as_mut().expect("opened above");
-            let (first_line, offset) = (open.rows + 1, open.offset);
+            let first_line = open.rows + 1;
             let rows = open.fill(&mut chunk.bytes, &self.options, self.progress)?;
+            let offset = open.offset - chunk.bytes.len() as u64; // a byte order mark is not in the chunk
             chunk.path.clone_from(&open.path);
             if rows == 0 {
                 let open = state.current.take().expect("opened above");
@@ -227,7 +280,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The files that were read, once `next_chunk` has said that there is no more.
+    /// The files that were read, once all workers are done.
     pub fn into_records(self) -> Vec<FileRecord> {
         self.state
             .into_inner()

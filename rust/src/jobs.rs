@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::augment::{Augmenter, Options, Report, random_bits, to_unit};
-use crate::corpus::{Chunk, FileRecord, Progress, ReadOptions, Reader, is_space};
+use crate::corpus::{Fault, FileRecord, Progress, ReadOptions, Reader, is_space, settle};
 use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::stats::{self, Stats};
@@ -18,7 +18,7 @@ use crate::tokenize::{Scratch, Tokenizer};
 /// Runs `work` with `threads` threads (0: as many as the machine has).
 pub fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> Result<T> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-    let pool = pool.map_err(|e| Error::invalid("threads", e.to_string()))?;
+    let pool = pool.map_err(|e| Error::invalid("--threads", e.to_string()))?;
     Ok(pool.install(work))
 }
 
@@ -118,8 +118,8 @@ pub fn augment_files(
         with_threads(threads, || {
             let parts = rayon::broadcast(|_| augment_part(index, options, &reader, &ordered));
             let mut total = Report::default();
-            for report in parts {
-                total.add(&report?);
+            for report in settle(parts)? {
+                total.add(&report);
             }
             Ok(total)
         })?
@@ -224,18 +224,22 @@ pub fn explain(index: &Index, options: Options, text: &str, samples: usize) -> V
 /// The random stream of `explain`, apart from all others.
 const EXPLAIN: u64 = u64::MAX;
 
-fn augment_part(index: &Index, options: Options, reader: &Reader, out: &Ordered) -> Result<Report> {
+fn augment_part(
+    index: &Index,
+    options: Options,
+    reader: &Reader,
+    out: &Ordered,
+) -> Result<Report, Fault> {
     let mut augmenter = Augmenter::new(index, options);
-    let mut chunk = Chunk::default();
-    while reader.next_chunk(&mut chunk)? {
+    reader.work(|chunk| {
         let mut text = Vec::with_capacity(chunk.byte_len() * 5 / 4);
         chunk.for_each_row(|row, sentence| {
             augmenter.augment(sentence, row, &mut text);
             text.push(b'\n');
         })?;
         augmenter.report.repaired += chunk.repaired;
-        out.put(chunk.seq, text)?;
-    }
+        out.put(chunk.seq, text)
+    })?;
     Ok(augmenter.report)
 }
 
@@ -289,14 +293,14 @@ impl Rows {
     pub fn read(files: &[PathBuf], options: ReadOptions, progress: &Progress) -> Result<Self> {
         let reader = Reader::open(files, options, progress)?;
         let mut rows = Rows::default();
-        let mut chunk = Chunk::default();
-        while reader.next_chunk(&mut chunk)? {
+        settle(vec![reader.work(|chunk| {
             chunk.for_each_row(|_, row| {
                 rows.text.push_str(row);
                 rows.ends.push(rows.text.len());
             })?;
             rows.repaired += chunk.repaired;
-        }
+            Ok(())
+        })])?;
         rows.files = reader.into_records();
         Ok(rows)
     }

@@ -76,7 +76,7 @@ fn read_options(encoding_errors: &str, max_line_bytes: usize) -> PyResult<ReadOp
         "replace" => EncodingErrors::Replace,
         other => {
             let why = format!("{other:?} is unknown; choose strict or replace");
-            return Err(Error::invalid("encoding_errors", why).into());
+            return Err(Error::invalid("--encoding-errors", why).into());
         }
     };
     Ok(ReadOptions {
@@ -85,12 +85,23 @@ fn read_options(encoding_errors: &str, max_line_bytes: usize) -> PyResult<ReadOp
     })
 }
 
-/// A Python string as UTF-8; lone surrogates become U+FFFD, and are said so.
-fn utf8(text: &Bound<'_, PyString>) -> (String, bool) {
-    match text.to_str() {
-        Ok(text) => (text.to_owned(), false),
-        Err(_) => (text.to_string_lossy().into_owned(), true),
+/// A Python string as UTF-8, and whether lone surrogates had to become U+FFFD, one for one.
+fn utf8(text: &Bound<'_, PyString>) -> PyResult<(String, bool)> {
+    if let Ok(text) = text.to_str() {
+        return Ok((text.to_owned(), false));
     }
+    let wide = text.call_method1("encode", ("utf-16-le", "surrogatepass"))?;
+    let units: Vec<u16> = wide
+        .cast::<PyBytes>()?
+        .as_bytes()
+        .chunks_exact(2)
+        .map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
+        .collect();
+    Ok((String::from_utf16_lossy(&units), true))
+}
+
+fn all_utf8(texts: &[Bound<'_, PyString>]) -> PyResult<Vec<(String, bool)>> {
+    texts.iter().map(utf8).collect()
 }
 
 type FileTuple = (String, u64, u64, String);
@@ -172,14 +183,14 @@ impl Index {
         &self,
         py: Python<'py>,
         texts: Vec<Bound<'py, PyString>>,
-    ) -> [Bound<'py, PyBytes>; 3] {
-        let texts: Vec<(String, bool)> = texts.iter().map(utf8).collect();
+    ) -> PyResult<[Bound<'py, PyBytes>; 3]> {
+        let texts = all_utf8(&texts)?;
         let csr = py.detach(|| jobs::transform(&self.0, &texts));
-        [
+        Ok([
             PyBytes::new(py, &store::le_bytes(&csr.indptr, |x| x.to_le_bytes())),
             PyBytes::new(py, &store::le_bytes(&csr.indices, |x| x.to_le_bytes())),
             PyBytes::new(py, &store::le_bytes(&csr.values, |x| x.to_le_bytes())),
-        ]
+        ])
     }
 
     fn save(&self, py: Python<'_>, dir: PathBuf) -> PyResult<()> {
@@ -261,7 +272,7 @@ impl Index {
             copy,
             ..options
         };
-        let texts: Vec<(String, bool)> = texts.iter().map(utf8).collect();
+        let texts = all_utf8(&texts)?;
         let (texts, report) = py.detach(|| jobs::augment_texts(&self.0, options, &texts, &rows));
         Ok((texts, report_tuple(&report)))
     }
@@ -287,7 +298,7 @@ impl Index {
             copy,
             ..options
         };
-        Ok(jobs::replacements(&self.0, options, &utf8(text).0, row))
+        Ok(jobs::replacements(&self.0, options, &utf8(text)?.0, row))
     }
 
     /// For each word: surface, seen, document frequency, tf-idf, p, rank from 1, samples.
@@ -302,7 +313,7 @@ impl Index {
     ) -> PyResult<Vec<jobs::Explained>> {
         let options = Options::new(&self.0, beta, radius, "keep")?;
         let options = Options { seed, ..options };
-        Ok(jobs::explain(&self.0, options, &utf8(text).0, samples))
+        Ok(jobs::explain(&self.0, options, &utf8(text)?.0, samples))
     }
 
     #[pyo3(signature = (paths, output, seed, epoch, copy, beta, radius, surface, encoding_errors, max_line_bytes, threads, progress=None))]

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use rayon::prelude::*;
 
-use crate::corpus::{Chunk, FileRecord, Progress, ReadOptions, Reader, is_blank};
+use crate::corpus::{Fault, FileRecord, Progress, ReadOptions, Reader, is_blank, settle};
 use crate::error::{Error, Result};
 use crate::table::TermTable;
 use crate::tokenize::{Scratch, Tokenizer};
@@ -299,8 +299,9 @@ pub fn count(
     progress: &Progress,
 ) -> Result<Counted> {
     let reader = Reader::open(files, options, progress)?;
-    let parts: Vec<Result<Part>> = rayon::broadcast(|_| count_part(&reader, tokenizer, keep_rows));
-    let mut parts = parts.into_iter().collect::<Result<Vec<Part>>>()?;
+    let mut parts = settle(rayon::broadcast(|_| {
+        count_part(&reader, tokenizer, keep_rows)
+    }))?;
     let stats = if keep_rows {
         parts
             .par_iter()
@@ -330,16 +331,16 @@ pub fn count(
     })
 }
 
-fn count_part(reader: &Reader, tokenizer: Tokenizer, keep_rows: bool) -> Result<Part> {
+fn count_part(reader: &Reader, tokenizer: Tokenizer, keep_rows: bool) -> Result<Part, Fault> {
     let mut counter = Counter::new(tokenizer);
-    let mut chunk = Chunk::default();
     let mut rows = Vec::new();
-    while reader.next_chunk(&mut chunk)? {
+    reader.work(|chunk| {
         let mut kept = keep_rows.then(CountedRows::default);
         chunk.for_each_row(|_, row| counter.count_row(row, kept.as_mut()))?;
         counter.counts.repaired += chunk.repaired;
         rows.extend(kept.map(|kept| (chunk.seq, kept)));
-    }
+        Ok(())
+    })?;
     let (stats, local_ids) = counter.finish();
     Ok(Part {
         stats,

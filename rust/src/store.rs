@@ -37,37 +37,46 @@ pub fn matrix_path(dir: &Path) -> PathBuf {
 }
 
 /// A file being written beside its place; it appears there when it is committed, and leaves no trace otherwise.
-pub struct Pending<'a> {
-    path: &'a Path,
-    temporary: tempfile::NamedTempFile,
+///
+/// A link is followed. What is no regular file (a device, a pipe) cannot be replaced and is written to directly.
+pub struct Pending {
+    path: PathBuf,
+    temporary: Option<tempfile::NamedTempFile>,
 }
 
-impl<'a> Pending<'a> {
-    pub fn write(path: &'a Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<Self> {
-        let folder = match path.parent() {
-            Some(folder) if folder != Path::new("") => folder,
-            _ => Path::new("."),
-        };
+impl Pending {
+    pub fn write(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<Self> {
+        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         let attempt = || {
+            if std::fs::metadata(&path).is_ok_and(|meta| !meta.is_file()) {
+                write(&mut File::options().write(true).open(&path)?)?;
+                return Ok(None);
+            }
             let mut builder = tempfile::Builder::new();
             builder.prefix(".cse-").suffix(".tmp");
             #[cfg(unix)]
             builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-            let mut temporary = builder.tempfile_in(folder)?;
+            let mut temporary = builder.tempfile_in(match path.parent() {
+                Some(folder) if folder != Path::new("") => folder,
+                _ => Path::new("."),
+            })?;
             write(temporary.as_file_mut())?;
-            Ok(temporary)
+            Ok(Some(temporary))
         };
         match attempt() {
             Ok(temporary) => Ok(Pending { path, temporary }),
-            Err(source) => Err(failed(path, source)),
+            Err(source) => Err(failed(&path, source)),
         }
     }
 
     /// Without an fsync: a killed process or a full disk leaves the old file, and whoever fears a power cut has a
     /// file system for that; flushing a hundred megabytes takes longer than making them.
     pub fn commit(self) -> Result<()> {
-        let renamed = self.temporary.persist(self.path);
-        renamed.map(drop).map_err(|e| failed(self.path, e.error))
+        let Some(temporary) = self.temporary else {
+            return Ok(());
+        };
+        let renamed = temporary.persist(&self.path);
+        renamed.map(drop).map_err(|e| failed(&self.path, e.error))
     }
 }
 

@@ -27,7 +27,7 @@ impl Tokenizer {
             "unicode" => Ok(Tokenizer::Unicode),
             "whitespace" => Ok(Tokenizer::Whitespace),
             _ => Err(Error::invalid(
-                "tokenizer",
+                "--tokenizer",
                 format!(
                     "{name:?} is unknown; choose one of {}",
                     Self::NAMES.join(", ")

@@ -19,7 +19,9 @@ from . import console, options
 @options.drawing
 @options.surface
 @options.seed
-@options.option("--epoch", default=0, type=click.IntRange(min=0), help="Another epoch, other negatives.")
+@options.option(
+    "--epoch", default=0, type=click.IntRange(0, 2**64 - 1), metavar="N", help="Another epoch, other negatives."
+)
 @options.reading
 @options.threads
 @options.as_json

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import click
 
 from ..errors import InputError
+from ..files import write_atomically
 from . import console, options
 
 
@@ -42,6 +41,8 @@ def command(
     """
     if output is None and (as_json or sys.stdout.isatty()):
         raise InputError("-o: name the file to write; vectors are no text for a terminal or beside --json")
+    if output is not None and not Path(output).absolute().parent.is_dir():
+        raise InputError(f"-o {output}: its folder does not exist")
     import numpy as np
     import torch
 
@@ -54,7 +55,7 @@ def command(
     if threads:
         torch.set_num_threads(threads)
     corpus = Corpus.read(list(sentences) or ["-"], encoding_errors=encoding_errors, max_line_bytes=max_line_bytes)
-    filled = np.flatnonzero(corpus.word_counts())
+    filled = corpus.filled()
     encoder = Encoder(model, pooler=pooler, device=device)
     if encoder.plain:
         console.say(f"{model}: a plain directory does not say how to pool; taking --pooler avg")
@@ -69,7 +70,7 @@ def command(
     if output is None:
         np.save(sys.stdout.buffer, vectors)
     else:
-        _save(Path(output), vectors)
+        write_atomically(output, lambda file: np.save(file, vectors))
     summary = {
         "output": output,
         "rows": len(corpus),
@@ -85,21 +86,3 @@ def command(
             f"{len(corpus):,} rows x {encoder.width} in {seconds:.1f} s "
             f"({len(filled) / seconds:,.0f} sentences/s), {len(corpus) - len(filled):,} blank"
         )
-
-
-def _save(path: Path, vectors: object) -> None:
-    """Through a temporary file in the same folder."""
-    import numpy as np
-
-    try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".cse-", suffix=".tmp", delete=False) as file:
-            np.save(file, np.asarray(vectors))
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(file.name, 0o666 & ~mask)
-        os.replace(file.name, path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    finally:
-        if "file" in locals() and os.path.exists(file.name):
-            os.unlink(file.name)

@@ -12,7 +12,7 @@ from . import console, options
 
 @click.command("merge-tfidf")
 @click.argument("shards", nargs=-1, required=True)
-@options.option("-o", "--output", required=True, metavar="DIR", show_default=False, help="Folder of the joint index.")
+@options.option("-o", "--output", default="tfidf", metavar="DIR", help="Folder of the joint index.")
 @options.as_json
 def command(shards: tuple[str, ...], output: str, as_json: bool) -> None:
     """Join the indexes in SHARDS, folders that cse build-tfidf wrote, into that of all their files in this order.

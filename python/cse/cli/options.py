@@ -20,7 +20,13 @@ def option(*names: str, **settings: Any) -> Callable[[F], F]:
 def reading(function: F) -> F:
     """How text is read."""
     for decorate in (
-        option("--max-line-bytes", default=1 << 20, metavar="N", help="Refuse longer rows."),
+        option(
+            "--max-line-bytes",
+            default=1 << 20,
+            type=click.IntRange(1, 2**40),
+            metavar="N",
+            help="Refuse longer rows.",
+        ),
         option(
             "--encoding-errors",
             default="strict",
@@ -37,7 +43,7 @@ def drawing(function: F) -> F:
     for decorate in (
         option(
             "--radius",
-            type=int,
+            type=click.IntRange(1, 2**40),
             metavar="N",
             help="Draw from N ranks to either side.  [default: min(4000, V/100)]",
         ),
@@ -49,7 +55,7 @@ def drawing(function: F) -> F:
 
 surface = option("--surface", default="keep", metavar="keep|plain", help="Keep the text's form, or plain terms.")
 tfidf = option("--tfidf", default="tfidf", metavar="DIR", help="Folder of the TF-IDF index.")
-seed = option("--seed", default=0, type=click.IntRange(min=0), help="Of every random choice.")
+seed = option("--seed", default=0, type=click.IntRange(0, 2**64 - 1), metavar="N", help="Of every random choice.")
 threads = option("--threads", default=0, type=click.IntRange(min=0), metavar="N", help="0: all cores.")
 device = option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...")
 pooler = option(

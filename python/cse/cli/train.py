@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ..errors import InputError
 from . import console, options
 
 BY_RECIPE = "  [default: by recipe]"
@@ -66,12 +67,13 @@ def command(ctx: click.Context, /, as_json: bool, config_file: str | None, **val
         for key, value in values.items()
         if ctx.get_parameter_source(key) is not click.core.ParameterSource.DEFAULT
     }
-    stored = read_toml(config_file) if config_file else {}
+    name = given.pop("preset", None)
+    if name and config_file:
+        raise InputError("--preset: cannot be given together with --config, which says everything")
+    stored = read_toml(config_file) if config_file else preset(name) if name else {}
     if config_file:
         stored.pop("name", None)
-    name = given.get("preset") or stored.get("preset")
-    # Flag, else configuration file, else preset, else recipe.
-    config = TrainConfig(**{**(preset(name) if name else {}), **stored, **given})
+    config = TrainConfig(**{**stored, **given})
     validate(config)  # before torch is imported: a wrong flag is answered at once
 
     from ..trainer import train

@@ -61,6 +61,8 @@ def reciprocal_ranks(left: npt.NDArray[np.floating], right: npt.NDArray[np.float
     # The true half is among those at least as good, so its rank from 1 is their number.
     forward = (scores >= own[:, None] - TIE).sum(1)
     backward = (scores >= own[None, :] - TIE).sum(0)
+    # Not-a-number is as good as nothing: the worst rank.
+    forward, backward = (np.where(rank > 0, rank, len(own)) for rank in (forward, backward))
     result: npt.NDArray[np.float64] = (1 / forward + 1 / backward) / 2
     return result
 
