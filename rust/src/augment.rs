@@ -135,12 +135,11 @@ struct Token {
     long: usize,
 }
 
-/// A word that is to be replaced, and the number that says by which.
+/// A word that is to be replaced, and where the search for its replacement stands.
 #[derive(Clone, Copy, Debug)]
 struct Chosen {
     word: usize,
-    window: Window,
-    u: f64,
+    aim: Aim,
 }
 
 /// Synthesises negatives on one thread; keeps its buffers between rows.
@@ -151,7 +150,8 @@ pub struct Augmenter<'a> {
     tokens: Vec<Token>,
     /// Terms longer than a key, padded.
     long: Vec<u8>,
-    slots: Vec<u64>,
+    /// What stands at each token's first place in the table, and whether that is the token.
+    slots: Vec<(u64, bool)>,
     keys: Vec<u32>,
     unseen: TermTable<()>,
     chosen: Vec<Chosen>,
@@ -189,16 +189,19 @@ impl<'a> Augmenter<'a> {
     pub fn augment(&mut self, text: &str, row: u64, out: &mut Vec<u8>) {
         self.weigh(text);
         self.choose(row);
+        for chosen in &mut self.chosen {
+            self.index.refine(&mut chosen.aim);
+        }
         self.replacements.clear();
-        for chosen in &self.chosen {
-            let new_rank = self.index.pick(&chosen.window, chosen.u);
-            let (start, end) = (0, self.index.bytes_at(new_rank).len()); // the bytes are on their way from here
-            self.replacements.push(Replacement {
-                start,
-                end,
+        self.replacements
+            .extend(self.chosen.iter().map(|chosen| Replacement {
+                start: 0,
+                end: 0,
                 word: chosen.word,
-                new_rank,
-            });
+                new_rank: self.index.hit(&chosen.aim),
+            }));
+        for new in &mut self.replacements {
+            new.end = self.index.bytes_at(new.new_rank).len(); // sets its text on the way from memory
         }
         match self.options.surface {
             Surface::Keep => self.write_kept(text, out),
@@ -232,9 +235,8 @@ impl<'a> Augmenter<'a> {
         for (nth, (w, word)) in replaceable.enumerate() {
             if uniform(&mut rng) < word.p || forced == Some(nth) {
                 let u = uniform(&mut rng);
-                let window = self.index.window(word.rank, word.seen, radius);
-                self.chosen
-                    .extend(window.map(|window| Chosen { word: w, window, u }));
+                let aim = self.index.aim(word.rank, word.seen, radius, u);
+                self.chosen.extend(aim.map(|aim| Chosen { word: w, aim }));
             }
         }
     }
@@ -345,8 +347,11 @@ impl<'a> Augmenter<'a> {
         slots.extend(
             tokens
                 .iter()
-                .map(|token| index.table.first_slot(&token.key)),
+                .map(|token| (index.table.first_slot(&token.key), false)),
         );
+        for ((slot, found), token) in slots.iter_mut().zip(tokens.iter()) {
+            *found = index.table.is_at_first(*slot, &token.key);
+        }
 
         words.clear();
         keys.clear();
@@ -355,19 +360,23 @@ impl<'a> Augmenter<'a> {
         }
         let unseen_idf = index.unseen_idf();
         let keep = options.surface == Surface::Keep;
-        for (token, &slot) in tokens.iter().zip(slots.iter()) {
+        for (token, &(slot, found)) in tokens.iter().zip(slots.iter()) {
             let Token {
                 start,
                 end,
                 key,
                 long: at,
             } = *token;
-            let rest = if key.is_long() {
-                &long[at..at + key.len()]
+            let known = if found {
+                Some(index.table.value_at_first(slot))
             } else {
-                &[]
+                let rest = if key.is_long() {
+                    &long[at..at + key.len()]
+                } else {
+                    &[]
+                };
+                index.table.resolve(slot, &key, rest)
             };
-            let known = index.table.resolve(slot, &key, rest);
             let (key, rank, idf) = match known {
                 Some(known) => (known.term, known.rank as usize, known.idf),
                 None => {
@@ -454,15 +463,19 @@ impl<'a> CountKeys<'a> {
     }
 }
 
-/// Where a word's replacement is drawn from: ranks `low..rank` and `after..high`, the word itself between them.
+/// A search in the prefix sums: the last rank of `from..to` whose interval begins at or before `target`.
 #[derive(Clone, Copy, Debug)]
-pub struct Window {
-    low: usize,
-    rank: usize,
-    after: usize,
-    high: usize,
-    /// Prefix sums at those four places.
-    sums: [f64; 4],
+struct Aim {
+    from: usize,
+    to: usize,
+    target: f64,
+    guess: usize,
+}
+
+impl Aim {
+    fn clamp(&self, place: f64) -> usize {
+        place.clamp(self.from as f64, (self.to - 1) as f64) as usize
+    }
 }
 
 impl Index {
@@ -470,68 +483,76 @@ impl Index {
     /// itself; an unseen word (`seen` false) stands between ranks and has r to either side. `u` is uniform in
     /// [0, 1). None if there is no other term.
     pub fn draw(&self, rank: usize, seen: bool, radius: usize, u: f64) -> Option<usize> {
-        self.window(rank, seen, radius)
-            .map(|window| self.pick(&window, u))
+        let mut aim = self.aim(rank, seen, radius, u)?;
+        self.refine(&mut aim);
+        Some(self.hit(&aim))
     }
 
-    fn window(&self, rank: usize, seen: bool, radius: usize) -> Option<Window> {
+    /// The draw's first third: which side of the word's own interval is meant, and a guess where on it.
+    ///
+    /// Neighbours in rank weigh nearly the same, so a straight line from end to end is a guess that is a few places
+    /// off; `refine` corrects it by the slope there, and `hit` walks the rest. A binary search touches a dozen cache
+    /// lines instead of two or three.
+    fn aim(&self, rank: usize, seen: bool, radius: usize, u: f64) -> Option<Aim> {
         let after = rank + usize::from(seen);
         let low = rank.saturating_sub(radius);
         let high = after.saturating_add(radius).min(self.len());
-        let sums = [low, rank, after, high].map(|place| self.prefix[place]);
-        (low < rank || after < high).then_some(Window {
-            low,
-            rank,
-            after,
-            high,
-            sums,
-        })
-    }
-
-    fn pick(&self, window: &Window, u: f64) -> usize {
-        let Window {
-            low,
-            rank,
-            after,
-            high,
-            sums,
-        } = *window;
-        let left = sums[1] - sums[0];
-        let right = sums[3] - sums[2];
+        let (left_count, right_count) = (rank - low, high - after);
+        if left_count + right_count == 0 {
+            return None;
+        }
+        let [p_low, p_rank, p_after, p_high] =
+            [low, rank, after, high].map(|place| self.prefix[place]);
+        let (left, right) = (p_rank - p_low, p_high - p_after);
         let mass = left + right;
         if mass <= 0.0 {
-            let choices = (rank - low) + (high - after);
-            let k = low + (u * choices as f64) as usize;
-            return if k < rank {
-                k
+            // No mass to follow: uniform over the window, told as a search that has ended.
+            let k = (u * (left_count + right_count) as f64) as usize;
+            let place = if k < left_count {
+                low + k
             } else {
-                (k + after - rank).min(high - 1)
+                (after + k - left_count).min(high - 1)
             };
+            return Some(Aim {
+                from: place,
+                to: place + 1,
+                target: f64::INFINITY,
+                guess: place,
+            });
         }
         let at = u * mass;
-        if (at < left || after >= high) && low < rank {
-            self.search(low, rank, sums[0], left, at)
+        let (from, to, base, side, at) = if (at < left || right_count == 0) && left_count > 0 {
+            (low, rank, p_low, left, at)
         } else {
-            self.search(after, high, sums[2], right, (at - left).max(0.0))
+            (after, high, p_after, right, (at - left).max(0.0))
+        };
+        let mut aim = Aim {
+            from,
+            to,
+            target: base + at,
+            guess: from,
+        };
+        aim.guess = aim.clamp(from as f64 + at / side * (to - from) as f64);
+        Some(aim)
+    }
+
+    fn refine(&self, aim: &mut Aim) {
+        let before = self.prefix[aim.guess];
+        let own = self.prefix[aim.guess + 1] - before;
+        if own > 0.0 {
+            aim.guess = aim.clamp(aim.guess as f64 + (aim.target - before) / own);
         }
     }
 
-    /// The last rank of `from..to` whose interval of the prefix sums begins at or before `base + at`, where `base` is
-    /// the sum before `from` and `mass` that of the interval.
-    ///
-    /// Neighbours in rank weigh nearly the same, so a straight line from end to end is a guess that is a few places
-    /// off, and from there one walks. A binary search touches a dozen cache lines instead of one or two.
-    fn search(&self, from: usize, to: usize, base: f64, mass: f64, at: f64) -> usize {
-        let target = base + at;
+    fn hit(&self, aim: &Aim) -> usize {
+        let Aim {
+            from,
+            to,
+            target,
+            guess,
+        } = *aim;
         let prefix = &self.prefix[..=to];
-        let guess = |place: usize, share: f64| {
-            (place as f64 + share).clamp(from as f64, (to - 1) as f64) as usize
-        };
-        let mut found = guess(from, at / mass * (to - from) as f64);
-        let own = prefix[found + 1] - prefix[found];
-        if own > 0.0 {
-            found = guess(found, (target - prefix[found]) / own); // one step by the slope there
-        }
+        let mut found = guess;
         for _ in 0..16 {
             if prefix[found] > target && found > from {
                 found -= 1;

@@ -1,0 +1,159 @@
+"""What the Rust core takes, beside what else can be had, in one run on one machine.
+
+    python benches/core.py corpus.txt        # plain text, one sentence per line
+
+Results are checked before anything is timed: document frequencies against scikit-learn's, negatives against the plain
+Python twin's. Commands are timed as whole processes, start to exit, the median of --repeat runs, and given as ratios to
+`wc -w` of the same file. Writes benches/results/core.json and prints a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results" / "core.json"
+CSE = [sys.executable, "-c", "from cse.cli import main; main()"]
+SOME = 20_000
+FEW = 2_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    with open(options.corpus, encoding="utf8", newline="\n") as file:
+        rows = [row.rstrip("\n") for row in islice(file, SOME)]
+    with tempfile.TemporaryDirectory() as folder:
+        check(rows, Path(folder))
+        found = measure(options.corpus, rows, Path(folder), options.repeat)
+    options.results.parent.mkdir(exist_ok=True)
+    options.results.write_text(json.dumps(found, indent=1) + "\n")
+    print(table(found))
+
+
+def check(rows: list[str], folder: Path) -> None:
+    """Raises unless ours, scikit-learn's and the twin's results are the same."""
+    import numpy as np
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    from cse import TfidfIndex
+    from cse._reference import ReferenceIndex
+
+    (folder / "some.txt").write_text("\n".join(rows), encoding="utf8", newline="\n")
+    index = TfidfIndex.build(folder / "some.txt", tokenizer="whitespace")
+    counter = CountVectorizer(tokenizer=str.split, token_pattern=None, binary=True)
+    df = np.asarray(counter.fit_transform(rows).sum(axis=0)).ravel()
+    assert counter.get_feature_names_out().tolist() == index.terms
+    assert df.tolist() == index.df.tolist()
+    twin = ReferenceIndex.build(rows)
+    ours = index.augment(rows[:100], seed=1, radius=500)
+    theirs = [twin.augment(t, seed=1, epoch=0, row=n, beta=0.5, radius=500) for n, t in enumerate(rows[:100])]
+    assert ours == theirs
+
+
+def measure(corpus: Path, rows: list[str], folder: Path, repeat: int) -> dict[str, Any]:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    from cse import TfidfIndex
+    from cse._reference import ReferenceIndex
+
+    def command(*arguments: object) -> Callable[[], object]:
+        environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+        words = list(map(str, arguments))
+        return lambda: subprocess.run(words, check=True, capture_output=True, env=environment)
+
+    tfidf, out = folder / "tfidf", folder / "negatives.txt"
+    commands = {
+        "wc -w": command("wc", "-w", corpus),
+        "cse build-tfidf --no-matrix": command(*CSE, "build-tfidf", corpus, "-o", tfidf, "--no-matrix"),
+        "cse build-tfidf": command(*CSE, "build-tfidf", corpus, "-o", tfidf),
+        "cse augment": command(*CSE, "augment", corpus, "-o", out, "--tfidf", tfidf),
+    }
+    times: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(repeat):  # in turn, so that a slow minute is shared by all
+        for name, run in commands.items():
+            times[name].append(timed(run))
+    index = TfidfIndex.open(tfidf)
+    sentences = index.info.rows
+    batches = [(rows[i : i + 64], list(range(i, i + 64))) for i in range(0, len(rows) - 63, 64)]
+
+    def augment_lists() -> None:
+        for texts, numbers in batches:
+            index.augment(texts, rows=numbers)
+
+    augment_lists()
+    list_time = statistics.median(timed(augment_lists) for _ in range(repeat)) / (64 * len(batches))
+    open_time = statistics.median(timed(lambda: TfidfIndex.open(tfidf)) for _ in range(repeat))
+
+    with open(corpus, encoding="utf8", newline="\n") as file:
+        everything = file.read().split("\n")
+    sklearn_time = timed(lambda: TfidfVectorizer().fit_transform(everything))
+    twin_rows = rows[:FEW]
+    twin_build = timed(lambda: ReferenceIndex.build(twin_rows)) / len(twin_rows)
+    twin = ReferenceIndex.build(twin_rows)
+
+    def augment_twin() -> None:
+        for number, text in enumerate(twin_rows):
+            twin.augment(text, seed=0, epoch=0, row=number, beta=0.5, radius=twin.default_radius())
+
+    return {
+        "corpus": {"sentences": sentences, "bytes": corpus.stat().st_size, "terms": len(index)},
+        "machine": {"cores": os.cpu_count(), "processor": platform.processor() or platform.machine()},
+        "seconds": times,
+        "scikit-learn fit_transform": sklearn_time,
+        "augment(list of 64), one thread, per sentence": list_time,
+        "open": open_time,
+        "twin statistics, per sentence": twin_build,
+        "twin augment, per sentence": timed(augment_twin) / len(twin_rows),
+    }
+
+
+def timed(run: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+def table(found: dict[str, Any]) -> str:
+    n, wc = found["corpus"]["sentences"], statistics.median(found["seconds"]["wc -w"])
+    lines = [
+        f"{n:,} sentences, {found['corpus']['bytes'] / 1e6:,.0f} MB, {found['corpus']['terms']:,} terms, "
+        f"{found['machine']['cores']} cores",
+        "",
+        "| what | time | spread | of `wc -w` | sentences/s |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for name, times in found["seconds"].items():
+        middle = statistics.median(times)
+        spread = f"{min(times):.2f} to {max(times):.2f}"
+        lines.append(f"| `{name}` | {middle:.2f} s | {spread} | {middle / wc:.2f} | {n / middle:,.0f} |")
+    sklearn = found["scikit-learn fit_transform"]
+    lines.append(
+        f"| scikit-learn `TfidfVectorizer.fit_transform` | {sklearn:.2f} s | one run | {sklearn / wc:.1f} | {n / sklearn:,.0f} |"
+    )
+    rates = [
+        ("plain Python twin, statistics", "twin statistics, per sentence"),
+        ("plain Python twin, negatives", "twin augment, per sentence"),
+        ("`TfidfIndex.augment`, lists of 64, one thread", "augment(list of 64), one thread, per sentence"),
+    ]
+    lines += [f"| {label} | | | | {1 / found[key]:,.0f} |" for label, key in rates]
+    lines.append(f"| `TfidfIndex.open` | {found['open'] * 1000:.0f} ms | | | |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
