@@ -143,7 +143,8 @@ def table(found: dict[str, Any]) -> str:
         lines.append(f"| `{name}` | {middle:.2f} s | {spread} | {middle / wc:.2f} | {n / middle:,.0f} |")
     sklearn = found["scikit-learn fit_transform"]
     lines.append(
-        f"| scikit-learn `TfidfVectorizer.fit_transform` | {sklearn:.2f} s | one run | {sklearn / wc:.1f} | {n / sklearn:,.0f} |"
+        f"| scikit-learn `TfidfVectorizer.fit_transform` | {sklearn:.2f} s | one run | {sklearn / wc:.1f} "
+        f"| {n / sklearn:,.0f} |"
     )
     rates = [
         ("plain Python twin, statistics", "twin statistics, per sentence"),
