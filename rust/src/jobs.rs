@@ -7,8 +7,9 @@ use std::sync::Mutex;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::augment::{Augmenter, Options, Report, random_bits, to_unit};
+use crate::augment::{Augmenter, Options, Report};
 use crate::corpus::{Fault, FileRecord, Progress, ReadOptions, Reader, is_space, settle};
+use crate::draw::{random_bits, to_unit};
 use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::stats::{self, Stats};

@@ -20,16 +20,18 @@
 //! one uniform number on P[i-r]..P[i+r+1], its own interval cut out, and one binary search.
 //!
 //! Modules, each using only those above it: [`error`], [`corpus`], [`table`], [`tokenize`], [`stats`], [`matrix`],
-//! [`index`], [`augment`], [`store`], [`jobs`]; `py` sees all of them and none sees it.
+//! [`index`], [`draw`], `surface`, [`augment`], [`store`], [`jobs`]; `py` sees all of them and none sees it.
 
 pub mod augment;
 pub mod corpus;
+pub mod draw;
 pub mod error;
 pub mod index;
 pub mod jobs;
 pub mod matrix;
 pub mod stats;
 pub mod store;
+mod surface;
 pub mod table;
 pub mod tokenize;
 

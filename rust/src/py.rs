@@ -11,10 +11,10 @@ use pyo3::exceptions::{
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
-use crate::augment::{self, Options, Report};
+use crate::augment::{Options, Report};
 use crate::corpus::{self, EncodingErrors, FileRecord, ReadOptions};
 use crate::stats::Counts;
-use crate::{Error, jobs, store, tokenize};
+use crate::{Error, draw, jobs, store, tokenize};
 
 create_exception!(
     cse,
@@ -449,7 +449,7 @@ fn random_bits<'py>(
     rows: Vec<u64>,
     stream: u64,
 ) -> Bound<'py, PyBytes> {
-    let bits = py.detach(|| augment::random_bits(seed, epoch, &rows, stream));
+    let bits = py.detach(|| draw::random_bits(seed, epoch, &rows, stream));
     PyBytes::new(py, &store::le_bytes(&bits, |x| x.to_le_bytes()))
 }
 

@@ -1,0 +1,96 @@
+//! The surface of a replaced word: where a word may be replaced at all, and the case its replacement takes over.
+
+/// Neither neighbour is a word character: "do" of "don't" cut in two is not replaced ("housen't").
+pub(crate) fn stands_alone(text: &str, start: usize, end: usize) -> bool {
+    let joins = |c: char| c.is_alphanumeric() || c == '_';
+    let bytes = text.as_bytes();
+    let before = match start.checked_sub(1).map(|i| bytes[i]) {
+        None => false,
+        Some(b) if b.is_ascii() => joins(b.into()),
+        Some(_) => text[..start].chars().next_back().is_some_and(joins),
+    };
+    let after = match bytes.get(end) {
+        None => false,
+        Some(&b) if b.is_ascii() => joins(b.into()),
+        Some(_) => text[end..].chars().next().is_some_and(joins),
+    };
+    !before && !after
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Case {
+    Lower,
+    Capitalised,
+    Upper,
+}
+
+/// The case a replacement takes over. "I" (and "I'm", "I'll") and MixedCase words ask for lower case.
+fn case_of(word: &str) -> Case {
+    if word.as_bytes().first().is_some_and(u8::is_ascii_lowercase) {
+        return Case::Lower;
+    }
+    if word == "I" || word.starts_with("I'") || word.starts_with("I\u{2019}") {
+        return Case::Lower;
+    }
+    let mut cased = word
+        .chars()
+        .filter(|c| c.is_uppercase() || c.is_lowercase());
+    if !cased.next().is_some_and(char::is_uppercase) {
+        return Case::Lower;
+    }
+    let (mut upper, mut lower) = (0, 0);
+    for c in cased {
+        if c.is_uppercase() {
+            upper += 1;
+        } else {
+            lower += 1;
+        }
+    }
+    match (upper, lower) {
+        (0, _) => Case::Capitalised,
+        (_, 0) => Case::Upper,
+        _ => Case::Lower,
+    }
+}
+
+/// Appends `term`, which is UTF-8, in the case of the word it replaces.
+pub(crate) fn push_cased(term: &[u8], old: &str, out: &mut Vec<u8>) {
+    let start = out.len();
+    let case = case_of(old);
+    out.extend_from_slice(term);
+    if case == Case::Lower {
+        return;
+    }
+    if term.is_ascii() {
+        let new = &mut out[start..];
+        match case {
+            Case::Upper => new.make_ascii_uppercase(),
+            _ => {
+                if let Some(first) = new.iter_mut().find(|b| b.is_ascii_alphabetic()) {
+                    first.make_ascii_uppercase();
+                }
+            }
+        }
+    } else if let Ok(text) = std::str::from_utf8(term) {
+        let upper = match case {
+            Case::Upper => text.to_uppercase(),
+            _ => {
+                let at = text.find(char::is_alphabetic).unwrap_or(0);
+                let mut rest = text[at..].chars();
+                let first: String = rest
+                    .next()
+                    .into_iter()
+                    .flat_map(char::to_uppercase)
+                    .collect();
+                [&text[..at], &first, rest.as_str()].concat()
+            }
+        };
+        out.truncate(start);
+        out.extend_from_slice(upper.as_bytes());
+    }
+    // "SS" replaced by "ß" in capitals is "SS" again.
+    if &out[start..] == old.as_bytes() {
+        out.truncate(start);
+        out.extend_from_slice(term);
+    }
+}
