@@ -42,8 +42,9 @@ pub(crate) struct Aim {
 }
 
 impl Aim {
+    /// The nearest place of `from..to`; `from` for what is no number (an empty side, reached by rounding).
     fn clamp(&self, place: f64) -> usize {
-        place.clamp(self.from as f64, (self.to - 1) as f64) as usize
+        place.max(self.from as f64).min((self.to - 1) as f64) as usize
     }
 }
 
