@@ -189,8 +189,9 @@ def _run(
                 if last or (config.eval_every and (step + 1) % config.eval_every == 0):
                     started += evaluate(step + 1)  # its time is not training's
         except KeyboardInterrupt:
-            save_encoder(model, folder / "last", model_card(config, source, selector, step))
-            say.stopped(f"stopped at step {step}; {folder / 'last'} holds the model as it was")
+            if step:  # before that there is nothing to keep
+                save_encoder(model, folder / "last", model_card(config, source, selector, step))
+                say.stopped(f"stopped at step {step}; {folder / 'last'} holds the model as it was")
             raise
         seconds = time.perf_counter() - started
         save_encoder(model, folder / "last", model_card(config, source, selector, len(batches)))
