@@ -50,7 +50,7 @@ lint: $(READY)
 bench-core: $(READY)
 	$(BIN)/python benches/core.py $(CORPUS)
 
-# The README's second table; DATA holds stsb.dev.tsv and sickr.dev.tsv. Hours on two cores, resumed cell by cell.
+# The README's second table; DATA holds stsb.dev.tsv and sickr.dev.tsv. Over an hour on two cores, resumed cell by cell.
 bench-losses: $(READY)
 	$(BIN)/python benches/losses.py --data $(DATA)
 

@@ -172,10 +172,6 @@ class TfidfIndex:
         """(V,) uint32, read-only: terms by maximum score, the largest first, equal scores in byte order."""
         return _numbers(self._core.by_rank(), "<u4")
 
-    def verify_corpus(self) -> None:
-        """Raises ``InputError`` unless the files it was built from still hold the same bytes."""
-        self._core.verify_corpus()
-
     def transform(self, texts: Sequence[str]) -> csr_matrix:
         """The TF-IDF matrix ``(len(texts), V)`` in CSR, float64: ln(1 + c/L) * idf.
 

@@ -465,24 +465,3 @@ pub fn is_space(c: char) -> bool {
 pub fn is_blank(row: &str) -> bool {
     row.chars().all(is_space)
 }
-
-/// Fails unless the file is byte for byte the one that was indexed.
-pub fn verify(record: &FileRecord) -> Result<()> {
-    let path = PathBuf::from(&record.path);
-    let size = std::fs::metadata(&path)
-        .map_err(|e| Error::io(&path, e))?
-        .len();
-    let mut raw = match Source::open(&path)? {
-        Source::Plain(raw) => raw,
-        Source::Gz(decoder) => decoder.into_inner().into_inner(),
-        Source::Zst(decoder) => decoder.finish().into_inner(),
-    };
-    if size == record.bytes {
-        let mut buffer = vec![0; CHUNK_BYTES];
-        while read_full(&mut raw, &mut buffer).map_err(|e| Error::io(&path, e))? > 0 {}
-    }
-    if format!("{:032x}", raw.hasher.digest128()) != record.xxh3 {
-        return Err(Error::CorpusChanged { path });
-    }
-    Ok(())
-}

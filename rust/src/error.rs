@@ -65,9 +65,6 @@ pub enum Error {
         wanted: &'static str,
     },
 
-    #[error("{}: the file has changed since it was indexed; build the index again with cse build-tfidf", path.display())]
-    CorpusChanged { path: PathBuf },
-
     #[error("{name}: {why}")]
     Invalid { name: &'static str, why: String },
 

@@ -246,11 +246,6 @@ impl Index {
         PyBytes::new(py, &store::le_bytes(&self.0.max_score, |x| x.to_le_bytes()))
     }
 
-    /// Fails if a corpus file is not the one that was indexed.
-    fn verify_corpus(&self, py: Python<'_>) -> PyResult<()> {
-        Ok(py.detach(|| self.0.files.iter().try_for_each(corpus::verify))?)
-    }
-
     #[pyo3(signature = (texts, rows, seed, epoch, copy, beta, radius, surface))]
     #[allow(clippy::too_many_arguments)]
     fn augment(
