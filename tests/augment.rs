@@ -1,15 +1,16 @@
 //! Draws stay in their window for every rank, radius and number; any text is rewritten without a panic.
 
+use cse_core::options::Surface;
 use cse_core::stats::Counter;
 use cse_core::{Augmenter, Index, Options, Tokenizer};
 use proptest::prelude::*;
 
 fn index(rows: &[&str]) -> Index {
-    let mut counter = Counter::new(Tokenizer::Unicode);
+    let mut counter = Counter::new(Tokenizer::UNICODE);
     for row in rows {
         counter.count_row(row, None);
     }
-    Index::new(Tokenizer::Unicode, Vec::new(), counter.finish().0)
+    Index::new(Tokenizer::UNICODE, Vec::new(), counter.finish().0)
 }
 
 fn example() -> Index {
@@ -44,9 +45,10 @@ proptest! {
     #[test]
     fn any_text_is_rewritten(text in any::<String>(), seed: u64, row: u64, beta in 0.0f64..=1.0, plain: bool) {
         let index = example();
-        let surface = if plain { "plain" } else { "keep" };
-        let options = Options::new(&index, beta, None, surface).expect("good options");
-        let mut augmenter = Augmenter::new(&index, Options { seed, ..options });
+        let surface = if plain { Surface::Plain } else { Surface::Keep };
+        let options = Options { seed, beta, surface, ..Options::new(&index) };
+        let options = options.checked(&index).expect("good options");
+        let mut augmenter = Augmenter::new(&index, options);
         let mut out = Vec::from("before ");
         augmenter.augment(&text, row, &mut out);
         let out = String::from_utf8(out).expect("a negative is text");

@@ -8,7 +8,7 @@ use cse_core::{Error, Progress, ReadOptions, Tokenizer, jobs};
 use proptest::prelude::*;
 
 fn count(rows: &[String]) -> Stats {
-    let mut counter = Counter::new(Tokenizer::Whitespace);
+    let mut counter = Counter::new(Tokenizer::WHITESPACE);
     for row in rows {
         counter.count_row(row, None);
     }
@@ -22,19 +22,19 @@ fn rows() -> impl Strategy<Value = Vec<String>> {
 fn build(bytes: &[u8], threads: usize) -> Result<Stats, Error> {
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
     file.write_all(bytes).expect("room for it");
-    let files = [PathBuf::from(file.path())];
+    let files = vec![PathBuf::from(file.path()).into()];
     let options = ReadOptions {
         max_line_bytes: 4000,
         ..ReadOptions::default()
     };
     jobs::build(
-        &files,
-        Tokenizer::Unicode,
+        files,
+        Tokenizer::UNICODE,
         options,
         threads,
         &Progress::default(),
     )
-    .map(|(stats, _)| stats)
+    .map(|stored| stored.stats)
 }
 
 proptest! {
@@ -78,17 +78,16 @@ fn rows_that_span_chunks_are_counted_once() {
     let options = ReadOptions::default();
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
     file.write_all(text.as_bytes()).expect("room for it");
-    let files = [PathBuf::from(file.path())];
     let run = |threads| {
         jobs::build(
-            &files,
-            Tokenizer::Whitespace,
+            vec![PathBuf::from(file.path()).into()],
+            Tokenizer::WHITESPACE,
             options,
             threads,
             &Progress::default(),
         )
         .expect("a corpus")
-        .0
+        .stats
     };
     let (one, three) = (run(1), run(3));
     assert_eq!(one, three);

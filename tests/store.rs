@@ -4,11 +4,12 @@ use std::path::Path;
 
 use cse_core::corpus::FileRecord;
 use cse_core::stats::{Counter, Stats};
-use cse_core::{Error, Index, Tokenizer, store};
+use cse_core::store::{self, Stored};
+use cse_core::{Augmenter, Error, Index, Options, Tokenizer, View};
 use proptest::prelude::*;
 
 fn some(rows: &[String]) -> (Vec<FileRecord>, Stats) {
-    let mut counter = Counter::new(Tokenizer::Unicode);
+    let mut counter = Counter::new(Tokenizer::UNICODE);
     for row in rows {
         counter.count_row(row, None);
     }
@@ -17,30 +18,31 @@ fn some(rows: &[String]) -> (Vec<FileRecord>, Stats) {
         bytes: 12,
         rows: rows.len() as u64,
         xxh3: "0123".into(),
+        column: Some("text".into()),
     };
     (vec![file], counter.finish().0)
 }
 
-fn open(bytes: &[u8]) -> Result<Index, Error> {
+fn open(bytes: &[u8]) -> Result<Stored, Error> {
     store::deserialize(bytes, Path::new("x/index.safetensors"))
 }
 
-fn same(index: &Index, files: &[FileRecord], stats: &Stats) -> bool {
-    index.files == files && index.stats == *stats && index.tokenizer == Tokenizer::Unicode
+fn same(stored: &Stored, files: &[FileRecord], stats: &Stats) -> bool {
+    stored.files == files && stored.stats == *stats && stored.tokenizer == Tokenizer::UNICODE
 }
 
 proptest! {
     #[test]
     fn what_is_written_is_read(rows in prop::collection::vec("\\PC{0,30}", 1..20)) {
         let (files, stats) = some(&rows);
-        let bytes = store::serialize(Tokenizer::Unicode, &files, &stats).expect("it can be written");
+        let bytes = store::serialize(Tokenizer::UNICODE, &files, &stats).expect("it can be written");
         let index = open(&bytes).expect("it can be read");
         prop_assert!(same(&index, &files, &stats));
     }
 
     #[test]
     fn any_bytes_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        let _ = open(&bytes);
+        let _ = open(&bytes).and_then(|stored| stored.into_index(View::default()));
     }
 }
 
@@ -50,7 +52,7 @@ fn every_damaged_byte_is_an_error_or_changes_nothing() {
         .map(String::from)
         .to_vec();
     let (files, stats) = some(&rows);
-    let bytes = store::serialize(Tokenizer::Unicode, &files, &stats).expect("it can be written");
+    let bytes = store::serialize(Tokenizer::UNICODE, &files, &stats).expect("it can be written");
     let mut unnoticed = 0;
     for at in 0..bytes.len() {
         for flip in [0x01, 0x20, 0x80, 0xff] {
@@ -74,7 +76,7 @@ fn every_damaged_byte_is_an_error_or_changes_nothing() {
 #[test]
 fn every_truncation_is_an_error() {
     let (files, stats) = some(&["one two three".into(), "two four".into()]);
-    let bytes = store::serialize(Tokenizer::Unicode, &files, &stats).expect("it can be written");
+    let bytes = store::serialize(Tokenizer::UNICODE, &files, &stats).expect("it can be written");
     for size in 0..bytes.len() {
         assert!(
             open(&bytes[..size]).is_err(),
@@ -87,7 +89,7 @@ fn every_truncation_is_an_error() {
 #[test]
 fn the_index_ranks_by_maximum_score_and_sums_up() {
     let (files, stats) = some(&["a b".into(), "a c c".into(), "a d".into()]);
-    let index = Index::new(Tokenizer::Unicode, files, stats);
+    let index = Index::new(Tokenizer::UNICODE, files, stats);
     let names: Vec<&str> = index
         .by_rank
         .iter()
@@ -105,5 +107,41 @@ fn the_index_ranks_by_maximum_score_and_sums_up() {
     for (rank, score) in scores.iter().enumerate() {
         assert!((index.max_score[index.by_rank[rank] as usize] - score).abs() < 1e-15);
         assert!((index.prefix[rank + 1] - scores[..=rank].iter().sum::<f64>()).abs() < 1e-15);
+    }
+}
+
+#[test]
+fn a_view_keeps_the_statistics_of_what_it_shows_and_the_idf_of_what_it_hides() {
+    let rows = ["a b c", "a b", "a d d", "e f"].map(String::from);
+    let (files, stats) = some(&rows);
+    let whole = Index::new(Tokenizer::UNICODE, files.clone(), stats.clone());
+    let open = |min_df, max_terms| {
+        let view = View { min_df, max_terms };
+        Index::with_view(Tokenizer::UNICODE, files.clone(), stats.clone(), view)
+    };
+    let names =
+        |index: &Index| -> Vec<String> { (0..index.len()).map(|t| index.term(t).into()).collect() };
+    let frequent = open(2, None).expect("a and b stay");
+    assert_eq!(names(&frequent), ["a", "b"]);
+    for t in 0..2 {
+        assert_eq!(frequent.idf[t], whole.idf[t]);
+        assert_eq!(frequent.max_score[t], whole.max_score[t]);
+    }
+    // Equal document frequencies in byte order.
+    assert_eq!(
+        names(&open(0, Some(4)).expect("four stay")),
+        ["a", "b", "c", "d"]
+    );
+    assert!(open(9, None).is_err());
+    // A hidden word has no rank, and weighs what it weighs.
+    let options = Options::new(&frequent);
+    let mut augmenter = Augmenter::new(&frequent, options);
+    augmenter.weigh("a d new");
+    let mut plain = Augmenter::new(&whole, Options::new(&whole));
+    plain.weigh("a d new");
+    let seen: Vec<bool> = augmenter.words.iter().map(|word| word.seen).collect();
+    assert_eq!(seen, [true, false, false]);
+    for (word, same) in augmenter.words.iter().zip(&plain.words) {
+        assert_eq!(word.score, same.score);
     }
 }

@@ -44,19 +44,19 @@ proptest! {
 
     #[test]
     fn unicode_fast_path_equals_the_slow_one(row in awkward()) {
-        let (fast, slow) = both(Tokenizer::Unicode, &row);
+        let (fast, slow) = both(Tokenizer::UNICODE, &row);
         prop_assert_eq!(fast, slow);
     }
 
     #[test]
     fn whitespace_fast_path_equals_the_slow_one(row in awkward()) {
-        let (fast, slow) = both(Tokenizer::Whitespace, &row);
+        let (fast, slow) = both(Tokenizer::WHITESPACE, &row);
         prop_assert_eq!(fast, slow);
     }
 
     #[test]
     fn spans_are_the_surface_of_their_terms(row in any::<String>()) {
-        for tokenizer in [Tokenizer::Unicode, Tokenizer::Whitespace] {
+        for tokenizer in [Tokenizer::UNICODE, Tokenizer::WHITESPACE] {
             let (fast, slow) = both(tokenizer, &row);
             prop_assert_eq!(&fast, &slow);
             let mut last = 0;
@@ -72,7 +72,7 @@ proptest! {
 #[test]
 fn unicode_words_keep_inner_apostrophes_points_and_digits_together() {
     let found = terms(
-        Tokenizer::Unicode,
+        Tokenizer::UNICODE,
         "Don't pay $1,234.50, e.g. to foo_bar@U.S.A. or a:b!",
     );
     let expected = [
@@ -85,12 +85,12 @@ fn unicode_words_keep_inner_apostrophes_points_and_digits_together() {
 fn whitespace_terms_keep_their_punctuation_and_split_as_python_does() {
     let row = "Wait,  what?\u{a0}\u{1c}NO\u{2028}w\tend";
     assert_eq!(
-        terms(Tokenizer::Whitespace, row),
+        terms(Tokenizer::WHITESPACE, row),
         ["wait,", "what?", "no", "w", "end"]
     );
 }
 
 #[test]
 fn words_are_lower_cased_one_by_one_with_the_final_sigma() {
-    assert_eq!(terms(Tokenizer::Unicode, "ΟΔΟΣ ΣΑΣ"), ["οδος", "σας"]);
+    assert_eq!(terms(Tokenizer::UNICODE, "ΟΔΟΣ ΣΑΣ"), ["οδος", "σας"]);
 }

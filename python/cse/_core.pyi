@@ -1,11 +1,17 @@
+from collections.abc import Sequence
 from os import PathLike
-from typing import Final, final
+from typing import Any, Final, final
+
+from .inputs import Column
+from .tfidf import DrawOptions, ReadOptions, WordOptions
 
 __version__: Final[str]
 TOKENIZERS: Final[list[str]]
 
+_Path = str | PathLike[str]
+_Inputs = Sequence[str | Column]
 _Counts = tuple[int, int, int, int, int, int, int]
-_File = tuple[str, int, int, str]
+_File = tuple[str, int, int, str, str | None]
 _Report = tuple[int, int, int, int, int, int, int]
 _Span = tuple[int, int]
 
@@ -21,25 +27,28 @@ class Progress:
     def cancel(self) -> None: ...
 
 @final
+class Numbers:
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+
+@final
 class Index:
     @staticmethod
-    def open(dir: str | PathLike[str]) -> Index: ...
+    def open(dir: _Path, min_df: int, max_terms: int | None) -> Index: ...
     @staticmethod
-    def build(
-        paths: list[str],
-        tokenizer: str,
-        encoding_errors: str,
-        max_line_bytes: int,
-        threads: int,
-        progress: Progress | None = None,
-    ) -> Index: ...
+    def build(paths: _Inputs, words: WordOptions, reading: ReadOptions, progress: Progress | None = None) -> Index: ...
     @staticmethod
-    def merge_to(dir: str | PathLike[str], shards: list[str]) -> Index: ...
-    def transform(self, texts: list[str]) -> list[bytes]: ...
-    def save(self, dir: str | PathLike[str]) -> None: ...
+    def from_texts(texts: Sequence[str], words: WordOptions, min_df: int, max_terms: int | None) -> Index: ...
+    @staticmethod
+    def merge_to(dir: _Path, shards: list[str]) -> Index: ...
+    @staticmethod
+    def from_bytes(bytes: bytes, min_df: int, max_terms: int | None) -> Index: ...
+    def to_bytes(self) -> bytes: ...
+    def save(self, dir: _Path) -> None: ...
+    def transform(self, texts: Sequence[str]) -> list[bytes]: ...
     def __len__(self) -> int: ...
     @property
-    def tokenizer(self) -> str: ...
+    def tokenizer(self) -> tuple[str, bool, bool]: ...
     @property
     def counts(self) -> _Counts: ...
     @property
@@ -47,55 +56,29 @@ class Index:
     @property
     def default_radius(self) -> int: ...
     def terms(self) -> list[str]: ...
-    def by_rank(self) -> bytes: ...
-    def df(self) -> bytes: ...
-    def idf(self) -> bytes: ...
-    def max_score(self) -> bytes: ...
-    def augment(
-        self,
-        texts: list[str],
-        rows: list[int],
-        seed: int,
-        epoch: int,
-        copy: int,
-        beta: float,
-        radius: int | None,
-        surface: str,
-    ) -> tuple[list[str], _Report]: ...
+    def numbers(self, name: str) -> Numbers: ...
+    def augment(self, texts: Sequence[str], rows: Sequence[int], drawing: DrawOptions) -> tuple[list[str], _Report]: ...
     def replacements(
-        self,
-        text: str,
-        row: int,
-        seed: int,
-        epoch: int,
-        copy: int,
-        beta: float,
-        radius: int | None,
-        surface: str,
-    ) -> tuple[str, list[tuple[_Span, _Span, float]]]: ...
+        self, text: str, row: int, drawing: DrawOptions
+    ) -> tuple[str, list[tuple[str, str, _Span, _Span, float, int, int]]]: ...
     def explain(
-        self, text: str, seed: int, samples: int, beta: float, radius: int | None
+        self, text: str, samples: int, drawing: DrawOptions
     ) -> list[tuple[str, bool, int, float, float, int, list[str]]]: ...
     def augment_files(
         self,
-        paths: list[str],
-        output: str | PathLike[str] | None,
-        seed: int,
-        epoch: int,
-        copy: int,
-        beta: float,
-        radius: int | None,
-        surface: str,
-        encoding_errors: str,
-        max_line_bytes: int,
-        threads: int,
+        paths: _Inputs,
+        output: _Path | None,
+        copies: int,
+        as_records: bool,
+        drawing: DrawOptions,
+        reading: ReadOptions,
         progress: Progress | None = None,
     ) -> _Report: ...
 
 @final
 class Rows:
     @staticmethod
-    def read(paths: list[str], encoding_errors: str, max_line_bytes: int, progress: Progress | None = None) -> Rows: ...
+    def read(paths: _Inputs, reading: ReadOptions, progress: Progress | None = None) -> Rows: ...
     def __len__(self) -> int: ...
     @property
     def files(self) -> list[_File]: ...
@@ -106,13 +89,16 @@ class Rows:
     def hashes(self) -> bytes: ...
 
 def build_to(
-    paths: list[str],
-    dir: str | PathLike[str],
-    tokenizer: str,
+    paths: _Inputs,
+    dir: _Path,
+    words: WordOptions,
     matrix: bool,
-    encoding_errors: str,
-    max_line_bytes: int,
-    threads: int,
+    reading: ReadOptions,
     progress: Progress | None = None,
 ) -> tuple[_Counts, list[_File]]: ...
+def count(paths: _Inputs, words: WordOptions, reading: ReadOptions) -> bytes: ...
+def merge(shards: list[bytes]) -> bytes: ...
+def save(dir: _Path, bytes: bytes) -> tuple[_Counts, list[_File]]: ...
+def tokenize(text: str, words: WordOptions) -> list[tuple[int, int, str]]: ...
+def diagnose(paths: _Inputs, words: WordOptions, reading: ReadOptions, progress: Progress | None = None) -> str: ...
 def random_bits(seed: int, epoch: int, rows: list[int], stream: int) -> bytes: ...

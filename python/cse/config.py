@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
+import tomllib
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.resources import files
 from os import PathLike, fspath
@@ -13,11 +13,7 @@ from typing import Any
 import tomli_w
 
 from .errors import InputError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from .tfidf import DrawOptions, percentage
 
 __all__ = ["FAMILIES", "LOSSES", "POOLERS", "TrainConfig", "preset_names", "resolve", "validate"]
 
@@ -28,6 +24,8 @@ UNA_AS = ("rows", "columns")
 NEGATIVES = ("cross", "all")
 SCHEDULES = ("linear", "constant")
 SURFACES = ("keep", "plain")
+STEP2 = ("tfidf", "random")
+STEP3 = ("radius", "random")
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,9 @@ class TrainConfig:
     """
 
     corpus: tuple[str, ...] = ()
-    """Text files, one sentence per line; none: the files the TF-IDF index was built from."""
+    """Text files, patterns or tables (``cse.inputs.resolve``); none: the files the TF-IDF index was built from."""
+    column: str | None = None
+    """The column of a table that holds the sentences."""
     tfidf: str = "tfidf"
     """Folder of the TF-IDF index."""
     output: str = "runs"
@@ -69,8 +69,15 @@ class TrainConfig:
     """UNA's turn is each step divisible by this, from step 0; 0 is never."""
     una_as: str = "rows"
     beta: float = 0.5
-    radius: int | None = None
-    surface: str = "keep"
+    radius: int | str | None = None
+    """Ranks, or a percentage of the vocabulary (``"5%"``)."""
+    surface: str | None = None
+    step2: str = "tfidf"
+    step3: str = "radius"
+    """Which words are replaced, and by which (UNA, Table 2): see ``cse.tfidf.DrawOptions``."""
+    min_df: int = 0
+    max_terms: int | None = None
+    """The part of the index that is seen: see ``TfidfIndex.open``."""
 
     batch_size: int | None = None
     lr: float | None = None
@@ -115,6 +122,18 @@ class TrainConfig:
     def from_preset(cls, name: str, **values: Any) -> TrainConfig:
         """A paper's recipe (``preset_names``), with some values of one's own."""
         return cls(**{**preset(name), **values})
+
+    def drawing(self, epoch: int = 0) -> DrawOptions:
+        """How an epoch's synthetic negatives are drawn."""
+        return {
+            "seed": self.seed,
+            "epoch": epoch,
+            "beta": self.beta,
+            "radius": self.radius,
+            "surface": self.surface,
+            "step2": self.step2,
+            "step3": self.step3,
+        }
 
     def to_toml(self) -> str:
         """As TOML; values that are ``None`` are left out."""
@@ -214,6 +233,8 @@ def validate(config: TrainConfig) -> None:
     _one_of("--negatives", config.negatives, NEGATIVES)
     _one_of("--schedule", config.schedule, SCHEDULES)
     _one_of("--surface", config.surface, SURFACES)
+    _one_of("--step2", config.step2, STEP2)
+    _one_of("--step3", config.step3, STEP3)
     _one_of("--encoding-errors", config.encoding_errors, ("strict", "replace"))
     for field in fields(config):
         value = getattr(config, field.name)
@@ -229,12 +250,14 @@ def validate(config: TrainConfig) -> None:
         ("--eval-every", config.eval_every),
         ("--threads", config.threads),
         ("--seed", config.seed),
+        ("--min-df", config.min_df),
     ]:
         _check(value is None or value >= 0, flag, value, "it must be 0 or more")
     for flag, value in [
         ("--epochs", config.epochs),
         ("--max-steps", config.max_steps),
-        ("--radius", config.radius),
+        ("--radius", _ranks(config.radius)),
+        ("--max-terms", config.max_terms),
         ("--max-line-bytes", config.max_line_bytes),
     ]:
         _check(value is None or value >= 1, flag, value, "it must be at least 1")
@@ -253,6 +276,10 @@ def validate(config: TrainConfig) -> None:
             )
         if config.negatives == "all":
             raise InputError("--mix-variant release: it is defined for --negatives cross alone")
+
+
+def _ranks(radius: int | str | None) -> int | None:
+    return None if radius is None or percentage(radius) is not None else int(radius)
 
 
 def _one_of(flag: str, value: str | None, choices: tuple[str, ...]) -> None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, keyed
+from . import _core, inputs, keyed
 from .errors import InputError
-from .tfidf import SourceFile, TfidfIndex
+from .inputs import Column
+from .tfidf import MAX_LINE_BYTES, SourceFile, TfidfIndex, reading_options
 
 __all__ = ["Corpus", "Split", "hold_out", "open_corpus"]
 
@@ -25,13 +26,23 @@ Rows = npt.NDArray[np.int64]
 class Corpus:
     """Text in memory, one row per line, numbered as the TF-IDF index numbers them."""
 
-    def __init__(self, core: _core.Rows) -> None:
+    def __init__(self, core: _core.Rows, joined_lines: int) -> None:
         self._core = core
+        self.joined_lines = joined_lines
+        """Fields of a table that held a line break, which became a space."""
 
     @classmethod
-    def read(cls, paths: Sequence[str], *, encoding_errors: str = "strict", max_line_bytes: int = 1 << 20) -> Corpus:
-        """Reads the files one after the other; raises ``InputError`` or ``OSError``."""
-        return cls(_core.Rows.read(list(paths), encoding_errors, max_line_bytes))
+    def read(
+        cls,
+        files: Sequence[str | Column],
+        *,
+        encoding_errors: str = "strict",
+        max_line_bytes: int = MAX_LINE_BYTES,
+    ) -> Corpus:
+        """Reads what ``cse.inputs.resolve`` gave, in order; raises ``InputError`` or ``OSError``."""
+        reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes)
+        core = _core.Rows.read(list(files), reading)
+        return cls(core, inputs.joined_lines(files))
 
     def __len__(self) -> int:
         """Rows, blank ones included."""
@@ -77,7 +88,14 @@ class Split:
     blank: int
 
 
-def open_corpus(paths: Sequence[str], index: TfidfIndex | None, *, encoding_errors: str, max_line_bytes: int) -> Corpus:
+def open_corpus(
+    paths: Sequence[str],
+    index: TfidfIndex | None,
+    *,
+    column: str | None = None,
+    encoding_errors: str,
+    max_line_bytes: int,
+) -> Corpus:
     """Opens the files given, or those the index was built from.
 
     A file that the index knows must hold the bytes it held when it was indexed.
@@ -85,10 +103,16 @@ def open_corpus(paths: Sequence[str], index: TfidfIndex | None, *, encoding_erro
     if not paths:
         if index is None:
             raise InputError("CORPUS: no text file was given; name one, or build an index with cse build-tfidf")
-        paths = [file.path for file in index.files]
-        if "-" in paths:
-            raise InputError("CORPUS: the index was built from standard input; name the text file to train on")
-    corpus = Corpus.read(paths, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes)
+        if not index.files or any(file.path == "-" for file in index.files):
+            raise InputError(
+                "CORPUS: the index was built from standard input or from memory; name the text file to train on"
+            )
+        files: list[str | Column] = [
+            Column(file.path, file.column) if file.column else file.path for file in index.files
+        ]
+    else:
+        files = inputs.resolve(paths, column)
+    corpus = Corpus.read(files, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes)
     known = {os.path.realpath(file.path): file.xxh3 for file in index.files} if index else {}
     for file in corpus.files:
         if known.get(os.path.realpath(file.path), file.xxh3) != file.xxh3:

@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .tfidf import Replacement
     from .trainer import RunResult
 
 __all__ = ["Reporter", "dumps"]
@@ -18,7 +19,7 @@ class Reporter:
     def beginning(self, facts: dict[str, Any]) -> None:
         """Device, model, loss, corpus, steps."""
 
-    def negatives(self, examples: list[tuple[str, str, Any]]) -> None:
+    def negatives(self, examples: list[tuple[str, str, list[Replacement]]]) -> None:
         """A few sentences, their synthetic negatives and the replaced spans."""
 
     def note(self, text: str) -> None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 
-from . import _core
+from . import _core, inputs
 from .errors import InputError
 
 if TYPE_CHECKING:
@@ -20,9 +20,82 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from scipy.sparse import csr_matrix
 
-__all__ = ["AugmentReport", "ExplainedWord", "IndexInfo", "SourceFile", "TfidfIndex", "build_index"]
+__all__ = [
+    "AugmentReport",
+    "DrawOptions",
+    "ExplainedWord",
+    "IndexInfo",
+    "ReadOptions",
+    "Replacement",
+    "SourceFile",
+    "TfidfIndex",
+    "WordOptions",
+    "build_index",
+]
 
 MAX_LINE_BYTES = 1 << 20
+
+
+class WordOptions(TypedDict, total=False):
+    """What a term is."""
+
+    tokenizer: str
+    """``unicode`` (UAX #29; the default), ``whitespace`` (``str.split``), or ``treebank`` (NLTK's word tokenizer)."""
+    lowercase: bool
+    """Lower-case terms; True."""
+    nfkc: bool
+    """Put terms into Unicode's form NFKC, so that compatibility forms are one; False."""
+
+
+class ReadOptions(TypedDict, total=False):
+    """How files are read."""
+
+    encoding_errors: str
+    """Bytes that are not UTF-8: ``strict`` refuses them (the default), ``replace`` counts them."""
+    max_line_bytes: int
+    """A longer row is refused; 2**20."""
+    threads: int
+    """0 uses all cores, and is the default; no result depends on it."""
+
+
+class DrawOptions(TypedDict, total=False):
+    """How UNA draws. A negative is a function of these, the text and its row number alone."""
+
+    seed: int
+    epoch: int
+    copy: int
+    """Which of a row's several negatives; these three are 0 unless given, and hold up to 64 bits."""
+    beta: float
+    """About the share of words replaced, 0 to 1; 0.5."""
+    radius: int | str | None
+    """Ranks to either side, or a percentage of the vocabulary (``"5%"``); None is min(4000, V/100), at least 1."""
+    surface: str | None
+    """``keep``: only replaced words change; ``plain``: terms joined by spaces, as published. None is ``keep``, but
+    ``plain`` with the treebank tokenizer."""
+    step2: str
+    """Which words: ``tfidf`` (UNA), or ``random``, each with probability beta (its Table 2)."""
+    step3: str
+    """By what: ``radius`` (UNA), or ``random``, any other term evenly (Table 2). With both at random, sentences of
+    under three words stay and nothing is forced."""
+    mode: str
+    """``negative``: weighty words go (UNA). ``positive``: light ones do (UDA), so that the meaning stays."""
+
+
+Options = TypeVar("Options", WordOptions, ReadOptions, DrawOptions)
+
+_WORDS: WordOptions = {"tokenizer": "unicode", "lowercase": True, "nfkc": False}
+_READ: ReadOptions = {"encoding_errors": "strict", "max_line_bytes": MAX_LINE_BYTES, "threads": 0}
+_DRAW: DrawOptions = {
+    "seed": 0,
+    "epoch": 0,
+    "copy": 0,
+    "beta": 0.5,
+    "radius": None,
+    "surface": None,
+    "step2": "tfidf",
+    "step3": "radius",
+    "mode": "negative",
+}
 
 
 @dataclass(frozen=True)
@@ -33,6 +106,8 @@ class SourceFile:
     bytes: int
     rows: int
     xxh3: str
+    column: str | None = None
+    """Which column of a table; None for a text file."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +142,20 @@ class AugmentReport:
 
 
 @dataclass(frozen=True)
+class Replacement:
+    """A word that was replaced. Spans count characters and exclude their end; ranks begin at 1."""
+
+    old: str
+    new: str
+    span: tuple[int, int]
+    new_span: tuple[int, int]
+    p: float
+    """The probability with which it was to be replaced."""
+    rank: int
+    new_rank: int
+
+
+@dataclass(frozen=True)
 class ExplainedWord:
     """One word of a sentence, seen by UNA."""
 
@@ -95,23 +184,53 @@ class TfidfIndex:
     @classmethod
     def build(
         cls,
-        paths: str | PathLike[str] | Sequence[str | PathLike[str]],
+        paths: inputs.Paths,
         *,
-        tokenizer: str = "unicode",
+        column: str | None = None,
         encoding_errors: str = "strict",
         max_line_bytes: int = MAX_LINE_BYTES,
         threads: int = 0,
+        **words: Unpack[WordOptions],
     ) -> TfidfIndex:
-        """Counts the files (plain, ``.gz``, ``.zst``) in one pass, in memory bounded by the vocabulary.
+        """Counts files in one pass, in memory bounded by the vocabulary.
 
-        ``threads`` 0 uses all cores; the result does not depend on it. Raises ``InputError`` or ``OSError``.
+        ``paths`` are files (plain, ``.gz``, ``.zst``), patterns (``shards/*.txt``), or tables (``.csv``, ``.tsv``,
+        ``.jsonl``, ``.parquet``) of which ``column`` is read. Raises ``InputError`` or ``OSError``.
         """
-        return cls(_core.Index.build(_paths(paths), tokenizer, encoding_errors, max_line_bytes, threads))
+        reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
+        return cls(_core.Index.build(inputs.resolve(paths, column), word_options(**words), reading))
 
     @classmethod
-    def open(cls, folder: str | PathLike[str] = "tfidf") -> TfidfIndex:
-        """Opens ``folder/index.safetensors``; a damaged file or one of another format raises ``InputError``."""
-        return cls(_core.Index.open(_existing(folder)))
+    def from_texts(
+        cls,
+        texts: Sequence[str],
+        *,
+        min_df: int = 0,
+        max_terms: int | None = None,
+        **words: Unpack[WordOptions],
+    ) -> TfidfIndex:
+        """Counts texts in memory, each a document whatever it holds; ``min_df`` and ``max_terms`` as in ``open``."""
+        _in_range(min_df=min_df, max_terms=max_terms)
+        return cls(_core.Index.from_texts(_listed(texts), word_options(**words), min_df, max_terms))
+
+    @classmethod
+    def open(
+        cls, folder: str | PathLike[str] = "tfidf", *, min_df: int = 0, max_terms: int | None = None
+    ) -> TfidfIndex:
+        """Opens ``folder/index.safetensors``; a damaged file or one of another format raises ``InputError``.
+
+        ``min_df`` shows only terms in at least so many documents, ``max_terms`` of those only the most frequent by
+        document, ties in byte order. What is stored stays whole: N, idf, scores and lengths are those of the corpus,
+        and a word that is hidden keeps its idf, but has no rank and is never drawn.
+        """
+        _in_range(min_df=min_df, max_terms=max_terms)
+        return cls(_core.Index.open(_existing(folder), min_df, max_terms))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, min_df: int = 0, max_terms: int | None = None) -> TfidfIndex:
+        """The index that ``to_bytes`` gave."""
+        _in_range(min_df=min_df, max_terms=max_terms)
+        return cls(_core.Index.from_bytes(data, min_df, max_terms))
 
     @classmethod
     def merge(cls, shards: Sequence[str | PathLike[str]], folder: str | PathLike[str]) -> TfidfIndex:
@@ -120,8 +239,12 @@ class TfidfIndex:
         return cls(_core.Index.merge_to(folder, [_existing(shard) for shard in shards]))
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Writes ``folder/index.safetensors``, whole or not at all."""
+        """Writes ``folder/index.safetensors``, whole or not at all; a view raises ``InputError``."""
         self._core.save(folder)
+
+    def to_bytes(self) -> bytes:
+        """What ``save`` writes."""
+        return self._core.to_bytes()
 
     def __len__(self) -> int:
         """V, the number of terms."""
@@ -129,8 +252,14 @@ class TfidfIndex:
 
     @property
     def tokenizer(self) -> str:
-        """``unicode`` or ``whitespace``."""
-        return self._core.tokenizer
+        """``unicode``, ``whitespace`` or ``treebank``."""
+        return self._core.tokenizer[0]
+
+    @property
+    def words(self) -> WordOptions:
+        """What a term is here."""
+        name, lowercase, nfkc = self._core.tokenizer
+        return {"tokenizer": name, "lowercase": lowercase, "nfkc": nfkc}
 
     @property
     def info(self) -> IndexInfo:
@@ -147,30 +276,46 @@ class TfidfIndex:
         """min(4000, V/100), at least 1."""
         return self._core.default_radius
 
+    def ranks(self, radius: int | str | None = None) -> int:
+        """A radius as a number of ranks: a percentage is of V, rounded, at least 1."""
+        if radius is None:
+            return self.default_radius
+        share = percentage(radius)
+        return max(1, round(len(self) * share / 100)) if share is not None else int(radius)
+
     @cached_property
-    def terms(self) -> list[str]:
+    def terms(self) -> Sequence[str]:
         """All terms, in byte order."""
         return self._core.terms()
 
     @cached_property
     def df(self) -> npt.NDArray[np.uint64]:
-        """(V,) uint64, read-only: documents that hold each term."""
-        return _numbers(self._core.df(), "<u8")
+        """(V,) uint64, read-only, not a copy: documents that hold each term."""
+        return self._numbers("df")
 
     @cached_property
     def idf(self) -> npt.NDArray[np.float64]:
-        """(V,) float64, read-only: ln(N/df) of each term."""
-        return _numbers(self._core.idf(), "<f8")
+        """(V,) float64, read-only, not a copy: ln(N/df) of each term."""
+        return self._numbers("idf")
 
     @cached_property
     def max_score(self) -> npt.NDArray[np.float64]:
-        """(V,) float64, read-only: the largest score of each term over all documents."""
-        return _numbers(self._core.max_score(), "<f8")
+        """(V,) float64, read-only, not a copy: the largest score of each term over all documents."""
+        return self._numbers("max_score")
 
     @cached_property
     def by_rank(self) -> npt.NDArray[np.uint32]:
-        """(V,) uint32, read-only: terms by maximum score, the largest first, equal scores in byte order."""
-        return _numbers(self._core.by_rank(), "<u4")
+        """(V,) uint32, read-only, not a copy: terms by maximum score, the largest first, equal scores in byte order."""
+        return self._numbers("by_rank")
+
+    def _numbers(self, name: str) -> npt.NDArray[Any]:
+        import numpy as np  # not at the top: cse build-tfidf does without it
+
+        return np.asarray(self._core.numbers(name))
+
+    def tokenize(self, text: str) -> list[tuple[int, int, str]]:
+        """The terms of a text, each with its first character and the one after its last."""
+        return _core.tokenize(text, self.words)
 
     def transform(self, texts: Sequence[str]) -> csr_matrix:
         """The TF-IDF matrix ``(len(texts), V)`` in CSR, float64: ln(1 + c/L) * idf.
@@ -180,105 +325,100 @@ class TfidfIndex:
         import numpy as np
         from scipy.sparse import csr_matrix
 
-        indptr, indices, values = self._core.transform(list(texts))
+        texts = _listed(texts)
+        indptr, indices, values = self._core.transform(texts)
         parts = (np.frombuffer(values, "<f8"), np.frombuffer(indices, "<i8"), np.frombuffer(indptr, "<i8"))
         return csr_matrix(parts, shape=(len(texts), len(self)))
 
     def augment(
-        self,
-        texts: Sequence[str],
-        *,
-        seed: int = 0,
-        epoch: int = 0,
-        rows: Sequence[int] | None = None,
-        copy: int = 0,
-        beta: float = 0.5,
-        radius: int | None = None,
-        surface: str = "keep",
+        self, texts: Sequence[str], *, rows: Sequence[int] | None = None, **drawing: Unpack[DrawOptions]
     ) -> list[str]:
-        """One hard negative for each text (UNA, section 3.2).
-
-        A negative is a function of (text, seed, epoch, row, copy, beta, radius, surface) alone. ``rows`` are
-        the texts' row numbers (default 0, 1, ...); ``beta`` in [0, 1] is about the share of words replaced;
-        ``radius`` in ranks to either side (default ``default_radius``; as published: 4000); ``surface`` is
-        ``keep`` or ``plain`` (lower-cased terms joined by spaces, as published).
-        """
-        return self.augment_report(
-            texts, seed=seed, epoch=epoch, rows=rows, copy=copy, beta=beta, radius=radius, surface=surface
-        )[0]
+        """One hard negative for each text (UNA, section 3.2); ``rows`` are their row numbers (default 0, 1, ...)."""
+        return self.augment_report(texts, rows=rows, **drawing)[0]
 
     def augment_report(
-        self,
-        texts: Sequence[str],
-        *,
-        seed: int = 0,
-        epoch: int = 0,
-        rows: Sequence[int] | None = None,
-        copy: int = 0,
-        beta: float = 0.5,
-        radius: int | None = None,
-        surface: str = "keep",
+        self, texts: Sequence[str], *, rows: Sequence[int] | None = None, **drawing: Unpack[DrawOptions]
     ) -> tuple[list[str], AugmentReport]:
         """Like ``augment``, and what became of the rows."""
-        if isinstance(texts, str):
-            raise InputError("texts: a list of sentences was expected, not one string")
-        numbers = list(range(len(texts))) if rows is None else [int(row) for row in rows]
+        texts = _listed(texts)
+        numbers = range(len(texts)) if rows is None else rows
         if len(numbers) != len(texts):
             raise InputError(f"rows: {len(numbers)} row numbers for {len(texts)} texts")
-        _in_range(seed=seed, epoch=epoch, copy=copy, radius=radius, **({"rows": min(numbers)} if numbers else {}))
-        negatives, report = self._core.augment(list(texts), numbers, seed, epoch, copy, beta, radius, surface)
+        try:
+            negatives, report = self._core.augment(texts, numbers, self.draw_options(**drawing))
+        except OverflowError:
+            raise InputError("rows: a row number must be 0 or more, and no larger than 64 bits hold") from None
         return negatives, AugmentReport(*report)
 
-    def replacements(
-        self,
-        text: str,
-        *,
-        row: int = 0,
-        seed: int = 0,
-        epoch: int = 0,
-        copy: int = 0,
-        beta: float = 0.5,
-        radius: int | None = None,
-        surface: str = "keep",
-    ) -> tuple[str, list[tuple[tuple[int, int], tuple[int, int], float]]]:
-        """The negative of one text, and for each replaced word its characters in the text, those of the new
-        word in the negative, and p."""
-        _in_range(seed=seed, epoch=epoch, copy=copy, radius=radius, row=row)
-        return self._core.replacements(text, row, seed, epoch, copy, beta, radius, surface)
+    def replacements(self, text: str, *, row: int = 0, **drawing: Unpack[DrawOptions]) -> tuple[str, list[Replacement]]:
+        """The negative of one text, and what was replaced in it."""
+        _in_range(row=row)
+        output, replaced = self._core.replacements(text, row, self.draw_options(**drawing))
+        return output, [Replacement(*parts) for parts in replaced]
 
-    def explain(
-        self,
-        text: str,
-        *,
-        seed: int = 0,
-        samples: int = 5,
-        beta: float = 0.5,
-        radius: int | None = None,
-    ) -> list[ExplainedWord]:
-        """How UNA sees each word of a sentence, and what could take its place."""
-        _in_range(seed=seed, samples=samples, radius=radius)
-        return [ExplainedWord(*word) for word in self._core.explain(text, seed, samples, beta, radius)]
+    def explain(self, text: str, *, samples: int = 5, **drawing: Unpack[DrawOptions]) -> list[ExplainedWord]:
+        """How UNA sees each word of a sentence, and ``samples`` terms that could take its place."""
+        _in_range(samples=samples)
+        return [ExplainedWord(*word) for word in self._core.explain(text, samples, self.draw_options(**drawing))]
+
+    def draw_options(self, **drawing: Unpack[DrawOptions]) -> DrawOptions:
+        """All options of drawing, the radius in ranks; ``InputError`` for what cannot be."""
+        options = _complete(_DRAW, drawing)
+        radius = options["radius"]
+        if radius is not None:
+            options["radius"] = radius = self.ranks(radius)
+        _in_range(seed=options["seed"], epoch=options["epoch"], copy=options["copy"], radius=radius)
+        return options
+
+
+def word_options(**words: Unpack[WordOptions]) -> WordOptions:
+    """All options of words."""
+    return _complete(_WORDS, words)
+
+
+def reading_options(**reading: Unpack[ReadOptions]) -> ReadOptions:
+    """All options of reading."""
+    return _complete(_READ, reading)
+
+
+def _complete(defaults: Options, given: Options) -> Options:
+    unknown = set(given) - set(defaults)
+    if unknown:
+        raise TypeError(f"unknown option {sorted(unknown)[0]!r}; there are: {', '.join(defaults)}")
+    return cast(Options, {**defaults, **given})
+
+
+def percentage(radius: int | str) -> float | None:
+    """The percentage that a radius names, or None if it is a number of ranks; ``InputError`` if it is neither."""
+    text = str(radius).strip()
+    try:
+        if not text.endswith("%"):
+            int(text)
+            return None
+        share = float(text[:-1])
+    except ValueError:
+        raise InputError(f"--radius: {radius!r} is neither a number of ranks nor a percentage like 5%") from None
+    if not 0 < share <= 100:
+        raise InputError(f"--radius: {radius} was given, and a percentage must be above 0 and at most 100")
+    return share
 
 
 def build_index(
-    paths: Sequence[str],
+    files: Sequence[str | inputs.Column],
     folder: str | PathLike[str],
     *,
-    tokenizer: str = "unicode",
     matrix: bool = True,
-    encoding_errors: str = "strict",
-    max_line_bytes: int = MAX_LINE_BYTES,
-    threads: int = 0,
+    words: WordOptions | None = None,
+    reading: ReadOptions | None = None,
     progress: _core.Progress | None = None,
 ) -> tuple[IndexInfo, list[SourceFile]]:
-    """Counts the files and writes ``folder/index.safetensors`` and, if wanted, ``folder/matrix.npz``.
+    """Counts what ``inputs.resolve`` gave into ``folder/index.safetensors`` and, if wanted, ``folder/matrix.npz``.
 
     The matrix is documents x terms in CSR, float64, row i being row i of the corpus. Nothing is held in Python.
     """
-    counts, files = _core.build_to(
-        list(paths), folder, tokenizer, matrix, encoding_errors, max_line_bytes, threads, progress
-    )
-    return IndexInfo(*counts), [SourceFile(*file) for file in files]
+    words, reading = word_options(**(words or {})), reading_options(**(reading or {}))
+    counts, read = _core.build_to(list(files), folder, words, matrix, reading, progress)
+    return IndexInfo(*counts), [SourceFile(*file) for file in read]
 
 
 def _in_range(**numbers: int | None) -> None:
@@ -287,21 +427,15 @@ def _in_range(**numbers: int | None) -> None:
             raise InputError(f"{name}: {number} was given, and it must be 0 or more, and no larger than 64 bits hold")
 
 
+def _listed(texts: Sequence[str]) -> list[str]:
+    if isinstance(texts, str):
+        raise InputError("texts: a list of sentences was expected, not one string")
+    return list(texts)
+
+
 def _existing(folder: str | PathLike[str]) -> str:
     if not (Path(folder) / "index.safetensors").exists():
         raise InputError(
             f"{fspath(folder)}: no TF-IDF index there; make one with 'cse build-tfidf CORPUS -o {fspath(folder)}'"
         )
     return fspath(folder)
-
-
-def _numbers(raw: bytes, dtype: str) -> npt.NDArray[Any]:
-    import numpy as np  # not at the top: cse build-tfidf does without it
-
-    return np.frombuffer(raw, dtype=dtype)
-
-
-def _paths(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list[str]:
-    if isinstance(paths, (str, PathLike)):
-        return [fspath(paths)]
-    return [fspath(path) for path in paths]

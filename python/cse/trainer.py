@@ -30,7 +30,7 @@ from .losses import contrastive_loss, similarity_summary
 from .model import SentenceEncoder, load_encoder, save_encoder, tokenize
 from .report import Reporter, dumps
 from .sources import find_model
-from .tfidf import TfidfIndex
+from .tfidf import Replacement, TfidfIndex
 from .views import Batch, Batches
 
 __all__ = ["RunResult", "train"]
@@ -66,9 +66,15 @@ def train(config: TrainConfig, reporter: Reporter | None = None) -> RunResult:
     if config.threads:
         torch.set_num_threads(config.threads)
     device = pick_device(config.device)
-    index = TfidfIndex.open(config.tfidf) if config.una or not config.corpus else None
+    index = None
+    if config.una or not config.corpus:
+        index = TfidfIndex.open(config.tfidf, min_df=config.min_df, max_terms=config.max_terms)
     corpus = open_corpus(
-        config.corpus, index, encoding_errors=config.encoding_errors, max_line_bytes=config.max_line_bytes
+        config.corpus,
+        index,
+        column=config.column,
+        encoding_errors=config.encoding_errors,
+        max_line_bytes=config.max_line_bytes,
     )
     if not config.una:
         index = None
@@ -77,8 +83,8 @@ def train(config: TrainConfig, reporter: Reporter | None = None) -> RunResult:
     folder = _choose_folder(config)
     source = find_model(config.model)
     config = configuration.resolve(config, source.family, source.pooler)
-    if index is not None and config.radius is None:
-        config = replace(config, radius=index.default_radius)
+    if index is not None:
+        config = replace(config, radius=index.ranks(config.radius))
     configuration.validate(config)
     if (config.max_length or 0) > source.max_length:
         raise InputError(
@@ -105,10 +111,7 @@ def train(config: TrainConfig, reporter: Reporter | None = None) -> RunResult:
         negatives = index.augment(
             held_out,
             rows=split.held_out.tolist(),
-            seed=config.seed,
-            beta=config.beta,
-            radius=config.radius,
-            surface=config.surface,
+            **config.drawing(),
         )
     selector = Selector(model, pairs, held_out, negatives)
 
@@ -327,7 +330,8 @@ def _opening(
         "corpus": f"{len(corpus):,} rows: {len(batches.rows):,} to train on"
         + (f", {held_out:,} held out (they stay in the index)" if held_out else "")
         + (f", {blank:,} blank" if blank else "")
-        + (f", {corpus.repaired:,} with repaired bytes" if corpus.repaired else ""),
+        + (f", {corpus.repaired:,} with repaired bytes" if corpus.repaired else "")
+        + (f", {corpus.joined_lines:,} with line breaks joined" if corpus.joined_lines else ""),
         "una": f"every {config.una_every} steps as {config.una_as}, beta {config.beta:g}, radius {config.radius} "
         f"of {len(index):,} terms"
         if index is not None and config.una_every
@@ -345,20 +349,13 @@ def _describe_loss(config: TrainConfig) -> str:
     return ", ".join([*parts, f"negatives {config.negatives}"])
 
 
-def _examples(index: TfidfIndex, corpus: Corpus, batches: Batches) -> list[tuple[str, str, Any]]:
+def _examples(index: TfidfIndex, corpus: Corpus, batches: Batches) -> list[tuple[str, str, list[Replacement]]]:
     """The first batch's first three sentences, their negatives, and which words were replaced."""
     config, rows = batches.config, batches[0].rows[:3]
     shown = []
     for row, text in zip(rows.tolist(), corpus.take(rows), strict=True):
-        negative, spans = index.replacements(
-            text,
-            row=row,
-            seed=config.seed,
-            beta=config.beta,
-            radius=config.radius,
-            surface=config.surface,
-        )
-        shown.append((text, negative, spans))
+        negative, replaced = index.replacements(text, row=row, **config.drawing())
+        shown.append((text, negative, replaced))
     return shown
 
 

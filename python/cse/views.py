@@ -81,11 +81,7 @@ class Batches:
             negatives, report = self.index.augment_report(
                 texts,
                 rows=rows.tolist(),
-                seed=config.seed,
-                epoch=epoch,
-                beta=config.beta,
-                radius=config.radius,
-                surface=config.surface,
+                **config.drawing(epoch),
             )
             texts = texts + negatives
             views = (0, 0, 1, 1) if config.una_as == "rows" else (0, 0, 1)

@@ -5,96 +5,11 @@
 
 use crate::corpus::is_blank;
 use crate::draw::{Aim, keyed, uniform};
-use crate::error::{Error, Result};
 use crate::index::Index;
+use crate::options::{Mode, Options, Report, Step2, Step3, Surface};
 use crate::surface::{push_cased, stands_alone};
-use crate::table::{Key, PAD, TermTable};
-use crate::tokenize::{Scratch, lower_cased};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Surface {
-    /// Only replaced words change; spacing, punctuation and case stay.
-    Keep,
-    /// Lower-cased terms joined by spaces, as published.
-    Plain,
-}
-
-impl Surface {
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "keep" => Ok(Surface::Keep),
-            "plain" => Ok(Surface::Plain),
-            _ => Err(Error::invalid(
-                "--surface",
-                format!("{name:?} is unknown; choose keep or plain"),
-            )),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    pub seed: u64,
-    pub epoch: u64,
-    /// Which of a row's several negatives this is.
-    pub copy: u64,
-    /// About the share of words replaced.
-    pub beta: f64,
-    /// In ranks, to either side.
-    pub radius: usize,
-    pub surface: Surface,
-}
-
-impl Options {
-    pub fn new(index: &Index, beta: f64, radius: Option<usize>, surface: &str) -> Result<Self> {
-        if !(0.0..=1.0).contains(&beta) {
-            return Err(Error::invalid(
-                "--beta",
-                format!("{beta} is not between 0 and 1"),
-            ));
-        }
-        if radius == Some(0) {
-            return Err(Error::invalid(
-                "--radius",
-                "0 leaves no word to draw from; it must be at least 1",
-            ));
-        }
-        Ok(Options {
-            seed: 0,
-            epoch: 0,
-            copy: 0,
-            beta,
-            radius: radius.unwrap_or_else(|| index.default_radius()),
-            surface: Surface::from_name(surface)?,
-        })
-    }
-}
-
-/// What happened to some rows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    pub rows: u64,
-    pub blank: u64,
-    /// Rows that came back as they were: blank, without a word to replace, or with no other word to take.
-    pub unchanged: u64,
-    pub words: u64,
-    pub unseen: u64,
-    pub replaced: u64,
-    /// Rows with bytes that were not UTF-8, or text that was not Unicode, and were repaired.
-    pub repaired: u64,
-}
-
-impl Report {
-    pub fn add(&mut self, other: &Report) {
-        self.rows += other.rows;
-        self.blank += other.blank;
-        self.unchanged += other.unchanged;
-        self.words += other.words;
-        self.unseen += other.unseen;
-        self.replaced += other.replaced;
-        self.repaired += other.repaired;
-    }
-}
+use crate::table::{Key, PAD, Term, TermTable};
+use crate::tokenize::Scratch;
 
 /// One word of a sentence, seen by UNA.
 #[derive(Clone, Copy, Debug)]
@@ -134,6 +49,17 @@ struct Token {
     long: usize,
 }
 
+impl Token {
+    fn term<'a>(&self, long: &'a [u8], short: &'a mut [u8; 2 * PAD]) -> Term<'a> {
+        if self.key.is_long() {
+            Term::new(long, self.long, self.long + self.key.len())
+        } else {
+            short[..PAD].copy_from_slice(&self.key.head());
+            Term::new(short, 0, self.key.len())
+        }
+    }
+}
+
 /// A word that is to be replaced, and where the search for its replacement stands.
 #[derive(Clone, Copy, Debug)]
 struct Chosen {
@@ -147,8 +73,9 @@ pub struct Augmenter<'a> {
     options: Options,
     scratch: Scratch,
     tokens: Vec<Token>,
-    /// Terms longer than a key, padded.
+    /// Terms longer than a key, padded; and room for one that is not.
     long: Vec<u8>,
+    short: [u8; 2 * PAD],
     /// What stands at each token's first place in the table, and whether that is the token.
     slots: Vec<(u64, bool)>,
     keys: Vec<u32>,
@@ -157,8 +84,8 @@ pub struct Augmenter<'a> {
     /// Of the last row.
     pub words: Vec<Word>,
     pub replacements: Vec<Replacement>,
-    /// All words weigh the same: one of them, drawn at random, is replaced whatever its p.
-    pub all_equal: bool,
+    /// No word stands out: one of them, drawn at random, is replaced whatever its p.
+    pub force_one: bool,
     pub report: Report,
 }
 
@@ -170,13 +97,14 @@ impl<'a> Augmenter<'a> {
             scratch: Scratch::default(),
             tokens: Vec::new(),
             long: Vec::new(),
+            short: [0; 2 * PAD],
             slots: Vec::new(),
             keys: Vec::new(),
             unseen: TermTable::with_capacity(0),
             chosen: Vec::new(),
             words: Vec::new(),
             replacements: Vec::new(),
-            all_equal: false,
+            force_one: false,
             report: Report::default(),
         }
     }
@@ -187,7 +115,12 @@ impl<'a> Augmenter<'a> {
     /// add up, done pass by pass they overlap.
     pub fn augment(&mut self, text: &str, row: u64, out: &mut Vec<u8>) {
         self.weigh(text);
-        self.choose(row);
+        self.rewrite(text, row, self.options.copy, out);
+    }
+
+    /// The same for the text that was weighed last, which may be rewritten more than once.
+    pub fn rewrite(&mut self, text: &str, row: u64, copy: u64, out: &mut Vec<u8>) {
+        self.choose(row, copy);
         for chosen in &mut self.chosen {
             self.index.refine(&mut chosen.aim);
         }
@@ -210,16 +143,10 @@ impl<'a> Augmenter<'a> {
     }
 
     /// Draws which words are replaced, and the number that decides by which.
-    fn choose(&mut self, row: u64) {
-        let Options {
-            seed,
-            epoch,
-            copy,
-            radius,
-            ..
-        } = self.options;
+    fn choose(&mut self, row: u64, copy: u64) {
+        let Options { seed, epoch, .. } = self.options;
         let mut rng = keyed(seed, epoch, row, copy);
-        let forced = if self.all_equal {
+        let forced = if self.force_one {
             let choices = self.words.iter().filter(|word| word.replaceable).count();
             Some((uniform(&mut rng) * choices as f64) as usize)
         } else {
@@ -234,7 +161,7 @@ impl<'a> Augmenter<'a> {
         for (nth, (w, word)) in replaceable.enumerate() {
             if uniform(&mut rng) < word.p || forced == Some(nth) {
                 let u = uniform(&mut rng);
-                let aim = self.index.aim(word.rank, word.seen, radius, u);
+                let aim = aim(self.index, &self.options, word, u);
                 self.chosen.extend(aim.map(|aim| Chosen { word: w, aim }));
             }
         }
@@ -260,7 +187,7 @@ impl<'a> Augmenter<'a> {
         }
         let begin = out.len();
         let mut replacements = self.replacements.iter_mut().peekable();
-        for (w, word) in self.words.iter().enumerate() {
+        for (w, token) in self.tokens.iter().enumerate() {
             if w > 0 {
                 out.push(b' ');
             }
@@ -268,10 +195,8 @@ impl<'a> Augmenter<'a> {
             if let Some(new) = replacements.next_if(|new| new.word == w) {
                 out.extend_from_slice(self.index.bytes_at(new.new_rank));
                 (new.start, new.end) = (start, out.len() - begin);
-            } else if word.seen {
-                out.extend_from_slice(self.index.term(word.key as usize).as_bytes());
             } else {
-                out.extend_from_slice(text[word.start..word.end].to_lowercase().as_bytes());
+                out.extend_from_slice(token.term(&self.long, &mut self.short).bytes());
             }
         }
     }
@@ -310,7 +235,7 @@ impl<'a> Augmenter<'a> {
                 word.rank = index.rank_of_score(word.score);
             }
         }
-        self.all_equal = set_probabilities(words, options.beta);
+        self.force_one = set_probabilities(words, options);
     }
 
     /// Fills `words` and `keys`: three passes, so that the waits for the table overlap.
@@ -320,6 +245,7 @@ impl<'a> Augmenter<'a> {
             scratch,
             tokens,
             long,
+            short,
             slots,
             words,
             unseen,
@@ -357,7 +283,6 @@ impl<'a> Augmenter<'a> {
         if !unseen.is_empty() {
             *unseen = TermTable::with_capacity(0);
         }
-        let unseen_idf = index.unseen_idf();
         let keep = options.surface == Surface::Keep;
         for (token, &(slot, found)) in tokens.iter().zip(slots.iter()) {
             let Token {
@@ -379,9 +304,10 @@ impl<'a> Augmenter<'a> {
             let (key, rank, idf) = match known {
                 Some(known) => (known.term, known.rank as usize, known.idf),
                 None => {
-                    let number =
-                        unseen.intern(&lower_cased(&text[start..end], &mut scratch.slow), || ());
-                    ((index.len() + number) as u32, 0, unseen_idf)
+                    let term = token.term(long, short);
+                    let number = unseen.intern(&term, || ());
+                    let idf = index.idf_outside(&term);
+                    ((index.len() + number) as u32, 0, idf)
                 }
             };
             keys.push(key);
@@ -401,18 +327,27 @@ impl<'a> Augmenter<'a> {
 
     /// A fresh draw for word `w` of the last row, for showing what could take its place.
     pub fn sample(&self, w: usize, u: f64) -> Option<&'a str> {
-        let word = &self.words[w];
-        let new = self
-            .index
-            .draw(word.rank, word.seen, self.options.radius, u)?;
+        let mut aim = aim(self.index, &self.options, &self.words[w], u)?;
+        self.index.refine(&mut aim);
+        let new = self.index.hit(&aim);
         Some(self.index.term(self.index.by_rank[new] as usize))
     }
 }
 
-/// p_i = beta * n * (s_i - min s) / sum_j (s_j - min s), cut at 1, over the n replaceable words. If none reaches 1,
-/// every word that holds the largest is set to 1 (the released code: the first of them), so that a sentence changes.
-/// Equal scores give p_i = beta, and true: one word is to be forced.
-fn set_probabilities(words: &mut [Word], beta: f64) -> bool {
+/// Where to look for a word's replacement.
+fn aim(index: &Index, options: &Options, word: &Word, u: f64) -> Option<Aim> {
+    match options.step3 {
+        Step3::Radius => index.aim(word.rank, word.seen, options.radius, u),
+        Step3::Random => index.aim_anywhere(word.rank, word.seen, u),
+    }
+}
+
+/// p_i = beta * n * w_i / sum_j w_j, cut at 1, over the n replaceable words, where w is s - min s, or for positives
+/// max s - s. If none reaches 1, every word that holds the largest is set to 1 (the released code: the first of them),
+/// so that a sentence changes. Equal scores give p_i = beta, and true: one word is to be forced; so does step 2 at
+/// random, but for the ablation of both steps, which forces nothing and leaves sentences of under three words alone.
+fn set_probabilities(words: &mut [Word], options: &Options) -> bool {
+    let beta = options.beta;
     let free = || words.iter().filter(|word| word.replaceable);
     let n = free().count();
     if n == 0 {
@@ -421,20 +356,33 @@ fn set_probabilities(words: &mut [Word], beta: f64) -> bool {
     let (low, high) = free().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), word| {
         (low.min(word.score), high.max(word.score))
     });
-    let sum: f64 = free().map(|word| word.score - low).sum();
-    let all_equal = high == low;
-    let scale = beta * n as f64 / sum;
-    let force = !all_equal && scale * (high - low) < 1.0;
-    for word in words.iter_mut().filter(|word| word.replaceable) {
-        word.p = if all_equal {
+    if high == low || options.step2 == Step2::Random {
+        let ablation = options.step2 == Step2::Random && options.step3 == Step3::Random;
+        let p = if ablation && words.len() < 3 {
+            0.0
+        } else {
             beta
-        } else if force && word.score == high {
+        };
+        for word in words.iter_mut().filter(|word| word.replaceable) {
+            word.p = p;
+        }
+        return !ablation;
+    }
+    let (weigh, heaviest): (fn(f64, f64, f64) -> f64, f64) = match options.mode {
+        Mode::Negative => (|s, low, _| s - low, high),
+        Mode::Positive => (|s, _, high| high - s, low),
+    };
+    let sum: f64 = free().map(|word| weigh(word.score, low, high)).sum();
+    let scale = beta * n as f64 / sum;
+    let force = scale * (high - low) < 1.0;
+    for word in words.iter_mut().filter(|word| word.replaceable) {
+        word.p = if force && word.score == heaviest {
             1.0
         } else {
-            (scale * (word.score - low)).min(1.0)
+            (scale * weigh(word.score, low, high)).min(1.0)
         };
     }
-    all_equal
+    false
 }
 
 /// How often a key stands in a row: by looking at all of them where they are few, else in sorted order.

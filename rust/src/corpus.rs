@@ -67,6 +67,29 @@ pub struct FileRecord {
     pub rows: u64,
     /// XXH3, 128 bits, of the bytes as stored (`xxhsum -H2` prints the same).
     pub xxh3: String,
+    /// Which column of a table; none for a text file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<String>,
+}
+
+/// Something to read rows from.
+pub struct Input {
+    pub path: PathBuf,
+    /// A column of a table (csv, parquet, ...), which somebody else decodes.
+    pub column: Option<(String, Box<dyn Column>)>,
+}
+
+impl From<PathBuf> for Input {
+    fn from(path: PathBuf) -> Self {
+        Input { path, column: None }
+    }
+}
+
+/// A column of a table, as text with one row per line.
+pub trait Column: Send {
+    /// The next block of text, and how many of the file's stored bytes that took (for the progress bar); none at the
+    /// end. Every row ends with `\n` and holds no other.
+    fn next_block(&mut self) -> io::Result<Option<(Vec<u8>, u64)>>;
 }
 
 /// Whole rows of one file.
@@ -174,11 +197,9 @@ pub fn settle<T>(results: Vec<Result<T, Fault>>) -> Result<Vec<T>> {
     first.map_or(Ok(done), |fault| Err(fault.error))
 }
 
-#[derive(Default)]
 struct State {
-    paths: Vec<PathBuf>,
+    inputs: std::vec::IntoIter<Input>,
     current: Option<Open>,
-    opened: usize,
     seq: u64,
     rows: u64,
     records: Vec<FileRecord>,
@@ -187,6 +208,7 @@ struct State {
 struct Open {
     source: Source,
     path: PathBuf,
+    column: Option<String>,
     /// The beginning of a row whose end has not been read yet.
     carry: Vec<u8>,
     at_start: bool,
@@ -196,9 +218,10 @@ struct Open {
 
 impl<'a> Reader<'a> {
     /// Fails at once, before any work, if a path does not exist or is a directory.
-    pub fn open(paths: &[PathBuf], options: ReadOptions, progress: &'a Progress) -> Result<Self> {
+    pub fn open(inputs: Vec<Input>, options: ReadOptions, progress: &'a Progress) -> Result<Self> {
         let mut total = 0;
-        for path in paths.iter().filter(|path| !is_stdin(path)) {
+        let paths = inputs.iter().map(|input| &input.path);
+        for path in paths.filter(|path| !is_stdin(path)) {
             let meta = std::fs::metadata(path).map_err(|e| Error::io(path, e))?;
             if meta.is_dir() {
                 return Err(Error::IsDirectory { path: path.clone() });
@@ -207,8 +230,11 @@ impl<'a> Reader<'a> {
         }
         progress.total.store(total, Ordering::Relaxed);
         let state = State {
-            paths: paths.to_vec(),
-            ..State::default()
+            inputs: inputs.into_iter(),
+            current: None,
+            seq: 0,
+            rows: 0,
+            records: Vec::new(),
         };
         Ok(Reader {
             state: Mutex::new(state),
@@ -251,11 +277,10 @@ impl<'a> Reader<'a> {
         }
         loop {
             if state.current.is_none() {
-                let Some(path) = state.paths.get(state.opened).cloned() else {
+                let Some(input) = state.inputs.next() else {
                     return Ok(false);
                 };
-                state.opened += 1;
-                state.current = Some(Open::new(path)?);
+                state.current = Some(Open::new(input)?);
             }
             let open = state.current.as_mut().expect("opened above");
             let first_line = open.rows + 1;
@@ -290,11 +315,16 @@ impl<'a> Reader<'a> {
 }
 
 impl Open {
-    fn new(path: PathBuf) -> Result<Self> {
-        let source = Source::open(&path)?;
+    fn new(input: Input) -> Result<Self> {
+        let path = input.path;
+        let (column, source) = match input.column {
+            None => (None, Source::open(&path)?),
+            Some((name, column)) => (Some(name), Source::Column(Blocks::new(column))),
+        };
         Ok(Open {
             source,
             path,
+            column,
             carry: Vec::new(),
             at_start: true,
             rows: 0,
@@ -317,10 +347,9 @@ impl Open {
             let got = read_full(&mut self.source, &mut out[old..])
                 .map_err(|e| Error::io(&self.path, e))?;
             out.truncate(old + got);
-            progress.done.fetch_add(
-                std::mem::take(&mut self.source.raw().fresh),
-                Ordering::Relaxed,
-            );
+            progress
+                .done
+                .fetch_add(self.source.take_fresh(), Ordering::Relaxed);
             if std::mem::take(&mut self.at_start) && out.starts_with(b"\xef\xbb\xbf") {
                 out.drain(..3);
                 self.offset += 3;
@@ -347,18 +376,20 @@ impl Open {
         }
     }
 
-    fn close(mut self) -> Result<FileRecord> {
-        // A decoder may stop before the end of the file (padding): the rest belongs to the hash all the same.
-        self.source.drain().map_err(|e| Error::io(&self.path, e))?;
-        let raw = self.source.raw();
-        if raw.bytes == 0 {
+    fn close(self) -> Result<FileRecord> {
+        let (bytes, hash) = match self.source.into_hash(&self.path) {
+            Ok(found) => found,
+            Err(e) => return Err(Error::io(&self.path, e)),
+        };
+        if bytes == 0 {
             return Err(Error::EmptyFile { path: self.path });
         }
         Ok(FileRecord {
             path: self.path.to_string_lossy().into_owned(),
-            bytes: raw.bytes,
+            bytes,
             rows: self.rows,
-            xxh3: format!("{:032x}", raw.hasher.digest128()),
+            xxh3: format!("{hash:032x}"),
+            column: self.column,
         })
     }
 }
@@ -392,6 +423,17 @@ struct Hashed {
     fresh: u64,
 }
 
+impl Hashed {
+    fn new(inner: Box<dyn Read + Send>) -> Self {
+        Hashed {
+            inner,
+            hasher: Box::new(Xxh3::new()),
+            bytes: 0,
+            fresh: 0,
+        }
+    }
+}
+
 impl Read for Hashed {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let n = self.inner.read(buf)?;
@@ -402,8 +444,44 @@ impl Read for Hashed {
     }
 }
 
+/// A column's blocks, read on end.
+struct Blocks {
+    column: Box<dyn Column>,
+    block: Vec<u8>,
+    at: usize,
+    fresh: u64,
+}
+
+impl Blocks {
+    fn new(column: Box<dyn Column>) -> Self {
+        Blocks {
+            column,
+            block: Vec::new(),
+            at: 0,
+            fresh: 0,
+        }
+    }
+}
+
+impl Read for Blocks {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        while self.at == self.block.len() {
+            let Some((block, stored)) = self.column.next_block()? else {
+                return Ok(0);
+            };
+            (self.block, self.at) = (block, 0);
+            self.fresh += stored;
+        }
+        let n = buf.len().min(self.block.len() - self.at);
+        buf[..n].copy_from_slice(&self.block[self.at..self.at + n]);
+        self.at += n;
+        Ok(n)
+    }
+}
+
 enum Source {
     Plain(Hashed),
+    Column(Blocks),
     Gz(Box<flate2::bufread::MultiGzDecoder<BufReader<Hashed>>>),
     Zst(zstd::Decoder<'static, BufReader<Hashed>>),
 }
@@ -415,12 +493,7 @@ impl Source {
         } else {
             Box::new(File::open(path).map_err(|e| Error::io(path, e))?)
         };
-        let raw = Hashed {
-            inner,
-            hasher: Box::new(Xxh3::new()),
-            bytes: 0,
-            fresh: 0,
-        };
+        let raw = Hashed::new(inner);
         let buffered = |raw| BufReader::with_capacity(1 << 16, raw);
         Ok(match path.extension().and_then(|e| e.to_str()) {
             Some("gz") => Source::Gz(Box::new(flate2::bufread::MultiGzDecoder::new(buffered(
@@ -433,16 +506,27 @@ impl Source {
         })
     }
 
-    fn raw(&mut self) -> &mut Hashed {
-        match self {
-            Source::Plain(raw) => raw,
-            Source::Gz(decoder) => decoder.get_mut().get_mut(),
-            Source::Zst(decoder) => decoder.get_mut().get_mut(),
-        }
+    /// Stored bytes read since the last call.
+    fn take_fresh(&mut self) -> u64 {
+        std::mem::take(match self {
+            Source::Plain(raw) => &mut raw.fresh,
+            Source::Gz(decoder) => &mut decoder.get_mut().get_mut().fresh,
+            Source::Zst(decoder) => &mut decoder.get_mut().get_mut().fresh,
+            Source::Column(blocks) => &mut blocks.fresh,
+        })
     }
 
-    fn drain(&mut self) -> io::Result<u64> {
-        io::copy(self.raw(), &mut io::sink())
+    /// Number and hash of the bytes as stored, once the text has been read. A decoder may stop before the end of the
+    /// file (padding), and a column is decoded elsewhere: what was not seen yet is read now.
+    fn into_hash(self, path: &Path) -> io::Result<(u64, u128)> {
+        let mut raw = match self {
+            Source::Plain(raw) => raw,
+            Source::Gz(decoder) => decoder.into_inner().into_inner(),
+            Source::Zst(decoder) => decoder.finish().into_inner(),
+            Source::Column(_) => Hashed::new(Box::new(File::open(path)?)),
+        };
+        io::copy(&mut raw, &mut io::sink())?;
+        Ok((raw.bytes, raw.hasher.digest128()))
     }
 }
 
@@ -450,6 +534,7 @@ impl Read for Source {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
             Source::Plain(source) => source.read(buf),
+            Source::Column(source) => source.read(buf),
             Source::Gz(source) => source.read(buf),
             Source::Zst(source) => source.read(buf),
         }

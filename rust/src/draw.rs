@@ -42,6 +42,15 @@ pub(crate) struct Aim {
 }
 
 impl Aim {
+    fn at(place: usize) -> Self {
+        Aim {
+            from: place,
+            to: place + 1,
+            target: f64::INFINITY,
+            guess: place,
+        }
+    }
+
     /// The nearest place of `from..to`; `from` for what is no number (an empty side, reached by rounding).
     fn clamp(&self, place: f64) -> usize {
         place.max(self.from as f64).min((self.to - 1) as f64) as usize
@@ -83,12 +92,7 @@ impl Index {
             } else {
                 (after + k - left_count).min(high - 1)
             };
-            return Some(Aim {
-                from: place,
-                to: place + 1,
-                target: f64::INFINITY,
-                guess: place,
-            });
+            return Some(Aim::at(place));
         }
         let at = u * mass;
         let (from, to, base, side, at) = if (at < left || right_count == 0) && left_count > 0 {
@@ -104,6 +108,13 @@ impl Index {
         };
         aim.guess = aim.clamp(from as f64 + at / side * (to - from) as f64);
         Some(aim)
+    }
+
+    /// Any rank but the word's own, evenly; told as a search that has ended.
+    pub(crate) fn aim_anywhere(&self, rank: usize, seen: bool, u: f64) -> Option<Aim> {
+        let others = self.len() - usize::from(seen);
+        let k = ((u * others as f64) as usize).min(others.checked_sub(1)?);
+        Some(Aim::at(k + usize::from(seen && k >= rank)))
     }
 
     /// The second third: one step by the slope at the guess.

@@ -58,12 +58,19 @@ pub enum Error {
         supported: u32,
     },
 
-    #[error("{}: its tokenizer is {found}, and that of the index before it is {wanted}; merge indexes of one tokenizer", path.display())]
+    #[error(
+        "{name}: its tokenizer is {found}, and that of the index before it is {wanted}; merge indexes of one tokenizer"
+    )]
     TokenizersDiffer {
-        path: PathBuf,
-        found: &'static str,
-        wanted: &'static str,
+        name: String,
+        found: String,
+        wanted: String,
     },
+
+    #[error(
+        "an index opened with min_df or max_terms is a view of what is stored; open it whole to save it"
+    )]
+    IsView,
 
     #[error("{name}: {why}")]
     Invalid { name: &'static str, why: String },

@@ -1,7 +1,5 @@
 //! The statistics, opened: idf, maximum scores, ranks, prefix sums and the look-up table.
 
-use std::path::Path;
-
 use rayon::prelude::*;
 
 use crate::corpus::FileRecord;
@@ -10,6 +8,41 @@ use crate::matrix::{idf, tf};
 use crate::stats::Stats;
 use crate::table::{PAD, Term, TermTable};
 use crate::tokenize::Tokenizer;
+
+/// A part of the vocabulary, chosen when an index is opened; what is stored stays whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// Only terms in at least so many documents.
+    pub min_df: u64,
+    /// Of those only the most frequent by df, equal ones in byte order.
+    pub max_terms: Option<usize>,
+}
+
+impl View {
+    pub fn is_whole(&self) -> bool {
+        self.min_df <= 1 && self.max_terms.is_none()
+    }
+
+    /// The numbers of the terms that stay, ascending.
+    fn kept(&self, stats: &Stats) -> Result<Vec<u32>> {
+        let mut kept: Vec<u32> = (0..stats.df.len() as u32)
+            .filter(|&t| stats.df[t as usize] >= self.min_df)
+            .collect();
+        if let Some(most) = self.max_terms.filter(|&most| most < kept.len()) {
+            kept.sort_by_key(|&t| (std::cmp::Reverse(stats.df[t as usize]), t));
+            kept.truncate(most);
+            kept.sort_unstable();
+        }
+        if kept.is_empty() {
+            let why = format!(
+                "no term is left of {}; lower --min-df or raise --max-terms",
+                stats.df.len()
+            );
+            return Err(Error::invalid("--min-df, --max-terms", why));
+        }
+        Ok(kept)
+    }
+}
 
 /// A corpus' statistics with everything UNA asks of them.
 ///
@@ -31,6 +64,9 @@ pub struct Index {
     /// rank -> text, side by side for neighbours in rank.
     surfaces: Vec<Surface>,
     pub(crate) table: TermTable<Known>,
+    /// idf of the terms that the view leaves out.
+    outside: TermTable<f64>,
+    view: View,
 }
 
 /// A term's text by rank: up to fifteen bytes inline, so that writing it out costs one load, not three.
@@ -86,6 +122,8 @@ impl Index {
             prefix,
             surfaces: Vec::new(),
             table: TermTable::with_capacity(0),
+            outside: TermTable::with_capacity(0),
+            view: View::default(),
         };
         index.surfaces = index
             .by_rank
@@ -94,6 +132,40 @@ impl Index {
             .collect();
         index.table = index.look_up_table();
         index
+    }
+
+    /// The index that sees only a part of the vocabulary. N, and the length of a document, stay what they were.
+    pub fn with_view(
+        tokenizer: Tokenizer,
+        files: Vec<FileRecord>,
+        stats: Stats,
+        view: View,
+    ) -> Result<Self> {
+        if view.is_whole() {
+            return Ok(Index::new(tokenizer, files, stats));
+        }
+        let kept = view.kept(&stats)?;
+        let mut outside = TermTable::with_capacity(stats.df.len() - kept.len());
+        let mut next = kept.iter().peekable();
+        for t in 0..stats.df.len() {
+            if next.next_if(|&&kept| kept as usize == t).is_none() {
+                let mut padded = stats.terms.get(t).to_vec();
+                padded.extend_from_slice(&[0; PAD]);
+                let term = Term::new(&padded, 0, padded.len() - PAD);
+                outside.intern(&term, || idf(stats.counts.documents, stats.df[t]));
+            }
+        }
+        let index = Index::new(tokenizer, files, stats.only(&kept));
+        Ok(Index {
+            outside,
+            view,
+            ..index
+        })
+    }
+
+    /// Whether all terms of the statistics can be seen.
+    pub fn is_whole(&self) -> bool {
+        self.view.is_whole()
     }
 
     fn surface(&self, t: u32) -> Surface {
@@ -138,23 +210,6 @@ impl Index {
         table
     }
 
-    /// The index of both corpora; `path` names the other in messages. Both must have the same tokenizer.
-    pub fn merge(&self, other: Index, path: &Path) -> Result<Index> {
-        if self.tokenizer != other.tokenizer {
-            return Err(Error::TokenizersDiffer {
-                path: path.to_path_buf(),
-                found: other.tokenizer.name(),
-                wanted: self.tokenizer.name(),
-            });
-        }
-        let files = [self.files.clone(), other.files].concat();
-        Ok(Index::new(
-            self.tokenizer,
-            files,
-            self.stats.merge(&other.stats),
-        ))
-    }
-
     /// V, the number of terms.
     pub fn len(&self) -> usize {
         self.by_rank.len()
@@ -169,9 +224,10 @@ impl Index {
         std::str::from_utf8(self.stats.terms.get(t)).expect("checked when the index was opened")
     }
 
-    /// idf of a word that is not in the index: as if it stood in one document.
-    pub fn unseen_idf(&self) -> f64 {
-        idf(self.stats.counts.documents, 1)
+    /// idf of a word that has no rank: its own if a view leaves it out; that of one document if it was never seen.
+    pub(crate) fn idf_outside(&self, term: &Term) -> f64 {
+        let known = self.outside.get(term).copied();
+        known.unwrap_or_else(|| idf(self.stats.counts.documents, 1))
     }
 
     /// The rank a word of this score would take: how many terms have a larger maximum score.

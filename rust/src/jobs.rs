@@ -7,13 +7,15 @@ use std::sync::Mutex;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::augment::{Augmenter, Options, Report};
-use crate::corpus::{Fault, FileRecord, Progress, ReadOptions, Reader, is_space, settle};
+use crate::augment::Augmenter;
+use crate::corpus::{Fault, FileRecord, Input, Progress, ReadOptions, Reader, is_space, settle};
 use crate::draw::{random_bits, to_unit};
 use crate::error::{Error, Result};
 use crate::index::Index;
-use crate::stats::{self, Stats};
-use crate::store;
+use crate::options::{Options, Report};
+use crate::record;
+use crate::stats::{self, Counter};
+use crate::store::{self, Stored};
 use crate::tokenize::{Scratch, Tokenizer};
 
 /// Runs `work` with `threads` threads (0: as many as the machine has).
@@ -23,50 +25,81 @@ pub fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) ->
     Ok(pool.install(work))
 }
 
-/// Counts files into statistics.
+/// Counts files into what an index stores.
 pub fn build(
-    files: &[PathBuf],
+    files: Vec<Input>,
     tokenizer: Tokenizer,
     options: ReadOptions,
     threads: usize,
     progress: &Progress,
-) -> Result<(Stats, Vec<FileRecord>)> {
+) -> Result<Stored> {
     let work = || stats::count(files, tokenizer, options, false, progress);
     let counted = with_threads(threads, work)??;
-    Ok((counted.stats, counted.files))
+    Ok(Stored {
+        tokenizer,
+        files: counted.files,
+        stats: counted.stats,
+    })
 }
 
 /// Counts files and writes the index, and the matrix if wanted, into the folder `dir`.
 pub fn build_to(
     dir: &Path,
-    files: &[PathBuf],
+    files: Vec<Input>,
     tokenizer: Tokenizer,
     options: ReadOptions,
     with_matrix: bool,
     threads: usize,
     progress: &Progress,
-) -> Result<(Stats, Vec<FileRecord>)> {
+) -> Result<Stored> {
     with_threads(threads, || {
         let counted = stats::count(files, tokenizer, options, with_matrix, progress)?;
         let parts = with_matrix.then_some(counted.parts);
-        store::save(dir, tokenizer, &counted.files, &counted.stats, parts)?;
-        Ok((counted.stats, counted.files))
+        let stored = Stored {
+            tokenizer,
+            files: counted.files,
+            stats: counted.stats,
+        };
+        store::save(dir, &stored, parts)?;
+        Ok(stored)
     })?
 }
 
-/// Joins the indexes of several corpora into that of all their files, in this order, and writes it into `dir`.
-pub fn merge_to(dir: &Path, shards: &[PathBuf]) -> Result<Index> {
-    let mut joined: Option<Index> = None;
+/// Counts texts in memory: an index of no file.
+pub fn build_from_texts<'a>(
+    texts: impl Iterator<Item = &'a str>,
+    tokenizer: Tokenizer,
+) -> Result<Stored> {
+    let mut counter = Counter::new(tokenizer);
+    texts.for_each(|text| counter.count_row(text, None));
+    let (stats, _) = counter.finish();
+    stats::check_filled(&stats, &[], tokenizer)?;
+    Ok(Stored {
+        tokenizer,
+        files: Vec::new(),
+        stats,
+    })
+}
+
+/// Joins what is stored of several corpora, each with a name for messages, into that of all their files in this order.
+pub fn merge(shards: impl IntoIterator<Item = Result<(String, Stored)>>) -> Result<Stored> {
+    let mut shards = shards.into_iter();
+    let none = || Error::invalid("shards", "none were given");
+    let (_, mut joined) = shards.next().ok_or_else(none)??;
     for shard in shards {
-        let next = store::open(shard)?;
-        joined = Some(match joined {
-            None => next,
-            Some(index) => index.merge(next, shard)?,
-        });
+        let (name, stored) = shard?;
+        joined = joined.merge(stored, &name)?;
     }
-    let index = joined.ok_or_else(|| Error::invalid("shards", "none were given"))?;
-    store::save(dir, index.tokenizer, &index.files, &index.stats, None)?;
-    Ok(index)
+    Ok(joined)
+}
+
+/// Joins the indexes in some folders and writes the whole into `dir`.
+pub fn merge_to(dir: &Path, shards: &[PathBuf]) -> Result<Stored> {
+    let named =
+        |shard: &PathBuf| store::read(shard).map(|stored| (shard.display().to_string(), stored));
+    let joined = merge(shards.iter().map(named))?;
+    store::save(dir, &joined, None)?;
+    Ok(joined)
 }
 
 /// The TF-IDF matrix of some texts over the index's terms.
@@ -78,14 +111,14 @@ pub struct Transformed {
 }
 
 /// One row of `ln(1 + c/L) * idf` per text; terms that the index does not know count in L and are left out.
-pub fn transform(index: &Index, texts: &[(String, bool)]) -> Transformed {
+pub fn transform<'a>(index: &Index, texts: impl Iterator<Item = &'a str>) -> Transformed {
     let mut out = Transformed {
         indptr: vec![0],
         ..Transformed::default()
     };
     let mut scratch = Scratch::default();
     let mut row: Vec<u32> = Vec::new();
-    for (text, _) in texts {
+    for text in texts {
         let mut length = 0;
         row.clear();
         index.tokenizer.for_each(text, &mut scratch, |_, _, term| {
@@ -103,11 +136,32 @@ pub fn transform(index: &Index, texts: &[(String, bool)]) -> Transformed {
     out
 }
 
-/// Writes one negative per row of `files`, in order; to standard output if `output` is `None`.
+/// The terms of a text, with the characters they span.
+pub fn terms(text: &str, tokenizer: Tokenizer) -> Vec<(usize, usize, String)> {
+    let (mut ruler, mut terms) = (record::Ruler::new(text), Vec::new());
+    tokenizer.for_each(text, &mut Scratch::default(), |start, end, term| {
+        let term = in_utf8(term.bytes().to_vec());
+        terms.push((ruler.at(start), ruler.at(end), term));
+    });
+    terms
+}
+
+/// How negatives are written.
+#[derive(Clone, Copy, Debug)]
+pub struct Writing {
+    /// Negatives of a row, one after the other.
+    pub copies: u64,
+    /// JSON objects instead of plain lines.
+    pub as_records: bool,
+}
+
+/// Writes the negatives of each row of `files`, in order; to standard output if `output` is `None`.
+#[allow(clippy::too_many_arguments)]
 pub fn augment_files(
     index: &Index,
     options: Options,
-    files: &[PathBuf],
+    writing: Writing,
+    files: Vec<Input>,
     read: ReadOptions,
     output: Option<&Path>,
     threads: usize,
@@ -117,7 +171,8 @@ pub fn augment_files(
     let run = |out: &mut (dyn Write + Send)| {
         let ordered = Ordered::new(out, output);
         with_threads(threads, || {
-            let parts = rayon::broadcast(|_| augment_part(index, options, &reader, &ordered));
+            let parts =
+                rayon::broadcast(|_| augment_part(index, options, writing, &reader, &ordered));
             let mut total = Report::default();
             for report in settle(parts)? {
                 total.add(&report);
@@ -141,18 +196,16 @@ pub fn augment_files(
     Ok(report)
 }
 
-/// One negative for each text; `texts` say whether they had to be repaired.
-pub fn augment_texts(
+/// One negative for each text of a row.
+pub fn augment_texts<'a>(
     index: &Index,
     options: Options,
-    texts: &[(String, bool)],
-    rows: &[u64],
+    texts: impl Iterator<Item = (&'a str, u64)>,
 ) -> (Vec<String>, Report) {
     let mut augmenter = Augmenter::new(index, options);
-    let negatives = texts.iter().zip(rows).map(|((text, repaired), &row)| {
+    let negatives = texts.map(|(text, row)| {
         let mut out = Vec::with_capacity(text.len() * 5 / 4);
         augmenter.augment(text, row, &mut out);
-        augmenter.report.repaired += u64::from(*repaired);
         in_utf8(out)
     });
     (negatives.collect(), augmenter.report)
@@ -162,30 +215,30 @@ fn in_utf8(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).expect("sentences and terms are UTF-8, and cut at characters")
 }
 
-/// A range of characters.
-type Span = (usize, usize);
+/// A word that was replaced, by what, its span, the new one's in the output, p, both ranks from 1.
+pub type Replaced = (String, String, Span, Span, f64, usize, usize);
 
-/// The negative of one text, and for each replaced word its span there, the new one's in the negative, and p.
+/// A range of characters.
+pub type Span = (usize, usize);
+
+/// The negative of one text, and what was replaced.
 pub fn replacements(
     index: &Index,
     options: Options,
     text: &str,
     row: u64,
-) -> (String, Vec<(Span, Span, f64)>) {
+) -> (String, Vec<Replaced>) {
     let mut augmenter = Augmenter::new(index, options);
     let mut out = Vec::new();
     augmenter.augment(text, row, &mut out);
     let out = in_utf8(out);
-    let span = |text: &str, start: usize, end: usize| {
-        let before = text[..start].chars().count();
-        (before, before + text[start..end].chars().count())
-    };
-    let list = augmenter.replacements.iter().map(|new| {
-        let old = &augmenter.words[new.word];
-        let old_span = span(text, old.start, old.end);
-        (old_span, span(&out, new.start, new.end), old.p)
-    });
-    let list = list.collect();
+    let each = record::replaced(&augmenter, text, &out)
+        .into_iter()
+        .map(|r| {
+            let (old, new) = (r.old.to_owned(), r.new.to_owned());
+            (old, new, r.span, r.new_span, r.p, r.rank, r.new_rank)
+        });
+    let list = each.collect();
     (out, list)
 }
 
@@ -228,18 +281,30 @@ const EXPLAIN: u64 = u64::MAX;
 fn augment_part(
     index: &Index,
     options: Options,
+    writing: Writing,
     reader: &Reader,
     out: &Ordered,
 ) -> Result<Report, Fault> {
     let mut augmenter = Augmenter::new(index, options);
+    let mut one = Vec::new();
     reader.work(|chunk| {
-        let mut text = Vec::with_capacity(chunk.byte_len() * 5 / 4);
-        chunk.for_each_row(|row, sentence| {
-            augmenter.augment(sentence, row, &mut text);
-            text.push(b'\n');
+        let mut written = Vec::with_capacity(chunk.byte_len() * 5 / 4);
+        chunk.for_each_row(|row, text| {
+            augmenter.weigh(text);
+            for copy in options.copy..options.copy + writing.copies {
+                if writing.as_records {
+                    one.clear();
+                    augmenter.rewrite(text, row, copy, &mut one);
+                    let output = std::str::from_utf8(&one).expect("a negative is UTF-8");
+                    record::push(&augmenter, row, copy, text, output, &mut written);
+                } else {
+                    augmenter.rewrite(text, row, copy, &mut written);
+                    written.push(b'\n');
+                }
+            }
         })?;
         augmenter.report.repaired += chunk.repaired;
-        out.put(chunk.seq, text)
+        out.put(chunk.seq, written)
     })?;
     Ok(augmenter.report)
 }
@@ -291,7 +356,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    pub fn read(files: &[PathBuf], options: ReadOptions, progress: &Progress) -> Result<Self> {
+    pub fn read(files: Vec<Input>, options: ReadOptions, progress: &Progress) -> Result<Self> {
         let reader = Reader::open(files, options, progress)?;
         let mut rows = Rows::default();
         settle(vec![reader.work(|chunk| {

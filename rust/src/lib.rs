@@ -19,28 +19,33 @@
 //! with probability proportional to its maximum score: with the prefix sums P of the scores in rank order that is
 //! one uniform number on P[i-r]..P[i+r+1], its own interval cut out, and one binary search.
 //!
-//! Modules, each using only those above it: [`error`], [`corpus`], [`table`], [`tokenize`], [`stats`], [`matrix`],
-//! [`index`], [`draw`], `surface`, [`augment`], [`store`], [`jobs`]; `py` sees all of them and none sees it.
+//! Modules, each using only those above it: [`error`], [`corpus`], [`table`], [`treebank`], [`tokenize`], [`stats`], [`matrix`],
+//! [`index`], [`options`], [`draw`], `surface`, [`augment`], [`record`], [`store`], [`jobs`], [`doctor`]; `py` sees all of them and none sees it.
 
 pub mod augment;
 pub mod corpus;
+pub mod doctor;
 pub mod draw;
 pub mod error;
 pub mod index;
 pub mod jobs;
 pub mod matrix;
+pub mod options;
+pub mod record;
 pub mod stats;
 pub mod store;
 mod surface;
 pub mod table;
 pub mod tokenize;
+pub mod treebank;
 
 #[cfg(feature = "python")]
 mod py;
 
-pub use augment::{Augmenter, Options, Report, Surface};
-pub use corpus::{EncodingErrors, Progress, ReadOptions};
+pub use augment::Augmenter;
+pub use corpus::{EncodingErrors, Input, Progress, ReadOptions};
 pub use error::{Error, Result};
-pub use index::Index;
+pub use index::{Index, View};
+pub use options::{Options, Report};
 pub use stats::Stats;
 pub use tokenize::Tokenizer;

@@ -1,6 +1,7 @@
 //! The Python module `cse._core`: everything that touches PyO3, and nothing else.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -9,12 +10,15 @@ use pyo3::exceptions::{
     PyFileNotFoundError, PyIsADirectoryError, PyKeyboardInterrupt, PyOSError, PyValueError,
 };
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::pybacked::PyBackedStr;
+use pyo3::types::{PyBytes, PyDict, PyString};
 
-use crate::augment::{Options, Report};
-use crate::corpus::{self, EncodingErrors, FileRecord, ReadOptions};
+use crate::corpus::{self, EncodingErrors, FileRecord, Input, ReadOptions};
+use crate::jobs::{self, Writing};
+use crate::options::{Named, Options, Report, default_surface};
 use crate::stats::Counts;
-use crate::{Error, draw, jobs, store, tokenize};
+use crate::store::{self, Stored};
+use crate::{Error, Tokenizer, View, doctor, draw};
 
 create_exception!(
     cse,
@@ -31,7 +35,10 @@ impl From<Error> for PyErr {
             Error::IsDirectory { .. } => PyIsADirectoryError::new_err(message),
             Error::Io { source, path } => match source.raw_os_error() {
                 Some(code) => PyOSError::new_err((code, source.to_string(), path)),
-                None => PyOSError::new_err(message),
+                // What a decoder written in Python raised comes out as it was.
+                None => source
+                    .downcast::<PyErr>()
+                    .unwrap_or_else(|_| PyOSError::new_err(message)),
             },
             Error::Interrupted => PyKeyboardInterrupt::new_err(()),
             _ => InputError::new_err(message),
@@ -70,44 +77,156 @@ fn shared(progress: Option<&Progress>) -> Arc<corpus::Progress> {
     progress.map(|p| p.0.clone()).unwrap_or_default()
 }
 
-fn read_options(encoding_errors: &str, max_line_bytes: usize) -> PyResult<ReadOptions> {
-    let encoding_errors = match encoding_errors {
-        "strict" => EncodingErrors::Strict,
-        "replace" => EncodingErrors::Replace,
-        other => {
-            let why = format!("{other:?} is unknown; choose strict or replace");
-            return Err(Error::invalid("--encoding-errors", why).into());
-        }
-    };
-    Ok(ReadOptions {
-        encoding_errors,
-        max_line_bytes,
-    })
+/// What Python says about reading: a mapping with these keys.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Reading {
+    encoding_errors: String,
+    max_line_bytes: usize,
+    threads: usize,
 }
 
-/// A Python string as UTF-8, and whether lone surrogates had to become U+FFFD, one for one.
-fn utf8(text: &Bound<'_, PyString>) -> PyResult<(String, bool)> {
-    if let Ok(text) = text.to_str() {
-        return Ok((text.to_owned(), false));
+impl Reading {
+    fn options(&self) -> PyResult<ReadOptions> {
+        let encoding_errors = match self.encoding_errors.as_str() {
+            "strict" => EncodingErrors::Strict,
+            "replace" => EncodingErrors::Replace,
+            other => {
+                let why = format!("{other:?} is unknown; choose strict or replace");
+                return Err(Error::invalid("--encoding-errors", why).into());
+            }
+        };
+        Ok(ReadOptions {
+            encoding_errors,
+            max_line_bytes: self.max_line_bytes,
+        })
     }
-    let wide = text.call_method1("encode", ("utf-16-le", "surrogatepass"))?;
-    let units: Vec<u16> = wide
-        .cast::<PyBytes>()?
-        .as_bytes()
-        .chunks_exact(2)
-        .map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
-        .collect();
-    Ok((String::from_utf16_lossy(&units), true))
 }
 
-fn all_utf8(texts: &[Bound<'_, PyString>]) -> PyResult<Vec<(String, bool)>> {
-    texts.iter().map(utf8).collect()
+/// What Python says about words: a mapping with these keys.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Words {
+    tokenizer: String,
+    lowercase: bool,
+    nfkc: bool,
 }
 
-type FileTuple = (String, u64, u64, String);
+impl Words {
+    fn tokenizer(&self) -> PyResult<Tokenizer> {
+        Ok(Tokenizer::new(&self.tokenizer, self.lowercase, self.nfkc)?)
+    }
+}
+
+/// What Python says about drawing: a mapping with these keys.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Drawing {
+    seed: u64,
+    epoch: u64,
+    copy: u64,
+    beta: f64,
+    radius: Option<usize>,
+    surface: Option<String>,
+    step2: String,
+    step3: String,
+    mode: String,
+}
+
+impl Drawing {
+    fn options(&self, index: &crate::Index) -> PyResult<Options> {
+        let surface = match &self.surface {
+            Some(name) => Named::from_name(name)?,
+            None => default_surface(index),
+        };
+        let options = Options {
+            seed: self.seed,
+            epoch: self.epoch,
+            copy: self.copy,
+            beta: self.beta,
+            radius: self.radius.unwrap_or_else(|| index.default_radius()),
+            surface,
+            step2: Named::from_name(&self.step2)?,
+            step3: Named::from_name(&self.step3)?,
+            mode: Named::from_name(&self.mode)?,
+        };
+        Ok(options.checked(index)?)
+    }
+}
+
+/// A column that Python decodes: an object with `path`, `column` and `next_block()`.
+struct Decoded(Py<PyAny>);
+
+impl corpus::Column for Decoded {
+    fn next_block(&mut self) -> io::Result<Option<(Vec<u8>, u64)>> {
+        Python::attach(|py| self.0.call_method0(py, "next_block")?.extract(py))
+            .map_err(io::Error::other)
+    }
+}
+
+/// Paths, and objects that decode a column.
+fn inputs(items: Vec<Bound<'_, PyAny>>) -> PyResult<Vec<Input>> {
+    let input = |item: Bound<'_, PyAny>| {
+        if !item.hasattr("next_block")? {
+            return Ok(Input::from(item.extract::<PathBuf>()?));
+        }
+        let name: String = item.getattr("column")?.extract()?;
+        let column: Box<dyn corpus::Column> = Box::new(Decoded(item.clone().unbind()));
+        Ok(Input {
+            path: item.getattr("path")?.extract()?,
+            column: Some((name, column)),
+        })
+    };
+    items.into_iter().map(input).collect()
+}
+
+/// A Python string as UTF-8.
+enum Text {
+    /// Where it lies in Python's memory.
+    Borrowed(PyBackedStr),
+    /// Lone surrogates became U+FFFD, one for one.
+    Repaired(String),
+}
+
+impl Text {
+    fn new(text: &Bound<'_, PyString>) -> PyResult<Self> {
+        if let Ok(text) = PyBackedStr::try_from(text.clone()) {
+            return Ok(Text::Borrowed(text));
+        }
+        let wide = text.call_method1("encode", ("utf-16-le", "surrogatepass"))?;
+        let units: Vec<u16> = wide
+            .cast::<PyBytes>()?
+            .as_bytes()
+            .chunks_exact(2)
+            .map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
+            .collect();
+        Ok(Text::Repaired(String::from_utf16_lossy(&units)))
+    }
+
+    fn list(texts: &[Bound<'_, PyString>]) -> PyResult<Vec<Text>> {
+        texts.iter().map(Text::new).collect()
+    }
+
+    fn as_str(&self) -> &str {
+        match self {
+            Text::Borrowed(text) => text,
+            Text::Repaired(text) => text,
+        }
+    }
+}
+
+/// path, bytes, rows, xxh3, column
+type FileTuple = (String, u64, u64, String, Option<String>);
 
 fn file_tuple(file: &FileRecord) -> FileTuple {
-    (file.path.clone(), file.bytes, file.rows, file.xxh3.clone())
+    let FileRecord {
+        path,
+        bytes,
+        rows,
+        xxh3,
+        column,
+    } = file.clone();
+    (path, bytes, rows, xxh3, column)
 }
 
 /// documents, rows, blank, wordless, tokens, repaired, terms
@@ -123,6 +242,15 @@ fn counts_tuple(counts: &Counts, terms: usize) -> CountsTuple {
         repaired,
     } = *counts;
     (documents, rows, blank, wordless, tokens, repaired, terms)
+}
+
+fn stored_tuple(stored: &Stored) -> (CountsTuple, Vec<FileTuple>) {
+    let counts = counts_tuple(&stored.stats.counts, stored.stats.terms.len());
+    (counts, stored.files.iter().map(file_tuple).collect())
+}
+
+fn serialize(stored: &Stored) -> crate::Result<Vec<u8>> {
+    store::serialize(stored.tokenizer, &stored.files, &stored.stats)
 }
 
 /// rows, blank, unchanged, words, unseen, replaced, repaired
@@ -141,41 +269,122 @@ fn report_tuple(report: &Report) -> ReportTuple {
     (rows, blank, unchanged, words, unseen, replaced, repaired)
 }
 
+/// An array of an index, for NumPy to look at where it lies: `numpy.asarray` takes the address from here and keeps this
+/// object, and with it the index, alive.
 #[pyclass(frozen)]
-struct Index(crate::Index);
+struct Numbers {
+    index: Arc<crate::Index>,
+    name: String,
+}
+
+#[pymethods]
+impl Numbers {
+    #[getter]
+    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let index = &self.index;
+        let (address, len, kind) = match self.name.as_str() {
+            "df" => (index.stats.df.as_ptr().addr(), index.len(), "u8"),
+            "idf" => (index.idf.as_ptr().addr(), index.len(), "f8"),
+            "max_score" => (index.max_score.as_ptr().addr(), index.len(), "f8"),
+            "by_rank" => (index.by_rank.as_ptr().addr(), index.len(), "u4"),
+            other => return Err(PyValueError::new_err(format!("no array {other}"))),
+        };
+        let order = if cfg!(target_endian = "big") {
+            '>'
+        } else {
+            '<'
+        };
+        let interface = PyDict::new(py);
+        interface.set_item("version", 3)?;
+        interface.set_item("typestr", format!("{order}{kind}"))?;
+        interface.set_item("shape", (len,))?;
+        interface.set_item("data", (address, true))?; // true: read-only
+        Ok(interface)
+    }
+}
+
+#[pyclass(frozen)]
+struct Index(Arc<crate::Index>);
+
+impl Index {
+    fn new(stored: Stored, view: View) -> PyResult<Self> {
+        Ok(Index(Arc::new(stored.into_index(view)?)))
+    }
+}
 
 #[pymethods]
 impl Index {
     #[staticmethod]
-    fn open(py: Python<'_>, dir: PathBuf) -> PyResult<Self> {
-        Ok(Index(py.detach(|| store::open(&dir))?))
+    fn open(py: Python<'_>, dir: PathBuf, min_df: u64, max_terms: Option<usize>) -> PyResult<Self> {
+        let view = View { min_df, max_terms };
+        let index = py.detach(|| store::open(&dir, view))?;
+        Ok(Index(Arc::new(index)))
     }
 
     #[staticmethod]
-    #[pyo3(signature = (paths, tokenizer, encoding_errors, max_line_bytes, threads, progress=None))]
+    #[pyo3(signature = (paths, words, reading, progress=None))]
     fn build(
         py: Python<'_>,
-        paths: Vec<PathBuf>,
-        tokenizer: &str,
-        encoding_errors: &str,
-        max_line_bytes: usize,
-        threads: usize,
+        paths: Vec<Bound<'_, PyAny>>,
+        words: Words,
+        reading: Reading,
         progress: Option<&Progress>,
     ) -> PyResult<Self> {
-        let tokenizer = tokenize::Tokenizer::from_name(tokenizer)?;
-        let (read, progress) = (
-            read_options(encoding_errors, max_line_bytes)?,
-            shared(progress),
-        );
-        let (stats, files) =
-            py.detach(|| jobs::build(&paths, tokenizer, read, threads, &progress))?;
-        Ok(Index(crate::Index::new(tokenizer, files, stats)))
+        let (tokenizer, read) = (words.tokenizer()?, reading.options()?);
+        let (inputs, progress) = (inputs(paths)?, shared(progress));
+        let work = || jobs::build(inputs, tokenizer, read, reading.threads, &progress);
+        Index::new(py.detach(work)?, View::default())
+    }
+
+    /// Counts texts in memory.
+    #[staticmethod]
+    fn from_texts(
+        py: Python<'_>,
+        texts: Vec<Bound<'_, PyString>>,
+        words: Words,
+        min_df: u64,
+        max_terms: Option<usize>,
+    ) -> PyResult<Self> {
+        let (tokenizer, texts) = (words.tokenizer()?, Text::list(&texts)?);
+        let work = || jobs::build_from_texts(texts.iter().map(Text::as_str), tokenizer);
+        Index::new(py.detach(work)?, View { min_df, max_terms })
     }
 
     /// Writes the index of several folders' corpora together into `dir`, and opens it.
     #[staticmethod]
     fn merge_to(py: Python<'_>, dir: PathBuf, shards: Vec<PathBuf>) -> PyResult<Self> {
-        Ok(Index(py.detach(|| jobs::merge_to(&dir, &shards))?))
+        Index::new(
+            py.detach(|| jobs::merge_to(&dir, &shards))?,
+            View::default(),
+        )
+    }
+
+    /// The file's bytes, from `to_bytes`.
+    #[staticmethod]
+    fn from_bytes(
+        py: Python<'_>,
+        bytes: &[u8],
+        min_df: u64,
+        max_terms: Option<usize>,
+    ) -> PyResult<Self> {
+        let stored = py.detach(|| store::deserialize(bytes, Path::new("bytes")))?;
+        Index::new(stored, View { min_df, max_terms })
+    }
+
+    /// What `save` writes.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let index = &self.0;
+        if !index.is_whole() {
+            return Err(Error::IsView.into());
+        }
+        let work = || store::serialize(index.tokenizer, &index.files, &index.stats);
+        Ok(PyBytes::new(py, &py.detach(work)?))
+    }
+
+    fn save(&self, py: Python<'_>, dir: PathBuf) -> PyResult<()> {
+        let bytes = self.to_bytes(py)?;
+        let bytes = bytes.as_bytes();
+        Ok(py.detach(|| store::save_bytes(&dir, bytes, |_| Ok(None)))?)
     }
 
     /// indptr and indices (little-endian i64) and values (f64) of a CSR matrix.
@@ -184,8 +393,8 @@ impl Index {
         py: Python<'py>,
         texts: Vec<Bound<'py, PyString>>,
     ) -> PyResult<[Bound<'py, PyBytes>; 3]> {
-        let texts = all_utf8(&texts)?;
-        let csr = py.detach(|| jobs::transform(&self.0, &texts));
+        let texts = Text::list(&texts)?;
+        let csr = py.detach(|| jobs::transform(&self.0, texts.iter().map(Text::as_str)));
         Ok([
             PyBytes::new(py, &store::le_bytes(&csr.indptr, |x| x.to_le_bytes())),
             PyBytes::new(py, &store::le_bytes(&csr.indices, |x| x.to_le_bytes())),
@@ -193,18 +402,15 @@ impl Index {
         ])
     }
 
-    fn save(&self, py: Python<'_>, dir: PathBuf) -> PyResult<()> {
-        let index = &self.0;
-        Ok(py.detach(|| store::save(&dir, index.tokenizer, &index.files, &index.stats, None))?)
-    }
-
     fn __len__(&self) -> usize {
         self.0.len()
     }
 
+    /// Name, lower case, NFKC.
     #[getter]
-    fn tokenizer(&self) -> &'static str {
-        self.0.tokenizer.name()
+    fn tokenizer(&self) -> (&'static str, bool, bool) {
+        let tokenizer = self.0.tokenizer;
+        (tokenizer.name(), tokenizer.lowercase, tokenizer.nfkc)
     }
 
     #[getter]
@@ -226,123 +432,73 @@ impl Index {
         (0..self.0.len()).map(|t| self.0.term(t)).collect()
     }
 
-    /// Little-endian u32.
-    fn by_rank<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &store::le_bytes(&self.0.by_rank, |x| x.to_le_bytes()))
+    /// `df`, `idf`, `max_score` or `by_rank`.
+    fn numbers(&self, name: String) -> Numbers {
+        let index = self.0.clone();
+        Numbers { index, name }
     }
 
-    /// Little-endian u64.
-    fn df<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &store::le_bytes(&self.0.stats.df, |x| x.to_le_bytes()))
-    }
-
-    /// Little-endian f64.
-    fn idf<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &store::le_bytes(&self.0.idf, |x| x.to_le_bytes()))
-    }
-
-    /// Little-endian f64.
-    fn max_score<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &store::le_bytes(&self.0.max_score, |x| x.to_le_bytes()))
-    }
-
-    #[pyo3(signature = (texts, rows, seed, epoch, copy, beta, radius, surface))]
-    #[allow(clippy::too_many_arguments)]
     fn augment(
         &self,
         py: Python<'_>,
         texts: Vec<Bound<'_, PyString>>,
         rows: Vec<u64>,
-        seed: u64,
-        epoch: u64,
-        copy: u64,
-        beta: f64,
-        radius: Option<usize>,
-        surface: &str,
+        drawing: Drawing,
     ) -> PyResult<(Vec<String>, ReportTuple)> {
-        let options = Options::new(&self.0, beta, radius, surface)?;
-        let options = Options {
-            seed,
-            epoch,
-            copy,
-            ..options
-        };
-        let texts = all_utf8(&texts)?;
-        let (texts, report) = py.detach(|| jobs::augment_texts(&self.0, options, &texts, &rows));
-        Ok((texts, report_tuple(&report)))
+        let options = drawing.options(&self.0)?;
+        let texts = Text::list(&texts)?;
+        let (negatives, mut report) = py.detach(|| {
+            let texts = texts.iter().map(Text::as_str);
+            jobs::augment_texts(&self.0, options, texts.zip(rows))
+        });
+        let repaired = texts.iter().filter(|t| matches!(t, Text::Repaired(_)));
+        report.repaired = repaired.count() as u64;
+        Ok((negatives, report_tuple(&report)))
     }
 
-    /// The negative, and for each replaced word its characters in the input and in the output, and its p.
-    #[pyo3(signature = (text, row, seed, epoch, copy, beta, radius, surface))]
-    #[allow(clippy::too_many_arguments, clippy::type_complexity)]
+    /// The output, and for each replaced word: old, new, characters in the input and in the output, p, both ranks.
     fn replacements(
         &self,
         text: &Bound<'_, PyString>,
         row: u64,
-        seed: u64,
-        epoch: u64,
-        copy: u64,
-        beta: f64,
-        radius: Option<usize>,
-        surface: &str,
-    ) -> PyResult<(String, Vec<((usize, usize), (usize, usize), f64)>)> {
-        let options = Options::new(&self.0, beta, radius, surface)?;
-        let options = Options {
-            seed,
-            epoch,
-            copy,
-            ..options
-        };
-        Ok(jobs::replacements(&self.0, options, &utf8(text)?.0, row))
+        drawing: Drawing,
+    ) -> PyResult<(String, Vec<jobs::Replaced>)> {
+        let (options, text) = (drawing.options(&self.0)?, Text::new(text)?);
+        Ok(jobs::replacements(&self.0, options, text.as_str(), row))
     }
 
     /// For each word: surface, seen, document frequency, tf-idf, p, rank from 1, samples.
-    #[pyo3(signature = (text, seed, samples, beta, radius))]
     fn explain(
         &self,
         text: &Bound<'_, PyString>,
-        seed: u64,
         samples: usize,
-        beta: f64,
-        radius: Option<usize>,
+        drawing: Drawing,
     ) -> PyResult<Vec<jobs::Explained>> {
-        let options = Options::new(&self.0, beta, radius, "keep")?;
-        let options = Options { seed, ..options };
-        Ok(jobs::explain(&self.0, options, &utf8(text)?.0, samples))
+        let (options, text) = (drawing.options(&self.0)?, Text::new(text)?);
+        Ok(jobs::explain(&self.0, options, text.as_str(), samples))
     }
 
-    #[pyo3(signature = (paths, output, seed, epoch, copy, beta, radius, surface, encoding_errors, max_line_bytes, threads, progress=None))]
+    #[pyo3(signature = (paths, output, copies, as_records, drawing, reading, progress=None))]
     #[allow(clippy::too_many_arguments)]
     fn augment_files(
         &self,
         py: Python<'_>,
-        paths: Vec<PathBuf>,
+        paths: Vec<Bound<'_, PyAny>>,
         output: Option<PathBuf>,
-        seed: u64,
-        epoch: u64,
-        copy: u64,
-        beta: f64,
-        radius: Option<usize>,
-        surface: &str,
-        encoding_errors: &str,
-        max_line_bytes: usize,
-        threads: usize,
+        copies: u64,
+        as_records: bool,
+        drawing: Drawing,
+        reading: Reading,
         progress: Option<&Progress>,
     ) -> PyResult<ReportTuple> {
-        let options = Options::new(&self.0, beta, radius, surface)?;
-        let options = Options {
-            seed,
-            epoch,
-            copy,
-            ..options
-        };
-        let (read, progress) = (
-            read_options(encoding_errors, max_line_bytes)?,
-            shared(progress),
-        );
-        let output = output.as_deref();
+        let (options, read) = (drawing.options(&self.0)?, reading.options()?);
+        let (inputs, progress) = (inputs(paths)?, shared(progress));
+        let writing = Writing { copies, as_records };
+        let (output, threads) = (output.as_deref(), reading.threads);
         let report = py.detach(|| {
-            jobs::augment_files(&self.0, options, &paths, read, output, threads, &progress)
+            jobs::augment_files(
+                &self.0, options, writing, inputs, read, output, threads, &progress,
+            )
         })?;
         Ok(report_tuple(&report))
     }
@@ -350,28 +506,89 @@ impl Index {
 
 /// Counts files and writes the index (and the matrix) into `dir`; no sentence crosses into Python.
 #[pyfunction]
-#[pyo3(signature = (paths, dir, tokenizer, matrix, encoding_errors, max_line_bytes, threads, progress=None))]
-#[allow(clippy::too_many_arguments)]
+#[pyo3(signature = (paths, dir, words, matrix, reading, progress=None))]
 fn build_to(
     py: Python<'_>,
-    paths: Vec<PathBuf>,
+    paths: Vec<Bound<'_, PyAny>>,
     dir: PathBuf,
-    tokenizer: &str,
+    words: Words,
     matrix: bool,
-    encoding_errors: &str,
-    max_line_bytes: usize,
-    threads: usize,
+    reading: Reading,
     progress: Option<&Progress>,
 ) -> PyResult<(CountsTuple, Vec<FileTuple>)> {
-    let tokenizer = tokenize::Tokenizer::from_name(tokenizer)?;
-    let (read, progress) = (
-        read_options(encoding_errors, max_line_bytes)?,
-        shared(progress),
-    );
-    let (stats, files) =
-        py.detach(|| jobs::build_to(&dir, &paths, tokenizer, read, matrix, threads, &progress))?;
-    let files = files.iter().map(file_tuple).collect();
-    Ok((counts_tuple(&stats.counts, stats.terms.len()), files))
+    let (tokenizer, read) = (words.tokenizer()?, reading.options()?);
+    let (inputs, progress) = (inputs(paths)?, shared(progress));
+    let threads = reading.threads;
+    let stored =
+        py.detach(|| jobs::build_to(&dir, inputs, tokenizer, read, matrix, threads, &progress))?;
+    Ok(stored_tuple(&stored))
+}
+
+/// Counts files into the bytes of an index.
+#[pyfunction]
+fn count(
+    py: Python<'_>,
+    paths: Vec<Bound<'_, PyAny>>,
+    words: Words,
+    reading: Reading,
+) -> PyResult<Py<PyBytes>> {
+    let (tokenizer, read) = (words.tokenizer()?, reading.options()?);
+    let (inputs, threads) = (inputs(paths)?, reading.threads);
+    let bytes = py.detach(|| {
+        let stored = jobs::build(inputs, tokenizer, read, threads, &Default::default())?;
+        serialize(&stored)
+    })?;
+    Ok(PyBytes::new(py, &bytes).unbind())
+}
+
+/// Joins the bytes of indexes, in this order, into those of the index of all their files.
+#[pyfunction]
+fn merge(py: Python<'_>, shards: Vec<Bound<'_, PyBytes>>) -> PyResult<Py<PyBytes>> {
+    let shards: Vec<&[u8]> = shards.iter().map(|shard| shard.as_bytes()).collect();
+    let bytes = py.detach(|| {
+        let named = shards.into_iter().map(|bytes| {
+            let stored = store::deserialize(bytes, Path::new("shard"))?;
+            let name = stored.files.first().map_or("shard", |file| &file.path);
+            Ok((name.to_owned(), stored))
+        });
+        serialize(&jobs::merge(named)?)
+    })?;
+    Ok(PyBytes::new(py, &bytes).unbind())
+}
+
+/// Writes the bytes of an index into `dir`, and says what it holds.
+#[pyfunction]
+fn save(py: Python<'_>, dir: PathBuf, bytes: &[u8]) -> PyResult<(CountsTuple, Vec<FileTuple>)> {
+    let stored = py.detach(|| {
+        let stored = store::deserialize(bytes, Path::new("bytes"))?;
+        store::save_bytes(&dir, bytes, |_| Ok(None))?;
+        Ok::<_, Error>(stored)
+    })?;
+    Ok(stored_tuple(&stored))
+}
+
+/// The terms of a text: first character, last but one, term.
+#[pyfunction]
+fn tokenize(text: &Bound<'_, PyString>, words: Words) -> PyResult<Vec<(usize, usize, String)>> {
+    let (tokenizer, text) = (words.tokenizer()?, Text::new(text)?);
+    Ok(jobs::terms(text.as_str(), tokenizer))
+}
+
+/// What `cse doctor` sees, as JSON.
+#[pyfunction]
+#[pyo3(signature = (paths, words, reading, progress=None))]
+fn diagnose(
+    py: Python<'_>,
+    paths: Vec<Bound<'_, PyAny>>,
+    words: Words,
+    reading: Reading,
+    progress: Option<&Progress>,
+) -> PyResult<String> {
+    let (tokenizer, read) = (words.tokenizer()?, reading.options()?);
+    let (inputs, progress) = (inputs(paths)?, shared(progress));
+    let work = || doctor::diagnose(inputs, tokenizer, read, reading.threads, &progress);
+    let diagnosis = py.detach(work)?;
+    Ok(serde_json::to_string(&diagnosis).expect("numbers and names"))
 }
 
 /// The rows of some files, in memory.
@@ -381,21 +598,17 @@ struct Rows(jobs::Rows);
 #[pymethods]
 impl Rows {
     #[staticmethod]
-    #[pyo3(signature = (paths, encoding_errors, max_line_bytes, progress=None))]
+    #[pyo3(signature = (paths, reading, progress=None))]
     fn read(
         py: Python<'_>,
-        paths: Vec<PathBuf>,
-        encoding_errors: &str,
-        max_line_bytes: usize,
+        paths: Vec<Bound<'_, PyAny>>,
+        reading: Reading,
         progress: Option<&Progress>,
     ) -> PyResult<Self> {
-        let (read, progress) = (
-            read_options(encoding_errors, max_line_bytes)?,
-            shared(progress),
-        );
-        Ok(Rows(
-            py.detach(|| jobs::Rows::read(&paths, read, &progress))?,
-        ))
+        let read = reading.options()?;
+        let (inputs, progress) = (inputs(paths)?, shared(progress));
+        let rows = py.detach(|| jobs::Rows::read(inputs, read, &progress))?;
+        Ok(Rows(rows))
     }
 
     fn __len__(&self) -> usize {
@@ -451,12 +664,18 @@ fn random_bits<'py>(
 #[pymodule]
 fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    m.add("TOKENIZERS", tokenize::Tokenizer::NAMES)?;
+    m.add("TOKENIZERS", Tokenizer::NAMES)?;
     m.add("InputError", m.py().get_type::<InputError>())?;
     m.add_class::<Progress>()?;
     m.add_class::<Index>()?;
+    m.add_class::<Numbers>()?;
     m.add_class::<Rows>()?;
     m.add_function(wrap_pyfunction!(build_to, m)?)?;
+    m.add_function(wrap_pyfunction!(count, m)?)?;
+    m.add_function(wrap_pyfunction!(merge, m)?)?;
+    m.add_function(wrap_pyfunction!(save, m)?)?;
+    m.add_function(wrap_pyfunction!(tokenize, m)?)?;
+    m.add_function(wrap_pyfunction!(diagnose, m)?)?;
     m.add_function(wrap_pyfunction!(random_bits, m)?)?;
     Ok(())
 }

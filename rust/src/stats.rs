@@ -5,11 +5,10 @@
 //! machines count apart and merge, in any order, to the same bytes.
 
 use std::cmp::Ordering;
-use std::path::PathBuf;
 
 use rayon::prelude::*;
 
-use crate::corpus::{Fault, FileRecord, Progress, ReadOptions, Reader, is_blank, settle};
+use crate::corpus::{Fault, FileRecord, Input, Progress, ReadOptions, Reader, is_blank, settle};
 use crate::error::{Error, Result};
 use crate::table::TermTable;
 use crate::tokenize::{Scratch, Tokenizer};
@@ -136,6 +135,18 @@ impl Stats {
         out
     }
 
+    /// Some of the terms, by number, ascending; the counts stay.
+    pub fn only(&self, kept: &[u32]) -> Stats {
+        let mut out = Stats {
+            counts: self.counts,
+            ..Stats::default()
+        };
+        for &t in kept {
+            out.push_from(self, t as usize);
+        }
+        out
+    }
+
     fn push_from(&mut self, other: &Stats, i: usize) {
         self.terms.push(other.terms.get(i));
         self.df.push(other.df[i]);
@@ -180,6 +191,11 @@ impl Counter {
             scratch: Scratch::default(),
             distinct: Vec::new(),
         }
+    }
+
+    /// Terms counted so far.
+    pub fn tokens(&self) -> u64 {
+        self.counts.tokens
     }
 
     pub fn count_row(&mut self, row: &str, kept: Option<&mut CountedRows>) {
@@ -292,7 +308,7 @@ pub struct Counted {
 
 /// Counts `files` with all threads of the current rayon pool. `keep_rows` also keeps every row's counts.
 pub fn count(
-    files: &[PathBuf],
+    files: Vec<Input>,
     tokenizer: Tokenizer,
     options: ReadOptions,
     keep_rows: bool,
@@ -312,23 +328,34 @@ pub fn count(
         stats.reduce(Stats::default, |a, b| a.merge(&b))
     };
     let files = reader.into_records();
-    if stats.counts.documents == 0 {
-        return Err(Error::OnlyBlank {
-            path: files.first().map_or("-".into(), |file| file.path.clone()),
-            rows: stats.counts.rows,
-        });
-    }
-    if stats.terms.is_empty() {
-        return Err(Error::NoWords {
-            path: files.first().map_or("-".into(), |file| file.path.clone()),
-            tokenizer: tokenizer.name(),
-        });
-    }
+    check_filled(&stats, &files, tokenizer)?;
     Ok(Counted {
         stats,
         files,
         parts,
     })
+}
+
+/// Refuses a corpus without a sentence, or without a word.
+pub fn check_filled(stats: &Stats, files: &[FileRecord], tokenizer: Tokenizer) -> Result<()> {
+    let path = || {
+        files
+            .first()
+            .map_or("texts".into(), |file| file.path.clone())
+    };
+    if stats.counts.documents == 0 {
+        return Err(Error::OnlyBlank {
+            path: path(),
+            rows: stats.counts.rows,
+        });
+    }
+    if stats.terms.is_empty() {
+        return Err(Error::NoWords {
+            path: path(),
+            tokenizer: tokenizer.name(),
+        });
+    }
+    Ok(())
 }
 
 fn count_part(reader: &Reader, tokenizer: Tokenizer, keep_rows: bool) -> Result<Part, Fault> {

@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::corpus::FileRecord;
 use crate::error::{Error, Result};
-use crate::index::Index;
+use crate::index::{Index, View};
 use crate::matrix;
 use crate::stats::{Counts, Part, Stats, Terms};
 use crate::tokenize::Tokenizer;
@@ -87,22 +87,58 @@ fn failed(path: &Path, source: io::Error) -> Error {
     }
 }
 
+/// What an index file holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stored {
+    pub tokenizer: Tokenizer,
+    pub files: Vec<FileRecord>,
+    pub stats: Stats,
+}
+
+impl Stored {
+    /// That of both corpora; `name` is the other's in messages. Both must have the same tokenizer.
+    pub fn merge(self, other: Stored, name: &str) -> Result<Stored> {
+        if self.tokenizer != other.tokenizer {
+            return Err(Error::TokenizersDiffer {
+                name: name.into(),
+                found: other.tokenizer.describe(),
+                wanted: self.tokenizer.describe(),
+            });
+        }
+        Ok(Stored {
+            tokenizer: self.tokenizer,
+            stats: self.stats.merge(&other.stats),
+            files: [self.files, other.files].concat(),
+        })
+    }
+
+    pub fn into_index(self, view: View) -> Result<Index> {
+        Index::with_view(self.tokenizer, self.files, self.stats, view)
+    }
+}
+
 /// Writes `DIR/index.safetensors`, and `DIR/matrix.npz` if `parts` are given; a matrix of an older index goes.
 /// Both are whole before either appears.
-pub fn save(
+pub fn save(dir: &Path, stored: &Stored, parts: Option<Vec<Part>>) -> Result<()> {
+    let bytes = serialize(stored.tokenizer, &stored.files, &stored.stats)?;
+    save_bytes(dir, &bytes, |matrix| {
+        let pending = parts.map(|parts| {
+            Pending::write(matrix, |file| matrix::write_npz(file, &stored.stats, parts))
+        });
+        pending.transpose()
+    })
+}
+
+/// Writes what `serialize` gave.
+pub fn save_bytes(
     dir: &Path,
-    tokenizer: Tokenizer,
-    files: &[FileRecord],
-    stats: &Stats,
-    parts: Option<Vec<Part>>,
+    bytes: &[u8],
+    write_matrix: impl FnOnce(&Path) -> Result<Option<Pending>>,
 ) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
     let (index, matrix) = (index_path(dir), matrix_path(dir));
-    let bytes = serialize(tokenizer, files, stats)?;
-    let pending_matrix = parts
-        .map(|parts| Pending::write(&matrix, |file| matrix::write_npz(file, stats, parts)))
-        .transpose()?;
-    let pending_index = Pending::write(&index, |file| file.write_all(&bytes))?;
+    let pending_matrix = write_matrix(&matrix)?;
+    let pending_index = Pending::write(&index, |file| file.write_all(bytes))?;
     match pending_matrix {
         Some(pending) => pending.commit()?,
         None => match std::fs::remove_file(&matrix) {
@@ -119,7 +155,7 @@ pub fn serialize(tokenizer: Tokenizer, files: &[FileRecord], stats: &Stats) -> R
     let mut meta = json!({
         "format": FORMAT,
         "formula": FORMULA,
-        "tokenizer": { "name": tokenizer.name(), "lowercase": true },
+        "tokenizer": { "name": tokenizer.name(), "lowercase": tokenizer.lowercase, "nfkc": tokenizer.nfkc },
         "documents": counts.documents,
         "rows": counts.rows,
         "blank": counts.blank,
@@ -160,14 +196,19 @@ fn checksum(meta: &Value, tensors: [&[u8]; 4]) -> String {
 }
 
 /// Opens `DIR/index.safetensors`.
-pub fn open(dir: &Path) -> Result<Index> {
+pub fn open(dir: &Path, view: View) -> Result<Index> {
+    read(dir)?.into_index(view)
+}
+
+/// Reads `DIR/index.safetensors`.
+pub fn read(dir: &Path) -> Result<Stored> {
     let path = index_path(dir);
     let bytes = std::fs::read(&path).map_err(|e| Error::io(&path, e))?;
     deserialize(&bytes, &path)
 }
 
 /// `path` is for the messages.
-pub fn deserialize(bytes: &[u8], path: &Path) -> Result<Index> {
+pub fn deserialize(bytes: &[u8], path: &Path) -> Result<Stored> {
     let damaged = |why: &str| Error::damaged(path, why);
     let (_, header): (usize, Metadata) =
         SafeTensors::read_metadata(bytes).map_err(|e| damaged(&e.to_string()))?;
@@ -215,7 +256,13 @@ pub fn deserialize(bytes: &[u8], path: &Path) -> Result<Index> {
     };
     let files: Vec<FileRecord> = serde_json::from_value(meta["files"].clone())
         .map_err(|_| damaged("its list of files is not readable"))?;
-    let tokenizer = Tokenizer::from_name(meta["tokenizer"]["name"].as_str().unwrap_or(""))?;
+    let named = &meta["tokenizer"];
+    let tokenizer = Tokenizer::new(
+        named["name"].as_str().unwrap_or(""),
+        named["lowercase"].as_bool().unwrap_or(true),
+        named["nfkc"].as_bool().unwrap_or(false), // indexes from before there was a choice
+    )
+    .map_err(|_| damaged("its tokenizer is unknown"))?;
     let stats = Stats {
         counts,
         terms: Terms {
@@ -226,7 +273,11 @@ pub fn deserialize(bytes: &[u8], path: &Path) -> Result<Index> {
         max_tf: from_le(max_tf, f64::from_le_bytes),
     };
     check(&stats).map_err(damaged)?;
-    Ok(Index::new(tokenizer, files, stats))
+    Ok(Stored {
+        tokenizer,
+        files,
+        stats,
+    })
 }
 
 /// What the rest of the code takes for granted.

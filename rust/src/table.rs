@@ -29,6 +29,14 @@ impl Key {
         self.len as usize
     }
 
+    /// The first sixteen bytes, zeros after a shorter term.
+    pub fn head(&self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.head[0].to_le_bytes());
+        bytes[8..].copy_from_slice(&self.head[1].to_le_bytes());
+        bytes
+    }
+
     /// Whether the rest of the term must be compared too.
     pub fn is_long(&self) -> bool {
         self.len > 16

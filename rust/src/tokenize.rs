@@ -1,80 +1,145 @@
 //! Text to terms with byte spans. The only place where word rules live.
 //!
 //! - `unicode`: words by UAX #29 (a segment with at least one alphanumeric character), found within each
-//!   stretch between ASCII spaces, lower-cased one by one; punctuation is no term.
-//! - `whitespace`: Python's `str.split()`, lower-cased; punctuation stays in the term.
+//!   stretch between ASCII spaces, folded one by one; punctuation is no term.
+//! - `whitespace`: Python's `str.split()`, folded one by one; punctuation stays in the term.
+//! - `treebank`: NLTK's word tokenizer on the folded row ([`crate::treebank`]); punctuation is a term.
 //!
-//! Most text is ASCII, so both have a fast path that walks bytes by class and falls back to the rule's plain
+//! Folding is NFKC, if asked for, then lower case, unless asked not to. It acts on words after they are found, so that
+//! spans are those of the text as it stands (`treebank` finds its words in the lower-cased row, as published).
+//!
+//! Most text is ASCII, so the first two have a fast path that walks bytes by class and falls back to the rule's plain
 //! wording at the first non-ASCII byte; a property test holds the two equal.
 
+use unicode_normalization::UnicodeNormalization;
 use unicode_segmentation::UnicodeSegmentation;
 
 use crate::corpus::is_space;
 use crate::error::{Error, Result};
 use crate::table::{PAD, Term};
+use crate::treebank::{self, treebank};
 
+/// Where words begin and end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tokenizer {
+pub enum Rule {
     Unicode,
     Whitespace,
+    Treebank,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tokenizer {
+    pub rule: Rule,
+    pub lowercase: bool,
+    /// Compatibility forms become one (`ﬁ` is `fi`, full-width letters are letters).
+    pub nfkc: bool,
 }
 
 impl Tokenizer {
-    pub const NAMES: [&'static str; 2] = ["unicode", "whitespace"];
+    pub const NAMES: [&'static str; 3] = ["unicode", "whitespace", "treebank"];
+    pub const UNICODE: Tokenizer = Tokenizer::plain(Rule::Unicode);
+    pub const WHITESPACE: Tokenizer = Tokenizer::plain(Rule::Whitespace);
+    pub const TREEBANK: Tokenizer = Tokenizer::plain(Rule::Treebank);
 
-    pub fn from_name(name: &str) -> Result<Self> {
-        match name {
-            "unicode" => Ok(Tokenizer::Unicode),
-            "whitespace" => Ok(Tokenizer::Whitespace),
-            _ => Err(Error::invalid(
-                "--tokenizer",
-                format!(
-                    "{name:?} is unknown; choose one of {}",
-                    Self::NAMES.join(", ")
-                ),
-            )),
+    const fn plain(rule: Rule) -> Self {
+        Tokenizer {
+            rule,
+            lowercase: true,
+            nfkc: false,
         }
     }
 
+    pub fn new(name: &str, lowercase: bool, nfkc: bool) -> Result<Self> {
+        let rule = match name {
+            "unicode" => Rule::Unicode,
+            "whitespace" => Rule::Whitespace,
+            "treebank" => Rule::Treebank,
+            _ => {
+                let why = format!(
+                    "{name:?} is unknown; choose one of {}",
+                    Self::NAMES.join(", ")
+                );
+                return Err(Error::invalid("--tokenizer", why));
+            }
+        };
+        Ok(Tokenizer {
+            rule,
+            lowercase,
+            nfkc,
+        })
+    }
+
     pub fn name(self) -> &'static str {
-        match self {
-            Tokenizer::Unicode => "unicode",
-            Tokenizer::Whitespace => "whitespace",
+        match self.rule {
+            Rule::Unicode => "unicode",
+            Rule::Whitespace => "whitespace",
+            Rule::Treebank => "treebank",
         }
+    }
+
+    /// The name with what is out of the ordinary: for messages.
+    pub fn describe(self) -> String {
+        let case = if self.lowercase { "" } else { ", case kept" };
+        let form = if self.nfkc { ", NFKC" } else { "" };
+        format!("{}{case}{form}", self.name())
     }
 
     /// Calls `f(start, end, term)` for each term of `row`, left to right; `row[start..end]` is its surface.
     pub fn for_each(self, row: &str, scratch: &mut Scratch, mut f: impl FnMut(usize, usize, Term)) {
-        let Scratch { lower, slow } = scratch;
+        let Scratch {
+            lower,
+            slow,
+            treebank,
+        } = scratch;
+        if self.rule == Rule::Treebank {
+            return self.treebank(row, treebank, slow, &mut f);
+        }
         lower.clear();
         lower.extend_from_slice(row.as_bytes());
-        lower.make_ascii_lowercase();
+        if self.lowercase {
+            lower.make_ascii_lowercase();
+        }
         lower.extend_from_slice(&[0; PAD]);
-        match self {
-            Tokenizer::Unicode => unicode(row, lower, slow, &mut f),
-            Tokenizer::Whitespace => whitespace(row, lower, slow, &mut f),
+        match self.rule {
+            Rule::Unicode => self.unicode(row, lower, slow, &mut f),
+            _ => self.whitespace(row, lower, slow, &mut f),
         }
     }
 
-    /// The same terms by the plain wording of the rules: what the fast path is tested against.
+    /// The same terms by the plain wording of the rules: what the fast paths are tested against.
     pub fn for_each_slow(
         self,
         row: &str,
         scratch: &mut Scratch,
         mut f: impl FnMut(usize, usize, Term),
     ) {
-        match self {
-            Tokenizer::Unicode => {
+        let slow = &mut scratch.slow;
+        match self.rule {
+            Rule::Unicode => {
                 let mut start = 0;
                 for piece in row.split(' ') {
-                    unicode_slow(row, start, start + piece.len(), &mut scratch.slow, &mut f);
+                    self.unicode_slow(row, start, start + piece.len(), slow, &mut f);
                     start += piece.len() + 1;
                 }
             }
-            Tokenizer::Whitespace => {
-                whitespace_slow(row, 0, row.len(), &mut scratch.slow, &mut f);
+            Rule::Whitespace => self.whitespace_slow(row, 0, row.len(), slow, &mut f),
+            Rule::Treebank => self.treebank(row, &mut scratch.treebank, slow, &mut f),
+        }
+    }
+
+    /// The term of a word.
+    fn fold<'a>(self, word: &str, slow: &'a mut Vec<u8>) -> Term<'a> {
+        slow.clear();
+        match (self.nfkc, self.lowercase) {
+            (false, true) => slow.extend_from_slice(word.to_lowercase().as_bytes()),
+            (false, false) => slow.extend_from_slice(word.as_bytes()),
+            (true, lowercase) => {
+                let word: String = word.nfkc().collect();
+                let word = if lowercase { word.to_lowercase() } else { word };
+                slow.extend_from_slice(word.as_bytes());
             }
         }
+        padded(slow)
     }
 }
 
@@ -82,7 +147,23 @@ impl Tokenizer {
 #[derive(Debug, Default)]
 pub struct Scratch {
     lower: Vec<u8>,
-    pub(crate) slow: Vec<u8>,
+    slow: Vec<u8>,
+    treebank: TreebankScratch,
+}
+
+#[derive(Debug, Default)]
+struct TreebankScratch {
+    lower: String,
+    /// For each byte of `lower` where its character begins in the row; empty if all is at its own place.
+    origin: Vec<usize>,
+    buffers: treebank::Scratch,
+}
+
+/// A term from a buffer that holds nothing else.
+fn padded(buffer: &mut Vec<u8>) -> Term<'_> {
+    let len = buffer.len();
+    buffer.extend_from_slice(&[0; PAD]);
+    Term::new(buffer, 0, len)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -141,126 +222,185 @@ impl Class {
     }
 }
 
-fn unicode(row: &str, lower: &[u8], slow: &mut Vec<u8>, f: &mut impl FnMut(usize, usize, Term)) {
-    let class = |i: usize| CLASS[lower[i] as usize]; // the padding reads as Class::Other
-    let n = row.len();
-    let mut i = 0;
-    'row: while i < n {
-        let first = class(i);
-        if first == Class::NonAscii {
-            // One character back, if it is of this piece: a combining mark belongs to what it stands on.
-            let start = if i > 0 && class(i - 1) != Class::Space {
-                i - 1
-            } else {
-                i
-            };
-            i = unicode_slow_to_space(row, start, slow, f);
-            continue;
-        }
-        if !first.in_word() {
-            i += 1;
-            continue;
-        }
-        let start = i;
-        loop {
-            while class(i).in_word() {
-                i += 1;
-            }
-            let here = class(i);
-            if here == Class::NonAscii {
-                i = unicode_slow_to_space(row, start, slow, f);
-                continue 'row;
-            }
-            if !here.is_mid() {
-                break;
-            }
-            let after = class(i + 1);
-            if after == Class::NonAscii {
-                i = unicode_slow_to_space(row, start, slow, f);
-                continue 'row;
-            }
-            if !here.joins(class(i - 1), after) {
-                break;
-            }
-            i += 1;
-        }
-        if first != Class::Underscore || lower[start..i].iter().any(u8::is_ascii_alphanumeric) {
-            f(start, i, Term::new(lower, start, i));
-        }
-    }
-}
-
-/// `start` is a word boundary; the result is the end of its piece (an ASCII space, or the end of the row).
-fn unicode_slow_to_space(
-    row: &str,
-    start: usize,
-    slow: &mut Vec<u8>,
-    f: &mut impl FnMut(usize, usize, Term),
-) -> usize {
-    let end = memchr::memchr(b' ', &row.as_bytes()[start..]).map_or(row.len(), |k| start + k);
-    unicode_slow(row, start, end, slow, f);
-    end
-}
-
-fn unicode_slow(
-    row: &str,
-    start: usize,
-    end: usize,
-    slow: &mut Vec<u8>,
-    f: &mut impl FnMut(usize, usize, Term),
-) {
-    for (at, word) in row[start..end].unicode_word_indices() {
-        f(start + at, start + at + word.len(), lower_cased(word, slow));
-    }
-}
-
-pub(crate) fn lower_cased<'a>(word: &str, slow: &'a mut Vec<u8>) -> Term<'a> {
-    slow.clear();
-    slow.extend_from_slice(word.to_lowercase().as_bytes());
-    let len = slow.len();
-    slow.extend_from_slice(&[0; PAD]);
-    Term::new(slow, 0, len)
-}
-
 fn is_ascii_space(b: u8) -> bool {
     matches!(b, b'\t'..=b'\r' | 0x1c..=0x1f | b' ')
 }
 
-fn whitespace(row: &str, lower: &[u8], slow: &mut Vec<u8>, f: &mut impl FnMut(usize, usize, Term)) {
-    let bytes = row.as_bytes();
-    let mut i = 0;
-    while i < bytes.len() {
-        if is_ascii_space(bytes[i]) {
-            i += 1;
-            continue;
+impl Tokenizer {
+    fn unicode(
+        self,
+        row: &str,
+        lower: &[u8],
+        slow: &mut Vec<u8>,
+        f: &mut impl FnMut(usize, usize, Term),
+    ) {
+        let class = |i: usize| CLASS[lower[i] as usize]; // the padding reads as Class::Other
+        let n = row.len();
+        let mut i = 0;
+        'row: while i < n {
+            let first = class(i);
+            if first == Class::NonAscii {
+                // One character back, if it is of this piece: a combining mark belongs to what it stands on.
+                let start = if i > 0 && class(i - 1) != Class::Space {
+                    i - 1
+                } else {
+                    i
+                };
+                i = self.unicode_slow_to_space(row, start, slow, f);
+                continue;
+            }
+            if !first.in_word() {
+                i += 1;
+                continue;
+            }
+            let start = i;
+            loop {
+                while class(i).in_word() {
+                    i += 1;
+                }
+                let here = class(i);
+                if here == Class::NonAscii {
+                    i = self.unicode_slow_to_space(row, start, slow, f);
+                    continue 'row;
+                }
+                if !here.is_mid() {
+                    break;
+                }
+                let after = class(i + 1);
+                if after == Class::NonAscii {
+                    i = self.unicode_slow_to_space(row, start, slow, f);
+                    continue 'row;
+                }
+                if !here.joins(class(i - 1), after) {
+                    break;
+                }
+                i += 1;
+            }
+            if first != Class::Underscore || lower[start..i].iter().any(u8::is_ascii_alphanumeric) {
+                f(start, i, Term::new(lower, start, i));
+            }
         }
-        let start = i;
-        let mut ascii = true;
-        while i < bytes.len() && !is_ascii_space(bytes[i]) {
-            ascii &= bytes[i] < 0x80;
-            i += 1;
+    }
+
+    /// `start` is a word boundary; the result is the end of its piece (an ASCII space, or the end of the row).
+    fn unicode_slow_to_space(
+        self,
+        row: &str,
+        start: usize,
+        slow: &mut Vec<u8>,
+        f: &mut impl FnMut(usize, usize, Term),
+    ) -> usize {
+        let end = memchr::memchr(b' ', &row.as_bytes()[start..]).map_or(row.len(), |k| start + k);
+        self.unicode_slow(row, start, end, slow, f);
+        end
+    }
+
+    fn unicode_slow(
+        self,
+        row: &str,
+        start: usize,
+        end: usize,
+        slow: &mut Vec<u8>,
+        f: &mut impl FnMut(usize, usize, Term),
+    ) {
+        for (at, word) in row[start..end].unicode_word_indices() {
+            f(start + at, start + at + word.len(), self.fold(word, slow));
         }
-        if ascii {
-            f(start, i, Term::new(lower, start, i));
+    }
+
+    fn whitespace(
+        self,
+        row: &str,
+        lower: &[u8],
+        slow: &mut Vec<u8>,
+        f: &mut impl FnMut(usize, usize, Term),
+    ) {
+        let bytes = row.as_bytes();
+        let mut i = 0;
+        while i < bytes.len() {
+            if is_ascii_space(bytes[i]) {
+                i += 1;
+                continue;
+            }
+            let start = i;
+            let mut ascii = true;
+            while i < bytes.len() && !is_ascii_space(bytes[i]) {
+                ascii &= bytes[i] < 0x80;
+                i += 1;
+            }
+            if ascii {
+                f(start, i, Term::new(lower, start, i));
+            } else {
+                self.whitespace_slow(row, start, i, slow, f);
+            }
+        }
+    }
+
+    fn whitespace_slow(
+        self,
+        row: &str,
+        start: usize,
+        end: usize,
+        slow: &mut Vec<u8>,
+        f: &mut impl FnMut(usize, usize, Term),
+    ) {
+        let mut at = start;
+        for word in row[start..end].split(is_space) {
+            if !word.is_empty() {
+                f(at, at + word.len(), self.fold(word, slow));
+            }
+            at += word.len();
+            at += row[at..end].chars().next().map_or(0, char::len_utf8);
+        }
+    }
+
+    fn treebank(
+        self,
+        row: &str,
+        scratch: &mut TreebankScratch,
+        slow: &mut Vec<u8>,
+        f: &mut impl FnMut(usize, usize, Term),
+    ) {
+        let TreebankScratch {
+            lower,
+            origin,
+            buffers,
+        } = scratch;
+        let text = if self.lowercase {
+            lower_with_origin(row, lower, origin);
+            lower.as_str()
         } else {
-            whitespace_slow(row, start, i, slow, f);
-        }
+            origin.clear();
+            row
+        };
+        treebank(text, buffers, |start, end, token| {
+            let at = |i: usize| if origin.is_empty() { i } else { origin[i] };
+            let term = if self.nfkc && !token.is_ascii() {
+                self.fold(token, slow)
+            } else {
+                slow.clear();
+                slow.extend_from_slice(token.as_bytes());
+                padded(slow)
+            };
+            f(at(start), at(end), term);
+        });
     }
 }
 
-fn whitespace_slow(
-    row: &str,
-    start: usize,
-    end: usize,
-    slow: &mut Vec<u8>,
-    f: &mut impl FnMut(usize, usize, Term),
-) {
-    let mut at = start;
-    for word in row[start..end].split(is_space) {
-        if !word.is_empty() {
-            f(at, at + word.len(), lower_cased(word, slow));
-        }
-        at += word.len();
-        at += row[at..end].chars().next().map_or(0, char::len_utf8);
+/// Python's `str.lower()`, and for each byte where its character stood.
+fn lower_with_origin(row: &str, lower: &mut String, origin: &mut Vec<usize>) {
+    lower.clear();
+    origin.clear();
+    if row.is_ascii() {
+        lower.push_str(row);
+        lower.make_ascii_lowercase();
+        return;
     }
+    lower.push_str(&row.to_lowercase());
+    for (at, c) in row.char_indices() {
+        // The final sigma is the one letter that depends on its neighbours, and both of its forms take two bytes.
+        let len: usize = c.to_lowercase().map(char::len_utf8).sum();
+        origin.extend(std::iter::repeat_n(at, len));
+    }
+    origin.push(row.len());
 }

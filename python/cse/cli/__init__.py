@@ -14,6 +14,7 @@ from ..errors import InputError, sentence
 # name -> the line cse --help shows; written here so that help imports no command.
 COMMANDS = {
     "build-tfidf": "Count a corpus into a TF-IDF index.",
+    "doctor": "Look a corpus over before it is used.",
     "merge-tfidf": "Join the indexes of several corpora.",
     "train": "Train a sentence encoder on a corpus.",
     "eval": "Score an encoder on the STS tasks.",

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from typing import Any
 
 import click
 
+from .. import inputs
 from ..errors import InputError
-from ..tfidf import AugmentReport, TfidfIndex
+from ..tfidf import AugmentReport, TfidfIndex, reading_options
 from . import console, options
 
 
 @click.command("augment")
 @click.argument("sentences", nargs=-1)
 @options.option("-o", "--output", metavar="FILE", help="Write there.  [default: standard output]")
-@options.tfidf
+@options.option("--format", "form", default="text", metavar="text|jsonl", help="Plain lines, or what was replaced too.")
+@options.option("--copies", default=1, type=click.IntRange(1, 2**32), metavar="N", help="Write N for each row.")
+@options.option(
+    "--mode", default="negative", metavar="negative|positive", help="Replace weighty words, or (UDA) light ones."
+)
 @options.drawing
-@options.surface
 @options.seed
 @options.option(
     "--epoch", default=0, type=click.IntRange(0, 2**64 - 1), metavar="N", help="Another epoch, other negatives."
@@ -28,53 +33,55 @@ from . import console, options
 def command(
     sentences: tuple[str, ...],
     output: str | None,
+    form: str,
+    copies: int,
     tfidf: str,
-    beta: float,
-    radius: int | None,
-    surface: str,
-    seed: int,
-    epoch: int,
+    min_df: int,
+    max_terms: int | None,
+    column: str | None,
     encoding_errors: str,
     max_line_bytes: int,
     threads: int,
     as_json: bool,
+    **drawing: Any,
 ) -> None:
     """Write a synthetic hard negative for each row of SENTENCES (standard input if none), in order.
 
     Blank rows stay blank, so rows of input and output match. A row's negative depends on its text, its number, --seed
-    and --epoch alone.
+    and --epoch alone. With --format jsonl each is an object that also says which words were replaced, by what, where
+    (in characters), with what probability, and both ranks.
     """
     if as_json and output is None:
         raise InputError("--json: needs -o FILE here, since standard output holds the negatives")
-    index = TfidfIndex.open(tfidf)
+    if form not in ("text", "jsonl"):
+        raise InputError(f"--format: {form!r} is unknown; choose text or jsonl")
+    index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)
+    drawn = index.draw_options(**drawing)
+    reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
+    found = inputs.resolve(sentences or ["-"], column)
     started = time.perf_counter()
     report = AugmentReport(
         *console.in_background(
             "augmenting",
             lambda progress: index._core.augment_files(
-                list(sentences) or ["-"],
-                output,
-                seed,
-                epoch,
-                0,
-                beta,
-                radius,
-                surface,
-                encoding_errors,
-                max_line_bytes,
-                threads,
-                progress,
+                found, output, copies, form == "jsonl", drawn, reading, progress
             ),
         )
     )
     seconds = time.perf_counter() - started
-    rate = report.replaced / max(report.words, 1)
+    words = max(report.words, 1)
+    radius = index.ranks(drawing["radius"])
+    joined = inputs.joined_lines(found)
     if as_json:
         summary = {
             **asdict(report),
-            "replacement_rate": round(rate, 4),
+            "replacement_rate": round(report.replaced / words, 4),
+            "unseen_rate": round(report.unseen / words, 4),
+            "joined_lines": joined,
+            "copies": copies,
             "output": output,
-            "radius": radius or index.default_radius,
+            **drawn,
+            "radius": radius,
             "terms": len(index),
             "seconds": round(seconds, 3),
             "sentences_per_second": round(report.rows / seconds),
@@ -82,8 +89,11 @@ def command(
         console.result(summary, True, [])
         return
     console.say(
-        f"{report.rows:,} rows in {seconds:.2f} s ({report.rows / seconds:,.0f}/s): {rate:.1%} of "
-        f"{report.words:,} words replaced, {report.unseen / max(report.words, 1):.1%} never seen, "
+        f"{report.rows:,} rows in {seconds:.2f} s ({report.rows / seconds:,.0f}/s): {report.replaced / words:.1%} of "
+        f"{report.words:,} words replaced, {report.unseen / words:.1%} never seen, "
         f"{report.unchanged:,} rows unchanged ({report.blank:,} blank)"
         + (f", {report.repaired:,} with repaired bytes" if report.repaired else "")
+        + (f", {joined:,} with line breaks joined" if joined else "")
     )
+    if drawn["step3"] == "radius":
+        console.say(f"drawn from {console.span(radius, len(index))}")

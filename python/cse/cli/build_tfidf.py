@@ -8,53 +8,74 @@ from pathlib import Path
 
 import click
 
-from .. import tfidf
+from .. import inputs, tfidf
+from ..errors import InputError
 from . import console, options
 
 
 @click.command("build-tfidf")
 @click.argument("corpus", nargs=-1, required=True)
 @options.option("-o", "--output", default="tfidf", metavar="DIR", help="Folder of the index.")
-@options.option("--tokenizer", default="unicode", metavar="unicode|whitespace", help="Word rules.")
-@options.option("--matrix/--no-matrix", default=True, help="Write DIR/matrix.npz too.")
+@options.words
+@options.option("--matrix/--no-matrix", default=True, help="Write DIR/matrix.npz too; it is held in memory until then.")
+@options.option("--stream", is_flag=True, show_default=False, help="Memory bounded by the vocabulary: --no-matrix.")
+@options.option("--engine", default="local", metavar="local|ray", help="Count here, or file by file on a Ray cluster.")
 @options.reading
 @options.threads
 @options.as_json
+@click.pass_context
 def command(
+    ctx: click.Context,
     corpus: tuple[str, ...],
     output: str,
     tokenizer: str,
+    lowercase: bool,
+    nfkc: bool,
     matrix: bool,
+    stream: bool,
+    engine: str,
+    column: str | None,
     encoding_errors: str,
     max_line_bytes: int,
     threads: int,
     as_json: bool,
 ) -> None:
-    """Count CORPUS (one sentence per line; .gz and .zst are unpacked, - is standard input) into a TF-IDF index.
+    """Count CORPUS into a TF-IDF index: text with one sentence per line (.gz and .zst are unpacked, - is standard
+    input), patterns like 'shards/*.txt', or a --column of tables.
 
     Writes DIR/index.safetensors, from which negatives are drawn, and DIR/matrix.npz (documents x terms, CSR), which
-    scipy.sparse.load_npz reads.
+    scipy.sparse.load_npz reads. Without the matrix a corpus of any size is read in bounded memory.
     """
+    asked = ctx.get_parameter_source("matrix") is not click.core.ParameterSource.DEFAULT
+    if matrix and asked and (stream or engine == "ray"):
+        raise InputError("--matrix: is held in memory while it is made; leave it out with --stream and --engine ray")
+    matrix = matrix and not stream and engine == "local"
+    words = tfidf.word_options(tokenizer=tokenizer, lowercase=lowercase, nfkc=nfkc)
+    reading = tfidf.reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     started = time.perf_counter()
-    info, files = console.in_background(
-        "counting",
-        lambda progress: tfidf.build_index(
-            corpus,
-            output,
-            tokenizer=tokenizer,
-            matrix=matrix,
-            encoding_errors=encoding_errors,
-            max_line_bytes=max_line_bytes,
-            threads=threads,
-            progress=progress,
-        ),
-    )
+    if engine == "ray":
+        from ..ray import build_index
+
+        info, files, joined = build_index(corpus, output, column=column, words=words, reading=reading, say=console.say)
+    elif engine == "local":
+        found = inputs.resolve(corpus, column)
+        info, files = console.in_background(
+            "counting",
+            lambda progress: tfidf.build_index(
+                found, output, matrix=matrix, words=words, reading=reading, progress=progress
+            ),
+        )
+        joined = inputs.joined_lines(found)
+    else:
+        raise InputError(f"--engine: {engine!r} is unknown; choose local or ray")
     seconds = time.perf_counter() - started
-    written = {path.name: path.stat().st_size for path in _written(Path(output), matrix)}
+    names = ["index.safetensors", *(["matrix.npz"] if matrix else [])]
+    written = {name: (Path(output) / name).stat().st_size for name in names}
     console.result(
         {
             **asdict(info),
-            "tokenizer": tokenizer,
+            **words,
+            "joined_lines": joined,
             "output": output,
             "written": written,
             "files": [asdict(file) for file in files],
@@ -67,12 +88,8 @@ def command(
             f"{info.terms:,} terms by the {tokenizer} tokenizer",
             *([f"{info.wordless:,} sentences without a word"] if info.wordless else []),
             *([f"{info.repaired:,} rows had bytes that are not UTF-8"] if info.repaired else []),
+            *([f"{joined:,} fields held a line break, which became a space"] if joined else []),
             *[f"{Path(output) / name}: {size / 1e6:,.1f} MB" for name, size in written.items()],
             f"{seconds:.2f} s, {info.rows / seconds:,.0f} sentences/s",
         ],
     )
-
-
-def _written(folder: Path, matrix: bool) -> list[Path]:
-    names = ["index.safetensors", *(["matrix.npz"] if matrix else [])]
-    return [folder / name for name in names]

@@ -145,6 +145,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def span(radius: int, terms: int) -> str:
+    """A radius in words."""
+    return f"{radius:,} ranks to either side ({min(radius / terms, 1):.1%} of {terms:,} terms)"
+
+
 def marked(text: str, spans: list[tuple[int, int]], colour: str) -> str:
     """The text with these characters marked: in colour on a terminal, in brackets elsewhere."""
     out, at = [], 0
@@ -188,9 +193,9 @@ class ConsoleReporter(Reporter):
     def negatives(self, examples: list[tuple[str, str, Any]]) -> None:
         """Sentence and negative, replaced words marked."""
         say("synthetic negatives of the first sentences, replaced words marked:")
-        for text, negative, spans in examples:
-            say(f"       -  {marked(text, [old for old, _, _ in spans], 'cyan')}")
-            say(f"          {marked(negative, [new for _, new, _ in spans], 'yellow')}")
+        for text, negative, replaced in examples:
+            say(f"       -  {marked(text, [r.span for r in replaced], 'cyan')}")
+            say(f"          {marked(negative, [r.new_span for r in replaced], 'yellow')}")
 
     def note(self, text: str) -> None:
         """A word on what takes time."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from .. import inputs
 from ..errors import InputError
 from ..files import write_atomically
 from . import console, options
@@ -30,6 +31,7 @@ def command(
     batch_size: int,
     pooler: str | None,
     device: str,
+    column: str | None,
     encoding_errors: str,
     max_line_bytes: int,
     threads: int,
@@ -54,7 +56,8 @@ def command(
         raise InputError(f"--pooler: {pooler!r} is unknown; choose one of {', '.join(POOLERS)}")
     if threads:
         torch.set_num_threads(threads)
-    corpus = Corpus.read(list(sentences) or ["-"], encoding_errors=encoding_errors, max_line_bytes=max_line_bytes)
+    found = inputs.resolve(sentences or ["-"], column)
+    corpus = Corpus.read(found, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes)
     filled = corpus.filled()
     encoder = Encoder(model, pooler=pooler, device=device)
     if encoder.plain:

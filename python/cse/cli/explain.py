@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 import click
 
@@ -12,20 +13,21 @@ from . import console, options
 
 @click.command("explain")
 @click.argument("sentence")
-@options.tfidf
 @options.drawing
 @options.seed
 @options.option("--samples", default=4, type=click.IntRange(min=0), help="Sample replacements a word.")
 @options.as_json
-def command(sentence: str, tfidf: str, beta: float, radius: int | None, seed: int, samples: int, as_json: bool) -> None:
+def command(
+    sentence: str, tfidf: str, min_df: int, max_terms: int | None, samples: int, as_json: bool, **drawing: Any
+) -> None:
     """Show each word of SENTENCE: tf-idf, probability of being replaced, rank, sample replacements."""
-    index = TfidfIndex.open(tfidf)
-    words = index.explain(sentence, seed=seed, samples=samples, beta=beta, radius=radius)
-    span = radius or index.default_radius
+    index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)
+    words = index.explain(sentence, samples=samples, **drawing)
+    radius = index.ranks(drawing["radius"])
     if as_json:
         value = {
             "sentence": sentence,
-            "radius": span,
+            "radius": radius,
             "terms": len(index),
             "words": [asdict(w) for w in words],
         }
@@ -34,14 +36,15 @@ def command(sentence: str, tfidf: str, beta: float, radius: int | None, seed: in
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{len(index):,} terms, radius {span:,} ranks, beta {beta:g}", title_justify="left")
+    title = f"{len(index):,} terms, {console.span(radius, len(index))}, beta {drawing['beta']:g}"
+    table = Table(title=title, title_justify="left")
     for name in ("word", "df", "tf-idf", "p(replace)", "rank"):
         table.add_column(name, justify="left" if name == "word" else "right")
     table.add_column("could become", overflow="fold")
     for word in words:
         table.add_row(
             word.word,
-            f"{word.df:,}" if word.seen else "never seen",
+            f"{word.df:,}" if word.seen else "no term",
             f"{word.score:.4f}",
             f"{word.p:.3f}",
             f"{word.rank:,}",

@@ -23,7 +23,6 @@ def _recipe(*names: str, help: str, **settings: Any) -> Callable[[options.F], op
 @options.option("--name", help="The run's folder in it.  [default: from model, loss and seed]")
 @options.option("--preset", metavar="NAME", help="A paper's recipe, like simcse-bert-base or una-bert-base.")
 @options.option("--config", "config_file", metavar="FILE", help="A run's config.toml, to run it again.")
-@options.tfidf
 @options.option("--model", default="bert-base-uncased", help="minilm, a folder, or a hub name.")
 @_recipe("--pooler", metavar="NAME", help="cls, cls_before_pooler, avg, avg_top2, avg_first_last, avg_embed_last.")
 @_recipe("--max-length", type=int, help="Tokens of a training sentence: 32.")
@@ -37,7 +36,6 @@ def _recipe(*names: str, help: str, **settings: Any) -> Callable[[options.F], op
 @options.option("--una-every", default=5, help="UNA's turn: steps 0, N, 2N, ...; 0 is off.")
 @options.option("--una-as", default="rows", metavar="rows|columns", help="Negatives as pairs of their own, or columns.")
 @options.drawing
-@options.surface
 @_recipe("--batch-size", type=int, help="Sentences of a step.")
 @_recipe("--lr", type=float, help="AdamW's rate.")
 @_recipe("--schedule", metavar="linear|constant", help="The rate falls to 0, or stays.")

@@ -1,0 +1,178 @@
+"""cse doctor."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import click
+
+from .. import _core, inputs, tfidf
+from . import console, options
+
+# Shares of rows above which a finding is worth a word.
+MANY = 0.01
+OFTEN = 0.001
+
+
+@click.command("doctor")
+@click.argument("corpus", nargs=-1, required=True)
+@options.words
+@options.reading
+@options.threads
+@options.as_json
+def command(
+    corpus: tuple[str, ...],
+    column: str | None,
+    encoding_errors: str,
+    max_line_bytes: int,
+    threads: int,
+    as_json: bool,
+    **words: Any,
+) -> None:
+    """Look CORPUS over, in one pass, before it is counted and trained on: encoding, blank and duplicate rows, lengths,
+    scripts, rare words, how much of it UNA could replace, and what to do about each.
+
+    Rows that other commands would refuse are counted here.
+    """
+    found = inputs.resolve(corpus, column)
+    reading = tfidf.reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
+    started = time.perf_counter()
+    seen: dict[str, Any] = json.loads(
+        console.in_background(
+            "looking", lambda progress: _core.diagnose(found, tfidf.word_options(**words), reading, progress)
+        )
+    )
+    seconds = time.perf_counter() - started
+    seen["joined_lines"] = inputs.joined_lines(found)
+    advice = findings(seen, max_line_bytes)
+    value = {**seen, "advice": [{"level": level, "finding": what, "do": do} for level, what, do in advice]}
+    if as_json:
+        console.result({**value, "seconds": round(seconds, 3)}, True, [])
+        return
+    _print(seen, advice, seconds)
+
+
+def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, str]]:
+    """(``fault`` or ``note``, what was seen, what to do), the gravest first."""
+    rows, documents = seen["rows"], max(seen["documents"], 1)
+    faults, files = seen["faults"], len(seen["files"])
+    out: list[tuple[str, str, str]] = []
+
+    def add(level: str, what: str, do: str) -> None:
+        out.append((level, what, do))
+
+    def counted(name: str) -> str:
+        found = faults[name]
+        where = f"line {found['first'] + 1:,}" if files == 1 else f"row {found['first'] + 1:,} of the corpus"
+        return f"{found['rows']:,} rows ({found['rows'] / rows:.2%}), the first at {where}"
+
+    if seen["repaired"]:
+        add(
+            "fault",
+            f"{seen['repaired']:,} rows hold bytes that are not UTF-8, the first at "
+            + counted("replacement").rsplit(" at ", 1)[1],
+            "convert the file (iconv -f WINDOWS-1252 -t UTF-8), or pass --encoding-errors replace",
+        )
+    elif faults["replacement"]["rows"]:
+        add(
+            "fault",
+            f"the replacement character U+FFFD in {counted('replacement')}",
+            "the text was damaged before it came here; go back to its source",
+        )
+    if faults["over_long"]["rows"]:
+        add(
+            "fault",
+            f"longer than {max_line_bytes:,} bytes: {counted('over_long')}",
+            "cut the text into sentences, one a line, or raise --max-line-bytes",
+        )
+    if faults["mojibake"]["rows"] > OFTEN * rows:
+        add("fault", f"doubly encoded text (\u201ccaf\u00c3\u00a9\u201d) in {counted('mojibake')}", "repair it (ftfy)")
+    if seen["unchanged_rate"] > MANY:
+        add(
+            "fault",
+            f"{seen['unchanged_rate']:.1%} of the sampled sentences have no word that UNA can replace",
+            "put spaces between words (a segmenter for Chinese, Japanese, Thai) and use --tokenizer whitespace",
+        )
+    if seen["duplicates"] > MANY * documents:
+        about = "about " if seen["duplicates_estimated"] else ""
+        add(
+            "fault",
+            f"{about}{seen['duplicates']:,} rows ({seen['duplicates'] / documents:.1%}) repeat an earlier one",
+            "remove them (sort -u): in a batch they are each other's false negatives",
+        )
+    if seen["words_quantiles"][1] > 64 or faults["long"]["rows"] > MANY * documents:
+        add(
+            "note",
+            f"over 128 words: {counted('long')}" if faults["long"]["rows"] else "half the rows are over 64 words",
+            "train reads the first 32 tokens of a row: split rows into sentences, or raise --max-length",
+        )
+    if faults["short"]["rows"] > MANY * documents:
+        add("note", f"under 3 words: {counted('short')}", "drop headings and fragments, they teach little")
+    if faults["markup"]["rows"] > OFTEN * rows:
+        add("note", f"HTML tags or entities in {counted('markup')}", "strip them: they count as words")
+    if faults["control"]["rows"]:
+        add("note", f"control characters in {counted('control')}", "remove them (tr -d '\\000-\\010')")
+    if faults["tab"]["rows"] > 0.5 * rows:
+        add("note", f"tabs in {counted('tab')}: is this a table?", "rename it .tsv and name the --column")
+    if faults["line_break"]["rows"]:
+        add(
+            "note",
+            f"U+2028, U+0085 or a carriage return inside {counted('line_break')}",
+            "other tools end a line there and count rows differently; replace them by spaces",
+        )
+    if seen["blank"]:
+        add("note", f"{seen['blank']:,} blank rows", "nothing: they keep their number and are not trained on")
+    if seen["joined_lines"]:
+        add("note", f"{seen['joined_lines']:,} fields held a line break", "nothing: it was read as a space")
+    if seen["singletons"] > 0.8 * seen["terms"]:
+        add(
+            "note",
+            f"{seen['singletons'] / seen['terms']:.0%} of the terms stand in one sentence only",
+            "cse augment --min-df 2 draws replacements from the others",
+        )
+    if documents < 10_000:
+        add("note", f"{documents:,} sentences are few", "the papers train on a million")
+    mixed = [(name, share) for name, share in seen["scripts"] if share > 0.05]
+    if len(mixed) > 1:
+        add(
+            "note",
+            "several scripts: " + ", ".join(f"{name} {share:.0%}" for name, share in mixed),
+            "take a multilingual --model, or train one corpus a language",
+        )
+    return out
+
+
+def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], seconds: float) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    low, middle, high, most = seen["words_quantiles"]
+    longest = f"{most:,}" + (" or more" if most == 4096 else "")
+    scripts = [(name, share) for name, share in seen["scripts"] if share >= 0.0005][:6]
+    facts = [
+        ("files", f"{len(seen['files']):,}, {sum(file['bytes'] for file in seen['files']) / 1e6:,.1f} MB"),
+        ("rows", f"{seen['rows']:,}; {seen['blank']:,} blank, {seen['duplicates']:,} repeat an earlier one"),
+        ("words", f"{seen['tokens']:,}; per row {low} at 5 %, {middle} at 50 %, {high} at 95 %, {longest} at most"),
+        ("terms", f"{seen['terms']:,}; {seen['singletons'] / seen['terms']:.1%} in one sentence only"),
+        ("scripts", ", ".join(f"{name} {share:.1%}" for name, share in scripts) or "none"),
+        (
+            "UNA",
+            f"about {seen['replacement_rate']:.1%} of the words would be replaced at --beta 0.5, "
+            f"radius {seen['default_radius']:,} (from {seen['sampled_rows']:,} rows)",
+        ),
+    ]
+    table = Table.grid(padding=(0, 2))
+    for name, text in facts:
+        table.add_row(Text(name, style="bold"), text)
+    out = Console(highlight=False)
+    out.print(table)
+    out.print()
+    for level, what, do in advice:
+        out.print(Text(f"{level:5}  ", style="red" if level == "fault" else "yellow") + Text(what))
+        out.print(Text(f"       -> {do}", style="dim"))
+    if not any(level == "fault" for level, _, _ in advice):
+        out.print("No fault found.")
+    out.print(f"{seconds:.2f} s, {seen['rows'] / seconds:,.0f} rows/s", style="dim")

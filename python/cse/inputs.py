@@ -1,0 +1,208 @@
+"""Which files a corpus is: globs are expanded, and columns of tables are decoded into rows.
+
+Whoever reads a corpus (the index, the trainer, ``augment``, ``encode``) resolves it here, so a row has one number.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any, cast
+
+from .errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Column", "Paths", "is_table", "joined_lines", "resolve"]
+
+Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+COMPRESSED = (".gz", ".zst", ".bz2", ".lz4")
+BLOCK_BYTES = 1 << 22
+
+
+def resolve(paths: Paths, column: str | None = None) -> list[str | Column]:
+    """The inputs in order: text files by path, tables as their ``column``.
+
+    A pattern (``*``, ``?``, ``[]``, ``**``) that is no file's own name stands for the files it matches, sorted by name.
+    Raises ``InputError`` if it matches none, if a table comes without a column, or a column without a table.
+    """
+    given = [paths] if isinstance(paths, (str, PathLike)) else list(paths)
+    names = [name for path in given for name in _matches(fspath(path))]
+    inputs: list[str | Column] = [Column(name, column) if is_table(name) else name for name in names]
+    if column is not None and not any(isinstance(item, Column) for item in inputs):
+        raise InputError(f"--column {column}: none of the files is a table ({', '.join(TABLES)})")
+    return inputs
+
+
+def is_table(path: str) -> bool:
+    """Whether the name is that of a table, which is read by column."""
+    return _kind(path) is not None
+
+
+def joined_lines(inputs: Sequence[str | Column]) -> int:
+    """Fields that held a line break, which became a space, once they have been read."""
+    return sum(item.line_breaks for item in inputs if isinstance(item, Column))
+
+
+def _matches(path: str) -> list[str]:
+    if not glob.has_magic(path) or os.path.exists(path):
+        return [path]
+    found = sorted(name for name in glob.glob(path, recursive=True) if not os.path.isdir(name))
+    if not found:
+        raise InputError(f"{path}: no file matches; check the pattern, and the folder it starts from")
+    return found
+
+
+def _kind(path: str) -> str | None:
+    """The suffix of a table, without that of a compression."""
+    stem, suffix = os.path.splitext(path)
+    if suffix in COMPRESSED:
+        suffix = os.path.splitext(stem)[1]
+    return suffix if suffix in TABLES else None
+
+
+class Column:
+    """A column of a csv, tsv, jsonl or parquet file, decoded block by block by pyarrow.
+
+    A missing value is a blank row; a line break inside a field becomes a space. Fields of a csv may be quoted and then
+    span lines; those of a tsv are taken as they stand, quotes included. The first line of both names the columns, and
+    lines without anything in them are no rows.
+    """
+
+    def __init__(self, path: str, column: str | None) -> None:
+        if not os.path.exists(path):
+            raise InputError(f"{path}: no such file; check the path")
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError:
+            raise InputError(f"{path}: tables are read by pyarrow; run pip install 'cse[tables]'") from None
+        names = self._guarded(path, lambda: _column_names(path))
+        listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+        if column is None:
+            raise InputError(f"{path}: is a table; name the column that holds the sentences with --column: {listed}")
+        if column not in names:
+            raise InputError(f"{path}: has no column {column!r}; there are: {listed}")
+        self.path, self.column = path, column
+        self.line_breaks = 0
+        """Fields that held one, so far."""
+        self._size = os.path.getsize(path)
+        self._told = 0
+        self._blocks: Iterator[pa.ChunkedArray | pa.Array] | None = None
+
+    def next_block(self) -> tuple[bytes, int] | None:
+        """Rows as text, each ended by a line feed, and how many of the file's bytes that is about; None at the end."""
+        if self._blocks is None:
+            self._blocks = self._guarded(self.path, lambda: _blocks(self.path, self.column))
+        blocks = self._blocks
+        values = self._guarded(self.path, lambda: next(blocks, None))
+        if values is None:
+            rest, self._told = self._size - self._told, self._size
+            self._blocks = iter(())
+            return (b"", rest) if rest > 0 else None
+        text, joined = self._guarded(self.path, lambda: _rows(values))
+        self.line_breaks += joined
+        stored = min(len(text), self._size - self._told)
+        self._told += stored
+        return text, stored
+
+    def _guarded(self, path: str, work: Any) -> Any:
+        import pyarrow as pa
+
+        try:
+            return work()
+        except pa.ArrowException as error:
+            why = str(error).splitlines()[0].rstrip(".")
+            raise InputError(f"{path}: cannot be read as a table ({why}); check its form") from None
+
+
+def _column_names(path: str) -> list[str]:
+    kind = _kind(path)
+    if kind == ".parquet":
+        import pyarrow.parquet as pq
+
+        return list(pq.read_schema(path).names)
+    if kind in (".csv", ".tsv"):
+        return list(_open_csv(path).schema.names)
+    import json
+
+    import pyarrow as pa
+
+    with pa.input_stream(path) as stream:
+        first = cast(bytes, stream.read(BLOCK_BYTES)).lstrip().split(b"\n", 1)[0]
+    try:
+        record = json.loads(first)
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        raise InputError(f"{path}: its first line is not a JSON object; .jsonl holds one on each line")
+    return list(record)
+
+
+def _blocks(path: str, column: str) -> Iterator[Any]:
+    import pyarrow as pa
+
+    kind = _kind(path)
+    if kind == ".parquet":
+        import pyarrow.parquet as pq
+
+        batches = pq.ParquetFile(path).iter_batches(columns=[column])
+    elif kind in (".csv", ".tsv"):
+        batches = iter(_open_csv(path, column))
+    else:
+        import pyarrow.json as pajson
+
+        batches = iter(
+            pajson.open_json(
+                path,
+                read_options=pajson.ReadOptions(block_size=BLOCK_BYTES),
+                parse_options=pajson.ParseOptions(
+                    explicit_schema=pa.schema([(column, pa.string())]), unexpected_field_behavior="ignore"
+                ),
+            )
+        )
+    return (batch.column(column) for batch in batches)
+
+
+def _open_csv(path: str, column: str | None = None) -> Any:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    tabs = _kind(path) == ".tsv"
+    # Bytes, not strings: the core checks the encoding, and names the row.
+    convert = csv.ConvertOptions(include_columns=[column], column_types={column: pa.binary()}) if column else None
+    return csv.open_csv(
+        path,
+        read_options=csv.ReadOptions(block_size=BLOCK_BYTES),
+        parse_options=csv.ParseOptions(
+            delimiter="\t" if tabs else ",", quote_char=False if tabs else '"', newlines_in_values=not tabs
+        ),
+        convert_options=convert,
+    )
+
+
+def _rows(values: Any) -> tuple[bytes, int]:
+    """The values as lines, and how many held a line break."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if pa.types.is_null(kind):
+        return b"\n" * len(values), 0
+    if not (
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+    ):
+        raise pa.ArrowTypeError(f"the column holds {kind}, not text")
+    texts = values.cast(pa.large_binary())
+    joined = pc.sum(pc.match_substring(texts, "\n")).as_py() or 0
+    if joined:
+        texts = pc.replace_substring(pc.replace_substring(texts, "\r\n", " "), "\n", " ")
+    return b"".join(line for text in texts.to_pylist() for line in (text or b"", b"\n")), joined

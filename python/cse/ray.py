@@ -1,0 +1,112 @@
+"""Counting a corpus on a Ray cluster: a task for each file, merged in a tree (extra ``cse[ray]``).
+
+Statistics are a monoid, so the bytes are those of one build over the same files in the same order. Placement, retries
+and the death of a worker are Ray's business; files must be readable by every node under the paths given.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from os import PathLike
+from typing import Any
+
+from . import _core, inputs
+from .errors import InputError
+from .tfidf import IndexInfo, ReadOptions, SourceFile, WordOptions
+
+__all__ = ["build_index"]
+
+RETRIES = 3
+SAY_SECONDS = 5.0
+
+
+def count_shard(
+    path: str, column: str | None, words: WordOptions, reading: ReadOptions, home: str
+) -> tuple[bytes, int]:
+    """One file's index as bytes, and how many fields held a line break. Runs on a worker."""
+    if os.path.isdir(home):
+        os.chdir(home)  # paths mean what they mean to the caller, and are recorded as given
+    found = inputs.resolve([path], column if inputs.is_table(path) else None)
+    return _core.count(found, words, reading), inputs.joined_lines(found)
+
+
+def merge_shards(*shards: bytes) -> bytes:
+    """Neighbours' indexes as one. Runs on a worker."""
+    return _core.merge(list(shards)) if len(shards) > 1 else shards[0]
+
+
+def build_index(
+    paths: inputs.Paths,
+    folder: str | PathLike[str],
+    *,
+    column: str | None = None,
+    words: WordOptions,
+    reading: ReadOptions,
+    say: Callable[[str], None] = lambda line: None,
+) -> tuple[IndexInfo, list[SourceFile], int]:
+    """Counts the files on the cluster at ``RAY_ADDRESS``, one that runs here already, or a new one on this machine.
+
+    Writes ``folder/index.safetensors``. Returns what it holds, its files, and the number of fields with line breaks.
+    """
+    files = [item if isinstance(item, str) else item.path for item in inputs.resolve(paths, column)]
+    if "-" in files:
+        raise InputError("-: standard input cannot be read by --engine ray; name files that every worker can open")
+    try:
+        import ray
+    except ImportError:
+        raise InputError("--engine ray: Ray is not installed; run pip install 'cse[ray]'") from None
+
+    ours = not ray.is_initialized()
+    if ours:
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, RuntimeError) as error:
+            raise InputError(f"--engine ray: no cluster could be reached ({str(error).splitlines()[0]})") from None
+    try:
+        data, joined = _on_cluster(ray, files, column, words, reading, say)
+    finally:
+        if ours:
+            ray.shutdown()
+    counts, read = _core.save(folder, data)
+    return IndexInfo(*counts), [SourceFile(*file) for file in read], joined
+
+
+def _on_cluster(
+    ray: Any,
+    files: list[str],
+    column: str | None,
+    words: WordOptions,
+    reading: ReadOptions,
+    say: Callable[[str], None],
+) -> tuple[bytes, int]:
+    one_thread: ReadOptions = {**reading, "threads": 1}
+    count = ray.remote(num_cpus=1, max_retries=RETRIES, num_returns=2)(count_shard)
+    merge = ray.remote(num_cpus=1, max_retries=RETRIES)(merge_shards)
+    tasks = [count.remote(path, column, words, one_thread, os.getcwd()) for path in files]
+    level = [data for data, _ in tasks]
+    while len(level) > 1:
+        level = [merge.remote(*level[i : i + 2]) for i in range(0, len(level), 2)]
+    waiting = [joined for _, joined in tasks]
+    started = shown = time.monotonic()
+    try:
+        while waiting:
+            ready, waiting = ray.wait(waiting, timeout=SAY_SECONDS)
+            ray.get(ready)  # a file's fault is known as soon as it is met
+            now = time.monotonic()
+            if now - shown >= SAY_SECONDS:
+                shown, done = now, len(tasks) - len(waiting)
+                left = f", about {(now - started) / done * len(waiting):,.0f} s left" if done else ""
+                say(f"counting: {done:,} of {len(tasks):,} files{left}")
+        return ray.get(level[0]), sum(ray.get([joined for _, joined in tasks]))
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, (InputError, OSError)):
+            raise error.cause from None
+        raise
+    except ray.exceptions.RayError as error:
+        raise InputError(
+            f"--engine ray: a worker was lost {RETRIES + 1} times ({str(error).splitlines()[0]}); "
+            "try fewer files at once, or --engine local"
+        ) from None
