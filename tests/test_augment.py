@@ -1,5 +1,6 @@
 """UNA's negatives: equal to the twin's draw by draw, distributed as published, a function of their key alone."""
 
+import json
 import math
 
 import numpy as np
@@ -36,6 +37,99 @@ def test_negatives_equal_the_twin_draw_by_draw(words, twin, sample_rows, beta, r
         assert negative == twin.augment(text, seed=7, epoch=3, row=row, beta=beta, radius=radius)
 
 
+@pytest.mark.parametrize("step2", ["tfidf", "random"])
+@pytest.mark.parametrize("step3", ["radius", "random"])
+@pytest.mark.parametrize("mode", ["negative", "positive"])
+def test_every_ablation_and_mode_equals_the_twin(words, twin, sample_rows, step2, step3, mode):
+    rows = range(5, 10_000, 397)
+    texts = [*(sample_rows[row] for row in rows), "two words", "one", "zqxv blorgh never seen"]
+    numbers = [*rows, 1, 2, 3]
+    options = dict(seed=3, copy=2, beta=0.4, radius=200, step2=step2, step3=step3, mode=mode)
+    ours = words.augment(texts, epoch=1, rows=numbers, **options)
+    for text, row, negative in zip(texts, numbers, ours, strict=True):
+        assert negative == twin.augment(text, epoch=1, row=row, **options)
+
+
+def test_random_steps_skip_short_sentences_and_force_nothing(sample_index):
+    both = dict(step2="random", step3="random")
+    _, short = sample_index.augment_report(["two words"] * 500, beta=1.0, **both)
+    assert (short.replaced, short.unchanged) == (0, 500)
+    _, three = sample_index.augment_report(["now three words"] * 500, beta=1.0, **both)
+    assert three.replaced == 1500
+    _, none = sample_index.augment_report(["now three words"] * 500, beta=0.0, **both)
+    assert none.unchanged == 500
+    _, one = sample_index.augment_report(["now three words"] * 500, beta=0.0, step2="random")
+    assert one.replaced == 500
+
+
+def test_any_term_is_drawn_evenly(tmp_path):
+    index = make(tmp_path, "a a a b\nc d\ne f g\nh a\n")
+    counts, own = frequencies(index, "c", 40_000, None, step3="random")
+    assert counts[own] == 0
+    assert chisquare(counts[np.arange(len(index)) != own]).pvalue > 1e-4
+
+
+def test_positives_replace_the_light_words(sample_index, sample_rows):
+    """Weighty words go in negatives and stay in positives."""
+
+    def weight_of_replaced(mode):
+        total, number = 0.0, 0
+        for row, text in enumerate(sample_rows[:300]):
+            score = {word.word: word.score for word in sample_index.explain(text, samples=0)}
+            replaced = sample_index.replacements(text, row=row, mode=mode)[1]
+            total += sum(score[new.old] for new in replaced)
+            number += len(replaced)
+        return total / number
+
+    assert weight_of_replaced("positive") < 0.6 * weight_of_replaced("negative")
+
+
+def test_a_radius_may_be_a_share_of_the_vocabulary(sample_index, sample_rows):
+    v = len(sample_index)
+    assert sample_index.ranks("5%") == round(0.05 * v)
+    assert sample_index.ranks(" 100 % ".replace(" ", "")) == v
+    assert sample_index.ranks("0.0001%") == 1
+    few = sample_rows[:50]
+    assert sample_index.augment(few, radius="2%") == sample_index.augment(few, radius=round(0.02 * v))
+    for radius in ("0%", "101%", "x", "5 percent", "", "%"):
+        with pytest.raises(InputError, match="--radius"):
+            sample_index.augment(few, radius=radius)
+
+
+def test_copies_are_negatives_of_their_own(indexed, sample_index, sample_rows, cse, tmp_path):
+    few = tmp_path / "few.txt"
+    few.write_text("\n".join(sample_rows[:20]) + "\n", encoding="utf8")
+    done = cse("augment", few, "--copies", 3, "--seed", 5, cwd=indexed)
+    assert done.returncode == 0, done.stderr
+    expected = [sample_index.augment(sample_rows[:20], seed=5, copy=copy) for copy in range(3)]
+    assert done.stdout.splitlines() == [expected[copy][row] for row in range(20) for copy in range(3)]
+
+
+@pytest.mark.parametrize("surface", ["keep", "plain"])
+def test_records_say_what_was_replaced(indexed, sample_index, sample_rows, cse, tmp_path, surface):
+    texts = [*sample_rows[:30], "", 'Caf\u00e9 \U0001f600 "quoted" na\u00efve zqxv']
+    few = tmp_path / "few.txt"
+    few.write_text("\n".join(texts), encoding="utf8")
+    done = cse("augment", few, "--format", "jsonl", "--copies", 2, "--surface", surface, cwd=indexed)
+    assert done.returncode == 0, done.stderr
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(r["row"], r["copy"]) for r in records] == [(row, copy) for row in range(len(texts)) for copy in (0, 1)]
+    rank = {sample_index.terms[t]: place for place, t in enumerate(sample_index.by_rank, start=1)}
+    for record in records:
+        text, row, copy = record["text"], record["row"], record["copy"]
+        assert text == texts[row]
+        output, replaced = sample_index.replacements(text, row=row, copy=copy, surface=surface)
+        assert record["output"] == output
+        assert [tuple(r["span"]) for r in record["replaced"]] == [r.span for r in replaced]
+        for r in record["replaced"]:
+            assert text[slice(*r["span"])] == r["old"]
+            assert output[slice(*r["new_span"])] == r["new"]
+            assert rank[r["new"].lower()] == r["new_rank"]
+            if r["old"].lower() in rank:
+                assert rank[r["old"].lower()] == r["rank"]
+            assert 0 < r["p"] <= 1
+
+
 def test_words_never_seen_equal_the_twin(words, twin):
     texts = [
         "zqxv",
@@ -54,10 +148,10 @@ def test_default_radius_is_a_hundredth_of_the_vocabulary(words, twin):
     assert words.default_radius == twin.default_radius() == len(words) // 100
 
 
-def frequencies(index, word, draws, radius):
+def frequencies(index, word, draws, radius, **options):
     """How often each rank comes up for a one-word sentence, which is always replaced."""
     rank = {index.terms[t]: place for place, t in enumerate(index.by_rank)}
-    negatives = index.augment([word] * draws, seed=5, radius=radius)
+    negatives = index.augment([word] * draws, seed=5, radius=radius, **options)
     counts = np.zeros(len(index), dtype=int)
     for negative in negatives:
         counts[rank[negative.lower()]] += 1
@@ -149,8 +243,10 @@ def test_only_replaced_words_change(sample_index, sample_rows):
         negative, spans = sample_index.replacements(text, row=row, seed=9)
         assert negative == sample_index.augment([text], rows=[row], seed=9)[0]
         at_old = at_new = 0
-        for (old_start, old_end), (new_start, new_end), p in spans:
-            assert 0 < p <= 1
+        for new in spans:
+            (old_start, old_end), (new_start, new_end) = new.span, new.new_span
+            assert 0 < new.p <= 1
+            assert (new.old, new.new) == (text[old_start:old_end], negative[new_start:new_end])
             assert text[at_old:old_start] == negative[at_new:new_start]
             assert text[old_start:old_end] != negative[new_start:new_end]
             at_old, at_new = old_end, new_end
@@ -214,9 +310,9 @@ def test_lone_surrogates_are_replaced_and_counted(sample_index):
     assert "\ufffd" in negatives[0]
     negatives[0].encode("utf8")
     text = "a \ud800 broken string of rare words"
-    negative, spans = sample_index.replacements(text, beta=1.0)
-    assert [text[start:end] for (start, end), _, _ in spans][-2:] == ["rare", "words"]
-    assert all(negative[start:end].isalnum() or "'" in negative[start:end] for _, (start, end), _ in spans)
+    _, spans = sample_index.replacements(text, beta=1.0)
+    assert [new.old for new in spans][-2:] == ["rare", "words"]
+    assert all(new.new.isalnum() or "'" in new.new for new in spans)
 
 
 def test_plain_surface_is_lower_cased_terms_joined_by_spaces(sample_index):
@@ -234,7 +330,7 @@ def test_equal_scores_force_one_position_chosen_evenly(tmp_path):
     for row in range(4000):
         _, spans = index.replacements("a b c d", row=row, beta=0.0)
         assert len(spans) == 1
-        hits[spans[0][0][0] // 2] += 1
+        hits[spans[0].span[0] // 2] += 1
     assert chisquare(hits).pvalue > 1e-4
 
 

@@ -50,7 +50,7 @@ def test_df_idf_and_max_score_equal_the_twin(corpus):
 
 def test_matrix_equals_scikit_learn_counts_through_the_formula(corpus, tmp_path):
     path, rows = corpus
-    build_index([str(path)], tmp_path, tokenizer="whitespace")
+    build_index([str(path)], tmp_path, words={"tokenizer": "whitespace"})
     matrix = scipy.sparse.load_npz(tmp_path / "matrix.npz")
     counter = CountVectorizer(tokenizer=str.split, token_pattern=None, lowercase=True)
     counts = counter.fit_transform(rows).tocoo()
@@ -75,7 +75,7 @@ def test_threads_do_not_change_a_byte(sample, tmp_path):
     # More than one chunk per thread, so that threads meet rows in another order.
     big = write(tmp_path / "big.txt", sample.read_bytes() * 3)
     for threads in (1, 2, 5):
-        build_index([str(big)], tmp_path / str(threads), threads=threads)
+        build_index([str(big)], tmp_path / str(threads), reading={"threads": threads})
     for name in ("index.safetensors", "matrix.npz"):
         first = (tmp_path / "1" / name).read_bytes()
         assert (tmp_path / "2" / name).read_bytes() == first
@@ -196,7 +196,7 @@ def test_merged_shards_are_the_bytes_of_one_build(sample, tmp_path, cse):
 
 def test_shards_of_different_tokenizers_are_not_merged(sample, tmp_path):
     for tokenizer in ("unicode", "whitespace"):
-        build_index([str(sample)], tmp_path / tokenizer, tokenizer=tokenizer, matrix=False)
+        build_index([str(sample)], tmp_path / tokenizer, words={"tokenizer": tokenizer}, matrix=False)
     with pytest.raises(InputError, match="whitespace: its tokenizer is whitespace, and that of the index before"):
         TfidfIndex.merge([tmp_path / "unicode", tmp_path / "whitespace"], tmp_path / "all")
     with pytest.raises(InputError, match="nowhere: no TF-IDF index there"):

@@ -64,6 +64,11 @@ class ReferenceIndex:
         unseen = math.log(self.documents)
         return [math.log1p(counts[term] / length) * self.idf.get(term, unseen) for term in terms]
 
+    def draw_anywhere(self, term: str, u: float) -> str | None:
+        """Any other term, evenly (step 3 at random)."""
+        others = [other for other in self.by_rank if other != term]
+        return others[int(u * len(others))] if others else None
+
     def draw(self, term: str, score: float, radius: int, u: float) -> str | None:
         """A term within ``radius`` ranks, with probability proportional to its maximum score, never the term itself."""
         seen = term in self.rank
@@ -84,36 +89,60 @@ class ReferenceIndex:
             first, last, target = after, high, p[after] + max(at - left, 0.0)
         return self.by_rank[bisect_right(p, target, first + 1, last) - 1]
 
-    def augment(self, text: str, *, seed: int, epoch: int, row: int, beta: float, radius: int) -> str:
+    def augment(
+        self,
+        text: str,
+        *,
+        seed: int,
+        epoch: int,
+        row: int,
+        beta: float,
+        radius: int,
+        copy: int = 0,
+        step2: str = "tfidf",
+        step3: str = "radius",
+        mode: str = "negative",
+    ) -> str:
         """The hard negative of one sentence."""
         words = tokenize(text)
         if not words:
             return text
         scores = self.scores([term for _, _, term in words])
-        p, all_equal = probabilities(scores, beta)
-        draws = chacha8(seed, epoch, row, 0)
-        forced = int(next(draws) * len(words)) if all_equal else None
+        if step2 == "random":
+            p, force_one = [beta] * len(words), step3 == "radius"
+            if step3 == "random" and len(words) < 3:
+                return text
+        else:
+            p, force_one = probabilities(scores, beta, mode)
+        draws = chacha8(seed, epoch, row, copy)
+        forced = int(next(draws) * len(words)) if force_one else None
         out, copied = [], 0
         for i, (start, end, term) in enumerate(words):
             if next(draws) < p[i] or i == forced:
-                new = self.draw(term, scores[i], radius, next(draws))
+                u = next(draws)
+                new = self.draw(term, scores[i], radius, u) if step3 == "radius" else self.draw_anywhere(term, u)
                 if new is not None:
                     out += [text[copied:start], in_case_of(text[start:end], new)]
                     copied = end
         return "".join([*out, text[copied:]])
 
 
-def probabilities(scores: list[float], beta: float) -> tuple[list[float], bool]:
-    """p_i = beta * L * (s_i - min s) / sum_j (s_j - min s), cut at 1; the largest is 1 if none is.
+def probabilities(scores: list[float], beta: float, mode: str = "negative") -> tuple[list[float], bool]:
+    """p_i = beta * L * w_i / sum_j w_j, cut at 1, with w = s - min s, or max s - s for positives (UDA); the largest is
+    1 if none is.
 
     Equal scores give beta for all, and True: one position is to be forced.
     """
     low, high = min(scores), max(scores)
     if low == high:
         return [beta] * len(scores), True
-    scale = beta * len(scores) / sum(score - low for score in scores)
+    weights = [s - low if mode == "negative" else high - s for s in scores]
+    scale = beta * len(scores) / sum(weights)
     forced = scale * (high - low) < 1
-    return [1.0 if forced and s == high else min(1.0, scale * (s - low)) for s in scores], False
+    heaviest = high if mode == "negative" else low
+    return [
+        1.0 if forced and s == heaviest else min(1.0, scale * w) for s, w in zip(scores, weights, strict=True)
+    ], False
 
 
 def in_case_of(old: str, term: str) -> str:

@@ -281,7 +281,11 @@ class TfidfIndex:
         if radius is None:
             return self.default_radius
         share = percentage(radius)
-        return max(1, round(len(self) * share / 100)) if share is not None else int(radius)
+        if share is not None:
+            return max(1, round(len(self) * share / 100))
+        if not 1 <= int(radius) < 2**63:
+            raise InputError(f"--radius: {radius} was given, and it must be at least 1 and fit into 63 bits")
+        return int(radius)
 
     @cached_property
     def terms(self) -> Sequence[str]:
@@ -364,10 +368,8 @@ class TfidfIndex:
     def draw_options(self, **drawing: Unpack[DrawOptions]) -> DrawOptions:
         """All options of drawing, the radius in ranks; ``InputError`` for what cannot be."""
         options = _complete(_DRAW, drawing)
-        radius = options["radius"]
-        if radius is not None:
-            options["radius"] = radius = self.ranks(radius)
-        _in_range(seed=options["seed"], epoch=options["epoch"], copy=options["copy"], radius=radius)
+        options["radius"] = self.ranks(options["radius"])
+        _in_range(seed=options["seed"], epoch=options["epoch"], copy=options["copy"])
         return options
 
 

@@ -88,9 +88,10 @@ def command(
         }
         console.result(summary, True, [])
         return
+    unseen = "never seen" if min_df <= 1 and max_terms is None else "without a rank"
     console.say(
         f"{report.rows:,} rows in {seconds:.2f} s ({report.rows / seconds:,.0f}/s): {report.replaced / words:.1%} of "
-        f"{report.words:,} words replaced, {report.unseen / words:.1%} never seen, "
+        f"{report.words:,} words replaced, {report.unseen / words:.1%} {unseen}, "
         f"{report.unchanged:,} rows unchanged ({report.blank:,} blank)"
         + (f", {report.repaired:,} with repaired bytes" if report.repaired else "")
         + (f", {joined:,} with line breaks joined" if joined else "")

@@ -41,10 +41,11 @@ def command(
     for name in ("word", "df", "tf-idf", "p(replace)", "rank"):
         table.add_column(name, justify="left" if name == "word" else "right")
     table.add_column("could become", overflow="fold")
+    unseen = "never seen" if min_df <= 1 and max_terms is None else "no rank"
     for word in words:
         table.add_row(
             word.word,
-            f"{word.df:,}" if word.seen else "no term",
+            f"{word.df:,}" if word.seen else unseen,
             f"{word.score:.4f}",
             f"{word.p:.3f}",
             f"{word.rank:,}",

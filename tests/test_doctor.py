@@ -1,0 +1,82 @@
+"""cse doctor: each fault is planted, and found where it stands."""
+
+import json
+
+import pytest
+
+FAULTS = {
+    "replacement": "half \ufffd a character",
+    "mojibake": "caf\u00c3\u00a9 at the corner of the street",
+    "control": "a bell \x07 rings in here",
+    "tab": "one column\tanother column here",
+    "line_break": "one line\u2028another line here",
+    "markup": "bread &amp; butter <br> on the table",
+    "long": "very " * 129 + "long",
+    "short": "two words",
+}
+
+
+def look(cse, path, *arguments):
+    done = cse("doctor", path, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_counted_and_placed(tmp_path, cse, sample_rows, fault):
+    rows = [*sample_rows[:40], FAULTS[fault], *sample_rows[40:80], FAULTS[fault] + " again and again"]
+    path = tmp_path / "corpus.txt"
+    path.write_text("\n".join(rows) + "\n", encoding="utf8")
+    clean = tmp_path / "clean.txt"
+    clean.write_text("\n".join(sample_rows[:80]) + "\n", encoding="utf8")
+    found, before = look(cse, path)["faults"], look(cse, clean)["faults"]
+    more = 1 if fault == "short" else 2
+    assert found[fault]["rows"] == before[fault]["rows"] + more
+    assert found[fault]["first"] == min(40, before[fault]["first"] if before[fault]["rows"] else 40)
+    others = set(FAULTS) - {fault}
+    assert {name: found[name]["rows"] for name in others} == {name: before[name]["rows"] for name in others}
+
+
+def test_what_other_commands_refuse_is_counted(tmp_path, cse):
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(b"good row here\nbad \xff byte here\n\n" + b"word " * 1000 + b"\ngood row here\n")
+    seen = look(cse, path, "--max-line-bytes", 2000)
+    assert (seen["rows"], seen["blank"], seen["repaired"], seen["duplicates"]) == (5, 1, 1, 1)
+    assert seen["faults"]["over_long"] == {"rows": 1, "first": 3}
+    text = cse("doctor", path, "--max-line-bytes", 2000).stdout
+    for phrase in ("not UTF-8, the first at line 2", "2,000 bytes", "repeat an earlier", "iconv", "--max-line-bytes"):
+        assert phrase in " ".join(text.split())
+
+
+def test_the_sample_is_sound_and_its_replacement_rate_is_foretold(sample, sample_index, sample_rows, cse):
+    seen = look(cse, sample)
+    assert not [advice for advice in seen["advice"] if advice["level"] == "fault"]
+    assert seen["sampled_rows"] == 10_000
+    assert seen["singletons"] == int((sample_index.df == 1).sum())
+    _, report = sample_index.augment_report(sample_rows)
+    assert seen["replacement_rate"] == pytest.approx(report.replaced / report.words, rel=0.01)
+    lengths = sorted(len(sample_index.tokenize(row)) for row in sample_rows)
+    assert seen["words_quantiles"] == [lengths[499], lengths[4999], lengths[9499], lengths[-1]]
+    assert dict(seen["scripts"])["Latin"] == pytest.approx(1, abs=0.01)
+
+
+def test_scripts_and_words_that_touch(tmp_path, cse):
+    path = tmp_path / "corpus.txt"
+    path.write_text(
+        "\u5317\u4eac\u5927\u5b66\n\u041f\u0440\u0438\u0432\u0435\u0442 \u043c\u0438\u0440\nhello you all\n",
+        encoding="utf8",
+    )
+    seen = look(cse, path)
+    shares = dict(seen["scripts"])
+    assert shares == pytest.approx({"Han": 4 / 24, "Cyrillic": 9 / 24, "Latin": 11 / 24})
+    assert seen["unchanged_rate"] == pytest.approx(1 / 3)
+    assert any("no word that UNA can replace" in advice["finding"] for advice in seen["advice"])
+
+
+def test_threads_do_not_change_the_findings(tmp_path, cse, sample):
+    path = tmp_path / "big.txt"
+    path.write_bytes(sample.read_bytes() * 3)
+    one, two = (look(cse, path, "--threads", threads) for threads in (1, 2))
+    one.pop("seconds"), two.pop("seconds")
+    assert one == two
+    assert one["duplicates"] == 20_000
