@@ -6,6 +6,7 @@
 use crate::corpus::is_blank;
 use crate::draw::{Aim, keyed, uniform};
 use crate::index::Index;
+use crate::lookup::Known;
 use crate::options::{Mode, Options, Report, Step2, Step3, Surface};
 use crate::surface::{push_cased, stands_alone};
 use crate::table::{Key, PAD, Term, TermTable};
@@ -17,7 +18,7 @@ pub struct Word {
     /// Its bytes in the row.
     pub start: usize,
     pub end: usize,
-    /// The same number for the same term within a row: the term's own, or V + k for the k-th unseen word.
+    /// The same number for the same term within a row: its rank, or V + k for the k-th unseen word.
     pub key: u32,
     /// Its rank, or the one its score would take if unseen.
     pub rank: usize,
@@ -77,7 +78,7 @@ pub struct Augmenter<'a> {
     long: Vec<u8>,
     short: [u8; 2 * PAD],
     /// What stands at each token's first place in the table, and whether that is the token.
-    slots: Vec<(u64, bool)>,
+    firsts: Vec<(Known, bool)>,
     keys: Vec<u32>,
     unseen: TermTable<()>,
     chosen: Vec<Chosen>,
@@ -98,7 +99,7 @@ impl<'a> Augmenter<'a> {
             tokens: Vec::new(),
             long: Vec::new(),
             short: [0; 2 * PAD],
-            slots: Vec::new(),
+            firsts: Vec::new(),
             keys: Vec::new(),
             unseen: TermTable::with_capacity(0),
             chosen: Vec::new(),
@@ -238,7 +239,7 @@ impl<'a> Augmenter<'a> {
         self.force_one = set_probabilities(words, options);
     }
 
-    /// Fills `words` and `keys`: three passes, so that the waits for the table overlap.
+    /// Fills `words` and `keys`: in passes, so that the waits for the table overlap.
     fn look_up(&mut self, text: &str) {
         let Augmenter {
             index,
@@ -246,7 +247,7 @@ impl<'a> Augmenter<'a> {
             tokens,
             long,
             short,
-            slots,
+            firsts,
             words,
             unseen,
             keys,
@@ -268,15 +269,8 @@ impl<'a> Augmenter<'a> {
                 long: at,
             });
         });
-        slots.clear();
-        slots.extend(
-            tokens
-                .iter()
-                .map(|token| (index.table.first_slot(&token.key), false)),
-        );
-        for ((slot, found), token) in slots.iter_mut().zip(tokens.iter()) {
-            *found = index.table.is_at_first(*slot, &token.key);
-        }
+        firsts.clear();
+        firsts.extend(tokens.iter().map(|token| index.lookup.first(&token.key)));
 
         words.clear();
         keys.clear();
@@ -284,7 +278,7 @@ impl<'a> Augmenter<'a> {
             *unseen = TermTable::with_capacity(0);
         }
         let keep = options.surface == Surface::Keep;
-        for (token, &(slot, found)) in tokens.iter().zip(slots.iter()) {
+        for (token, &(first, found)) in tokens.iter().zip(firsts.iter()) {
             let Token {
                 start,
                 end,
@@ -292,17 +286,17 @@ impl<'a> Augmenter<'a> {
                 long: at,
             } = *token;
             let known = if found {
-                Some(index.table.value_at_first(slot))
+                Some(first)
             } else {
                 let rest = if key.is_long() {
                     &long[at..at + key.len()]
                 } else {
                     &[]
                 };
-                index.table.resolve(slot, &key, rest)
+                index.find(&key, rest)
             };
             let (key, rank, idf) = match known {
-                Some(known) => (known.term, known.rank as usize, known.idf),
+                Some(Known { idf, rank }) => (rank, rank as usize, idf),
                 None => {
                     let term = token.term(long, short);
                     let number = unseen.intern(&term, || ());
@@ -330,7 +324,7 @@ impl<'a> Augmenter<'a> {
         let mut aim = aim(self.index, &self.options, &self.words[w], u)?;
         self.index.refine(&mut aim);
         let new = self.index.hit(&aim);
-        Some(self.index.term(self.index.by_rank[new] as usize))
+        Some(self.index.term(self.index.term_at(new)))
     }
 }
 

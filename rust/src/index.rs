@@ -4,9 +4,10 @@ use rayon::prelude::*;
 
 use crate::corpus::FileRecord;
 use crate::error::{Error, Result};
+use crate::lookup::{Known, Lookup, on_huge_pages};
 use crate::matrix::{idf, tf};
 use crate::stats::Stats;
-use crate::table::{PAD, Term, TermTable};
+use crate::table::{Key, PAD, Term, TermTable};
 use crate::tokenize::Tokenizer;
 
 /// A part of the vocabulary, chosen when an index is opened; what is stored stays whole.
@@ -63,7 +64,7 @@ pub struct Index {
     pub prefix: Vec<f64>,
     /// rank -> text, side by side for neighbours in rank.
     surfaces: Vec<Surface>,
-    pub(crate) table: TermTable<Known>,
+    pub(crate) lookup: Lookup,
     /// idf of the terms that the view leaves out.
     outside: TermTable<f64>,
     view: View,
@@ -78,14 +79,6 @@ struct Surface {
 }
 
 const LONG: u8 = u8::MAX;
-
-/// What a look-up yields.
-#[derive(Clone, Copy, Debug)]
-pub struct Known {
-    pub term: u32,
-    pub rank: u32,
-    pub idf: f64,
-}
 
 impl Index {
     /// Derives all that is not stored.
@@ -105,14 +98,16 @@ impl Index {
             .collect();
         order.par_sort_unstable();
         let by_rank: Vec<u32> = order.into_iter().map(|(_, t)| t).collect();
-        let mut prefix = Vec::with_capacity(by_rank.len() + 1);
-        let mut sum = 0.0;
-        prefix.push(sum);
-        for &t in &by_rank {
-            sum += max_score[t as usize];
-            prefix.push(sum);
-        }
-        let mut index = Index {
+        let (lookup, (prefix, surfaces)) = rayon::join(
+            || look_up_table(&stats, &by_rank, &idf),
+            || {
+                (
+                    prefix_sums(&by_rank, &max_score),
+                    surfaces(&stats, &by_rank),
+                )
+            },
+        );
+        Index {
             tokenizer,
             files,
             stats,
@@ -120,18 +115,11 @@ impl Index {
             max_score,
             by_rank,
             prefix,
-            surfaces: Vec::new(),
-            table: TermTable::with_capacity(0),
+            surfaces,
+            lookup,
             outside: TermTable::with_capacity(0),
             view: View::default(),
-        };
-        index.surfaces = index
-            .by_rank
-            .par_iter()
-            .map(|&t| index.surface(t))
-            .collect();
-        index.table = index.look_up_table();
-        index
+        }
     }
 
     /// The index that sees only a part of the vocabulary. N, and the length of a document, stay what they were.
@@ -168,18 +156,6 @@ impl Index {
         self.view.is_whole()
     }
 
-    fn surface(&self, t: u32) -> Surface {
-        let term = self.stats.terms.get(t as usize);
-        let mut bytes = [0; 15];
-        if term.len() <= bytes.len() {
-            bytes[..term.len()].copy_from_slice(term);
-            let len = term.len() as u8;
-            return Surface { bytes, len };
-        }
-        bytes[..4].copy_from_slice(&t.to_le_bytes());
-        Surface { bytes, len: LONG }
-    }
-
     /// The text of the term of this rank, as UTF-8.
     #[inline]
     pub fn bytes_at(&self, rank: usize) -> &[u8] {
@@ -191,23 +167,15 @@ impl Index {
         &bytes[..usize::from(*len)]
     }
 
-    fn look_up_table(&self) -> TermTable<Known> {
-        let mut rank_of = vec![0u32; self.len()];
-        for (rank, &t) in self.by_rank.iter().enumerate() {
-            rank_of[t as usize] = rank as u32;
-        }
-        let mut table = TermTable::with_capacity(self.len());
-        let mut padded = self.stats.terms.bytes.clone();
-        padded.extend_from_slice(&[0; PAD]);
-        for (t, &rank) in rank_of.iter().enumerate() {
-            let at = |i: usize| self.stats.terms.offsets[i] as usize;
-            table.intern(&Term::new(&padded, at(t), at(t + 1)), || Known {
-                term: t as u32,
-                rank,
-                idf: self.idf[t],
-            });
-        }
-        table
+    /// What the index knows of a term, by its key and, if that is not all of it, its bytes.
+    pub(crate) fn find(&self, key: &Key, bytes: &[u8]) -> Option<Known> {
+        self.lookup
+            .find(key, |rank| self.bytes_at(rank as usize) == bytes)
+    }
+
+    /// The number of the term of this rank.
+    pub fn term_at(&self, rank: usize) -> usize {
+        self.by_rank[rank] as usize
     }
 
     /// V, the number of terms.
@@ -246,4 +214,50 @@ impl Index {
     pub fn score(&self, idf: f64, count: u32, length: u32) -> f64 {
         tf(count, length) * idf
     }
+}
+
+fn prefix_sums(by_rank: &[u32], max_score: &[f64]) -> Vec<f64> {
+    let mut prefix = Vec::with_capacity(by_rank.len() + 1);
+    on_huge_pages(&prefix);
+    let mut sum = 0.0;
+    prefix.push(sum);
+    for &t in by_rank {
+        sum += max_score[t as usize];
+        prefix.push(sum);
+    }
+    prefix
+}
+
+fn surfaces(stats: &Stats, by_rank: &[u32]) -> Vec<Surface> {
+    let mut surfaces = Vec::with_capacity(by_rank.len());
+    on_huge_pages(&surfaces);
+    surfaces.extend(by_rank.iter().map(|&t| {
+        let term = stats.terms.get(t as usize);
+        let mut bytes = [0; 15];
+        if term.len() <= bytes.len() {
+            bytes[..term.len()].copy_from_slice(term);
+            let len = term.len() as u8;
+            return Surface { bytes, len };
+        }
+        bytes[..4].copy_from_slice(&t.to_le_bytes());
+        Surface { bytes, len: LONG }
+    }));
+    surfaces
+}
+
+/// The least weighty terms first: they are the most frequent, and what is added first is found fastest.
+fn look_up_table(stats: &Stats, by_rank: &[u32], idf: &[f64]) -> Lookup {
+    let mut lookup = Lookup::with_capacity(by_rank.len());
+    let mut padded = stats.terms.bytes.clone();
+    padded.extend_from_slice(&[0; PAD]);
+    let at = |t: usize| stats.terms.offsets[t] as usize;
+    for (rank, &t) in by_rank.iter().enumerate().rev() {
+        let t = t as usize;
+        let known = Known {
+            idf: idf[t],
+            rank: rank as u32,
+        };
+        lookup.insert(&Term::new(&padded, at(t), at(t + 1)), known);
+    }
+    lookup
 }

@@ -123,7 +123,8 @@ pub fn transform<'a>(index: &Index, texts: impl Iterator<Item = &'a str>) -> Tra
         row.clear();
         index.tokenizer.for_each(text, &mut scratch, |_, _, term| {
             length += 1;
-            row.extend(index.table.get(&term).map(|known| known.term));
+            let known = index.find(&term.key(), term.bytes());
+            row.extend(known.map(|known| index.by_rank[known.rank as usize]));
         });
         row.sort_unstable();
         for same in row.chunk_by(|a, b| a == b) {
@@ -256,7 +257,7 @@ pub fn explain(index: &Index, options: Options, text: &str, samples: usize) -> V
             .into_iter()
             .filter_map(|bits| augmenter.sample(w, to_unit(bits)));
         let df = if word.seen {
-            index.stats.df[word.key as usize]
+            index.stats.df[index.term_at(word.rank)]
         } else {
             0
         };

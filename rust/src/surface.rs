@@ -2,19 +2,19 @@
 
 /// Neither neighbour is a word character: "do" of "don't" cut in two is not replaced ("housen't").
 pub(crate) fn stands_alone(text: &str, start: usize, end: usize) -> bool {
-    let joins = |c: char| c.is_alphanumeric() || c == '_';
     let bytes = text.as_bytes();
-    let before = match start.checked_sub(1).map(|i| bytes[i]) {
-        None => false,
-        Some(b) if b.is_ascii() => joins(b.into()),
-        Some(_) => text[..start].chars().next_back().is_some_and(joins),
-    };
-    let after = match bytes.get(end) {
-        None => false,
-        Some(&b) if b.is_ascii() => joins(b.into()),
-        Some(_) => text[end..].chars().next().is_some_and(joins),
-    };
-    !before && !after
+    let before = if start == 0 { b' ' } else { bytes[start - 1] };
+    let after = bytes.get(end).copied().unwrap_or(b' ');
+    if before.is_ascii() && after.is_ascii() {
+        return !(ascii_joins(before) | ascii_joins(after));
+    }
+    let joins = |c: char| c.is_alphanumeric() || c == '_';
+    !text[..start].chars().next_back().is_some_and(joins)
+        && !text[end..].chars().next().is_some_and(joins)
+}
+
+fn ascii_joins(b: u8) -> bool {
+    b.is_ascii_alphanumeric() | (b == b'_')
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

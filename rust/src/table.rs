@@ -1,4 +1,4 @@
-//! From term to value: one hash table for counting and for looking up.
+//! From term to value: the hash table for counting.
 //!
 //! Open addressing over eight-byte slots (a tag of the hash and an id), values beside the first sixteen bytes
 //! of their term, so that most look-ups touch two cache lines and compare no strings. The standard map and
@@ -29,6 +29,15 @@ impl Key {
         self.len as usize
     }
 
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The first sixteen bytes as two numbers.
+    pub fn words(&self) -> [u64; 2] {
+        self.head
+    }
+
     /// The first sixteen bytes, zeros after a shorter term.
     pub fn head(&self) -> [u8; 16] {
         let mut bytes = [0; 16];
@@ -43,32 +52,40 @@ impl Key {
     }
 }
 
+/// Masks that keep the first 0 to 16 bytes of two words: a look-up instead of a branch on the length, which the
+/// processor guesses wrongly as often as not.
+const KEEP: [[u64; 2]; 17] = {
+    let mut masks = [[0; 2]; 17];
+    let mut len = 1;
+    while len <= 16 {
+        let low = if len < 8 { len } else { 8 };
+        masks[len][0] = u64::MAX >> (64 - 8 * low);
+        if len > 8 {
+            masks[len][1] = u64::MAX >> (64 - 8 * (len - 8));
+        }
+        len += 1;
+    }
+    masks
+};
+
 impl<'a> Term<'a> {
     /// The term `padded[start..end]`; `padded` goes on for at least `PAD` bytes.
     #[inline]
     pub fn new(padded: &'a [u8], start: usize, end: usize) -> Self {
         let len = end - start;
-        let load =
-            |at: usize| u64::from_le_bytes(padded[at..at + 8].try_into().expect("eight bytes"));
-        // Keep the low `k` bytes of a word, k = 0 ..= 8.
-        let keep = |word: u64, k: usize| {
-            if k >= 8 {
-                word
-            } else {
-                word & ((1u64 << (8 * k)) - 1)
-            }
-        };
-        let head = [
-            keep(load(start), len),
-            keep(load(start + 8), len.saturating_sub(8)),
-        ];
+        let bytes: &[u8; 16] = padded[start..start + 16].try_into().expect("sixteen bytes");
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
+        let keep = KEEP[len.min(16)];
+        let head = [word(0) & keep[0], word(8) & keep[1]];
         let mut hash = fold(
             head[0] ^ 0x9e37_79b9_7f4a_7c15,
             head[1] ^ (len as u64) << 56 ^ 0xd1b5_4a32_d192_ed03,
         );
         let mut at = start + 16;
         while at < end {
-            hash = fold(hash ^ keep(load(at), end - at), 0xa076_1d64_78bd_642f);
+            let rest: [u8; 8] = padded[at..at + 8].try_into().expect("eight bytes");
+            let rest = u64::from_le_bytes(rest) & KEEP[(end - at).min(8)][0];
+            hash = fold(hash ^ rest, 0xa076_1d64_78bd_642f);
             at += 8;
         }
         Term {
@@ -135,46 +152,14 @@ impl<T> TermTable<T> {
 
     #[inline]
     pub fn get(&self, term: &Term) -> Option<&T> {
-        self.resolve(self.first_slot(&term.key), &term.key, term.bytes)
-    }
-
-    /// The first half of a look-up: one load that depends on nothing else. A caller with many terms does all first
-    /// halves, then all second ones, so that the memory system works on many at once.
-    #[inline]
-    pub fn first_slot(&self, key: &Key) -> u64 {
-        self.slots[key.hash as usize & (self.slots.len() - 1)]
-    }
-
-    /// The middle of a look-up: whether the entry that the first slot points at is the term's, as it is nearly always.
-    /// Another load that depends on nothing but the slot.
-    #[inline]
-    pub fn is_at_first(&self, first_slot: u64, key: &Key) -> bool {
-        if first_slot == 0 || first_slot >> 32 != key.hash >> 32 || key.is_long() {
-            return false;
-        }
-        let entry = &self.entries[(first_slot as u32 - 1) as usize];
-        entry.head == key.head && entry.len == key.len
-    }
-
-    /// The value of the term for which `is_at_first` held.
-    #[inline]
-    pub fn value_at_first(&self, first_slot: u64) -> &T {
-        &self.entries[(first_slot as u32 - 1) as usize].value
-    }
-
-    /// The second half; `bytes` are looked at only if the key `is_long`.
-    #[inline]
-    pub fn resolve(&self, first_slot: u64, key: &Key, bytes: &[u8]) -> Option<&T> {
-        match self.find(first_slot, key, bytes) {
-            Ok(id) => Some(&self.entries[id].value),
-            Err(_) => None,
-        }
+        let id = self.find(&term.key, term.bytes).ok()?;
+        Some(&self.entries[id].value)
     }
 
     /// The term's id, 0, 1, 2, ... in the order of first sight; `make` gives a new term its value.
     #[inline]
     pub fn intern(&mut self, term: &Term, make: impl FnOnce() -> T) -> usize {
-        match self.find(self.first_slot(&term.key), &term.key, term.bytes) {
+        match self.find(&term.key, term.bytes) {
             Ok(id) => id,
             Err(slot) => self.insert(slot, term, make()),
         }
@@ -194,13 +179,14 @@ impl<T> TermTable<T> {
         &self.entries[id].value
     }
 
-    /// The entry of the term, or the slot where it belongs; `slot` is what stands at its first place.
+    /// The entry of the term, or the slot where it belongs.
     #[inline]
-    fn find(&self, mut slot: u64, key: &Key, bytes: &[u8]) -> Result<usize, usize> {
+    fn find(&self, key: &Key, bytes: &[u8]) -> Result<usize, usize> {
         let mask = self.slots.len() - 1;
         let tag = key.hash >> 32;
         let mut at = key.hash as usize & mask;
         loop {
+            let slot = self.slots[at];
             if slot == 0 {
                 return Err(at);
             }
@@ -215,7 +201,6 @@ impl<T> TermTable<T> {
                 }
             }
             at = (at + 1) & mask;
-            slot = self.slots[at];
         }
     }
 

@@ -8,8 +8,8 @@
 //! Folding is NFKC, if asked for, then lower case, unless asked not to. It acts on words after they are found, so that
 //! spans are those of the text as it stands (`treebank` finds its words in the lower-cased row, as published).
 //!
-//! Most text is ASCII, so the first two have a fast path that walks bytes by class and falls back to the rule's plain
-//! wording at the first non-ASCII byte; a property test holds the two equal.
+//! Most text is ASCII, so the first two have a fast path that finds the runs of a word's bytes, and falls back to the
+//! rule's plain wording where a run holds a byte beyond ASCII; a property test holds the two equal.
 
 use unicode_normalization::UnicodeNormalization;
 use unicode_segmentation::UnicodeSegmentation;
@@ -88,6 +88,7 @@ impl Tokenizer {
     pub fn for_each(self, row: &str, scratch: &mut Scratch, mut f: impl FnMut(usize, usize, Term)) {
         let Scratch {
             lower,
+            edges,
             slow,
             treebank,
         } = scratch;
@@ -101,8 +102,8 @@ impl Tokenizer {
         }
         lower.extend_from_slice(&[0; PAD]);
         match self.rule {
-            Rule::Unicode => self.unicode(row, lower, slow, &mut f),
-            _ => self.whitespace(row, lower, slow, &mut f),
+            Rule::Unicode => self.unicode(row, lower, edges, slow, &mut f),
+            _ => self.whitespace(row, lower, edges, slow, &mut f),
         }
     }
 
@@ -147,6 +148,7 @@ impl Tokenizer {
 #[derive(Debug, Default)]
 pub struct Scratch {
     lower: Vec<u8>,
+    edges: Vec<u32>,
     slow: Vec<u8>,
     treebank: TreebankScratch,
 }
@@ -223,7 +225,37 @@ impl Class {
 }
 
 fn is_ascii_space(b: u8) -> bool {
-    matches!(b, b'\t'..=b'\r' | 0x1c..=0x1f | b' ')
+    ((b >= b'\t') & (b <= b'\r')) | ((b >= 0x1c) & (b <= b' '))
+}
+
+/// Where runs of bytes that are `inside` begin and end, in turn.
+///
+/// Sixty-four bytes become a number of sixty-four bits without a branch, and only its ones are walked: a loop from byte
+/// to byte guesses the length of every word wrongly.
+fn find_edges(bytes: &[u8], edges: &mut Vec<u32>, inside: impl Fn(u8) -> bool) {
+    edges.clear();
+    let mut before = 0;
+    for (nth, block) in bytes.chunks(64).enumerate() {
+        let mut flags = [0u8; 64];
+        for (flag, &byte) in flags.iter_mut().zip(block) {
+            *flag = u8::from(inside(byte));
+        }
+        let mut bits = 0u64;
+        for (eighth, flags) in flags.as_chunks::<8>().0.iter().enumerate() {
+            // Eight bytes of 0 or 1 to eight bits: the product moves byte k's to bit 56 + k.
+            let gathered = u64::from_le_bytes(*flags).wrapping_mul(0x0102_0408_1020_4080) >> 56;
+            bits |= gathered << (8 * eighth);
+        }
+        let mut changes = bits ^ (bits << 1 | before);
+        before = bits >> 63;
+        while changes != 0 {
+            edges.push((64 * nth) as u32 + changes.trailing_zeros());
+            changes &= changes - 1;
+        }
+    }
+    if edges.len() % 2 == 1 {
+        edges.push(bytes.len() as u32);
+    }
 }
 
 impl Tokenizer {
@@ -231,53 +263,50 @@ impl Tokenizer {
         self,
         row: &str,
         lower: &[u8],
+        edges: &mut Vec<u32>,
         slow: &mut Vec<u8>,
         f: &mut impl FnMut(usize, usize, Term),
     ) {
+        let ascii = row.is_ascii();
         let class = |i: usize| CLASS[lower[i] as usize]; // the padding reads as Class::Other
-        let n = row.len();
-        let mut i = 0;
-        'row: while i < n {
-            let first = class(i);
-            if first == Class::NonAscii {
-                // One character back, if it is of this piece: a combining mark belongs to what it stands on.
-                let start = if i > 0 && class(i - 1) != Class::Space {
-                    i - 1
-                } else {
-                    i
-                };
-                i = self.unicode_slow_to_space(row, start, slow, f);
-                continue;
-            }
-            if !first.in_word() {
-                i += 1;
-                continue;
-            }
-            let start = i;
+        find_edges(&lower[..row.len()], edges, |b| {
+            b.is_ascii_alphanumeric() | (b == b'_') | (b >= 0x80)
+        });
+        let mut runs = edges.as_chunks::<2>().0.iter();
+        let mut next = runs.next();
+        'row: while let Some(&[start, end]) = next {
+            let (start, mut end) = (start as usize, end as usize);
+            next = runs.next();
             loop {
-                while class(i).in_word() {
-                    i += 1;
-                }
-                let here = class(i);
-                if here == Class::NonAscii {
-                    i = self.unicode_slow_to_space(row, start, slow, f);
+                // Where the next run may be of this word, or this one is of a word that ASCII's rules cannot tell.
+                let (here, after) = (class(end), class(end + 1));
+                let slow_from = if !ascii && !row.as_bytes()[start..end].is_ascii() {
+                    // One character back, if it is of this piece: a combining mark belongs to what it stands on.
+                    let alone = start == 0 || class(start - 1) == Class::Space;
+                    let begins = class(start) == Class::NonAscii && !alone;
+                    Some(start - usize::from(begins))
+                } else {
+                    (here.is_mid() && after == Class::NonAscii).then_some(start)
+                };
+                if let Some(from) = slow_from {
+                    let to = self.unicode_slow_to_space(row, from, slow, f);
+                    while next.is_some_and(|run| (run[0] as usize) < to) {
+                        next = runs.next();
+                    }
                     continue 'row;
                 }
-                if !here.is_mid() {
-                    break;
+                match next {
+                    Some(run) if here.is_mid() && here.joins(class(end - 1), after) => {
+                        end = run[1] as usize;
+                        next = runs.next();
+                    }
+                    _ => break,
                 }
-                let after = class(i + 1);
-                if after == Class::NonAscii {
-                    i = self.unicode_slow_to_space(row, start, slow, f);
-                    continue 'row;
-                }
-                if !here.joins(class(i - 1), after) {
-                    break;
-                }
-                i += 1;
             }
-            if first != Class::Underscore || lower[start..i].iter().any(u8::is_ascii_alphanumeric) {
-                f(start, i, Term::new(lower, start, i));
+            let underscores = class(start) == Class::Underscore
+                && !lower[start..end].iter().any(u8::is_ascii_alphanumeric);
+            if !underscores {
+                f(start, end, Term::new(lower, start, end));
             }
         }
     }
@@ -312,26 +341,18 @@ impl Tokenizer {
         self,
         row: &str,
         lower: &[u8],
+        edges: &mut Vec<u32>,
         slow: &mut Vec<u8>,
         f: &mut impl FnMut(usize, usize, Term),
     ) {
-        let bytes = row.as_bytes();
-        let mut i = 0;
-        while i < bytes.len() {
-            if is_ascii_space(bytes[i]) {
-                i += 1;
-                continue;
-            }
-            let start = i;
-            let mut ascii = true;
-            while i < bytes.len() && !is_ascii_space(bytes[i]) {
-                ascii &= bytes[i] < 0x80;
-                i += 1;
-            }
-            if ascii {
-                f(start, i, Term::new(lower, start, i));
+        let ascii = row.is_ascii();
+        find_edges(&lower[..row.len()], edges, |b| !is_ascii_space(b));
+        for &[start, end] in edges.as_chunks::<2>().0 {
+            let (start, end) = (start as usize, end as usize);
+            if ascii || row.as_bytes()[start..end].is_ascii() {
+                f(start, end, Term::new(lower, start, end));
             } else {
-                self.whitespace_slow(row, start, i, slow, f);
+                self.whitespace_slow(row, start, end, slow, f);
             }
         }
     }
