@@ -7,6 +7,7 @@ use crate::corpus::is_blank;
 use crate::draw::{Aim, keyed, uniform};
 use crate::index::Index;
 use crate::lookup::Known;
+use crate::matrix::tf;
 use crate::options::{Mode, Options, Report, Step2, Step3, Surface};
 use crate::surface::{push_cased, stands_alone};
 use crate::table::{Key, PAD, Term, TermTable};
@@ -223,15 +224,19 @@ impl<'a> Augmenter<'a> {
             ..
         } = self;
         let length = keys.len() as u32;
-        let once = index.score(1.0, 1, length.max(1));
+        let mut known = [0.0; 16]; // tf by count, once it was asked for
         let counted = CountKeys::new(keys);
         for word in words.iter_mut() {
             let count = counted.of(word.key);
-            word.score = if count == 1 {
-                once * word.idf
-            } else {
-                index.score(word.idf, count, length)
+            let tf = match known.get_mut(count as usize) {
+                Some(tf) if *tf > 0.0 => *tf,
+                slot => {
+                    let tf = tf(count, length);
+                    slot.into_iter().for_each(|known| *known = tf);
+                    tf
+                }
             };
+            word.score = tf * word.idf;
             if !word.seen {
                 word.rank = index.rank_of_score(word.score);
             }
@@ -342,14 +347,15 @@ fn aim(index: &Index, options: &Options, word: &Word, u: f64) -> Option<Aim> {
 /// random, but for the ablation of both steps, which forces nothing and leaves sentences of under three words alone.
 fn set_probabilities(words: &mut [Word], options: &Options) -> bool {
     let beta = options.beta;
-    let free = || words.iter().filter(|word| word.replaceable);
-    let n = free().count();
+    let (mut n, mut low, mut high) = (0, f64::INFINITY, f64::NEG_INFINITY);
+    for word in words.iter().filter(|word| word.replaceable) {
+        n += 1;
+        low = if word.score < low { word.score } else { low };
+        high = if word.score > high { word.score } else { high };
+    }
     if n == 0 {
         return false;
     }
-    let (low, high) = free().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), word| {
-        (low.min(word.score), high.max(word.score))
-    });
     if high == low || options.step2 == Step2::Random {
         let ablation = options.step2 == Step2::Random && options.step3 == Step3::Random;
         let p = if ablation && words.len() < 3 {
@@ -362,21 +368,30 @@ fn set_probabilities(words: &mut [Word], options: &Options) -> bool {
         }
         return !ablation;
     }
-    let (weigh, heaviest): (fn(f64, f64, f64) -> f64, f64) = match options.mode {
-        Mode::Negative => (|s, low, _| s - low, high),
-        Mode::Positive => (|s, _, high| high - s, low),
-    };
-    let sum: f64 = free().map(|word| weigh(word.score, low, high)).sum();
-    let scale = beta * n as f64 / sum;
-    let force = scale * (high - low) < 1.0;
-    for word in words.iter_mut().filter(|word| word.replaceable) {
-        word.p = if force && word.score == heaviest {
-            1.0
-        } else {
-            (scale * weigh(word.score, low, high)).min(1.0)
-        };
+    match options.mode {
+        Mode::Negative => spread(words, beta * n as f64, high - low, |score| score - low),
+        Mode::Positive => spread(words, beta * n as f64, high - low, |score| high - score),
     }
     false
+}
+
+/// Shares `total` out in proportion to the weights, of which `heaviest` is the largest.
+fn spread(words: &mut [Word], total: f64, heaviest: f64, weight: impl Fn(f64) -> f64) {
+    let mut sum = 0.0;
+    for word in words.iter().filter(|word| word.replaceable) {
+        sum += weight(word.score);
+    }
+    let scale = total / sum;
+    let force = scale * heaviest < 1.0;
+    for word in words.iter_mut().filter(|word| word.replaceable) {
+        let weight = weight(word.score);
+        let p = scale * weight;
+        word.p = if p > 1.0 || force && weight == heaviest {
+            1.0
+        } else {
+            p
+        };
+    }
 }
 
 /// How often a key stands in a row: by looking at all of them where they are few, else in sorted order.

@@ -245,14 +245,18 @@ fn surfaces(stats: &Stats, by_rank: &[u32]) -> Vec<Surface> {
     surfaces
 }
 
-/// The least weighty terms first: they are the most frequent, and what is added first is found fastest.
+/// The most frequent terms first, by powers of two: what is added first is found fastest.
 fn look_up_table(stats: &Stats, by_rank: &[u32], idf: &[f64]) -> Lookup {
     let mut lookup = Lookup::with_capacity(by_rank.len());
     let mut padded = stats.terms.bytes.clone();
     padded.extend_from_slice(&[0; PAD]);
     let at = |t: usize| stats.terms.offsets[t] as usize;
-    for (rank, &t) in by_rank.iter().enumerate().rev() {
-        let t = t as usize;
+    let octave = |t: u32| stats.df[t as usize].leading_zeros();
+    let mut octaves = [const { Vec::new() }; 64];
+    for (rank, &t) in by_rank.iter().enumerate() {
+        octaves[octave(t) as usize].push((rank, t as usize));
+    }
+    for (rank, t) in octaves.into_iter().flatten() {
         let known = Known {
             idf: idf[t],
             rank: rank as u32,

@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use rayon::prelude::*;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, Metadata, TensorView};
 use serde_json::{Value, json};
@@ -301,7 +302,10 @@ fn check(stats: &Stats) -> Result<(), &'static str> {
     {
         return Err("its terms are not UTF-8");
     }
-    if (1..v).any(|t| terms.get(t - 1) >= terms.get(t)) {
+    if (1..v)
+        .into_par_iter()
+        .any(|t| terms.get(t - 1) >= terms.get(t))
+    {
         return Err("its terms are not in byte order");
     }
     let n = stats.counts.documents;
