@@ -3,8 +3,9 @@
     python benches/core.py corpus.txt        # plain text, one sentence per line
 
 Results are checked before anything is timed: document frequencies against scikit-learn's, negatives against the plain
-Python twin's. Commands are timed as whole processes, start to exit, the median of --repeat runs, and given as ratios to
-`wc -w` of the same file. Writes benches/results/core.json and prints a table.
+Python twin's, and the whole file's counts against those of rust/examples/std_loop.rs, which cargo builds first.
+Commands are timed as whole processes, start to exit, the median of --repeat runs, and given as ratios to `wc -w` of the
+same file. nlpaug has a row where it is installed. Writes benches/results/core.json and prints a table.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ RESULTS = Path(__file__).parent / "results" / "core.json"
 CSE = [sys.executable, "-c", "from cse.cli import main; main()"]
 SOME = 20_000
 FEW = 2_000
+FEWER = 200
 
 
 def main() -> None:
@@ -37,9 +39,11 @@ def main() -> None:
     options = parser.parse_args()
     with open(options.corpus, encoding="utf8", newline="\n") as file:
         rows = [row.rstrip("\n") for row in islice(file, SOME)]
+    loop = build_loop()
     with tempfile.TemporaryDirectory() as folder:
         check(rows, Path(folder))
-        found = measure(options.corpus, rows, Path(folder), options.repeat)
+        check_loop(loop, options.corpus)
+        found = measure(options.corpus, rows, Path(folder), options.repeat, loop)
     options.results.parent.mkdir(exist_ok=True)
     options.results.write_text(json.dumps(found, indent=1) + "\n")
     print(table(found))
@@ -65,7 +69,31 @@ def check(rows: list[str], folder: Path) -> None:
     assert ours == theirs
 
 
-def measure(corpus: Path, rows: list[str], folder: Path, repeat: int) -> dict[str, Any]:
+def build_loop() -> str:
+    """The path of the std-only loop; cargo says it, since the target directory may be anywhere."""
+    build = ["cargo", "build", "--release", "--example", "std_loop", "--message-format", "json"]
+    root = Path(__file__).parent.parent
+    said = subprocess.run(build, cwd=root, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    return next(str(line["executable"]) for line in map(json.loads, said) if line.get("executable"))
+
+
+def check_loop(loop: str, corpus: Path) -> None:
+    """Raises unless the loop counts what the core does, whole and in halves; white space is its only rule."""
+    from cse import TfidfIndex
+
+    def counts(*part: str) -> dict[str, Any]:
+        said = subprocess.run([loop, corpus, *part], check=True, capture_output=True, text=True).stdout
+        found: dict[str, Any] = json.loads(said)
+        return found
+
+    index = TfidfIndex.build(corpus, tokenizer="whitespace")
+    whole, halves = counts(), [counts("1/2"), counts("2/2")]
+    assert (whole["documents"], whole["terms"]) == (index.info.documents, len(index)), whole
+    for key, total in (("documents", index.info.documents), ("df", int(index.df.sum()))):
+        assert whole[key] == sum(half[key] for half in halves) == total, (key, whole, halves)
+
+
+def measure(corpus: Path, rows: list[str], folder: Path, repeat: int, loop: str) -> dict[str, Any]:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     from cse import TfidfIndex
@@ -76,12 +104,18 @@ def measure(corpus: Path, rows: list[str], folder: Path, repeat: int) -> dict[st
         words = list(map(str, arguments))
         return lambda: subprocess.run(words, check=True, capture_output=True, env=environment)
 
+    def halves() -> None:
+        running = [subprocess.Popen([loop, corpus, part], stdout=subprocess.DEVNULL) for part in ("1/2", "2/2")]
+        assert [one.wait() for one in running] == [0, 0]
+
     tfidf, out = folder / "tfidf", folder / "negatives.txt"
     commands = {
         "wc -w": command("wc", "-w", corpus),
         "cse build-tfidf --no-matrix": command(*CSE, "build-tfidf", corpus, "-o", tfidf, "--no-matrix"),
         "cse build-tfidf": command(*CSE, "build-tfidf", corpus, "-o", tfidf),
         "cse augment": command(*CSE, "augment", corpus, "-o", out, "--tfidf", tfidf),
+        "std-only Rust loop, one thread": command(loop, corpus),
+        "two of them, each on one half": halves,
     }
     times: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(repeat):  # in turn, so that a slow minute is shared by all
@@ -119,7 +153,29 @@ def measure(corpus: Path, rows: list[str], folder: Path, repeat: int) -> dict[st
         "open": open_time,
         "twin statistics, per sentence": twin_build,
         "twin augment, per sentence": timed(augment_twin) / len(twin_rows),
+        **nlpaug(twin_rows, folder),
     }
+
+
+def nlpaug(rows: list[str], folder: Path) -> dict[str, float]:
+    """nlpaug's TF-IDF augmenter, trained and read back as its documentation does; nothing where it is not installed."""
+    try:
+        import nlpaug.augmenter.word as naw
+        from nlpaug.model.word_stats import TfIdf
+    except ImportError as error:
+        print(f"no row for nlpaug: {error}", file=sys.stderr)
+        return {}
+    model = TfIdf()
+    model.train([row.split() for row in rows])
+    model.save(str(folder))
+    augmenter = naw.TfIdfAug(model_path=str(folder), tokenizer=str.split)
+    some = [row for row in rows if row.strip()][:FEWER]
+
+    def augment() -> None:
+        for row in some:
+            augmenter.augment(row)
+
+    return {"nlpaug TfIdfAug.augment, per sentence": timed(augment) / len(some)}
 
 
 def timed(run: Callable[[], object]) -> float:
@@ -140,7 +196,8 @@ def table(found: dict[str, Any]) -> str:
     for name, times in found["seconds"].items():
         middle = statistics.median(times)
         spread = f"{min(times):.2f} to {max(times):.2f}"
-        lines.append(f"| `{name}` | {middle:.2f} s | {spread} | {middle / wc:.2f} | {n / middle:,.0f} |")
+        label = f"`{name}`" if name.startswith(("cse ", "wc ")) else name
+        lines.append(f"| {label} | {middle:.2f} s | {spread} | {middle / wc:.2f} | {n / middle:,.0f} |")
     sklearn = found["scikit-learn fit_transform"]
     lines.append(
         f"| scikit-learn `TfidfVectorizer.fit_transform` | {sklearn:.2f} s | one run | {sklearn / wc:.1f} "
@@ -149,9 +206,10 @@ def table(found: dict[str, Any]) -> str:
     rates = [
         ("plain Python twin, statistics", "twin statistics, per sentence"),
         ("plain Python twin, negatives", "twin augment, per sentence"),
+        ("nlpaug `TfIdfAug.augment`", "nlpaug TfIdfAug.augment, per sentence"),
         ("`TfidfIndex.augment`, lists of 64, one thread", "augment(list of 64), one thread, per sentence"),
     ]
-    lines += [f"| {label} | | | | {1 / found[key]:,.0f} |" for label, key in rates]
+    lines += [f"| {label} | | | | {1 / found[key]:,.0f} |" for label, key in rates if key in found]
     lines.append(f"| `TfidfIndex.open` | {found['open'] * 1000:.0f} ms | | | |")
     return "\n".join(lines)
 

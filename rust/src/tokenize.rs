@@ -221,7 +221,7 @@ impl Class {
 }
 
 fn is_ascii_space(b: u8) -> bool {
-    ((b >= b'\t') & (b <= b'\r')) | ((b >= 0x1c) & (b <= b' '))
+    (b.wrapping_sub(b'\t') < 5) | (b.wrapping_sub(0x1c) < 5) // \t to \r, and 0x1c to the space
 }
 
 /// Where runs of bytes that are `inside` begin and end, in turn.

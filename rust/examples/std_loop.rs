@@ -1,0 +1,91 @@
+//! What the standard library alone gives in an hour, on one thread: the yardstick of `benches/core.py`.
+//!
+//!     std_loop FILE [PART/PARTS]
+//!
+//! The statistics of `cse build-tfidf --tokenizer whitespace`: N, and for each lower-cased word its document
+//! frequency and max c/L. With `1/2` it reads the first half of the file, cut at a line end, so that two of them can
+//! share the work. Nothing is sorted, merged or written but the sums by which the benchmark checks it.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Seek, SeekFrom};
+
+#[derive(Default)]
+struct Cell {
+    df: u64,
+    max_tf: f64,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let path = arguments
+        .next()
+        .ok_or("usage: std_loop FILE [PART/PARTS]")?;
+    let (part, parts) = match arguments.next() {
+        Some(text) => parse_part(&text).ok_or("PART/PARTS is like 1/2")?,
+        None => (1, 1),
+    };
+    let file = File::open(path)?;
+    let size = file.metadata()?.len();
+    let (start, end) = (size * (part - 1) / parts, size * part / parts);
+    let mut reader = BufReader::with_capacity(1 << 20, file);
+    let mut at = start;
+    if start > 0 {
+        // The line that reaches over the cut belongs to the part before; one that starts at the cut does not.
+        reader.seek(SeekFrom::Start(start - 1))?;
+        at += reader.skip_until(b'\n')? as u64 - 1;
+    }
+
+    let mut documents = 0u64;
+    let mut ids: HashMap<String, u32> = HashMap::new();
+    let mut cells: Vec<Cell> = Vec::new();
+    let mut counts: HashMap<u32, u32> = HashMap::new(); // of one document, kept for its memory
+    let mut line = String::new();
+    while at < end {
+        line.clear();
+        let read = reader.read_line(&mut line)?;
+        if read == 0 {
+            break; // the file has shrunk
+        }
+        at += read as u64;
+        if line.is_ascii() {
+            line.make_ascii_lowercase();
+        } else {
+            line = line.to_lowercase();
+        }
+        let mut length = 0u32;
+        for word in line.split_whitespace() {
+            length += 1;
+            // Looked up as &str first: `entry` would want a String of its own for every word.
+            let id = match ids.get(word) {
+                Some(&id) => id,
+                None => {
+                    let id = u32::try_from(cells.len())?;
+                    ids.insert(word.to_owned(), id);
+                    cells.push(Cell::default());
+                    id
+                }
+            };
+            *counts.entry(id).or_default() += 1;
+        }
+        documents += u64::from(length > 0);
+        for (id, count) in counts.drain() {
+            let cell = &mut cells[id as usize];
+            cell.df += 1;
+            cell.max_tf = cell.max_tf.max(f64::from(count) / f64::from(length));
+        }
+    }
+
+    let df: u64 = cells.iter().map(|cell| cell.df).sum();
+    let max_tf: f64 = cells.iter().map(|cell| cell.max_tf).sum();
+    let terms = cells.len();
+    println!(r#"{{"documents": {documents}, "terms": {terms}, "df": {df}, "max_tf": {max_tf}}}"#);
+    Ok(())
+}
+
+fn parse_part(text: &str) -> Option<(u64, u64)> {
+    let (part, parts) = text.split_once('/')?;
+    let (part, parts) = (part.parse().ok()?, parts.parse().ok()?);
+    (1 <= part && part <= parts).then_some((part, parts))
+}
