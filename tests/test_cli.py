@@ -116,6 +116,14 @@ def test_augment_sums_up_in_json_beside_a_file(cse, indexed, sample, tmp_path):
     refused(cse("augment", sample, "--json", cwd=indexed), "--json", "-o FILE")
 
 
+def test_stream_writes_no_matrix(cse, sample, tmp_path):
+    done = cse("build-tfidf", sample, "--stream", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (tmp_path / "tfidf").iterdir()] == ["index.safetensors"]
+    refused(cse("build-tfidf", sample, "--stream", "--matrix", cwd=tmp_path), "--matrix")
+    refused(cse("build-tfidf", sample, "--engine", "odd", cwd=tmp_path), "--engine", "local or ray")
+
+
 def test_explain_shows_each_word(cse, indexed):
     sentence = "Greetings from the real universe."
     done = cse("explain", sentence, cwd=indexed, env={"COLUMNS": "120"})

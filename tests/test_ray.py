@@ -1,5 +1,6 @@
 """Counting on a Ray cluster: the same bytes, and a killed worker does not change them."""
 
+import json
 import os
 import signal
 import threading
@@ -65,6 +66,16 @@ def test_a_cluster_gives_the_bytes_of_one_build(cluster, shards):
     whole = TfidfIndex.build("shard*.txt")
     assert Path("ray/index.safetensors").read_bytes() == whole.to_bytes()
     assert (info, files, joined) == (whole.info, whole.files, 0)
+
+
+def test_the_command_joins_a_running_cluster(cluster, shards, cse):
+    done = cse("build-tfidf", "--engine", "ray", "shard*.txt", "--json", env={"RAY_ADDRESS": cluster.address})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"] == 10_000
+    assert [path.name for path in Path("tfidf").iterdir()] == ["index.safetensors"]
+    assert Path("tfidf/index.safetensors").read_bytes() == TfidfIndex.build("shard*.txt").to_bytes()
+    refused = cse("build-tfidf", "--engine", "ray", "--matrix", "shard*.txt")
+    assert (refused.returncode, "--matrix" in refused.stderr) == (2, True)
 
 
 def test_a_killed_worker_is_replaced(cluster, shards):
