@@ -9,7 +9,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
-RUST := Cargo.toml Cargo.lock $(wildcard rust/src/*.rs)
+RUST := Cargo.toml Cargo.lock $(wildcard rust/src/*.rs rust/src/*/*.rs)
 STEPS ?= 40
 
 .PHONY: quickstart test lint bench-core bench-growth bench-losses clean

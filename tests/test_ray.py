@@ -11,9 +11,9 @@ import pytest
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'cse[ray]'")
 
-from cse import InputError  # noqa: E402
+from cse import InputError, TfidfIndex  # noqa: E402
+from cse.choices import reading_options, word_options  # noqa: E402
 from cse.ray import build_index  # noqa: E402
-from cse.tfidf import TfidfIndex, reading_options, word_options  # noqa: E402
 
 OPTIONS = {"words": word_options(), "reading": reading_options()}
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import tomli_w
 
+from .choices import DrawOptions, percentage
 from .errors import InputError
-from .tfidf import DrawOptions, percentage
 
 __all__ = ["FAMILIES", "LOSSES", "POOLERS", "TrainConfig", "preset_names", "resolve", "validate"]
 
@@ -74,7 +74,7 @@ class TrainConfig:
     surface: str | None = None
     step2: str = "tfidf"
     step3: str = "radius"
-    """Which words are replaced, and by which (UNA, Table 2): see ``cse.tfidf.DrawOptions``."""
+    """Which words are replaced, and by which (UNA, Table 2): see ``cse.choices.DrawOptions``."""
     min_df: int = 0
     max_terms: int | None = None
     """The part of the index that is seen: see ``TfidfIndex.open``."""

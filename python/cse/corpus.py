@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _core, inputs, keyed
+from .choices import MAX_LINE_BYTES, reading_options
 from .errors import InputError
 from .inputs import Column
-from .tfidf import MAX_LINE_BYTES, SourceFile, TfidfIndex, reading_options
+from .tfidf import SourceFile, TfidfIndex
 
 __all__ = ["Corpus", "Split", "hold_out", "open_corpus"]
 

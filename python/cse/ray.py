@@ -14,8 +14,9 @@ from os import PathLike
 from typing import Any
 
 from . import _core, inputs
+from .choices import ReadOptions, WordOptions
 from .errors import InputError
-from .tfidf import IndexInfo, ReadOptions, SourceFile, WordOptions
+from .tfidf import IndexInfo, SourceFile
 
 __all__ = ["build_index"]
 

@@ -19,7 +19,7 @@
 //! with probability proportional to its maximum score: with the prefix sums P of the scores in rank order that is
 //! one uniform number on P[i-r]..P[i+r+1], its own interval cut out, and one binary search.
 //!
-//! Modules, each using only those above it: [`error`], [`corpus`], [`table`], [`lookup`], [`treebank`], [`tokenize`], [`stats`], [`matrix`],
+//! Modules, each using only those above it: [`error`], `source`, [`corpus`], [`table`], [`lookup`], [`treebank`], [`tokenize`], [`stats`], [`matrix`],
 //! [`index`], [`options`], [`draw`], `surface`, [`augment`], [`record`], [`store`], [`jobs`], [`doctor`]; `py` sees all of them and none sees it.
 
 pub mod augment;
@@ -33,6 +33,7 @@ pub mod lookup;
 pub mod matrix;
 pub mod options;
 pub mod record;
+mod source;
 pub mod stats;
 pub mod store;
 mod surface;

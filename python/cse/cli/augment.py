@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from .. import inputs
+from ..choices import reading_options
 from ..errors import InputError
-from ..tfidf import AugmentReport, TfidfIndex, reading_options
+from ..tfidf import AugmentReport, TfidfIndex
 from . import console, options
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from .. import inputs, tfidf
+from ..choices import reading_options, word_options
 from ..errors import InputError
 from . import console, options
 
@@ -50,8 +51,8 @@ def command(
     if matrix and asked and (stream or engine == "ray"):
         raise InputError("--matrix: is held in memory while it is made; leave it out with --stream and --engine ray")
     matrix = matrix and not stream and engine == "local"
-    words = tfidf.word_options(tokenizer=tokenizer, lowercase=lowercase, nfkc=nfkc)
-    reading = tfidf.reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
+    words = word_options(tokenizer=tokenizer, lowercase=lowercase, nfkc=nfkc)
+    reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     started = time.perf_counter()
     if engine == "ray":
         from ..ray import build_index

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from .. import _core, inputs, tfidf
+from .. import _core, inputs
+from ..choices import reading_options, word_options
 from . import console, options
 
 # Shares of rows above which a finding is worth a word.
@@ -37,11 +38,11 @@ def command(
     Rows that other commands would refuse are counted here.
     """
     found = inputs.resolve(corpus, column)
-    reading = tfidf.reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
+    reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     started = time.perf_counter()
     seen: dict[str, Any] = json.loads(
         console.in_background(
-            "looking", lambda progress: _core.diagnose(found, tfidf.word_options(**words), reading, progress)
+            "looking", lambda progress: _core.diagnose(found, word_options(**words), reading, progress)
         )
     )
     seconds = time.perf_counter() - started

@@ -1,0 +1,147 @@
+//! Bytes of a corpus, whatever they are stored as: plain, compressed, or a column of a table.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::error::{Error, Result};
+
+/// A column of a table, as text with one row per line.
+pub trait Column: Send {
+    /// The next block of text, and how many of the file's stored bytes that took (for the progress bar); none at the
+    /// end. Every row ends with `\n` and holds no other.
+    fn next_block(&mut self) -> io::Result<Option<(Vec<u8>, u64)>>;
+}
+
+pub(crate) fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Counts and hashes the bytes as stored, beneath any decoder.
+pub(crate) struct Hashed {
+    inner: Box<dyn Read + Send>,
+    hasher: Box<Xxh3>,
+    bytes: u64,
+    /// Bytes since somebody last reported progress.
+    fresh: u64,
+}
+
+impl Hashed {
+    pub(crate) fn new(inner: Box<dyn Read + Send>) -> Self {
+        Hashed {
+            inner,
+            hasher: Box::new(Xxh3::new()),
+            bytes: 0,
+            fresh: 0,
+        }
+    }
+}
+
+impl Read for Hashed {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read(buf)?;
+        self.hasher.update(&buf[..n]);
+        self.bytes += n as u64;
+        self.fresh += n as u64;
+        Ok(n)
+    }
+}
+
+/// A column's blocks, read on end.
+pub(crate) struct Blocks {
+    column: Box<dyn Column>,
+    block: Vec<u8>,
+    at: usize,
+    fresh: u64,
+}
+
+impl Blocks {
+    pub(crate) fn new(column: Box<dyn Column>) -> Self {
+        Blocks {
+            column,
+            block: Vec::new(),
+            at: 0,
+            fresh: 0,
+        }
+    }
+}
+
+impl Read for Blocks {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        while self.at == self.block.len() {
+            let Some((block, stored)) = self.column.next_block()? else {
+                return Ok(0);
+            };
+            (self.block, self.at) = (block, 0);
+            self.fresh += stored;
+        }
+        let n = buf.len().min(self.block.len() - self.at);
+        buf[..n].copy_from_slice(&self.block[self.at..self.at + n]);
+        self.at += n;
+        Ok(n)
+    }
+}
+
+pub(crate) enum Source {
+    Plain(Hashed),
+    Column(Blocks),
+    Gz(Box<flate2::bufread::MultiGzDecoder<BufReader<Hashed>>>),
+    Zst(zstd::Decoder<'static, BufReader<Hashed>>),
+}
+
+impl Source {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let inner: Box<dyn Read + Send> = if is_stdin(path) {
+            Box::new(io::stdin())
+        } else {
+            Box::new(File::open(path).map_err(|e| Error::io(path, e))?)
+        };
+        let raw = Hashed::new(inner);
+        let buffered = |raw| BufReader::with_capacity(1 << 16, raw);
+        Ok(match path.extension().and_then(|e| e.to_str()) {
+            Some("gz") => Source::Gz(Box::new(flate2::bufread::MultiGzDecoder::new(buffered(
+                raw,
+            )))),
+            Some("zst") => Source::Zst(
+                zstd::Decoder::with_buffer(buffered(raw)).map_err(|e| Error::io(path, e))?,
+            ),
+            _ => Source::Plain(raw),
+        })
+    }
+
+    /// Stored bytes read since the last call.
+    pub(crate) fn take_fresh(&mut self) -> u64 {
+        std::mem::take(match self {
+            Source::Plain(raw) => &mut raw.fresh,
+            Source::Gz(decoder) => &mut decoder.get_mut().get_mut().fresh,
+            Source::Zst(decoder) => &mut decoder.get_mut().get_mut().fresh,
+            Source::Column(blocks) => &mut blocks.fresh,
+        })
+    }
+
+    /// Number and hash of the bytes as stored, once the text has been read. A decoder may stop before the end of the
+    /// file (padding), and a column is decoded elsewhere: what was not seen yet is read now.
+    pub(crate) fn into_hash(self, path: &Path) -> io::Result<(u64, u128)> {
+        let mut raw = match self {
+            Source::Plain(raw) => raw,
+            Source::Gz(decoder) => decoder.into_inner().into_inner(),
+            Source::Zst(decoder) => decoder.finish().into_inner(),
+            Source::Column(_) => Hashed::new(Box::new(File::open(path)?)),
+        };
+        io::copy(&mut raw, &mut io::sink())?;
+        Ok((raw.bytes, raw.hasher.digest128()))
+    }
+}
+
+impl Read for Source {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Source::Plain(source) => source.read(buf),
+            Source::Column(source) => source.read(buf),
+            Source::Gz(source) => source.read(buf),
+            Source::Zst(source) => source.read(buf),
+        }
+    }
+}
