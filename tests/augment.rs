@@ -80,3 +80,26 @@ fn a_single_term_has_nothing_to_be_replaced_by() {
     assert_eq!(index.draw(0, true, 5, 0.3), None);
     assert_eq!(index.draw(0, false, 5, 0.3), Some(0));
 }
+
+#[test]
+fn every_term_of_a_large_vocabulary_is_found_and_no_other() {
+    // Short, long and very long terms; tables of several megabytes, on huge pages where there are any.
+    let word = |i: usize| match i % 3 {
+        0 => format!("w{i}"),
+        1 => format!("sixteen{i:09}"),
+        _ => format!("averylongwordindeed{i}"),
+    };
+    let rows: Vec<String> = (0..120_000)
+        .map(|i| format!("{} common", word(i)))
+        .collect();
+    let rows: Vec<&str> = rows.iter().map(String::as_str).collect();
+    let index = index(&rows);
+    assert_eq!(index.len(), 120_001);
+    let mut augmenter = Augmenter::new(&index, Options::new(&index));
+    for i in (0..120_000).step_by(7) {
+        augmenter.weigh(&format!("{} {}x", word(i), word(i)));
+        let found = &augmenter.words;
+        assert_eq!((found[0].seen, found[1].seen), (true, false), "{}", word(i));
+        assert_eq!(index.term(index.term_at(found[0].rank)), word(i));
+    }
+}
