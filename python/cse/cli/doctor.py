@@ -67,12 +67,12 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
     def counted(name: str) -> str:
         found = faults[name]
         where = f"line {found['first'] + 1:,}" if files == 1 else f"row {found['first'] + 1:,} of the corpus"
-        return f"{found['rows']:,} rows ({found['rows'] / rows:.2%}), the first at {where}"
+        return f"{_rows(found['rows'])} ({found['rows'] / rows:.2%}), the first at {where}"
 
     if seen["repaired"]:
         add(
             "fault",
-            f"{seen['repaired']:,} rows hold bytes that are not UTF-8, the first at "
+            f"bytes that are not UTF-8 in {_rows(seen['repaired'])}, the first at "
             + counted("replacement").rsplit(" at ", 1)[1],
             "convert the file (iconv -f WINDOWS-1252 -t UTF-8), or pass --encoding-errors replace",
         )
@@ -100,7 +100,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         about = "about " if seen["duplicates_estimated"] else ""
         add(
             "fault",
-            f"{about}{seen['duplicates']:,} rows ({seen['duplicates'] / documents:.1%}) repeat an earlier one",
+            f"{about}{_rows(seen['duplicates'])} ({seen['duplicates'] / documents:.1%}) said once before",
             "remove them (sort -u): in a batch they are each other's false negatives",
         )
     if seen["words_quantiles"][1] > 64 or faults["long"]["rows"] > MANY * documents:
@@ -124,9 +124,9 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
             "other tools end a line there and count rows differently; replace them by spaces",
         )
     if seen["blank"]:
-        add("note", f"{seen['blank']:,} blank rows", "nothing: they keep their number and are not trained on")
+        add("note", f"{_rows(seen['blank'])} blank", "nothing: they keep their number and are not trained on")
     if seen["joined_lines"]:
-        add("note", f"{seen['joined_lines']:,} fields held a line break", "nothing: it was read as a space")
+        add("note", f"a line break inside {_rows(seen['joined_lines'])}", "nothing: it is read as a space")
     if seen["singletons"] > 0.8 * seen["terms"]:
         add(
             "note",
@@ -134,7 +134,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
             "cse augment --min-df 2 draws replacements from the others",
         )
     if documents < 10_000:
-        add("note", f"{documents:,} sentences are few", "the papers train on a million")
+        add("note", f"only {_rows(documents)} to learn from", "the papers train on a million")
     mixed = [(name, share) for name, share in seen["scripts"] if share > 0.05]
     if len(mixed) > 1:
         add(
@@ -143,6 +143,10 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
             "take a multilingual --model, or train one corpus a language",
         )
     return out
+
+
+def _rows(number: int) -> str:
+    return f"{number:,} row" + ("s" if number != 1 else "")
 
 
 def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], seconds: float) -> None:
@@ -171,9 +175,11 @@ def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], seconds: fl
     out = Console(highlight=False)
     out.print(table)
     out.print()
+    told = Table.grid(padding=(0, 2))
     for level, what, do in advice:
-        out.print(Text(f"{level:5}  ", style="red" if level == "fault" else "yellow") + Text(what))
-        out.print(Text(f"       -> {do}", style="dim"))
+        told.add_row(Text(level, style="red" if level == "fault" else "yellow"), what)
+        told.add_row("", Text(f"-> {do}", style="dim"))
+    out.print(told)
     if not any(level == "fault" for level, _, _ in advice):
         out.print("No fault found.")
     out.print(f"{seconds:.2f} s, {seen['rows'] / seconds:,.0f} rows/s", style="dim")
