@@ -187,6 +187,25 @@ def test_the_learning_rate_falls_linearly_or_stays(base):
     assert constant == [1e-3] * 4
 
 
+def test_negatives_are_drawn_as_the_run_says(base, sample, sample_rows):
+    """Ablations, a view of the index and a radius in per cent reach the batches."""
+    options = {"step2": "random", "step3": "random", "beta": 0.8, "surface": "plain"}
+    config = replace(base, una=True, min_df=3, max_terms=2000, radius="5%", max_steps=1, eval_every=0, **options)
+    folder = train(config).folder
+    assert TrainConfig.from_toml(folder / "config.toml").radius == 100
+    index = TfidfIndex.open(base.tfidf, min_df=3, max_terms=2000)
+    corpus = Corpus.read([str(sample)])
+    batch = Batches(config, corpus, corpus.filled(), index)[0]
+    rows = batch.rows.tolist()
+    expected = index.augment([sample_rows[row] for row in rows], rows=rows, seed=config.seed, **options)
+    assert batch.texts[len(rows) :] == expected
+    for field in ("step2", "step3"):
+        with pytest.raises(InputError, match=f"--{field}"):
+            validate(replace(config, **{field: "odd"}))
+    with pytest.raises(InputError, match="--radius"):
+        validate(replace(config, radius="some"))
+
+
 def test_una_every_zero_is_off(base):
     assert train(replace(base, una=True, una_every=0)).una_steps == 0
 

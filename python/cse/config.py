@@ -135,6 +135,11 @@ class TrainConfig:
             "step3": self.step3,
         }
 
+    @property
+    def ablated(self) -> bool:
+        """Whether a step of UNA's is left to chance (its Table 2)."""
+        return "random" in (self.step2, self.step3)
+
     def to_toml(self) -> str:
         """As TOML; values that are ``None`` are left out."""
         values = {key: value for key, value in asdict(self).items() if value is not None}

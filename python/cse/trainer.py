@@ -333,7 +333,7 @@ def _opening(
         + (f", {corpus.repaired:,} with repaired bytes" if corpus.repaired else "")
         + (f", {corpus.joined_lines:,} with line breaks joined" if corpus.joined_lines else ""),
         "una": f"every {config.una_every} steps as {config.una_as}, beta {config.beta:g}, radius {config.radius} "
-        f"of {len(index):,} terms"
+        f"of {len(index):,} terms" + (f", step 2 {config.step2}, step 3 {config.step3}" if config.ablated else "")
         if index is not None and config.una_every
         else "off",
         "steps": f"{len(batches):,} of {batches.size} sentences, lr {config.lr:g} {config.schedule}",
