@@ -79,8 +79,12 @@ def word_options(**words: Unpack[WordOptions]) -> WordOptions:
 
 
 def reading_options(**reading: Unpack[ReadOptions]) -> ReadOptions:
-    """All options of reading."""
-    return complete(_READ, reading)
+    """All options of reading; ``InputError`` for a number below 0 or above what 63 bits hold."""
+    options = complete(_READ, reading)
+    for name, number in (("threads", options["threads"]), ("max_line_bytes", options["max_line_bytes"])):
+        if not 0 <= number < 2**63:
+            raise InputError(f"--{name.replace('_', '-')}: {number} was given, and it must be 0 or more")
+    return options
 
 
 def complete(defaults: Options, given: Options) -> Options:

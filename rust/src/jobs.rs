@@ -18,8 +18,15 @@ use crate::stats::{self, Counter};
 use crate::store::{self, Stored};
 use crate::tokenize::{Scratch, Tokenizer};
 
+const MAX_THREADS: usize = 1024;
+
 /// Runs `work` with `threads` threads (0: as many as the machine has).
 pub fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> Result<T> {
+    if threads > MAX_THREADS {
+        let why =
+            format!("{threads} was given, and it must be at most {MAX_THREADS}; 0 takes all cores");
+        return Err(Error::invalid("--threads", why));
+    }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
     let pool = pool.map_err(|e| Error::invalid("--threads", e.to_string()))?;
     Ok(pool.install(work))

@@ -9,7 +9,7 @@ use pyo3::exceptions::{
     PyFileNotFoundError, PyIsADirectoryError, PyKeyboardInterrupt, PyOSError, PyValueError,
 };
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::{PyByteArray, PyBytes, PyString};
 
 use crate::jobs::{self, Writing};
 use crate::store::{self, Stored};
@@ -165,18 +165,18 @@ impl Index {
         Ok(py.detach(|| store::save_bytes(&dir, bytes, |_| Ok(None)))?)
     }
 
-    /// indptr and indices (little-endian i64) and values (f64) of a CSR matrix.
+    /// indptr and indices (little-endian i64) and values (f64) of a CSR matrix, for the caller to keep and change.
     fn transform<'py>(
         &self,
         py: Python<'py>,
         texts: Vec<Bound<'py, PyString>>,
-    ) -> PyResult<[Bound<'py, PyBytes>; 3]> {
+    ) -> PyResult<[Bound<'py, PyByteArray>; 3]> {
         let texts = Text::list(&texts)?;
         let csr = py.detach(|| jobs::transform(&self.0, texts.iter().map(Text::as_str)));
         Ok([
-            PyBytes::new(py, &store::le_bytes(&csr.indptr, |x| x.to_le_bytes())),
-            PyBytes::new(py, &store::le_bytes(&csr.indices, |x| x.to_le_bytes())),
-            PyBytes::new(py, &store::le_bytes(&csr.values, |x| x.to_le_bytes())),
+            PyByteArray::new(py, &store::le_bytes(&csr.indptr, |x| x.to_le_bytes())),
+            PyByteArray::new(py, &store::le_bytes(&csr.indices, |x| x.to_le_bytes())),
+            PyByteArray::new(py, &store::le_bytes(&csr.values, |x| x.to_le_bytes())),
         ])
     }
 
