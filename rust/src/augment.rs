@@ -394,23 +394,36 @@ fn spread(words: &mut [Word], total: f64, heaviest: f64, weight: impl Fn(f64) ->
     }
 }
 
-/// How often a key stands in a row: by looking at all of them where they are few, else in sorted order.
+/// How often a key stands in a row. Few share their last byte with another, and those are alone; the others look at all
+/// keys where they are few, else in sorted order.
 struct CountKeys<'a> {
     keys: &'a mut [u32],
+    by_last_byte: [u8; 256],
     sorted: bool,
 }
 
 impl<'a> CountKeys<'a> {
     fn new(keys: &'a mut [u32]) -> Self {
+        let mut by_last_byte = [0u8; 256];
+        for &key in keys.iter() {
+            let count = &mut by_last_byte[usize::from(key as u8)];
+            *count = count.saturating_add(1);
+        }
         let sorted = keys.len() > 64;
         if sorted {
             keys.sort_unstable();
         }
-        CountKeys { keys, sorted }
+        CountKeys {
+            keys,
+            by_last_byte,
+            sorted,
+        }
     }
 
     fn of(&self, key: u32) -> u32 {
-        if self.sorted {
+        if self.by_last_byte[usize::from(key as u8)] == 1 {
+            1
+        } else if self.sorted {
             let from = self.keys.partition_point(|&k| k < key);
             self.keys[from..].partition_point(|&k| k == key) as u32
         } else {

@@ -12,7 +12,12 @@ pub(crate) fn uniform(rng: &mut ChaCha8Rng) -> f64 {
 
 /// The upper 53 bits as a number in [0, 1).
 pub fn to_unit(bits: u64) -> f64 {
-    (bits >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+    float((bits >> 11) as usize) * (1.0 / (1u64 << 53) as f64)
+}
+
+/// A number below 2^63 in one instruction: an unsigned one would take six.
+fn float(n: usize) -> f64 {
+    n as i64 as f64
 }
 
 /// The ChaCha8 stream whose key is these four numbers.
@@ -53,7 +58,7 @@ impl Aim {
 
     /// The nearest place of `from..to`; `from` for what is no number (an empty side, reached by rounding).
     fn clamp(&self, place: f64) -> usize {
-        place.max(self.from as f64).min((self.to - 1) as f64) as usize
+        (place as i64).clamp(self.from as i64, self.to as i64 - 1) as usize
     }
 }
 
@@ -106,7 +111,7 @@ impl Index {
             target: base + at,
             guess: from,
         };
-        aim.guess = aim.clamp(from as f64 + at / side * (to - from) as f64);
+        aim.guess = aim.clamp(float(from) + at / side * float(to - from));
         Some(aim)
     }
 
@@ -122,7 +127,7 @@ impl Index {
         let before = self.prefix[aim.guess];
         let own = self.prefix[aim.guess + 1] - before;
         if own > 0.0 {
-            aim.guess = aim.clamp(aim.guess as f64 + (aim.target - before) / own);
+            aim.guess = aim.clamp(float(aim.guess) + (aim.target - before) / own);
         }
     }
 
