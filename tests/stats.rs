@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use cse_core::error::Place;
 use cse_core::stats::{Counter, Stats};
 use cse_core::{Error, Progress, ReadOptions, Tokenizer, jobs};
 use proptest::prelude::*;
@@ -62,7 +63,7 @@ proptest! {
                 prop_assert_eq!(c.documents + c.blank, c.rows);
                 prop_assert!(stats.df.iter().all(|&df| df >= 1 && df <= c.documents));
             }
-            Err(Error::EmptyFile { .. } | Error::OnlyBlank { .. } | Error::NoWords { .. }) => {}
+            Err(Error::EmptyFile { .. } | Error::NoRows { .. } | Error::OnlyBlank { .. } | Error::NoWords { .. }) => {}
             Err(other) => prop_assert!(false, "{other}"),
         }
     }
@@ -103,7 +104,11 @@ fn of_several_faults_the_first_is_named_whatever_the_threads() {
     }
     for threads in [1, 2, 5] {
         match build(&text, threads) {
-            Err(Error::InvalidUtf8 { line, .. }) => assert_eq!(line, 150_001, "{threads} threads"),
+            Err(Error::InvalidUtf8 { place, .. }) => {
+                let offset = Some(9 * 150_000);
+                let line = 150_001;
+                assert_eq!(place, Place::Line { line, offset }, "{threads} threads");
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -114,8 +119,9 @@ fn a_fault_is_named_with_its_line_in_its_file() {
     let mut text = "fine row\n".repeat(200_000).into_bytes();
     text.extend_from_slice(b"broken \xff\n");
     match build(&text, 2) {
-        Err(Error::InvalidUtf8 { line, offset, .. }) => {
-            assert_eq!((line, offset), (200_001, 9 * 200_000 + 7));
+        Err(Error::InvalidUtf8 { place, .. }) => {
+            let (line, offset) = (200_001, Some(9 * 200_000 + 7));
+            assert_eq!(place, Place::Line { line, offset });
         }
         other => panic!("{other:?}"),
     }

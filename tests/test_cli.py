@@ -325,3 +325,12 @@ def test_whoever_stops_reading_ends_it_quietly(indexed, sample):
     assert done.stdout.count("\n") == 1
     assert "Traceback" not in done.stderr
     assert "Error" not in done.stderr
+
+
+def test_terms_that_look_like_markup_are_shown_as_they_are(cse, tmp_path):
+    (tmp_path / "a.txt").write_text("[/red] hello [bold] world\nanother [/b] row\n")
+    assert cse("build-tfidf", "a.txt", "--tokenizer", "whitespace", cwd=tmp_path).returncode == 0
+    done = cse("explain", "[bold] world [/red]", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "[bold]" in done.stdout
+    assert "[/red]" in done.stdout

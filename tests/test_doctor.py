@@ -41,11 +41,12 @@ def test_what_other_commands_refuse_is_counted(tmp_path, cse):
     path = tmp_path / "corpus.txt"
     path.write_bytes(b"good row here\nbad \xff byte here\n\n" + b"word " * 1000 + b"\ngood row here\n")
     seen = look(cse, path, "--max-line-bytes", 2000)
-    assert (seen["rows"], seen["blank"], seen["repaired"], seen["duplicates"]) == (5, 1, 1, 1)
+    assert (seen["rows"], seen["blank"], seen["duplicates"]) == (5, 1, 1)
+    assert seen["faults"]["invalid"] == {"rows": 1, "first": 1}
     assert seen["faults"]["over_long"] == {"rows": 1, "first": 3}
     text = cse("doctor", path, "--max-line-bytes", 2000).stdout
     for phrase in (
-        "not UTF-8 in 1 row, the first at line 2",
+        "not UTF-8 in 1 row (20.00%), the first at line 2",
         "2,000 bytes",
         "said once before",
         "iconv",
@@ -86,3 +87,30 @@ def test_threads_do_not_change_the_findings(tmp_path, cse, sample):
     one.pop("seconds"), two.pop("seconds")
     assert one == two
     assert one["duplicates"] == 20_000
+
+
+def test_foretold_where_all_words_weigh_the_same_or_none_is_left(tmp_path, cse):
+    path = tmp_path / "corpus.txt"
+    path.write_text("alpha\nbeta\ngamma\ndelta\n")
+    assert look(cse, path)["replacement_rate"] == 1.0
+    path.write_text("hello\nhello hello\n")
+    seen = look(cse, path)
+    assert (seen["replacement_rate"], seen["unchanged_rate"]) == (0, 1)
+
+
+def test_the_first_broken_row_is_not_the_first_replacement_character(tmp_path, cse):
+    path = tmp_path / "corpus.txt"
+    path.write_bytes("a \ufffd stands here\nfine row here\n".encode() + b"broken \xe9 row here\n")
+    faults = look(cse, path)["faults"]
+    assert faults["invalid"] == {"rows": 1, "first": 2}
+    assert faults["replacement"] == {"rows": 2, "first": 0}
+
+
+def test_japanese_is_one_way_of_writing(tmp_path, cse):
+    path = tmp_path / "corpus.txt"
+    path.write_text(
+        "\u6771\u4eac \u306f \u5927\u304d\u3044 \u30b3\u30fc\u30d2\u30fc \u304a \u3044\u3057\u3044\n" * 3,
+        encoding="utf8",
+    )
+    seen = look(cse, path, "--tokenizer", "whitespace")
+    assert not any("several scripts" in advice["finding"] for advice in seen["advice"])

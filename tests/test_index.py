@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import pickle
 import struct
 
 import numpy as np
@@ -213,3 +214,13 @@ def test_transform_gives_the_rows_of_the_matrix_and_leaves_unknown_terms_out(sam
     assert known[the] == pytest.approx(math.log(2) * index.idf[the])
     assert with_unknown[the] == pytest.approx(math.log(1.5) * index.idf[the])
     assert np.count_nonzero(with_unknown) == 1
+
+
+def test_an_index_travels_between_processes(sample_index, sample_rows):
+    again = pickle.loads(pickle.dumps(sample_index))
+    assert again.to_bytes() == sample_index.to_bytes()
+    assert again.augment(sample_rows[:5]) == sample_index.augment(sample_rows[:5])
+    with pytest.raises(InputError, match="list of folders"):
+        TfidfIndex.merge("one", "all")
+    with pytest.raises(InputError, match="--threads"):
+        TfidfIndex.build("x", threads=-1)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cse import InputError, TfidfIndex
-from cse.corpus import Corpus
+from cse.corpus import Corpus, open_corpus
 from cse.inputs import joined_lines, resolve
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'cse[tables]'")
@@ -141,7 +141,7 @@ def test_a_table_without_its_column_is_refused_with_the_names(tmp_path, cse):
         ("a.csv", b'text\n"never closed\n', "a.csv"),
         ("a.parquet", b"PAR1 not really", "a.parquet"),
         ("a.csv", b"", "a.csv"),
-        ("a.csv", b"text\nfine\nbad \xff byte\n", "line 2"),
+        ("a.csv", b"text\nfine\nbad \xff byte\n", "row 2 of column text"),
     ],
 )
 def test_a_broken_table_is_one_sentence(tmp_path, cse, name, content, phrase):
@@ -174,3 +174,64 @@ def test_many_blocks_keep_their_order(tmp_path):
     assert rows_of(resolve(path, "text")) == texts
     one, two = (TfidfIndex.build(path, column="text", threads=threads) for threads in (1, 2))
     assert one.to_bytes() == two.to_bytes()
+
+
+def refused(cse, folder, name, content, *arguments):
+    (folder / name).write_bytes(content)
+    done = cse("build-tfidf", name, *arguments, cwd=folder)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    message = done.stderr.strip().splitlines()[-1]
+    assert name in message
+    return message
+
+
+def test_column_names_that_cannot_be_taken_are_named(tmp_path, cse):
+    assert "check its form" in refused(cse, tmp_path, "latin.csv", b"caf\xe9,b\nhello,x\n", "--column", "b")
+    assert "2 columns named 'a'" in refused(cse, tmp_path, "twice.csv", b"a,a\nhello,x\n", "--column", "a")
+    pq.write_table(
+        pa.Table.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["a", "a"]), tmp_path / "twice.parquet"
+    )
+    with pytest.raises(InputError, match="2 columns named 'a'"):
+        resolve(tmp_path / "twice.parquet", "a")
+
+
+def test_records_may_leave_out_fields_and_be_large(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"b": "x"}\n\n{"a": "hello there"}\n{"b": "y", "a": "again"}\n')
+    assert rows_of(resolve(path, "a")) == ["", "hello there", "again"]
+    path.write_text(json.dumps({"big": "x" * 5_000_000, "a": "one"}) + "\n" + json.dumps({"a": "two"}) + "\n")
+    assert rows_of(resolve(path, "a")) == ["one", "two"]
+
+
+def test_faults_of_tables_are_named_by_file_row_and_column(tmp_path, cse):
+    message = refused(cse, tmp_path, "bad.csv", b"a,b\nok row,1\n\ncaf\xe9 is bad,2\n", "--column", "a")
+    assert "row 2 of column a is not valid UTF-8" in message
+    message = refused(
+        cse, tmp_path, "long.csv", b"a\nok\n" + b"x" * 5000 + b"\n", "--column", "a", "--max-line-bytes", 99
+    )
+    assert "row 2 of column a is longer" in message
+    packed = gzip.compress(b"a\n" + b"some text\n" * 100_000)
+    refused(cse, tmp_path, "cut.csv.gz", packed[:200], "--column", "a")
+    refused(cse, tmp_path, "plain.csv.gz", b"a\nhello\n", "--column", "a")
+    assert "holds no record" in refused(cse, tmp_path, "empty.jsonl", b"\n\n", "--column", "a")
+    assert "holds no row" in refused(cse, tmp_path, "header.csv", b"a,b\n", "--column", "a")
+    with pytest.raises(InputError, match="no file was given"):
+        TfidfIndex.build([])
+
+
+def test_suffixes_in_capitals_are_tables_too(tmp_path):
+    path = tmp_path / "A.CSV"
+    path.write_text("text\nhello\n")
+    assert rows_of(resolve(path, "text")) == ["hello"]
+
+
+def test_an_indexed_column_is_the_one_trained_on(tmp_path):
+    path = tmp_path / "two.csv"
+    path.write_text(",b\nhello there,one\nworld is,two\n")
+    index = TfidfIndex.build(path, column="")
+    options = {"encoding_errors": "strict", "max_line_bytes": 1000}
+    corpus = open_corpus([], index, **options)
+    assert corpus.take([0, 1]) == ["hello there", "world is"]
+    with pytest.raises(InputError, match="--column"):
+        open_corpus([str(path)], index, column="b", **options)

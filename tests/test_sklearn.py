@@ -58,6 +58,15 @@ def test_parameters_and_norms(sample_rows):
         TfidfVectorizer().transform(rows)
     with pytest.raises(InputError, match="tokenizer"):
         TfidfVectorizer(tokenizer="odd").fit(rows)
+    for bad in (-1, 1.5, float("nan"), "2", None):
+        with pytest.raises(InputError, match="min_df"):
+            TfidfVectorizer(min_df=bad).fit(rows)
+    for bad in (0, -3, 2.5):
+        with pytest.raises(InputError, match="max_features"):
+            TfidfVectorizer(max_features=bad).fit(rows)
+    assert TfidfVectorizer(min_df=np.float32(0.1)).fit(rows).index_.df.min() >= 50
+    with pytest.raises(NotFittedError):
+        _ = TfidfVectorizer().vocabulary_
     with pytest.raises(InputError, match="norm"):
         TfidfVectorizer(norm="l3").fit(rows)
     assert vectorizer.index_.augment(["some words of a sentence"]) != ["some words of a sentence"]

@@ -109,16 +109,24 @@ def open_corpus(
                 "CORPUS: the index was built from standard input or from memory; name the text file to train on"
             )
         files: list[str | Column] = [
-            Column(file.path, file.column) if file.column else file.path for file in index.files
+            file.path if file.column is None else Column(file.path, file.column) for file in index.files
         ]
     else:
         files = inputs.resolve(paths, column)
     corpus = Corpus.read(files, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes)
-    known = {os.path.realpath(file.path): file.xxh3 for file in index.files} if index else {}
+    known: dict[str, list[SourceFile]] = {}
+    for file in index.files if index else []:
+        known.setdefault(os.path.realpath(file.path), []).append(file)
     for file in corpus.files:
-        if known.get(os.path.realpath(file.path), file.xxh3) != file.xxh3:
+        indexed = known.get(os.path.realpath(file.path))
+        if indexed and file.xxh3 not in [other.xxh3 for other in indexed]:
             raise InputError(
                 f"{file.path}: the file has changed since it was indexed; build the index again with cse build-tfidf"
+            )
+        if indexed and file.column not in [other.column for other in indexed]:
+            raise InputError(
+                f"--column: {file.path} was indexed by its column {indexed[0].column}, not {file.column}; "
+                "build an index of the column you train on"
             )
     return corpus
 

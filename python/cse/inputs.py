@@ -6,10 +6,12 @@ Whoever reads a corpus (the index, the trainer, ``augment``, ``encode``) resolve
 from __future__ import annotations
 
 import glob
+import io
 import os
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from .errors import InputError
 
@@ -23,6 +25,7 @@ Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 COMPRESSED = (".gz", ".zst", ".bz2", ".lz4")
 BLOCK_BYTES = 1 << 22
+RECORDS = 10_000
 
 
 def resolve(paths: Paths, column: str | None = None) -> list[str | Column]:
@@ -32,6 +35,8 @@ def resolve(paths: Paths, column: str | None = None) -> list[str | Column]:
     Raises ``InputError`` if it matches none, if a table comes without a column, or a column without a table.
     """
     given = [paths] if isinstance(paths, (str, PathLike)) else list(paths)
+    if not given:
+        raise InputError("corpus: no file was given; name one, or a pattern")
     names = [name for path in given for name in _matches(fspath(path))]
     inputs: list[str | Column] = [Column(name, column) if is_table(name) else name for name in names]
     if column is not None and not any(isinstance(item, Column) for item in inputs):
@@ -60,7 +65,7 @@ def _matches(path: str) -> list[str]:
 
 def _kind(path: str) -> str | None:
     """The suffix of a table, without that of a compression."""
-    stem, suffix = os.path.splitext(path)
+    stem, suffix = os.path.splitext(path.lower())
     if suffix in COMPRESSED:
         suffix = os.path.splitext(stem)[1]
     return suffix if suffix in TABLES else None
@@ -81,12 +86,14 @@ class Column:
             import pyarrow  # noqa: F401
         except ImportError:
             raise InputError(f"{path}: tables are read by pyarrow; run pip install 'cse[tables]'") from None
-        names = self._guarded(path, lambda: _column_names(path))
-        listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+        names = self._guarded(path, lambda: _column_names(path, column))
+        listed = ", ".join(dict.fromkeys(names[:20])) + (", ..." if len(names) > 20 else "")
         if column is None:
             raise InputError(f"{path}: is a table; name the column that holds the sentences with --column: {listed}")
         if column not in names:
             raise InputError(f"{path}: has no column {column!r}; there are: {listed}")
+        if names.count(column) > 1:
+            raise InputError(f"{path}: has {names.count(column)} columns named {column!r}; rename all but one")
         self.path, self.column = path, column
         self.line_breaks = 0
         """Fields that held one, so far."""
@@ -115,12 +122,14 @@ class Column:
 
         try:
             return work()
-        except pa.ArrowException as error:
-            why = str(error).splitlines()[0].rstrip(".")
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise OSError(error.errno, os.strerror(error.errno), path) from None
+            why = (str(error).splitlines() or ["?"])[0].rstrip(".")
             raise InputError(f"{path}: cannot be read as a table ({why}); check its form") from None
 
 
-def _column_names(path: str) -> list[str]:
+def _column_names(path: str, wanted: str | None) -> list[str]:
     kind = _kind(path)
     if kind == ".parquet":
         import pyarrow.parquet as pq
@@ -128,19 +137,32 @@ def _column_names(path: str) -> list[str]:
         return list(pq.read_schema(path).names)
     if kind in (".csv", ".tsv"):
         return list(_open_csv(path).schema.names)
+    return _json_names(path, wanted)
+
+
+def _json_names(path: str, wanted: str | None) -> list[str]:
+    """The fields of the first records, as far as the one that is wanted: records may leave out what is empty."""
     import json
 
     import pyarrow as pa
 
-    with pa.input_stream(path) as stream:
-        first = cast(bytes, stream.read(BLOCK_BYTES)).lstrip().split(b"\n", 1)[0]
-    try:
-        record = json.loads(first)
-    except ValueError:
-        record = None
-    if not isinstance(record, dict):
-        raise InputError(f"{path}: its first line is not a JSON object; .jsonl holds one on each line")
-    return list(record)
+    names: dict[str, None] = {}
+    with io.BufferedReader(pa.input_stream(path)) as lines:
+        for number, line in enumerate(islice(lines, RECORDS), start=1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except ValueError:
+                record = None
+            if not isinstance(record, dict):
+                raise InputError(f"{path}: line {number} is not a JSON object; .jsonl holds one on each line")
+            names.update(dict.fromkeys(record))
+            if wanted in names:
+                break
+    if not names:
+        raise InputError(f"{path}: holds no record; .jsonl holds a JSON object on each line")
+    return list(names)
 
 
 def _blocks(path: str, column: str) -> Iterator[Any]:

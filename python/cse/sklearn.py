@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,10 +59,7 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         whole = TfidfIndex.from_texts(
             _texts(raw_documents), tokenizer=self.tokenizer, lowercase=self.lowercase, nfkc=self.nfkc
         )
-        min_df = self.min_df
-        if isinstance(min_df, float):
-            min_df = math.ceil(min_df * whole.info.documents)
-        self._view = (min_df, self.max_features)
+        self._view = (_documents(self.min_df, whole.info.documents), _terms(self.max_features))
         self._data = whole.to_bytes()
         self._open()
         return self
@@ -80,12 +78,20 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def vocabulary_(self) -> dict[str, int]:
         """Term -> column."""
+        check_is_fitted(self, "index_")
         return {term: column for column, term in enumerate(self.index_.terms)}
 
     @property
     def idf_(self) -> npt.NDArray[np.float64]:
         """ln(N/df) of each column."""
+        check_is_fitted(self, "index_")
         return self.index_.idf
+
+    def __sklearn_tags__(self) -> Any:
+        """It takes texts, not a matrix."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.two_d_array = True, False
+        return tags
 
     def _open(self) -> None:
         min_df, max_terms = self._view
@@ -104,6 +110,20 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _texts(raw_documents: Iterable[str]) -> list[str]:
-    if isinstance(raw_documents, str):
-        raise InputError("raw_documents: a list of texts was expected, not one string")
+    if isinstance(raw_documents, str) or hasattr(raw_documents, "columns"):
+        raise InputError("raw_documents: a list of texts was expected, not one string or a whole table")
     return list(raw_documents)
+
+
+def _documents(min_df: int | float, documents: int) -> int:
+    if isinstance(min_df, Integral) and min_df >= 0:
+        return int(min_df)
+    if isinstance(min_df, Real) and not isinstance(min_df, Integral) and 0 <= min_df <= 1:
+        return math.ceil(float(min_df) * documents)
+    raise InputError(f"min_df: {min_df!r} was given, and it must be an integer from 0, or a share from 0.0 to 1.0")
+
+
+def _terms(max_features: int | None) -> int | None:
+    if max_features is None or (isinstance(max_features, Integral) and 1 <= max_features < 2**63):
+        return None if max_features is None else int(max_features)
+    raise InputError(f"max_features: {max_features!r} was given, and it must be an integer from 1, or None")

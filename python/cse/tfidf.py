@@ -153,7 +153,7 @@ class TfidfIndex:
         max_terms: int | None = None,
         **words: Unpack[WordOptions],
     ) -> TfidfIndex:
-        """Counts texts in memory, each a document whatever it holds; ``min_df`` and ``max_terms`` as in ``open``."""
+        """Counts texts in memory, blank ones as no documents; ``min_df`` and ``max_terms`` as in ``open``."""
         _in_range(min_df=min_df, max_terms=max_terms)
         return cls(_core.Index.from_texts(_listed(texts), word_options(**words), min_df, max_terms))
 
@@ -180,6 +180,8 @@ class TfidfIndex:
     def merge(cls, shards: Sequence[str | PathLike[str]], folder: str | PathLike[str]) -> TfidfIndex:
         """Writes to ``folder`` the index of several indexes' corpora together, byte for byte what one build over all
         their files in this order gives. Their tokenizers must be the same; no matrix is written."""
+        if isinstance(shards, (str, PathLike)):
+            raise InputError("shards: a list of folders was expected, not one")
         return cls(_core.Index.merge_to(folder, [_existing(shard) for shard in shards]))
 
     def save(self, folder: str | PathLike[str]) -> None:
@@ -189,6 +191,10 @@ class TfidfIndex:
     def to_bytes(self) -> bytes:
         """What ``save`` writes."""
         return self._core.to_bytes()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travels between processes as the bytes of its file; a view raises ``InputError``."""
+        return type(self).from_bytes, (self.to_bytes(),)
 
     def __len__(self) -> int:
         """V, the number of terms."""
@@ -337,8 +343,9 @@ def build_index(
 
 def _in_range(**numbers: int | None) -> None:
     for name, number in numbers.items():
-        if number is not None and not 0 <= number < 2**63 and not (name in ("seed", "epoch") and 0 <= number < 2**64):
-            raise InputError(f"{name}: {number} was given, and it must be 0 or more, and no larger than 64 bits hold")
+        bits = 64 if name in ("seed", "epoch", "copy", "row") else 63
+        if number is not None and not 0 <= number < 2**bits:
+            raise InputError(f"{name}: {number} was given, and it must be 0 or more, and fit into {bits} bits")
 
 
 def _listed(texts: Sequence[str]) -> list[str]:

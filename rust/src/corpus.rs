@@ -16,12 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Place, Result};
 pub use crate::source::Column;
 use crate::source::{Blocks, Source, is_stdin};
-
-/// Bytes handed out at a time: small enough for a core's second-level cache, large enough that the lock is idle.
-pub const CHUNK_BYTES: usize = 512 * 1024;
 
 /// What to do with bytes that are not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +34,8 @@ pub struct ReadOptions {
     pub encoding_errors: EncodingErrors,
     /// A longer row is refused: it is most often a file that is not one sentence per line.
     pub max_line_bytes: usize,
+    /// Bytes handed out at a time: small enough for a core's second-level cache, large enough that the lock is idle.
+    pub chunk_bytes: usize,
 }
 
 impl Default for ReadOptions {
@@ -44,6 +43,7 @@ impl Default for ReadOptions {
         ReadOptions {
             encoding_errors: EncodingErrors::Strict,
             max_line_bytes: 1 << 20,
+            chunk_bytes: 512 * 1024,
         }
     }
 }
@@ -92,10 +92,12 @@ pub struct Chunk {
     pub seq: u64,
     /// Row number of the first row, counted over all files from 0.
     pub first_row: u64,
-    /// Rows whose bytes were repaired (`EncodingErrors::Replace`); set by `for_each_row`.
+    /// Rows whose bytes were repaired (`EncodingErrors::Replace`), and the number of the first; set by `for_each_row`.
     pub repaired: u64,
+    pub first_repaired: Option<u64>,
     bytes: Vec<u8>,
     path: PathBuf,
+    column: Option<String>,
     /// Line number of the first row within its file, from 1, and its byte offset in the decoded text.
     first_line: u64,
     offset: u64,
@@ -111,7 +113,9 @@ impl Chunk {
             Err(fault) => match self.options.encoding_errors {
                 EncodingErrors::Strict => return Err(self.invalid_utf8(fault.valid_up_to())),
                 EncodingErrors::Replace => {
-                    self.repaired = count_faulty_rows(&self.bytes);
+                    let faulty = faulty_rows(&self.bytes);
+                    self.repaired = faulty.len() as u64;
+                    self.first_repaired = faulty.first().map(|nth| self.first_row + nth);
                     owned = String::from_utf8_lossy(&self.bytes);
                     &owned
                 }
@@ -124,7 +128,7 @@ impl Chunk {
             if end - start > self.options.max_line_bytes {
                 return Err(Error::LineTooLong {
                     path: self.path.clone(),
-                    line: self.first_line + (row - self.first_row),
+                    place: self.place(row - self.first_row, None),
                     limit: self.options.max_line_bytes,
                 });
             }
@@ -144,17 +148,31 @@ impl Chunk {
         let before = memchr::memchr_iter(b'\n', &self.bytes[..at]).count();
         Error::InvalidUtf8 {
             path: self.path.clone(),
-            line: self.first_line + before as u64,
-            offset: self.offset + at as u64,
+            place: self.place(before as u64, Some(self.offset + at as u64)),
         }
+    }
+
+    /// Of the chunk's `nth` row.
+    fn place(&self, nth: u64, offset: Option<u64>) -> Place {
+        place(self.column.as_ref(), self.first_line + nth, offset)
     }
 }
 
-fn count_faulty_rows(bytes: &[u8]) -> u64 {
-    bytes
-        .split(|&b| b == b'\n')
-        .filter(|row| std::str::from_utf8(row).is_err())
-        .count() as u64
+fn place(column: Option<&String>, line: u64, offset: Option<u64>) -> Place {
+    match column {
+        Some(column) => Place::Row {
+            row: line,
+            column: column.clone(),
+        },
+        None => Place::Line { line, offset },
+    }
+}
+
+fn faulty_rows(bytes: &[u8]) -> Vec<u64> {
+    let rows = (0..).zip(bytes.split(|&b| b == b'\n'));
+    rows.filter(|(_, row)| std::str::from_utf8(row).is_err())
+        .map(|(nth, _)| nth)
+        .collect()
 }
 
 /// Reads a list of files, in order, as one corpus. `work` may be called from many threads at once.
@@ -280,6 +298,7 @@ impl<'a> Reader<'a> {
             let rows = open.fill(&mut chunk.bytes, &self.options, self.progress)?;
             let offset = open.offset - chunk.bytes.len() as u64; // a byte order mark is not in the chunk
             chunk.path.clone_from(&open.path);
+            chunk.column.clone_from(&open.column);
             if rows == 0 {
                 let open = state.current.take().expect("opened above");
                 let record = open.close()?;
@@ -290,6 +309,7 @@ impl<'a> Reader<'a> {
             chunk.offset = offset;
             chunk.options = self.options;
             chunk.repaired = 0;
+            chunk.first_repaired = None;
             chunk.seq = state.seq;
             chunk.first_row = state.rows;
             state.seq += 1;
@@ -336,7 +356,7 @@ impl Open {
         out.append(&mut self.carry);
         loop {
             let old = out.len();
-            out.resize(old + CHUNK_BYTES, 0);
+            out.resize(old + options.chunk_bytes, 0);
             let got = read_full(&mut self.source, &mut out[old..])
                 .map_err(|e| Error::io(&self.path, e))?;
             out.truncate(old + got);
@@ -347,7 +367,7 @@ impl Open {
                 out.drain(..3);
                 self.offset += 3;
             }
-            let rows = if got < CHUNK_BYTES {
+            let rows = if got < options.chunk_bytes {
                 let unended = u64::from(out.last().is_some_and(|&b| b != b'\n'));
                 memchr::memchr_iter(b'\n', out).count() as u64 + unended
             } else if let Some(end) = memchr::memrchr(b'\n', out) {
@@ -357,7 +377,7 @@ impl Open {
             } else if out.len() > options.max_line_bytes {
                 return Err(Error::LineTooLong {
                     path: self.path.clone(),
-                    line: self.rows + 1,
+                    place: place(self.column.as_ref(), self.rows + 1, None),
                     limit: options.max_line_bytes,
                 });
             } else {

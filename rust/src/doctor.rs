@@ -7,7 +7,7 @@ use serde::Serialize;
 use unicode_script::{Script, UnicodeScript};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::augment::Augmenter;
+use crate::augment::{Augmenter, Word};
 use crate::corpus::{
     EncodingErrors, Fault, FileRecord, Input, Progress, ReadOptions, Reader, is_blank, settle,
 };
@@ -52,7 +52,9 @@ impl Found {
 /// What rows have that they had better not.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Faults {
-    /// U+FFFD: bytes that were not UTF-8, now or in an earlier life.
+    /// Bytes that are not UTF-8.
+    pub invalid: Found,
+    /// U+FFFD, for bytes that are not UTF-8, or were not in an earlier life of the text.
     pub replacement: Found,
     /// UTF-8 read as Latin-1 and written as UTF-8 again: "cafÃ©".
     pub mojibake: Found,
@@ -72,8 +74,9 @@ pub struct Faults {
 }
 
 impl Faults {
-    fn all(&mut self) -> [&mut Found; 9] {
+    fn all(&mut self) -> [&mut Found; 10] {
         [
+            &mut self.invalid,
             &mut self.replacement,
             &mut self.mojibake,
             &mut self.control,
@@ -95,7 +98,6 @@ pub struct Diagnosis {
     pub documents: u64,
     pub blank: u64,
     pub wordless: u64,
-    pub repaired: u64,
     pub tokens: u64,
     pub terms: usize,
     /// Terms that stand in one document only.
@@ -125,7 +127,6 @@ struct Worker {
     hashes: Hashes,
     /// The rows whose numbers hash lowest: the same for any number of threads.
     sample: BinaryHeap<(u64, String)>,
-    repaired: u64,
     max_line_bytes: usize,
 }
 
@@ -164,7 +165,6 @@ impl Worker {
                 seen: Vec::new(),
             },
             sample: BinaryHeap::new(),
-            repaired: 0,
             max_line_bytes,
         }
     }
@@ -261,6 +261,7 @@ pub fn diagnose(
     let lenient = ReadOptions {
         encoding_errors: EncodingErrors::Replace,
         max_line_bytes: usize::MAX,
+        ..options
     };
     let reader = Reader::open(files, lenient, progress)?;
     with_threads(threads, || {
@@ -268,7 +269,10 @@ pub fn diagnose(
             let mut worker = Worker::new(tokenizer, limit);
             reader.work(|chunk| {
                 chunk.for_each_row(|row, text| worker.see(row, text))?;
-                worker.repaired += chunk.repaired;
+                worker.faults.invalid.add(&Found {
+                    rows: chunk.repaired,
+                    first: chunk.first_repaired,
+                });
                 Ok(())
             })?;
             Ok(worker)
@@ -286,7 +290,7 @@ fn conclude(
     let mut lengths = vec![0; LONGEST + 1];
     let mut scripts: BTreeMap<&str, u64> = BTreeMap::new();
     let mut sample = Vec::new();
-    let (mut repaired, mut counters, mut hashes) = (0, Vec::new(), Vec::new());
+    let (mut counters, mut hashes) = (Vec::new(), Vec::new());
     for mut worker in workers {
         let theirs = worker.faults.all();
         for (ours, theirs) in faults.all().into_iter().zip(theirs) {
@@ -299,7 +303,6 @@ fn conclude(
             *scripts.entry(script).or_default() += letters;
         }
         sample.extend(worker.sample);
-        repaired += worker.repaired;
         counters.push(worker.counter);
         hashes.push(worker.hashes);
     }
@@ -327,7 +330,6 @@ fn conclude(
         documents: counts.documents,
         blank: counts.blank,
         wordless: counts.wordless,
-        repaired,
         tokens: counts.tokens,
         terms: index.len(),
         singletons,
@@ -378,8 +380,15 @@ fn predict(index: &Index, sample: &[(u64, String)]) -> [f64; 3] {
         augmenter.weigh(text);
         words += augmenter.words.len();
         bound += augmenter.words.iter().filter(|w| !w.replaceable).count();
-        expected += augmenter.words.iter().map(|word| word.p).sum::<f64>();
-        unchanged += usize::from(augmenter.words.iter().all(|word| !word.replaceable));
+        let others = |word: &Word| index.len() > usize::from(word.seen);
+        let free = |word: &&Word| word.replaceable && others(word);
+        let p: Vec<f64> = augmenter.words.iter().filter(free).map(|w| w.p).collect();
+        let sum: f64 = p.iter().sum();
+        expected += sum;
+        if augmenter.force_one && !p.is_empty() {
+            expected += 1.0 - sum / p.len() as f64; // the forced one, where it was not drawn anyway
+        }
+        unchanged += usize::from(p.is_empty());
     }
     let of = |part: f64, whole: usize| part / whole.max(1) as f64;
     [

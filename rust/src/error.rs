@@ -1,5 +1,6 @@
 //! Everything that can go wrong in the core, one sentence per variant: what, where, what to do.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +15,9 @@ pub enum Error {
     #[error("{}: the file is empty; it should hold one sentence per line", path.display())]
     EmptyFile { path: PathBuf },
 
+    #[error("{path}: holds no row; at least one sentence is needed")]
+    NoRows { path: String },
+
     #[error("{path}: all {rows} lines are blank; at least one sentence is needed")]
     OnlyBlank { path: String, rows: u64 },
 
@@ -25,23 +29,16 @@ pub enum Error {
         tokenizer: &'static str,
     },
 
-    #[error(
-        "{}: line {line} is not valid UTF-8 (byte offset {offset}); convert the file, or pass \
-         --encoding-errors replace", path.display()
-    )]
-    InvalidUtf8 {
-        path: PathBuf,
-        line: u64,
-        offset: u64,
-    },
+    #[error("{}: {place} is not valid UTF-8; convert the file, or pass --encoding-errors replace", path.display())]
+    InvalidUtf8 { path: PathBuf, place: Place },
 
     #[error(
-        "{}: line {line} is longer than {limit} bytes; is this one sentence per line? \
+        "{}: {place} is longer than {limit} bytes; is this one sentence per line? \
          --max-line-bytes raises the limit", path.display()
     )]
     LineTooLong {
         path: PathBuf,
-        line: u64,
+        place: Place,
         limit: usize,
     },
 
@@ -80,6 +77,31 @@ pub enum Error {
 
     #[error("interrupted")]
     Interrupted,
+}
+
+/// Where in a file, counted from 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    Line {
+        line: u64,
+        /// Of the fault in the decoded text, from 0, where it is known.
+        offset: Option<u64>,
+    },
+    /// Of a table, whose lines are not its rows.
+    Row { row: u64, column: String },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Place::Line { line, offset: None } => write!(f, "line {line}"),
+            Place::Line {
+                line,
+                offset: Some(offset),
+            } => write!(f, "line {line} (byte offset {offset})"),
+            Place::Row { row, column } => write!(f, "row {row} of column {column}"),
+        }
+    }
 }
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -32,8 +32,8 @@ pub fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) ->
     Ok(pool.install(work))
 }
 
-/// Counts files into what an index stores.
-pub fn build(
+/// Counts files into what an index stores, be it nothing.
+pub fn count(
     files: Vec<Input>,
     tokenizer: Tokenizer,
     options: ReadOptions,
@@ -49,6 +49,19 @@ pub fn build(
     })
 }
 
+/// Counts files into what an index stores; a corpus without a word is refused.
+pub fn build(
+    files: Vec<Input>,
+    tokenizer: Tokenizer,
+    options: ReadOptions,
+    threads: usize,
+    progress: &Progress,
+) -> Result<Stored> {
+    let stored = count(files, tokenizer, options, threads, progress)?;
+    stats::check_filled(&stored.stats, &stored.files, tokenizer)?;
+    Ok(stored)
+}
+
 /// Counts files and writes the index, and the matrix if wanted, into the folder `dir`.
 pub fn build_to(
     dir: &Path,
@@ -61,6 +74,7 @@ pub fn build_to(
 ) -> Result<Stored> {
     with_threads(threads, || {
         let counted = stats::count(files, tokenizer, options, with_matrix, progress)?;
+        stats::check_filled(&counted.stats, &counted.files, tokenizer)?;
         let parts = with_matrix.then_some(counted.parts);
         let stored = Stored {
             tokenizer,
@@ -175,6 +189,11 @@ pub fn augment_files(
     threads: usize,
     progress: &Progress,
 ) -> Result<Report> {
+    // What a chunk becomes is held until it is its turn.
+    let read = ReadOptions {
+        chunk_bytes: (read.chunk_bytes / writing.copies.max(1) as usize).max(4096),
+        ..read
+    };
     let reader = Reader::open(files, read, progress)?;
     let run = |out: &mut (dyn Write + Send)| {
         let ordered = Ordered::new(out, output);

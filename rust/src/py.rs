@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyString};
 
 use crate::jobs::{self, Writing};
+use crate::stats::check_filled;
 use crate::store::{self, Stored};
 use crate::{Error, Tokenizer, View, corpus, doctor, draw};
 
@@ -302,7 +303,7 @@ fn build_to(
     Ok(stored_tuple(&stored))
 }
 
-/// Counts files into the bytes of an index.
+/// Counts files into the bytes of an index, be it empty.
 #[pyfunction]
 fn count(
     py: Python<'_>,
@@ -313,7 +314,7 @@ fn count(
     let (tokenizer, read) = (words.tokenizer()?, reading.options()?);
     let (inputs, threads) = (inputs(paths)?, reading.threads);
     let bytes = py.detach(|| {
-        let stored = jobs::build(inputs, tokenizer, read, threads, &Default::default())?;
+        let stored = jobs::count(inputs, tokenizer, read, threads, &Default::default())?;
         serialize(&stored)
     })?;
     Ok(PyBytes::new(py, &bytes).unbind())
@@ -339,6 +340,7 @@ fn merge(py: Python<'_>, shards: Vec<Bound<'_, PyBytes>>) -> PyResult<Py<PyBytes
 fn save(py: Python<'_>, dir: PathBuf, bytes: &[u8]) -> PyResult<(CountsTuple, Vec<FileTuple>)> {
     let stored = py.detach(|| {
         let stored = store::deserialize(bytes, Path::new("bytes"))?;
+        check_filled(&stored.stats, &stored.files, stored.tokenizer)?;
         store::save_bytes(&dir, bytes, |_| Ok(None))?;
         Ok::<_, Error>(stored)
     })?;

@@ -328,7 +328,6 @@ pub fn count(
         stats.reduce(Stats::default, |a, b| a.merge(&b))
     };
     let files = reader.into_records();
-    check_filled(&stats, &files, tokenizer)?;
     Ok(Counted {
         stats,
         files,
@@ -343,6 +342,9 @@ pub fn check_filled(stats: &Stats, files: &[FileRecord], tokenizer: Tokenizer) -
             .first()
             .map_or("texts".into(), |file| file.path.clone())
     };
+    if stats.counts.rows == 0 {
+        return Err(Error::NoRows { path: path() });
+    }
     if stats.counts.documents == 0 {
         return Err(Error::OnlyBlank {
             path: path(),

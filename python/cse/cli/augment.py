@@ -19,7 +19,7 @@ from . import console, options
 @click.argument("sentences", nargs=-1)
 @options.option("-o", "--output", metavar="FILE", help="Write there.  [default: standard output]")
 @options.option("--format", "form", default="text", metavar="text|jsonl", help="Plain lines, or what was replaced too.")
-@options.option("--copies", default=1, type=click.IntRange(1, 2**32), metavar="N", help="Write N for each row.")
+@options.option("--copies", default=1, type=click.IntRange(1, 10_000), metavar="N", help="Write N for each row.")
 @options.option(
     "--mode", default="negative", metavar="negative|positive", help="Replace weighty words, or (UDA) light ones."
 )

@@ -58,7 +58,7 @@ def command(
 def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, str]]:
     """(``fault`` or ``note``, what was seen, what to do), the gravest first."""
     rows, documents = seen["rows"], max(seen["documents"], 1)
-    faults, files = seen["faults"], len(seen["files"])
+    faults, lines = seen["faults"], len(seen["files"]) == 1 and "column" not in seen["files"][0]
     out: list[tuple[str, str, str]] = []
 
     def add(level: str, what: str, do: str) -> None:
@@ -66,14 +66,13 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
 
     def counted(name: str) -> str:
         found = faults[name]
-        where = f"line {found['first'] + 1:,}" if files == 1 else f"row {found['first'] + 1:,} of the corpus"
+        where = f"line {found['first'] + 1:,}" if lines else f"row {found['first'] + 1:,} of the corpus"
         return f"{_rows(found['rows'])} ({found['rows'] / rows:.2%}), the first at {where}"
 
-    if seen["repaired"]:
+    if faults["invalid"]["rows"]:
         add(
             "fault",
-            f"bytes that are not UTF-8 in {_rows(seen['repaired'])}, the first at "
-            + counted("replacement").rsplit(" at ", 1)[1],
+            f"bytes that are not UTF-8 in {counted('invalid')}",
             "convert the file (iconv -f WINDOWS-1252 -t UTF-8), or pass --encoding-errors replace",
         )
     elif faults["replacement"]["rows"]:
@@ -91,10 +90,13 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
     if faults["mojibake"]["rows"] > OFTEN * rows:
         add("fault", f"doubly encoded text (\u201ccaf\u00c3\u00a9\u201d) in {counted('mojibake')}", "repair it (ftfy)")
     if seen["unchanged_rate"] > MANY:
+        touching = seen["unreplaceable_rate"] > MANY
         add(
             "fault",
             f"{seen['unchanged_rate']:.1%} of the sampled sentences have no word that UNA can replace",
-            "put spaces between words (a segmenter for Chinese, Japanese, Thai) and use --tokenizer whitespace",
+            "put spaces between words (a segmenter for Chinese, Japanese, Thai) and use --tokenizer whitespace"
+            if touching
+            else "drop rows without a word, or use --tokenizer whitespace, to which punctuation is one",
         )
     if seen["duplicates"] > MANY * documents:
         about = "about " if seen["duplicates_estimated"] else ""
@@ -114,8 +116,8 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
     if faults["markup"]["rows"] > OFTEN * rows:
         add("note", f"HTML tags or entities in {counted('markup')}", "strip them: they count as words")
     if faults["control"]["rows"]:
-        add("note", f"control characters in {counted('control')}", "remove them (tr -d '\\000-\\010')")
-    if faults["tab"]["rows"] > 0.5 * rows:
+        add("note", f"control characters in {counted('control')}", "remove them: they are the debris of another format")
+    if lines and faults["tab"]["rows"] > 0.5 * rows:
         add("note", f"tabs in {counted('tab')}: is this a table?", "rename it .tsv and name the --column")
     if faults["line_break"]["rows"]:
         add(
@@ -127,7 +129,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         add("note", f"{_rows(seen['blank'])} blank", "nothing: they keep their number and are not trained on")
     if seen["joined_lines"]:
         add("note", f"a line break inside {_rows(seen['joined_lines'])}", "nothing: it is read as a space")
-    if seen["singletons"] > 0.8 * seen["terms"]:
+    if 0.8 * seen["terms"] < seen["singletons"] < seen["terms"]:
         add(
             "note",
             f"{seen['singletons'] / seen['terms']:.0%} of the terms stand in one sentence only",
@@ -135,7 +137,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         )
     if documents < 10_000:
         add("note", f"only {_rows(documents)} to learn from", "the papers train on a million")
-    mixed = [(name, share) for name, share in seen["scripts"] if share > 0.05]
+    mixed = [(name, share) for name, share in _writing(seen["scripts"]) if share > 0.05]
     if len(mixed) > 1:
         add(
             "note",
@@ -143,6 +145,15 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
             "take a multilingual --model, or train one corpus a language",
         )
     return out
+
+
+def _writing(scripts: list[tuple[str, float]]) -> list[tuple[str, float]]:
+    """The scripts, those of Japanese and of Korean taken as one."""
+    shares = {name: share for name, share in scripts if name != "Common"}
+    for name, parts in (("Japanese", ("Hiragana", "Katakana", "Han")), ("Korean", ("Hangul", "Han"))):
+        if shares.get(parts[0], 0) > 0.05:
+            shares[name] = sum(shares.pop(part, 0) for part in parts)
+    return sorted(shares.items(), key=lambda pair: -pair[1])
 
 
 def _rows(number: int) -> str:
@@ -171,13 +182,13 @@ def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], seconds: fl
     ]
     table = Table.grid(padding=(0, 2))
     for name, text in facts:
-        table.add_row(Text(name, style="bold"), text)
+        table.add_row(Text(name, style="bold"), Text(text))
     out = Console(highlight=False)
     out.print(table)
     out.print()
     told = Table.grid(padding=(0, 2))
     for level, what, do in advice:
-        told.add_row(Text(level, style="red" if level == "fault" else "yellow"), what)
+        told.add_row(Text(level, style="red" if level == "fault" else "yellow"), Text(what))
         told.add_row("", Text(f"-> {do}", style="dim"))
     out.print(told)
     if not any(level == "fault" for level, _, _ in advice):

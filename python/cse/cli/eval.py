@@ -78,8 +78,9 @@ def command(model: str, data: str, pooler: str | None, device: str, threads: int
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=model, title_justify="left")
+    table = Table(title=Text(model), title_justify="left")
     for name in ("task", "pairs", "Spearman", "alignment", "uniformity"):
         table.add_column(name, justify="left" if name == "task" else "right")
     for task in tasks:

@@ -35,6 +35,7 @@ def command(
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     title = f"{len(index):,} terms, {console.span(radius, len(index))}, beta {drawing['beta']:g}"
     table = Table(title=title, title_justify="left")
@@ -44,12 +45,12 @@ def command(
     unseen = "never seen" if min_df <= 1 and max_terms is None else "no rank"
     for word in words:
         table.add_row(
-            word.word,
+            Text(word.word),
             f"{word.df:,}" if word.seen else unseen,
             f"{word.score:.4f}",
             f"{word.p:.3f}",
             f"{word.rank:,}",
-            ", ".join(word.samples) or "-",
+            Text(", ".join(word.samples) or "-"),
         )
     Console().print(table)
     if not words:

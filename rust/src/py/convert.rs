@@ -35,6 +35,7 @@ impl Reading {
         Ok(ReadOptions {
             encoding_errors,
             max_line_bytes: self.max_line_bytes,
+            ..ReadOptions::default()
         })
     }
 }
