@@ -116,7 +116,7 @@ def test_a_killed_worker_is_replaced(cluster, shards):
 
 def test_a_fault_in_a_file_is_the_users_sentence(cluster, shards):
     Path("shard3.txt").write_bytes(b"fine\nbad \xff\n")
-    with pytest.raises(InputError, match=r"shard3\.txt: line 2 .*is not valid UTF-8"):
+    with pytest.raises(InputError, match=r"shard3\.txt: line 2 is not valid UTF-8"):
         build_index("shard*.txt", "ray", **OPTIONS)
     assert not Path("ray").exists()
     with pytest.raises(InputError, match="standard input"):

@@ -29,7 +29,7 @@ pub enum Error {
         tokenizer: &'static str,
     },
 
-    #[error("{}: {place} is not valid UTF-8; convert the file, or pass --encoding-errors replace", path.display())]
+    #[error("{}: {place} is not valid UTF-8{}; convert the file, or pass --encoding-errors replace", path.display(), place.in_bytes())]
     InvalidUtf8 { path: PathBuf, place: Place },
 
     #[error(
@@ -91,14 +91,22 @@ pub enum Place {
     Row { row: u64, column: String },
 }
 
+impl Place {
+    fn in_bytes(&self) -> String {
+        match self {
+            Place::Line {
+                offset: Some(offset),
+                ..
+            } => format!(" (byte offset {offset})"),
+            _ => String::new(),
+        }
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
-            Place::Line { line, offset: None } => write!(f, "line {line}"),
-            Place::Line {
-                line,
-                offset: Some(offset),
-            } => write!(f, "line {line} (byte offset {offset})"),
+            Place::Line { line, .. } => write!(f, "line {line}"),
             Place::Row { row, column } => write!(f, "row {row} of column {column}"),
         }
     }
