@@ -3,8 +3,9 @@
     python benches/growth.py                 # 1.2 GB of temporary text; --max 300000 for a short look
 
 The text is made up, so that its law is known at every size: words are drawn one by one from a Zipf law of two slopes,
-1 down to rank 7,873 and 1.77 beyond, which is what Gerlach and Altmann (Physical Review X 3, 021006, 2013) fitted to
-English. Its vocabulary has no end and grows by Heaps' law with exponent 1/1.77 = 0.56; the exponent counted is printed.
+as Gerlach and Altmann (Physical Review X 3, 021006, 2013) found English to have: 1 down to a knee, steeper beyond. Its
+vocabulary has no end and grows by Heaps' law, whose exponent is counted and printed. Knee and slope are chosen so that
+ten thousand sentences have about as many terms as ten thousand of Wikipedia's.
 
 One file grows, and is measured at each size, as whole processes: wall time from start to exit, and the peak resident
 memory of that child alone (wait4). Before a size is timed, rows, words and terms of the smallest are held against plain
