@@ -256,12 +256,16 @@ fn look_up_table(stats: &Stats, by_rank: &[u32], idf: &[f64]) -> Lookup {
     for (rank, &t) in by_rank.iter().enumerate() {
         octaves[octave(t) as usize].push((rank, t as usize));
     }
-    for (rank, t) in octaves.into_iter().flatten() {
-        let known = Known {
-            idf: idf[t],
-            rank: rank as u32,
-        };
-        lookup.insert(&Term::new(&padded, at(t), at(t + 1)), known);
+    let order: Vec<(usize, usize)> = octaves.concat();
+    let mut batch = Vec::new();
+    for some in order.chunks(32) {
+        batch.clear();
+        batch.extend(some.iter().map(|&(rank, t)| {
+            let (idf, rank) = (idf[t], rank as u32);
+            let term = Term::new(&padded, at(t), at(t + 1));
+            (term.key(), Known { idf, rank })
+        }));
+        lookup.insert_all(&batch);
     }
     lookup
 }
