@@ -54,9 +54,9 @@ pub struct Index {
     pub tokenizer: Tokenizer,
     pub files: Vec<FileRecord>,
     pub stats: Stats,
-    /// idf[t] = ln(N/df[t]).
+    /// `idf[t] = ln(N/df[t])`.
     pub idf: Vec<f64>,
-    /// max_score[t] = max over documents of ln(1 + c/L) * idf[t].
+    /// `max_score[t]` = max over documents of `ln(1 + c/L) * idf[t]`.
     pub max_score: Vec<f64>,
     /// rank -> term.
     pub by_rank: Vec<u32>,

@@ -8,7 +8,7 @@
 //! max_score[t] = max over d of score(t, d) = idf[t] * ln(1 + max over d of c/L)
 //! ```
 //!
-//! so one streaming pass that keeps N, df[t] and max c/L is enough ([`stats`]); the rest is derived when an index
+//! so one streaming pass that keeps N, `df[t]` and max c/L is enough ([`stats`]); the rest is derived when an index
 //! is opened ([`index`]). To turn a sentence into its hard negative ([`augment`]), each word i of n is replaced with
 //!
 //! ```text
@@ -17,10 +17,11 @@
 //!
 //! (the largest becomes 1 if none reaches 1) by a term within r ranks of it in the order of maximum scores, drawn
 //! with probability proportional to its maximum score: with the prefix sums P of the scores in rank order that is
-//! one uniform number on P[i-r]..P[i+r+1], its own interval cut out, and one binary search.
+//! one uniform number on P[i-r]..P[i+r+1], its own interval cut out, and one search.
 //!
-//! Modules, each using only those above it: [`error`], `source`, [`corpus`], [`table`], [`lookup`], [`treebank`], [`tokenize`], [`stats`], [`matrix`],
-//! [`index`], [`options`], [`draw`], `surface`, [`augment`], [`record`], [`store`], [`jobs`], [`doctor`]; `py` sees all of them and none sees it.
+//! Modules, each using only those before it: [`error`], `source`, [`corpus`], [`table`], [`lookup`], [`treebank`],
+//! [`tokenize`], [`stats`], [`matrix`], [`index`], [`options`], [`draw`], `surface`, [`augment`], [`record`], [`store`],
+//! [`jobs`], [`doctor`]; `py` sees all of them and none sees it.
 
 pub mod augment;
 pub mod corpus;
