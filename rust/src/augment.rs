@@ -283,45 +283,50 @@ impl<'a> Augmenter<'a> {
             *unseen = TermTable::with_capacity(0);
         }
         let keep = options.surface == Surface::Keep;
-        for (token, &(first, found)) in tokens.iter().zip(firsts.iter()) {
-            let Token {
-                start,
-                end,
-                key,
-                long: at,
-            } = *token;
-            let known = if found {
-                Some(first)
-            } else {
-                let rest = if key.is_long() {
-                    &long[at..at + key.len()]
-                } else {
-                    &[]
-                };
-                index.find(&key, rest)
-            };
-            let (key, rank, idf) = match known {
-                Some(Known { idf, rank }) => (rank, rank as usize, idf),
-                None => {
-                    let term = token.term(long, short);
-                    let number = unseen.intern(&term, || ());
-                    let idf = index.idf_outside(&term);
-                    ((index.len() + number) as u32, 0, idf)
-                }
-            };
-            keys.push(key);
-            words.push(Word {
-                start,
-                end,
-                key,
-                rank,
-                idf,
-                seen: known.is_some(),
-                score: 0.0,
-                p: 0.0,
-                replaceable: !keep || stands_alone(text, start, end),
-            });
-        }
+        words.extend(
+            tokens
+                .iter()
+                .zip(firsts.iter())
+                .map(|(token, &(first, found))| {
+                    let Token {
+                        start,
+                        end,
+                        key,
+                        long: at,
+                    } = *token;
+                    let known = if found {
+                        Some(first)
+                    } else {
+                        let rest = if key.is_long() {
+                            &long[at..at + key.len()]
+                        } else {
+                            &[]
+                        };
+                        index.find(&key, rest)
+                    };
+                    let (key, rank, idf) = match known {
+                        Some(Known { idf, rank }) => (rank, rank as usize, idf),
+                        None => {
+                            let term = token.term(long, short);
+                            let number = unseen.intern(&term, || ());
+                            let idf = index.idf_outside(&term);
+                            ((index.len() + number) as u32, 0, idf)
+                        }
+                    };
+                    Word {
+                        start,
+                        end,
+                        key,
+                        rank,
+                        idf,
+                        seen: known.is_some(),
+                        score: 0.0,
+                        p: 0.0,
+                        replaceable: !keep || stands_alone(text, start, end),
+                    }
+                }),
+        );
+        keys.extend(words.iter().map(|word| word.key));
     }
 
     /// A fresh draw for word `w` of the last row, for showing what could take its place.
