@@ -9,7 +9,7 @@ use crate::index::Index;
 use crate::lookup::Known;
 use crate::matrix::tf;
 use crate::options::{Mode, Options, Report, Step2, Step3, Surface};
-use crate::surface::{push_cased, stands_alone};
+use crate::surface::{stands_alone, take_case};
 use crate::table::{Key, PAD, Term, TermTable};
 use crate::tokenize::Scratch;
 
@@ -173,10 +173,12 @@ impl<'a> Augmenter<'a> {
         let (begin, mut copied) = (out.len(), 0);
         for new in &mut self.replacements {
             let Word { start, end, .. } = self.words[new.word];
-            out.extend_from_slice(&text.as_bytes()[copied..start]);
-            new.start = out.len() - begin;
-            push_cased(self.index.bytes_at(new.new_rank), &text[start..end], out);
-            new.end = out.len() - begin;
+            push_few(&text.as_bytes()[copied..], start - copied, out);
+            let at = out.len();
+            self.index.push_term(new.new_rank, out);
+            let term = self.index.bytes_at(new.new_rank);
+            take_case(term, &text[start..end], out, at);
+            (new.start, new.end) = (at - begin, out.len() - begin);
             copied = end;
         }
         out.extend_from_slice(&text.as_bytes()[copied..]);
@@ -195,7 +197,7 @@ impl<'a> Augmenter<'a> {
             }
             let start = out.len() - begin;
             if let Some(new) = replacements.next_if(|new| new.word == w) {
-                out.extend_from_slice(self.index.bytes_at(new.new_rank));
+                self.index.push_term(new.new_rank, out);
                 (new.start, new.end) = (start, out.len() - begin);
             } else {
                 out.extend_from_slice(token.term(&self.long, &mut self.short).bytes());
@@ -335,6 +337,19 @@ impl<'a> Augmenter<'a> {
         self.index.refine(&mut aim);
         let new = self.index.hit(&aim);
         Some(self.index.term(self.index.term_at(new)))
+    }
+}
+
+/// Appends the first `len` bytes of `from`: few of them by a move of fixed size, as `Index::push_term`.
+#[inline]
+fn push_few(from: &[u8], len: usize, out: &mut Vec<u8>) {
+    match from.first_chunk::<16>() {
+        Some(few) if len <= few.len() => {
+            let end = out.len() + len;
+            out.extend_from_slice(few);
+            out.truncate(end);
+        }
+        _ => out.extend_from_slice(&from[..len]),
     }
 }
 

@@ -53,11 +53,9 @@ fn case_of(word: &str) -> Case {
     }
 }
 
-/// Appends `term`, which is UTF-8, in the case of the word it replaces.
-pub(crate) fn push_cased(term: &[u8], old: &str, out: &mut Vec<u8>) {
-    let start = out.len();
+/// Puts `term`, which is UTF-8 and stands at the end of `out` from `start`, into the case of the word it replaces.
+pub(crate) fn take_case(term: &[u8], old: &str, out: &mut Vec<u8>, start: usize) {
     let case = case_of(old);
-    out.extend_from_slice(term);
     if case == Case::Lower {
         return;
     }
