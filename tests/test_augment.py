@@ -87,7 +87,7 @@ def test_positives_replace_the_light_words(sample_index, sample_rows):
 def test_a_radius_may_be_a_share_of_the_vocabulary(sample_index, sample_rows):
     v = len(sample_index)
     assert sample_index.ranks("5%") == round(0.05 * v)
-    assert sample_index.ranks(" 100 % ".replace(" ", "")) == v
+    assert sample_index.ranks("100%") == v
     assert sample_index.ranks("0.0001%") == 1
     few = sample_rows[:50]
     assert sample_index.augment(few, radius="2%") == sample_index.augment(few, radius=round(0.02 * v))

@@ -225,10 +225,10 @@ def test_suffixes_in_capitals_are_tables_too(tmp_path):
 
 def test_an_indexed_column_is_the_one_trained_on(tmp_path):
     path = tmp_path / "two.csv"
-    path.write_text(",b\nhello there,one\nworld is,two\n")
+    path.write_text(",b\n10,one\n20,two\n")
     index = TfidfIndex.build(path, column="")
     options = {"encoding_errors": "strict", "max_line_bytes": 1000}
     corpus = open_corpus([], index, **options)
-    assert corpus.take([0, 1]) == ["hello there", "world is"]
+    assert corpus.take([0, 1]) == ["10", "20"]
     with pytest.raises(InputError, match="--column"):
         open_corpus([str(path)], index, column="b", **options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
@@ -86,7 +86,7 @@ class Column:
             import pyarrow  # noqa: F401
         except ImportError:
             raise InputError(f"{path}: tables are read by pyarrow; run pip install 'cse[tables]'") from None
-        names = self._guarded(path, lambda: _column_names(path, column))
+        names = _guarded(path, lambda: _column_names(path, column))
         listed = ", ".join(dict.fromkeys(names[:20])) + (", ..." if len(names) > 20 else "")
         if column is None:
             raise InputError(f"{path}: is a table; name the column that holds the sentences with --column: {listed}")
@@ -104,29 +104,31 @@ class Column:
     def next_block(self) -> tuple[bytes, int] | None:
         """Rows as text, each ended by a line feed, and how many of the file's bytes that is about; None at the end."""
         if self._blocks is None:
-            self._blocks = self._guarded(self.path, lambda: _blocks(self.path, self.column))
+            self._blocks = _guarded(self.path, lambda: _blocks(self.path, self.column))
         blocks = self._blocks
-        values = self._guarded(self.path, lambda: next(blocks, None))
+        values = _guarded(self.path, lambda: next(blocks, None))
         if values is None:
             rest, self._told = self._size - self._told, self._size
             self._blocks = iter(())
             return (b"", rest) if rest > 0 else None
-        text, joined = self._guarded(self.path, lambda: _rows(values))
+        text, joined = _guarded(self.path, lambda: _rows(values))
         self.line_breaks += joined
         stored = min(len(text), self._size - self._told)
         self._told += stored
         return text, stored
 
-    def _guarded(self, path: str, work: Any) -> Any:
-        import pyarrow as pa
 
-        try:
-            return work()
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise OSError(error.errno, os.strerror(error.errno), path) from None
-            why = (str(error).splitlines() or ["?"])[0].rstrip(".")
-            raise InputError(f"{path}: cannot be read as a table ({why}); check its form") from None
+def _guarded(path: str, work: Callable[[], Any]) -> Any:
+    """Calls ``work``; what pyarrow raises becomes a sentence that names the file."""
+    import pyarrow as pa
+
+    try:
+        return work()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise OSError(error.errno, os.strerror(error.errno), path) from None
+        why = (str(error).splitlines() or ["?"])[0].rstrip(".")
+        raise InputError(f"{path}: cannot be read as a table ({why}); check its form") from None
 
 
 def _column_names(path: str, wanted: str | None) -> list[str]:
@@ -196,7 +198,9 @@ def _open_csv(path: str, column: str | None = None) -> Any:
 
     tabs = _kind(path) == ".tsv"
     # Bytes, not strings: the core checks the encoding, and names the row.
-    convert = csv.ConvertOptions(include_columns=[column], column_types={column: pa.binary()}) if column else None
+    convert = (
+        csv.ConvertOptions(include_columns=[column], column_types={column: pa.binary()}) if column is not None else None
+    )
     return csv.open_csv(
         path,
         read_options=csv.ReadOptions(block_size=BLOCK_BYTES),

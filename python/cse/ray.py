@@ -108,6 +108,6 @@ def _on_cluster(
         raise
     except ray.exceptions.RayError as error:
         raise InputError(
-            f"--engine ray: a worker was lost {RETRIES + 1} times ({str(error).splitlines()[0]}); "
-            "try fewer files at once, or --engine local"
+            f"--engine ray: the cluster gave up after {RETRIES} retries ({str(error).splitlines()[0]}); "
+            "look at its logs, or use --engine local"
         ) from None

@@ -123,6 +123,23 @@ pub fn merge_to(dir: &Path, shards: &[PathBuf]) -> Result<Stored> {
     Ok(joined)
 }
 
+/// The same for indexes as bytes.
+pub fn merge_bytes(shards: &[&[u8]]) -> Result<Stored> {
+    merge(shards.iter().map(|bytes| {
+        let stored = store::deserialize(bytes, Path::new("shard"))?;
+        let name = stored.files.first().map_or("shard", |file| &file.path);
+        Ok((name.to_owned(), stored))
+    }))
+}
+
+/// Writes an index that was counted elsewhere; one without a word is refused.
+pub fn save_bytes(dir: &Path, bytes: &[u8]) -> Result<Stored> {
+    let stored = store::deserialize(bytes, Path::new("bytes"))?;
+    stats::check_filled(&stored.stats, &stored.files, stored.tokenizer)?;
+    store::save_bytes(dir, bytes)?;
+    Ok(stored)
+}
+
 /// The TF-IDF matrix of some texts over the index's terms.
 #[derive(Debug, Default)]
 pub struct Transformed {

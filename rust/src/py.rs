@@ -12,7 +12,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyString};
 
 use crate::jobs::{self, Writing};
-use crate::stats::check_filled;
 use crate::store::{self, Stored};
 use crate::{Error, Tokenizer, View, corpus, doctor, draw};
 
@@ -163,7 +162,7 @@ impl Index {
     fn save(&self, py: Python<'_>, dir: PathBuf) -> PyResult<()> {
         let bytes = self.to_bytes(py)?;
         let bytes = bytes.as_bytes();
-        Ok(py.detach(|| store::save_bytes(&dir, bytes, |_| Ok(None)))?)
+        Ok(py.detach(|| store::save_bytes(&dir, bytes))?)
     }
 
     /// indptr and indices (little-endian i64) and values (f64) of a CSR matrix, for the caller to keep and change.
@@ -324,26 +323,14 @@ fn count(
 #[pyfunction]
 fn merge(py: Python<'_>, shards: Vec<Bound<'_, PyBytes>>) -> PyResult<Py<PyBytes>> {
     let shards: Vec<&[u8]> = shards.iter().map(|shard| shard.as_bytes()).collect();
-    let bytes = py.detach(|| {
-        let named = shards.into_iter().map(|bytes| {
-            let stored = store::deserialize(bytes, Path::new("shard"))?;
-            let name = stored.files.first().map_or("shard", |file| &file.path);
-            Ok((name.to_owned(), stored))
-        });
-        serialize(&jobs::merge(named)?)
-    })?;
+    let bytes = py.detach(|| serialize(&jobs::merge_bytes(&shards)?))?;
     Ok(PyBytes::new(py, &bytes).unbind())
 }
 
 /// Writes the bytes of an index into `dir`, and says what it holds.
 #[pyfunction]
 fn save(py: Python<'_>, dir: PathBuf, bytes: &[u8]) -> PyResult<(CountsTuple, Vec<FileTuple>)> {
-    let stored = py.detach(|| {
-        let stored = store::deserialize(bytes, Path::new("bytes"))?;
-        check_filled(&stored.stats, &stored.files, stored.tokenizer)?;
-        store::save_bytes(&dir, bytes, |_| Ok(None))?;
-        Ok::<_, Error>(stored)
-    })?;
+    let stored = py.detach(|| jobs::save_bytes(&dir, bytes))?;
     Ok(stored_tuple(&stored))
 }
 

@@ -121,33 +121,34 @@ impl Stored {
 /// Writes `DIR/index.safetensors`, and `DIR/matrix.npz` if `parts` are given; a matrix of an older index goes.
 /// Both are whole before either appears.
 pub fn save(dir: &Path, stored: &Stored, parts: Option<Vec<Part>>) -> Result<()> {
+    std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
+    let write = |parts| {
+        Pending::write(&matrix_path(dir), |file| {
+            matrix::write_npz(file, &stored.stats, parts)
+        })
+    };
+    let matrix = parts.map(write).transpose()?;
     let bytes = serialize(stored.tokenizer, &stored.files, &stored.stats)?;
-    save_bytes(dir, &bytes, |matrix| {
-        let pending = parts.map(|parts| {
-            Pending::write(matrix, |file| matrix::write_npz(file, &stored.stats, parts))
-        });
-        pending.transpose()
-    })
+    put(dir, &bytes, matrix)
 }
 
 /// Writes what `serialize` gave.
-pub fn save_bytes(
-    dir: &Path,
-    bytes: &[u8],
-    write_matrix: impl FnOnce(&Path) -> Result<Option<Pending>>,
-) -> Result<()> {
+pub fn save_bytes(dir: &Path, bytes: &[u8]) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
-    let (index, matrix) = (index_path(dir), matrix_path(dir));
-    let pending_matrix = write_matrix(&matrix)?;
-    let pending_index = Pending::write(&index, |file| file.write_all(bytes))?;
-    match pending_matrix {
+    put(dir, bytes, None)
+}
+
+fn put(dir: &Path, bytes: &[u8], matrix: Option<Pending>) -> Result<()> {
+    let index = Pending::write(&index_path(dir), |file| file.write_all(bytes))?;
+    let path = matrix_path(dir);
+    match matrix {
         Some(pending) => pending.commit()?,
-        None => match std::fs::remove_file(&matrix) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Error::io(&matrix, e)),
+        None => match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Error::io(&path, e)),
             _ => {}
         },
     }
-    pending_index.commit()
+    index.commit()
 }
 
 /// The file's bytes: a function of the statistics alone.

@@ -71,7 +71,6 @@ def command(
     )
     seconds = time.perf_counter() - started
     words = max(report.words, 1)
-    radius = index.ranks(drawing["radius"])
     joined = inputs.joined_lines(found)
     if as_json:
         summary = {
@@ -82,7 +81,6 @@ def command(
             "copies": copies,
             "output": output,
             **drawn,
-            "radius": radius,
             "terms": len(index),
             "seconds": round(seconds, 3),
             "sentences_per_second": round(report.rows / seconds),
@@ -98,4 +96,4 @@ def command(
         + (f", {joined:,} with line breaks joined" if joined else "")
     )
     if drawn["step3"] == "radius":
-        console.say(f"drawn from {console.span(radius, len(index))}")
+        console.say(f"drawn from {console.span(index.ranks(drawn['radius']), len(index))}")
