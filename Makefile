@@ -28,7 +28,7 @@ $(READY): $(VENV)/packages $(RUST)
 
 quickstart: $(READY)
 	@echo; echo "== cse build-tfidf: count the sample"
-	$(BIN)/cse build-tfidf python/cse/data/sample.txt -o quickstart/tfidf
+	$(BIN)/cse build-tfidf python/cse/resources/sample.txt -o quickstart/tfidf
 	@echo; echo "== cse train: $(STEPS) steps of Focal-InfoNCE with UNA's hard negatives"
 	$(BIN)/cse train --loss focal --una --model minilm --max-steps $(STEPS) \
 		--tfidf quickstart/tfidf -o quickstart/runs $(if $(DEV),--dev $(DEV))

@@ -55,7 +55,7 @@ def check(rows: list[str], folder: Path) -> None:
     from sklearn.feature_extraction.text import CountVectorizer
 
     from cse import TfidfIndex
-    from cse._reference import ReferenceIndex
+    from cse.tfidf._reference import ReferenceIndex
 
     (folder / "some.txt").write_text("\n".join(rows), encoding="utf8", newline="\n")
     index = TfidfIndex.build(folder / "some.txt", tokenizer="whitespace")
@@ -97,7 +97,7 @@ def measure(corpus: Path, rows: list[str], folder: Path, repeat: int, loop: str)
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     from cse import TfidfIndex
-    from cse._reference import ReferenceIndex
+    from cse.tfidf._reference import ReferenceIndex
 
     def command(*arguments: object) -> Callable[[], object]:
         environment = {**os.environ, "LC_ALL": "C.UTF-8"}

@@ -54,12 +54,12 @@ def main() -> None:
 
 def cell(loss: str, una: bool, seed: int, data: Path, threads: int) -> dict[str, Any]:
     from cse import TfidfIndex, TrainConfig, train
-    from cse.corpus import Corpus, hold_out
-    from cse.encoder import Encoder
-    from cse.evaluate.halves import score_halves
-    from cse.evaluate.sts import read_pairs, score_pairs
+    from cse.data.corpus import Corpus, hold_out
+    from cse.evaluation.split_half import score_halves
+    from cse.evaluation.sts import read_pairs, score_pairs
+    from cse.models.inference import Encoder
 
-    sample = str(files("cse") / "data" / "sample.txt")
+    sample = str(files("cse") / "resources" / "sample.txt")
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         index = TfidfIndex.build(sample)

@@ -33,7 +33,7 @@ def cse():
 
 @pytest.fixture(scope="session")
 def sample():
-    return Path(str(files("cse") / "data" / "sample.txt"))
+    return Path(str(files("cse") / "resources" / "sample.txt"))
 
 
 @pytest.fixture(scope="session")
@@ -94,7 +94,7 @@ def make_tiny(folder, kind):
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
     torch.manual_seed(0)
-    sample = (files("cse") / "data" / "sample.txt").read_text(encoding="utf8").split("\n")[:2000]
+    sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").split("\n")[:2000]
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)

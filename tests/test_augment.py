@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import chisquare
 
 from cse import InputError, TfidfIndex
-from cse._reference import ReferenceIndex, chacha8, in_case_of, probabilities
+from cse.tfidf._reference import ReferenceIndex, chacha8, in_case_of, probabilities
 
 
 @pytest.fixture(scope="module")
@@ -360,7 +360,7 @@ def test_a_string_is_not_a_list_of_sentences(sample_index):
 
 def test_the_random_stream_is_chacha(sample_index):
     """The first numbers of the twin's stream are the core's."""
-    from cse.keyed import bits
+    from cse.rng import bits
 
     core = bits(3, 4, np.array([5]), 6)[0]
     assert next(chacha8(3, 4, 5, 6)) == int(core >> np.uint64(11)) * 2.0**-53

@@ -12,8 +12,8 @@ import scipy.sparse
 from sklearn.feature_extraction.text import CountVectorizer
 
 from cse import InputError, TfidfIndex
-from cse._reference import ReferenceIndex
-from cse.tfidf import build_index
+from cse.tfidf._reference import ReferenceIndex
+from cse.tfidf.index import build_index
 
 BOTH_THREADS = pytest.mark.parametrize("threads", [1, 2])
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from cse import InputError, TfidfIndex
-from cse.corpus import Corpus, open_corpus
-from cse.inputs import joined_lines, resolve
+from cse.data.corpus import Corpus, open_corpus
+from cse.data.readers import joined_lines, resolve
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'cse[tables]'")
 import pyarrow.parquet as pq  # noqa: E402

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from cse.keyed import partners
-from cse.losses import contrastive_loss, partner_count, similarity_summary
+from cse.losses.contrastive import contrastive_loss, partner_count, similarity_summary
+from cse.rng import partners
 
 B, D, TAU, M, LAM = 5, 7, 0.05, 0.3, 0.2
 

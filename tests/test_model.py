@@ -9,11 +9,11 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from cse import Encoder, InputError, TrainConfig, train
-from cse.config import POOLERS
-from cse.evaluate.geometry import alignment, uniformity
-from cse.evaluate.halves import cut_in_two, reciprocal_ranks
-from cse.evaluate.sts import find_tasks, read_pairs, score_pairs
-from cse.model import pool
+from cse.evaluation.geometry import alignment, uniformity
+from cse.evaluation.split_half import cut_in_two, reciprocal_ranks
+from cse.evaluation.sts import find_tasks, read_pairs, score_pairs
+from cse.models.encoder import pool
+from cse.training.config import POOLERS
 
 TEXTS = ["A sentence.", "Another one, rather longer than the first, to see what padding does.", "word " * 500, "x"]
 

@@ -4,7 +4,7 @@ import pytest
 
 from cse import InputError, TfidfIndex
 from cse._core import tokenize
-from cse.choices import word_options
+from cse.tfidf.options import word_options
 
 AWKWARD = [
     "",

@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file
 
 from cse import InputError, TfidfIndex, TrainConfig, train
-from cse.config import preset_names, resolve, validate
-from cse.corpus import Corpus, hold_out
-from cse.encoder import Encoder
-from cse.evaluate.sts import read_pairs, score_pairs
-from cse.views import Batches
+from cse.data.corpus import Corpus, hold_out
+from cse.evaluation.sts import read_pairs, score_pairs
+from cse.models.inference import Encoder
+from cse.training.batches import Batches
+from cse.training.config import preset_names, resolve, validate
 
 
 @pytest.fixture
@@ -240,12 +240,12 @@ def test_an_explicit_name_that_exists_is_refused(base):
 
 
 def test_a_run_that_fails_before_its_first_step_leaves_its_name_free(base, tmp_path, monkeypatch):
-    import cse.trainer
+    import cse.training.loop
 
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cse.trainer, "save_encoder", fail)
+    monkeypatch.setattr(cse.training.loop, "save_encoder", fail)
     with pytest.raises(OSError, match="No space left"):
         train(replace(base, name="mine"))
     assert not (tmp_path / "runs" / "mine").exists()
@@ -323,9 +323,9 @@ def test_a_batch_larger_than_the_corpus_is_refused(base):
 
 def test_gradients_of_the_loop_are_those_of_a_plain_one(base):
     """One step of the loop equals a step written out by hand: views, loss, clipping, AdamW."""
-    from cse.losses import contrastive_loss
-    from cse.model import load_encoder, tokenize
-    from cse.sources import find_model
+    from cse.losses.contrastive import contrastive_loss
+    from cse.models.encoder import load_encoder, tokenize
+    from cse.models.resolve import find_model
 
     result = train(replace(base, max_steps=1, pooler="avg", loss="focal", temperature=0.05, una=True))
     config = TrainConfig.from_toml(result.folder / "config.toml")

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 from ._core import __version__
 
 if TYPE_CHECKING:
-    from .config import TrainConfig
-    from .encoder import Encoder
     from .errors import InputError
-    from .tfidf import TfidfIndex
-    from .trainer import RunResult, train
+    from .models.inference import Encoder
+    from .tfidf.index import TfidfIndex
+    from .training.config import TrainConfig
+    from .training.loop import RunResult, train
 
 __all__ = ["Encoder", "InputError", "RunResult", "TfidfIndex", "TrainConfig", "__version__", "train"]
 
 _HOMES = {
-    "Encoder": ".encoder",
+    "Encoder": ".models.inference",
     "InputError": ".errors",
-    "RunResult": ".trainer",
-    "TfidfIndex": ".tfidf",
-    "TrainConfig": ".config",
-    "train": ".trainer",
+    "RunResult": ".training.loop",
+    "TfidfIndex": ".tfidf.index",
+    "TrainConfig": ".training.config",
+    "train": ".training.loop",
 }
 
 

@@ -2,8 +2,8 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import Any, Final, final
 
-from .choices import DrawOptions, ReadOptions, WordOptions
-from .inputs import Column
+from .data.readers import Column
+from .tfidf.options import DrawOptions, ReadOptions, WordOptions
 
 __version__: Final[str]
 TOKENIZERS: Final[list[str]]

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from .. import inputs
-from ..choices import reading_options
+from ..data import readers as inputs
 from ..errors import InputError
-from ..tfidf import AugmentReport, TfidfIndex
+from ..tfidf.index import AugmentReport, TfidfIndex
+from ..tfidf.options import reading_options
 from . import console, options
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import click
 
-from .. import inputs, tfidf
-from ..choices import reading_options, word_options
+from ..data import readers as inputs
 from ..errors import InputError
+from ..tfidf import index as tfidf
+from ..tfidf.options import reading_options, word_options
 from . import console, options
 
 
@@ -55,7 +56,7 @@ def command(
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     started = time.perf_counter()
     if engine == "ray":
-        from ..ray import build_index
+        from ..tfidf.ray import build_index
 
         info, files, joined = build_index(corpus, output, column=column, words=words, reading=reading, say=console.say)
     elif engine == "local":

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from .._core import Progress
-from ..report import Reporter, dumps
+from ..training.loggers import Reporter, dumps
 
 if TYPE_CHECKING:
-    from ..trainer import RunResult
+    from ..training.loop import RunResult
 
 T = TypeVar("T")
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
-from .. import _core, inputs
-from ..choices import reading_options, word_options
-from ..doctor import findings
+from .. import _core
+from ..data import readers as inputs
+from ..data.diagnostics import findings
+from ..tfidf.options import reading_options, word_options
 from . import console, options
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from .. import inputs
+from ..data import readers as inputs
 from ..errors import InputError
-from ..files import write_atomically
+from ..io import write_atomically
 from . import console, options
 
 
@@ -48,9 +48,9 @@ def command(
     import numpy as np
     import torch
 
-    from ..config import POOLERS
-    from ..corpus import Corpus
-    from ..encoder import Encoder
+    from ..data.corpus import Corpus
+    from ..models.inference import Encoder
+    from ..training.config import POOLERS
 
     if pooler is not None and pooler not in POOLERS:
         raise InputError(f"--pooler: {pooler!r} is unknown; choose one of {', '.join(POOLERS)}")

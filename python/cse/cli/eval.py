@@ -30,9 +30,9 @@ def command(model: str, data: str, pooler: str | None, device: str, threads: int
 
     Each file holds score, sentence1, sentence2 by tabs. Protocol: all subsets of a task joined, cosine, Spearman x 100.
     """
-    from ..config import POOLERS
     from ..errors import InputError
-    from ..evaluate.sts import SEVEN, find_tasks, read_pairs, score_pairs
+    from ..evaluation.sts import SEVEN, find_tasks, read_pairs, score_pairs
+    from ..training.config import POOLERS
 
     if pooler is not None and pooler not in POOLERS:
         raise InputError(f"--pooler: {pooler!r} is unknown; choose one of {', '.join(POOLERS)}")
@@ -41,7 +41,7 @@ def command(model: str, data: str, pooler: str | None, device: str, threads: int
 
     import torch
 
-    from ..encoder import Encoder
+    from ..models.inference import Encoder
 
     if threads:
         torch.set_num_threads(threads)

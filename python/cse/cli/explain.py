@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..tfidf import TfidfIndex
+from ..tfidf.index import TfidfIndex
 from . import console, options
 
 

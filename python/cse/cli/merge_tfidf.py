@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from ..tfidf import TfidfIndex
+from ..tfidf.index import TfidfIndex
 from . import console, options
 
 

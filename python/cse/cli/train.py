@@ -58,7 +58,7 @@ def command(ctx: click.Context, /, as_json: bool, config_file: str | None, **val
     The result is DIR/NAME/best, which AutoModel and SentenceTransformer load. Values not given come from --preset, else
     from the recipe of the loss, else from that of the model's family.
     """
-    from ..config import TrainConfig, preset, read_toml, validate
+    from ..training.config import TrainConfig, preset, read_toml, validate
 
     given = {
         key: value
@@ -74,7 +74,7 @@ def command(ctx: click.Context, /, as_json: bool, config_file: str | None, **val
     config = TrainConfig(**{**stored, **given})
     validate(config)  # before torch is imported: a wrong flag is answered at once
 
-    from ..trainer import train
+    from ..training.loop import train
 
     reporter = console.ConsoleReporter()
     try:

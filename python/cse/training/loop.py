@@ -17,21 +17,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import config as configuration
-from .card import environment, model_card
+from ..data.corpus import Corpus, hold_out, open_corpus
+from ..errors import InputError
+from ..evaluation.sts import Pairs, Task, find_tasks, read_pairs, score_pairs
+from ..io import naming, write_atomically
+from ..losses.contrastive import contrastive_loss, similarity_summary
+from ..models.card import environment, model_card
+from ..models.encoder import SentenceEncoder, load_encoder, save_encoder, tokenize
+from ..models.inference import pick_device
+from ..models.resolve import find_model
+from ..tfidf.index import Replacement, TfidfIndex
+from ..training import config as configuration
+from .batches import Batch, Batches
 from .config import TrainConfig
-from .corpus import Corpus, hold_out, open_corpus
-from .encoder import pick_device
-from .errors import InputError
-from .evaluate.selection import Selector
-from .evaluate.sts import Pairs, Task, find_tasks, read_pairs, score_pairs
-from .files import naming, write_atomically
-from .losses import contrastive_loss, similarity_summary
-from .model import SentenceEncoder, load_encoder, save_encoder, tokenize
-from .report import Reporter, dumps
-from .sources import find_model
-from .tfidf import Replacement, TfidfIndex
-from .views import Batch, Batches
+from .loggers import Reporter, dumps
+from .selection import Selector
 
 __all__ = ["RunResult", "train"]
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from . import keyed
+from .. import rng as keyed
+from ..data.corpus import Corpus
+from ..losses.contrastive import partner_count
+from ..tfidf.index import TfidfIndex
 from .config import TrainConfig
-from .corpus import Corpus
-from .losses import partner_count
-from .tfidf import TfidfIndex
 
 __all__ = ["Batch", "Batches"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import tomli_w
 
-from .choices import DrawOptions, percentage
-from .errors import InputError
+from ..errors import InputError
+from ..tfidf.options import DrawOptions, percentage
 
 __all__ = ["FAMILIES", "LOSSES", "POOLERS", "TrainConfig", "preset_names", "resolve", "validate"]
 

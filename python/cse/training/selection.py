@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..model import SentenceEncoder
-from .geometry import unit
-from .halves import HalvesScore, score_halves
-from .sts import Pairs, score_pairs
+from ..evaluation.geometry import unit
+from ..evaluation.split_half import HalvesScore, score_halves
+from ..evaluation.sts import Pairs, score_pairs
+from ..models.encoder import SentenceEncoder
 
 __all__ = ["COLLAPSED", "Selector"]
 

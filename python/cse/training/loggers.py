@@ -7,8 +7,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .tfidf import Replacement
-    from .trainer import RunResult
+    from ..tfidf.index import Replacement
+    from .loop import RunResult
 
 __all__ = ["Reporter", "dumps"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from .errors import InputError
+from ..errors import InputError
 
 __all__ = ["Source", "find_model"]
 

@@ -17,9 +17,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from .errors import InputError
-from .files import file_mode, naming
-from .sources import Source
+from ..errors import InputError
+from ..io import file_mode, naming
+from .resolve import Source
 
 __all__ = ["SentenceEncoder", "load_encoder", "pool", "save_encoder", "tokenize"]
 

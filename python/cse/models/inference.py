@@ -9,9 +9,9 @@ from os import PathLike, fspath
 import numpy as np
 import numpy.typing as npt
 
-from .errors import InputError
-from .model import load_encoder
-from .sources import find_model
+from ..errors import InputError
+from .encoder import load_encoder
+from .resolve import find_model
 
 __all__ = ["Encoder", "pick_device"]
 

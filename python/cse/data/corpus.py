@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, inputs, keyed
-from .choices import MAX_LINE_BYTES, reading_options
-from .errors import InputError
-from .inputs import Column
-from .tfidf import SourceFile, TfidfIndex
+from .. import _core
+from .. import rng as keyed
+from ..data import readers as inputs
+from ..errors import InputError
+from ..tfidf.index import SourceFile, TfidfIndex
+from ..tfidf.options import MAX_LINE_BYTES, reading_options
+from .readers import Column
 
 __all__ = ["Corpus", "Split", "hold_out", "open_corpus"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..model import SentenceEncoder
+from ..models.encoder import SentenceEncoder
 from .geometry import alignment, uniformity, unit
 
 __all__ = ["HalvesScore", "cut_in_two", "reciprocal_ranks", "score_halves"]

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from ._core import __version__
-from .config import TrainConfig
-from .evaluate.selection import Selector
-from .sources import Source
+from .._core import __version__
+from ..training.config import TrainConfig
+from ..training.selection import Selector
+from .resolve import Source
 
 __all__ = ["environment", "model_card"]
 

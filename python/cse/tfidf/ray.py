@@ -13,10 +13,11 @@ from collections.abc import Callable
 from os import PathLike
 from typing import Any
 
-from . import _core, inputs
-from .choices import ReadOptions, WordOptions
-from .errors import InputError
-from .tfidf import IndexInfo, SourceFile
+from .. import _core
+from ..data import readers as inputs
+from ..errors import InputError
+from .index import IndexInfo, SourceFile
+from .options import ReadOptions, WordOptions
 
 __all__ = ["build_index"]
 

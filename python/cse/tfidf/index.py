@@ -12,8 +12,10 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from . import _core, inputs
-from .choices import (
+from .. import _core
+from ..data import readers as inputs
+from ..errors import InputError
+from .options import (
     DRAW,
     MAX_LINE_BYTES,
     DrawOptions,
@@ -24,7 +26,6 @@ from .choices import (
     reading_options,
     word_options,
 )
-from .errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,7 @@ from itertools import islice
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
-from .errors import InputError
+from ..errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict, TypeVar, Unpack, cast
 
-from .errors import InputError
+from ..errors import InputError
 
 __all__ = ["DrawOptions", "ReadOptions", "WordOptions", "percentage", "reading_options", "word_options"]
 

@@ -1,1 +1,0 @@
-"""How good an encoder is: with labels (``sts``), without (``halves``), and its geometry."""

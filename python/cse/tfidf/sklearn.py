@@ -1,0 +1,129 @@
+"""The index as a step of a scikit-learn pipeline (extra ``cse[sklearn]``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from .index import TfidfIndex
+
+try:
+    from sklearn.base import BaseEstimator, TransformerMixin
+    from sklearn.preprocessing import normalize
+    from sklearn.utils.validation import check_is_fitted
+except ImportError:
+    raise InputError("cse.sklearn: scikit-learn is not installed; run pip install 'cse[sklearn]'") from None
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+__all__ = ["TfidfVectorizer"]
+
+
+class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Like scikit-learn's class of this name, by UNA's formula ln(1 + c/L) * ln(N/df) and cse's tokenizers.
+
+    ``min_df`` is a number of documents, or a share of them if it is a float; ``max_features`` keeps the terms in the
+    most documents (scikit-learn: of the most occurrences); ``norm`` is ``l1``, ``l2`` or None, the default here. Blank
+    texts are no documents. Parameters are checked by ``fit``. After it: ``index_`` (a ``TfidfIndex`` that also draws
+    negatives), ``vocabulary_`` (term -> column) and ``idf_`` (float64).
+    """
+
+    def __init__(
+        self,
+        *,
+        tokenizer: str = "unicode",
+        lowercase: bool = True,
+        nfkc: bool = False,
+        min_df: int | float = 1,
+        max_features: int | None = None,
+        norm: str | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.lowercase = lowercase
+        self.nfkc = nfkc
+        self.min_df = min_df
+        self.max_features = max_features
+        self.norm = norm
+
+    def fit(self, raw_documents: Iterable[str], y: object = None) -> TfidfVectorizer:
+        """Counts the documents; ``y`` is not used."""
+        if self.norm not in (None, "l1", "l2"):
+            raise InputError(f"norm: {self.norm!r} is unknown; choose 'l1', 'l2' or None")
+        whole = TfidfIndex.from_texts(
+            _texts(raw_documents), tokenizer=self.tokenizer, lowercase=self.lowercase, nfkc=self.nfkc
+        )
+        self._view = (_documents(self.min_df, whole.info.documents), _terms(self.max_features))
+        self._data = whole.to_bytes()
+        self._open()
+        return self
+
+    def transform(self, raw_documents: Iterable[str]) -> csr_matrix:
+        """The matrix ``(documents, terms)`` in CSR, float64."""
+        check_is_fitted(self)
+        matrix = self.index_.transform(_texts(raw_documents))
+        return matrix if self.norm is None else normalize(matrix, norm=self.norm, copy=False)
+
+    def get_feature_names_out(self, input_features: object = None) -> npt.NDArray[np.object_]:
+        """The terms, by column."""
+        check_is_fitted(self)
+        return np.asarray(self.index_.terms, dtype=object)
+
+    @property
+    def vocabulary_(self) -> dict[str, int]:
+        """Term -> column."""
+        check_is_fitted(self, "index_")
+        return {term: column for column, term in enumerate(self.index_.terms)}
+
+    @property
+    def idf_(self) -> npt.NDArray[np.float64]:
+        """ln(N/df) of each column."""
+        check_is_fitted(self, "index_")
+        return self.index_.idf
+
+    def __sklearn_tags__(self) -> Any:
+        """It takes texts, not a matrix."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.two_d_array = True, False
+        return tags
+
+    def _open(self) -> None:
+        min_df, max_terms = self._view
+        self.index_ = TfidfIndex.from_bytes(self._data, min_df=min_df, max_terms=max_terms)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The index travels as the bytes of its file."""
+        state: dict[str, Any] = dict(super().__getstate__())
+        state.pop("index_", None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "_data" in state:
+            self._open()
+
+
+def _texts(raw_documents: Iterable[str]) -> list[str]:
+    if isinstance(raw_documents, str) or hasattr(raw_documents, "columns"):
+        raise InputError("raw_documents: a list of texts was expected, not one string or a whole table")
+    return list(raw_documents)
+
+
+def _documents(min_df: int | float, documents: int) -> int:
+    if isinstance(min_df, Integral) and min_df >= 0:
+        return int(min_df)
+    if isinstance(min_df, Real) and not isinstance(min_df, Integral) and 0 <= min_df <= 1:
+        return math.ceil(float(min_df) * documents)
+    raise InputError(f"min_df: {min_df!r} was given, and it must be an integer from 0, or a share from 0.0 to 1.0")
+
+
+def _terms(max_features: int | None) -> int | None:
+    if max_features is None or (isinstance(max_features, Integral) and 1 <= max_features < 2**63):
+        return None if max_features is None else int(max_features)
+    raise InputError(f"max_features: {max_features!r} was given, and it must be an integer from 1, or None")
