@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 METRICS = ("step", "epoch", "loss", "lr", "cos_pos", "cos_neg", "cos_syn", "una_steps", "una_unchanged")
@@ -77,6 +78,13 @@ class Installation:
         return out
 
 
+def comparable(record: dict[str, Any]) -> dict[str, Any]:
+    """The metrics of a step under the old names, times left out."""
+    record.setdefault("una_steps", record.get("synthetic_steps"))
+    record.setdefault("una_unchanged", record.get("masked/synthetic", 0))
+    return {key: record[key] for key in METRICS if key in record}
+
+
 def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -122,7 +130,7 @@ def training_digests(cse: Installation, model: str, steps: int) -> Iterator[tupl
             label = f"train {Path(model).name} {' '.join(loss + negatives)} {objective}"
             folder = cse.folder / "runs" / name
             records = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-            kept = [{key: record[key] for key in METRICS if key in record} for record in records if "loss" in record]
+            kept = [comparable(record) for record in records if "loss" in record]
             yield f"{label}: metrics of {len(kept)} steps", sha256(json.dumps(kept).encode())
             yield f"{label}: weights", sha256((folder / "last" / "model.safetensors").read_bytes())
 
@@ -136,7 +144,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="Write the digests of the new revision to this file.")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT / "tests"))
-    from conftest import make_tiny
+    from conftest import make_tiny  # type: ignore[import-not-found]
 
     sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8")
     with tempfile.TemporaryDirectory() as folder:

@@ -37,34 +37,34 @@ def test_negatives_equal_the_twin_draw_by_draw(words, twin, sample_rows, beta, r
         assert negative == twin.augment(text, seed=7, epoch=3, row=row, beta=beta, radius=radius)
 
 
-@pytest.mark.parametrize("step2", ["tfidf", "random"])
-@pytest.mark.parametrize("step3", ["radius", "random"])
+@pytest.mark.parametrize("replace_which", ["tfidf", "random"])
+@pytest.mark.parametrize("replace_with", ["radius", "random"])
 @pytest.mark.parametrize("mode", ["negative", "positive"])
-def test_every_ablation_and_mode_equals_the_twin(words, twin, sample_rows, step2, step3, mode):
+def test_every_ablation_and_mode_equals_the_twin(words, twin, sample_rows, replace_which, replace_with, mode):
     rows = range(5, 10_000, 397)
     texts = [*(sample_rows[row] for row in rows), "two words", "one", "zqxv blorgh never seen"]
     numbers = [*rows, 1, 2, 3]
-    options = dict(seed=3, copy=2, beta=0.4, radius=200, step2=step2, step3=step3, mode=mode)
+    options = dict(seed=3, copy=2, beta=0.4, radius=200, replace_which=replace_which, replace_with=replace_with, mode=mode)
     ours = words.augment(texts, epoch=1, rows=numbers, **options)
     for text, row, negative in zip(texts, numbers, ours, strict=True):
         assert negative == twin.augment(text, epoch=1, row=row, **options)
 
 
 def test_random_steps_skip_short_sentences_and_force_nothing(sample_index):
-    both = dict(step2="random", step3="random")
+    both = dict(replace_which="random", replace_with="random")
     _, short = sample_index.augment_report(["two words"] * 500, beta=1.0, **both)
     assert (short.replaced, short.unchanged) == (0, 500)
     _, three = sample_index.augment_report(["now three words"] * 500, beta=1.0, **both)
     assert three.replaced == 1500
     _, none = sample_index.augment_report(["now three words"] * 500, beta=0.0, **both)
     assert none.unchanged == 500
-    _, one = sample_index.augment_report(["now three words"] * 500, beta=0.0, step2="random")
+    _, one = sample_index.augment_report(["now three words"] * 500, beta=0.0, replace_which="random")
     assert one.replaced == 500
 
 
 def test_any_term_is_drawn_evenly(tmp_path):
     index = make(tmp_path, "a a a b\nc d\ne f g\nh a\n")
-    counts, own = frequencies(index, "c", 40_000, None, step3="random")
+    counts, own = frequencies(index, "c", 40_000, None, replace_with="random")
     assert counts[own] == 0
     assert chisquare(counts[np.arange(len(index)) != own]).pvalue > 1e-4
 

@@ -15,7 +15,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from cse import InputError, TfidfIndex
-from cse.tfidf.sklearn import TfidfVectorizer
+from cse.sklearn import TfidfVectorizer
 
 
 def test_it_equals_the_formula_over_scikit_learns_counts(sample_rows):

@@ -181,15 +181,15 @@ def test_the_last_batch_may_be_short(base, tmp_path, sample_rows):
 
 
 def test_the_learning_rate_falls_linearly_or_stays(base):
-    linear = [record["lr"] for record in steps(train(replace(base, schedule="linear", max_steps=4)).folder)]
+    linear = [record["lr"] for record in steps(train(replace(base, lr_scheduler="linear", max_steps=4)).folder)]
     assert linear == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
-    constant = [record["lr"] for record in steps(train(replace(base, schedule="constant", max_steps=4)).folder)]
+    constant = [record["lr"] for record in steps(train(replace(base, lr_scheduler="constant", max_steps=4)).folder)]
     assert constant == [1e-3] * 4
 
 
 def test_negatives_are_drawn_as_the_run_says(base, sample, sample_rows):
     """Ablations, a view of the index and a radius in per cent reach the batches."""
-    options = {"step2": "random", "step3": "random", "beta": 0.8, "surface": "plain"}
+    options = {"replace_which": "random", "replace_with": "random", "beta": 0.8, "surface": "plain"}
     config = replace(base, una=True, min_df=3, max_terms=2000, radius="5%", max_steps=1, eval_every=0, **options)
     folder = train(config).folder
     assert TrainConfig.from_toml(folder / "config.toml").radius == 100
@@ -199,7 +199,7 @@ def test_negatives_are_drawn_as_the_run_says(base, sample, sample_rows):
     rows = batch.rows.tolist()
     expected = index.augment([sample_rows[row] for row in rows], rows=rows, seed=config.seed, **options)
     assert batch.texts[len(rows) :] == expected
-    for field in ("step2", "step3"):
+    for field in ("replace_which", "replace_with"):
         with pytest.raises(InputError, match=f"--{field}"):
             validate(replace(config, **{field: "odd"}))
     with pytest.raises(InputError, match="--radius"):
@@ -227,7 +227,7 @@ def test_best_is_the_best_spearman(base, tmp_path, sample_rows):
 
 def test_collapsed_embeddings_are_not_the_best(base):
     """A rate that destroys the model: best/ is not its last step, and the notes say so."""
-    result = train(replace(base, lr=3.0, schedule="constant", max_steps=8, eval_every=8, clip_norm=0.0))
+    result = train(replace(base, lr=3.0, lr_scheduler="constant", max_steps=8, eval_every=8, max_grad_norm=0.0))
     assert result.after["mrr"] < 0.5 * result.before["mrr"]
     assert result.best_step == 0
     assert any("collapsed" in note for note in result.notes)
@@ -378,7 +378,7 @@ def test_every_preset_is_a_valid_configuration():
         config = TrainConfig.from_preset(name)
         validate(resolve(config, name.split("-", 1)[1]))
     una = TrainConfig.from_preset("una-roberta-base")
-    assert (una.lr, una.schedule, una.radius, una.una_every, una.clip_norm) == (5e-6, "constant", 4000, 5, 0.0)
+    assert (una.lr, una.schedule, una.radius, una.una_every, una.max_grad_norm) == (5e-6, "constant", 4000, 5, 0.0)
     assert TrainConfig.from_preset("focal-bert-large").temperature == 0.07
     assert TrainConfig.from_preset("focal-bert-large", temperature=0.1).temperature == 0.1
 

@@ -1,8 +1,8 @@
-"""cse: contrastive sentence embeddings, from a text file to a trained encoder.
+"""cse: contrastive sentence embeddings, trained on your own sentences.
 
 >>> from cse import TfidfIndex, TrainConfig, train, Encoder
 
-Names are imported when they are first used, so that ``cse --help`` and ``cse build-tfidf`` load neither
+Names are imported on first use, so that ``cse --help`` and ``cse build-tfidf`` load neither
 torch nor transformers.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Encoder", "InputError", "RunResult", "TfidfIndex", "TrainConfig", "__version__", "train"]
 
-_HOMES = {
+_MODULES = {
     "Encoder": ".models.inference",
     "InputError": ".errors",
     "RunResult": ".training.loop",
@@ -33,9 +33,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'cse' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name], __name__), name)
+    return getattr(import_module(_MODULES[name], __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""The one exception for the user's mistakes, and how system errors read."""
+"""The exception for mistakes of the user, and the wording of system errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["InputError", "sentence"]
 
 
 def sentence(error: Exception) -> str:
-    """One sentence for a mistake or a system error, with the path where there is one."""
+    """One sentence for a user's mistake or a system error, with the path if there is one."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         if isinstance(error, FileNotFoundError):
             return f"{os.fspath(error.filename)}: no such file; check the path"

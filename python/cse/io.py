@@ -1,22 +1,24 @@
-"""Writing files so that nothing is lost: beside their place, then renamed; and with the path in every complaint."""
+"""Writing files atomically, JSON, and errors that name the path."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-__all__ = ["file_mode", "naming", "write_atomically"]
+__all__ = ["dumps", "file_mode", "naming", "write_atomically", "write_text"]
 
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Puts the path into whatever goes wrong while writing there.
+    """Adds the path to an error that is raised while writing there.
 
-    Libraries written in Rust report a full disk as an exception of their own; those become an OSError here.
+    Libraries written in Rust report a full disk as an exception of their own, which becomes an OSError here.
     """
     try:
         yield
@@ -31,16 +33,16 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def file_mode() -> int:
-    """What an ordinary new file may be: 0666 without the user's mask."""
+    """The mode of a new file: 0666 without the user's umask."""
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
 
 
 def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
-    """Calls ``write`` with a file that takes the place of ``path`` when all went well.
+    """Calls ``write`` with a temporary file, which then replaces ``path``; on an error ``path`` is unchanged.
 
-    A link is followed; what is no regular file (a device, a pipe) is written to directly.
+    A link is followed. What is not a regular file (a device, a pipe) is written to directly.
     """
     path = Path(os.path.realpath(path))
     with naming(path):
@@ -58,3 +60,23 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
         finally:
             if temporary is not None and os.path.exists(temporary):
                 os.unlink(temporary)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes a UTF-8 text file atomically."""
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def dumps(value: object, indent: int | None = None) -> str:
+    """JSON that every parser reads: a number that is not finite becomes null."""
+    return json.dumps(_finite(value), indent=indent, ensure_ascii=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -100,7 +100,7 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
 
 
 def explain_validation(error: Any, name: Any) -> str:
-    """One sentence for the first fault of a ``pydantic.ValidationError``; ``name`` maps a field to what users call it."""
+    """One sentence for the first fault of a ``pydantic.ValidationError``; ``name`` maps a field to its flag."""
     fault = error.errors(include_url=False)[0]
     place = fault["loc"][0] if fault["loc"] else ""
     where, given, context = name(place), fault["input"], fault.get("ctx", {})

@@ -1,7 +1,7 @@
-"""Random choices as functions: every one is keyed by (seed, epoch, row) and its purpose.
+"""Random numbers as functions of (seed, epoch, row, stream), without a generator state.
 
-Nothing here has a state, so a choice does not depend on the number of threads, on how rows were batched, or on
-where a run was interrupted. Dropout alone uses the framework's generator.
+A choice therefore does not depend on the number of threads, on how rows are batched, or on where a run is resumed.
+Only dropout uses PyTorch's generator.
 """
 
 from __future__ import annotations
@@ -13,37 +13,68 @@ import numpy.typing as npt
 
 from . import _core
 
-__all__ = ["HOLD_OUT", "MIX", "SHUFFLE", "bits", "partners", "shuffled"]
+__all__ = ["HOLD_OUT", "MIX", "PURPOSES", "SHUFFLE", "SPANS", "bits", "partners", "shuffled", "uniform"]
 
-# One stream per purpose; UNA's negatives use the copy's number, 0, 1, 2, ...
+# One stream per purpose. UNA's negatives use the number of the copy: 0, 1, 2, ...
 SHUFFLE = 2**32
 HOLD_OUT = 2**32 + 1
 MIX = 2**33
+SPANS = 2**34
+PURPOSES = 2**48
 
 Rows = npt.NDArray[np.int64]
 
 
 def bits(seed: int, epoch: int, rows: npt.NDArray[Any], stream: int) -> npt.NDArray[np.uint64]:
-    """64 random bits for each row."""
+    """64 random bits per row: ``(n,)`` uint64."""
     return np.frombuffer(_core.random_bits(seed, epoch, rows.tolist(), stream), dtype="<u8")
 
 
+def uniform(seed: int, epoch: int, rows: npt.NDArray[Any], stream: int) -> npt.NDArray[np.float64]:
+    """One number in [0, 1) per row: ``(n,)`` float64, a multiple of 2**-53."""
+    return (bits(seed, epoch, rows, stream) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
 def shuffled(rows: Rows, seed: int, epoch: int) -> Rows:
-    """The rows in this epoch's order: sorted by their random bits."""
+    """The rows in the order of this epoch: sorted by their random bits."""
     return rows[np.argsort(bits(seed, epoch, rows, SHUFFLE), kind="stable")]
 
 
-def partners(rows: Rows, seed: int, epoch: int, anchor_views: int, candidate_views: int) -> npt.NDArray[np.int64]:
-    """For MixCSE: the candidate each anchor's positive is mixed with, uniform over views of other rows.
+def partners(
+    rows: Rows,
+    seed: int,
+    epoch: int,
+    anchor_views: int,
+    candidate_views: int,
+    valid: npt.NDArray[np.bool_] | None = None,
+) -> npt.NDArray[np.int64]:
+    """For MixCSE: the candidate that each anchor's positive is mixed with.
 
-    Anchors and candidates are view by view, each view row by row. Returns ``(anchor_views * B,)``.
+    Args:
+        rows: (B,) row numbers.
+        anchor_views: Views that have anchors; anchors are ordered by view, then by row.
+        candidate_views: Views to draw from, in the same order.
+        valid: (candidate_views, B) True where a candidate may be drawn; None: all may.
+
+    Returns:
+        ``(anchor_views * B,)`` positions among the ``candidate_views * B`` candidates, uniform over the valid
+        candidates of other rows. An anchor without any gets its own position.
     """
     batch = len(rows)
     own = np.arange(batch)
+    # Candidates of other rows in the order of the draw: view by view, rows cyclically from the next one.
+    others = (own[:, None] + 1 + np.arange(batch - 1)[None, :]) % batch  # (B, B - 1)
     found = []
     for view in range(anchor_views):
-        draw = bits(seed, epoch, rows, MIX + view) % np.uint64((batch - 1) * candidate_views)
-        draw = draw.astype(np.int64)
-        other = (own + 1 + draw % (batch - 1)) % batch
-        found.append(draw // (batch - 1) * batch + other)
+        random = bits(seed, epoch, rows, MIX + view)
+        if valid is None or valid.all():
+            draw = (random % np.uint64((batch - 1) * candidate_views)).astype(np.int64)
+            found.append(draw // (batch - 1) * batch + others[own, draw % (batch - 1)])
+            continue
+        allowed = np.concatenate([valid[candidate][others] for candidate in range(candidate_views)], axis=1)
+        places = np.concatenate([candidate * batch + others for candidate in range(candidate_views)], axis=1)
+        counts = allowed.sum(1)
+        nth = (random % np.maximum(counts, 1).astype(np.uint64)).astype(np.int64)
+        at = np.argmax(np.cumsum(allowed, axis=1) > nth[:, None], axis=1)
+        found.append(np.where(counts > 0, places[own, at], view * batch + own))
     return np.concatenate(found)

@@ -1,0 +1,29 @@
+"""Augmentations, one per file, and the tables of their names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..registry import Registry
+
+if TYPE_CHECKING:
+    from .base import Augmentation, FeatureAugmentation
+
+__all__ = ["AUGMENTATIONS", "FEATURE_AUGMENTATIONS"]
+
+AUGMENTATIONS: Registry[type[Augmentation]] = Registry(
+    "augmentation",
+    "cse.augmentations",
+    {
+        "dropout": "cse.augment.dropout:Dropout",
+        "spans": "cse.augment.spans:Spans",
+        "uda": "cse.augment.uda:UDA",
+        "una": "cse.augment.una:UNA",
+    },
+)
+"""Text augmentations by name: ``cse train --positive NAME`` and ``--negative NAME``."""
+
+FEATURE_AUGMENTATIONS: Registry[type[FeatureAugmentation]] = Registry(
+    "feature augmentation", "cse.feature_augmentations", {}
+)
+"""Augmentations of embeddings by name: ``cse train --feature-augmentation NAME``."""

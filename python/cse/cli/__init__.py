@@ -1,4 +1,4 @@
-"""The command line: a group that imports a command's module when it is called, and speaks of errors in one place."""
+"""The command line: imports the module of a command when it runs, and reports errors in one place."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ import click
 from .. import __version__
 from ..errors import InputError, sentence
 
-# name -> the line cse --help shows; written here so that help imports no command.
+# Name -> help line, so that cse --help imports no command.
 COMMANDS = {
-    "build-tfidf": "Count a corpus into a TF-IDF index.",
-    "doctor": "Look a corpus over before it is used.",
-    "merge-tfidf": "Join the indexes of several corpora.",
+    "build-tfidf": "Build a TF-IDF index from a corpus.",
+    "doctor": "Check a corpus before it is used.",
+    "merge-tfidf": "Merge the indexes of several corpora.",
     "train": "Train a sentence encoder on a corpus.",
-    "eval": "Score an encoder on the STS tasks.",
+    "eval": "Evaluate an encoder.",
     "augment": "Write a synthetic hard negative for each sentence.",
-    "explain": "Show how UNA sees each word of a sentence.",
-    "encode": "Turn sentences into vectors.",
+    "explain": "Show the TF-IDF, rank and replacements of each word of a sentence.",
+    "encode": "Encode sentences into embeddings.",
+    "methods": "List augmentations, loss terms and evaluations with their options.",
 }
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name; a command's module is imported when the command runs."""
+    """A group that imports the module of a command when the command runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of a first walk through them."""
+        """In the order of a typical first use."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -48,17 +49,17 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="cse")
 def cli() -> None:
-    """Contrastive sentence embeddings, from a text file to a trained encoder.
+    """Contrastive sentence embeddings: train an encoder on your own sentences.
 
     \b
-    cse build-tfidf corpus.txt          count the corpus        -> tfidf/
+    cse build-tfidf corpus.txt          build the index         -> tfidf/
     cse train --loss focal --una        train on it             -> runs/<name>/
-    cse eval runs/<name>/best --data DIR                        score it on the STS tasks
+    cse eval runs/<name>/best --data DIR                        evaluate it on STS
     """
 
 
 def main() -> NoReturn:
-    """Runs a command: exit code 0 done, 2 the user's input or flags, 1 ours, 130 interrupted."""
+    """Runs a command. Exit code 0: done; 2: a mistake in the input or a flag; 1: a fault of cse; 130: interrupted."""
     try:
         code: Any = cli.main(standalone_mode=False)
     except click.ClickException as error:
@@ -77,7 +78,7 @@ def main() -> NoReturn:
 
 
 def _close_output() -> None:
-    """Whoever read our output has left; Python would complain when it flushes at exit."""
+    """Redirects standard output, whose reader has left, so that Python does not report an error at exit."""
     import os
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,25 +8,29 @@ from typing import Any
 
 import click
 
-from ..data import readers as inputs
+from ..data import readers
+from ..data.reading import reading_options
 from ..errors import InputError
-from ..tfidf.index import AugmentReport, TfidfIndex
-from ..tfidf.options import reading_options
+from ..tfidf.index import TfidfIndex
+from ..tfidf.results import AugmentReport
 from . import console, options
+from .progress import in_background
 
 
 @click.command("augment")
 @click.argument("sentences", nargs=-1)
-@options.option("-o", "--output", metavar="FILE", help="Write there.  [default: standard output]")
-@options.option("--format", "form", default="text", metavar="text|jsonl", help="Plain lines, or what was replaced too.")
-@options.option("--copies", default=1, type=click.IntRange(1, 10_000), metavar="N", help="Write N for each row.")
+@options.option("-o", "--output", metavar="FILE", help="Output file.", default_text="standard output")
 @options.option(
-    "--mode", default="negative", metavar="negative|positive", help="Replace weighty words, or (UDA) light ones."
+    "--format", "form", default="text", metavar="text|jsonl", help="Lines, or objects with the replacements."
+)
+@options.option("--copies", default=1, type=click.IntRange(1, 10_000), metavar="N", help="Negatives per row.")
+@options.option(
+    "--mode", default="negative", metavar="negative|positive", help="Replace words of high TF-IDF, or of low (UDA)."
 )
 @options.drawing
 @options.seed
 @options.option(
-    "--epoch", default=0, type=click.IntRange(0, 2**64 - 1), metavar="N", help="Another epoch, other negatives."
+    "--epoch", default=0, type=click.IntRange(0, 2**64 - 1), metavar="N", help="Each epoch has other negatives."
 )
 @options.reading
 @options.threads
@@ -48,9 +52,9 @@ def command(
 ) -> None:
     """Write a synthetic hard negative for each row of SENTENCES (standard input if none), in order.
 
-    Blank rows stay blank, so rows of input and output match. A row's negative depends on its text, its number, --seed
-    and --epoch alone. With --format jsonl each is an object that also says which words were replaced, by what, where
-    (in characters), with what probability, and both ranks.
+    Blank rows stay blank, so rows of input and output match. The negative of a row depends only on its text, its row
+    number, --seed and --epoch. With --format jsonl each is an object that also holds the replaced words: their
+    positions in characters, what replaced them, the probability, and both ranks.
     """
     if as_json and output is None:
         raise InputError("--json: needs -o FILE here, since standard output holds the negatives")
@@ -59,10 +63,10 @@ def command(
     index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)
     drawn = index.draw_options(**drawing)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
-    found = inputs.resolve(sentences or ["-"], column)
+    found = readers.resolve(sentences or ["-"], column)
     started = time.perf_counter()
     report = AugmentReport(
-        *console.in_background(
+        *in_background(
             "augmenting",
             lambda progress: index._core.augment_files(
                 found, output, copies, form == "jsonl", drawn, reading, progress
@@ -71,7 +75,7 @@ def command(
     )
     seconds = time.perf_counter() - started
     words = max(report.words, 1)
-    joined = inputs.joined_lines(found)
+    joined = readers.joined_lines(found)
     if as_json:
         summary = {
             **asdict(report),
@@ -95,5 +99,5 @@ def command(
         + (f", {report.repaired:,} with repaired bytes" if report.repaired else "")
         + (f", {joined:,} with line breaks joined" if joined else "")
     )
-    if drawn["step3"] == "radius":
+    if drawn["replace_with"] == "radius":
         console.say(f"drawn from {console.span(index.ranks(drawn['radius']), len(index))}")

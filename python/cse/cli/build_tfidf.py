@@ -8,20 +8,24 @@ from pathlib import Path
 
 import click
 
-from ..data import readers as inputs
+from ..data import readers
+from ..data.reading import reading_options
 from ..errors import InputError
-from ..tfidf import index as tfidf
-from ..tfidf.options import reading_options, word_options
+from ..tfidf.index import build_index
+from ..tfidf.options import word_options
 from . import console, options
+from .progress import in_background
 
 
 @click.command("build-tfidf")
 @click.argument("corpus", nargs=-1, required=True)
 @options.option("-o", "--output", default="tfidf", metavar="DIR", help="Folder of the index.")
 @options.words
-@options.option("--matrix/--no-matrix", default=True, help="Write DIR/matrix.npz too; it is held in memory until then.")
-@options.option("--stream", is_flag=True, show_default=False, help="Memory bounded by the vocabulary: --no-matrix.")
-@options.option("--engine", default="local", metavar="local|ray", help="Count here, or file by file on a Ray cluster.")
+@options.option("--matrix/--no-matrix", default=True, help="Also write DIR/matrix.npz, which is held in memory.")
+@options.option("--stream", is_flag=True, show_default=False, help="--no-matrix: memory bounded by the vocabulary.")
+@options.option(
+    "--engine", default="local", metavar="local|ray", help="This machine, or a Ray cluster, a task per file."
+)
 @options.reading
 @options.threads
 @options.as_json
@@ -42,32 +46,30 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Count CORPUS into a TF-IDF index: text with one sentence per line (.gz and .zst are unpacked, - is standard
-    input), patterns like 'shards/*.txt', or a --column of tables.
+    """Build a TF-IDF index from CORPUS: text files with one sentence per line (.gz and .zst are decompressed, - is
+    standard input), patterns like 'shards/*.txt', or a --column of tables.
 
-    Writes DIR/index.safetensors, from which negatives are drawn, and DIR/matrix.npz (documents x terms, CSR), which
-    scipy.sparse.load_npz reads. Without the matrix a corpus of any size is read in bounded memory.
+    Writes DIR/index.safetensors, from which negatives are sampled, and DIR/matrix.npz (documents x terms, CSR), which
+    scipy.sparse.load_npz reads. Without the matrix, memory is bounded by the vocabulary.
     """
-    asked = ctx.get_parameter_source("matrix") is not click.core.ParameterSource.DEFAULT
+    asked = options.was_given(ctx, "matrix")
     if matrix and asked and (stream or engine == "ray"):
-        raise InputError("--matrix: is held in memory while it is made; leave it out with --stream and --engine ray")
+        raise InputError("--matrix: the matrix is held in memory; leave it out with --stream and --engine ray")
     matrix = matrix and not stream and engine == "local"
     words = word_options(tokenizer=tokenizer, lowercase=lowercase, nfkc=nfkc)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     started = time.perf_counter()
     if engine == "ray":
-        from ..tfidf.ray import build_index
+        from ..tfidf.ray import build_index as build_on_ray
 
-        info, files, joined = build_index(corpus, output, column=column, words=words, reading=reading, say=console.say)
+        info, files, joined = build_on_ray(corpus, output, column=column, words=words, reading=reading, say=console.say)
     elif engine == "local":
-        found = inputs.resolve(corpus, column)
-        info, files = console.in_background(
+        found = readers.resolve(corpus, column)
+        info, files = in_background(
             "counting",
-            lambda progress: tfidf.build_index(
-                found, output, matrix=matrix, words=words, reading=reading, progress=progress
-            ),
+            lambda progress: build_index(found, output, matrix=matrix, words=words, reading=reading, progress=progress),
         )
-        joined = inputs.joined_lines(found)
+        joined = readers.joined_lines(found)
     else:
         raise InputError(f"--engine: {engine!r} is unknown; choose local or ray")
     seconds = time.perf_counter() - started
@@ -90,7 +92,7 @@ def command(
             f"{info.terms:,} terms by the {tokenizer} tokenizer",
             *([f"{info.wordless:,} sentences without a word"] if info.wordless else []),
             *([f"{info.repaired:,} rows had bytes that are not UTF-8"] if info.repaired else []),
-            *([f"{joined:,} fields held a line break, which became a space"] if joined else []),
+            *([f"{joined:,} fields had a line break, which was replaced by a space"] if joined else []),
             *[f"{Path(output) / name}: {size / 1e6:,.1f} MB" for name, size in written.items()],
             f"{seconds:.2f} s, {info.rows / seconds:,.0f} sentences/s",
         ],

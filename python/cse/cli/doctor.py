@@ -9,10 +9,12 @@ from typing import Any
 import click
 
 from .. import _core
-from ..data import readers as inputs
+from ..data import readers
 from ..data.diagnostics import findings
-from ..tfidf.options import reading_options, word_options
+from ..data.reading import reading_options
+from ..tfidf.options import word_options
 from . import console, options
+from .progress import in_background
 
 
 @click.command("doctor")
@@ -30,21 +32,19 @@ def command(
     as_json: bool,
     **words: Any,
 ) -> None:
-    """Look CORPUS over, in one pass, before it is counted and trained on: encoding, blank and duplicate rows, lengths,
-    scripts, rare words, how much of it UNA could replace, and what to do about each.
+    """Check CORPUS in one pass before it is used: encoding, blank and duplicate rows, lengths, scripts, rare words, the
+    share of words that UNA could replace, and what to do about each finding.
 
-    Rows that other commands would refuse are counted here.
+    Rows that other commands refuse are counted here.
     """
-    found = inputs.resolve(corpus, column)
+    found = readers.resolve(corpus, column)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     started = time.perf_counter()
     seen: dict[str, Any] = json.loads(
-        console.in_background(
-            "looking", lambda progress: _core.diagnose(found, word_options(**words), reading, progress)
-        )
+        in_background("checking", lambda progress: _core.diagnose(found, word_options(**words), reading, progress))
     )
     seconds = time.perf_counter() - started
-    seen["joined_lines"] = inputs.joined_lines(found)
+    seen["joined_lines"] = readers.joined_lines(found)
     advice = findings(seen, max_line_bytes)
     value = {**seen, "advice": [{"level": level, "finding": what, "do": do} for level, what, do in advice]}
     if as_json:

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import click
 
-from ..data import readers as inputs
+from ..data import readers
 from ..errors import InputError
 from ..io import write_atomically
 from . import console, options
+from .progress import counting
 
 
 @click.command("encode")
 @click.argument("model")
 @click.argument("sentences", nargs=-1)
-@options.option("-o", "--output", metavar="FILE.npy", help="Write there.  [default: standard output]")
+@options.option("-o", "--output", metavar="FILE.npy", help="Output file.", default_text="standard output")
 @options.option("--batch-size", default=64, type=click.IntRange(min=1))
 @options.pooler
 @options.device
@@ -39,33 +40,30 @@ def command(
 ) -> None:
     """Encode each row of SENTENCES (standard input if none) with MODEL, a folder or a name, into a NumPy file.
 
-    The file holds float32, rows x width, row i for line i; a blank row is a row of zeros.
+    The file holds a float32 array (rows, dimensions); row i is line i. A blank line is a row of zeros.
     """
+    options.check_pooler(pooler)
     if output is None and (as_json or sys.stdout.isatty()):
         raise InputError("-o: name the file to write; vectors are no text for a terminal or beside --json")
     if output is not None and not Path(output).absolute().parent.is_dir():
         raise InputError(f"-o {output}: its folder does not exist")
     import numpy as np
-    import torch
 
     from ..data.corpus import Corpus
+    from ..models.device import set_threads
     from ..models.inference import Encoder
-    from ..training.config import POOLERS
 
-    if pooler is not None and pooler not in POOLERS:
-        raise InputError(f"--pooler: {pooler!r} is unknown; choose one of {', '.join(POOLERS)}")
-    if threads:
-        torch.set_num_threads(threads)
-    found = inputs.resolve(sentences or ["-"], column)
+    set_threads(threads)
+    found = readers.resolve(sentences or ["-"], column)
     corpus = Corpus.read(found, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes)
     filled = corpus.filled()
     encoder = Encoder(model, pooler=pooler, device=device)
     if encoder.plain:
-        console.say(f"{model}: a plain directory does not say how to pool; taking --pooler avg")
-    vectors = np.zeros((len(corpus), encoder.width), dtype=np.float32)
+        console.say(f"{model}: the directory does not say how to pool; using --pooler avg")
+    vectors = np.zeros((len(corpus), encoder.embedding_dim), dtype=np.float32)
     started = time.perf_counter()
     block = 64 * batch_size
-    with console.counting("encoding", len(filled), "sentences") as progress:
+    with counting("encoding", len(filled), "sentences") as progress:
         for start in range(0, len(filled), block):
             rows = filled[start : start + block]
             vectors[rows] = encoder.encode(corpus.take(rows), batch_size=batch_size, progress=progress)
@@ -77,7 +75,7 @@ def command(
     summary = {
         "output": output,
         "rows": len(corpus),
-        "width": encoder.width,
+        "embedding_dim": encoder.embedding_dim,
         "blank": len(corpus) - len(filled),
         "seconds": round(seconds, 2),
         "sentences_per_second": round(len(filled) / seconds, 1),
@@ -86,6 +84,6 @@ def command(
         console.result(summary, True, [])
     else:
         console.say(
-            f"{len(corpus):,} rows x {encoder.width} in {seconds:.1f} s "
+            f"{len(corpus):,} rows x {encoder.embedding_dim} in {seconds:.1f} s "
             f"({len(filled) / seconds:,.0f} sentences/s), {len(corpus) - len(filled):,} blank"
         )

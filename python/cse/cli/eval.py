@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from . import console, options
+from .progress import counting
 
-# Averages over the seven test sets, as published (other people's reproductions in brackets).
+if TYPE_CHECKING:
+    from ..evaluation.base import Report
+
+# Averages over the seven test sets, as published (reproductions by others in brackets).
 PUBLISHED = [
     ("SimCSE-BERT-base", "76.25 (74.83, 75.32, 75.68)"),
     ("+ Focal-InfoNCE", "77.33 +- .08"),
@@ -20,85 +26,85 @@ PUBLISHED = [
 
 @click.command("eval")
 @click.argument("model")
-@options.option("--data", required=True, metavar="DIR", show_default=False, help="Folder of STS files.")
+@options.option("--suite", "suites", default=("sts",), multiple=True, metavar="NAME", help="See cse methods.")
+@options.option("--data", metavar="PATH", help="File or folder of the data.", show_default=False)
+@options.option("--allow-partial", is_flag=True, show_default=False, help="Score files that lack pairs.")
+@options.option("--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="An option of an evaluation.")
 @options.pooler
 @options.device
 @options.threads
 @options.as_json
-def command(model: str, data: str, pooler: str | None, device: str, threads: int, as_json: bool) -> None:
-    """Score MODEL, a folder or a name, on the STS tasks found in DIR (sts12.test.tsv, ..., sickr.test.tsv).
+def command(
+    model: str,
+    suites: tuple[str, ...],
+    data: str | None,
+    allow_partial: bool,
+    settings: tuple[str, ...],
+    pooler: str | None,
+    device: str,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Evaluate MODEL, a folder or a name, by one or more suites.
 
-    Each file holds score, sentence1, sentence2 by tabs. Protocol: all subsets of a task joined, cosine, Spearman x 100.
+    sts, the default, scores the STS tasks found in the folder --data (sts12.test.tsv, ..., sickr.test.tsv): score,
+    sentence1, sentence2, separated by tabs. All subsets of a task are joined; the score is Spearman x 100.
     """
-    from ..errors import InputError
-    from ..evaluation.sts import SEVEN, find_tasks, read_pairs, score_pairs
-    from ..training.config import POOLERS
+    from ..evaluation import EVALUATIONS
+    from ..registry import parse_options, parse_setting
 
-    if pooler is not None and pooler not in POOLERS:
-        raise InputError(f"--pooler: {pooler!r} is unknown; choose one of {', '.join(POOLERS)}")
-    tasks = find_tasks(data)
-    sets = {task.key: read_pairs(task.path) for task in tasks}
+    options.check_pooler(pooler)
+    tables: dict[str, dict[str, Any]] = {"sts": {"allow_partial": True}} if allow_partial else {}
+    for text in settings:
+        name, option, value = parse_setting(text)
+        tables.setdefault(name, {})[option] = value
+    evaluations = {}
+    for name in suites:
+        kind = EVALUATIONS.get(name, "--suite")
+        evaluations[name] = kind(parse_options(name, kind.Options, tables.get(name, {})), data)
 
-    import torch
-
+    from ..models.device import set_threads
     from ..models.inference import Encoder
 
-    if threads:
-        torch.set_num_threads(threads)
+    set_threads(threads)
     encoder = Encoder(model, pooler=pooler, device=device)
-    total = sum(len({*pairs.left, *pairs.right}) for pairs in sets.values())
-    scores = {}
-    with console.counting("evaluating", total, "sentences") as progress:
-        for task in tasks:
-            scores[task.key] = score_pairs(encoder, sets[task.key], progress)
-    short = [task for task in tasks if scores[task.key].pairs != task.expected]
-    whole = all(key in scores for key in SEVEN) and not any(task.key in SEVEN for task in short)
-    average = sum(scores[key].spearman for key in SEVEN) / len(SEVEN) if whole else None
-    notes = [
-        f"{task.title}: {scores[task.key].pairs:,} pairs, and the whole task has {task.expected:,}: not comparable"
-        for task in short
-    ]
-    if encoder.plain:
-        notes.append(f"{model}: a plain directory does not say how to pool; took --pooler avg")
+    total = sum(evaluation.sentences() for evaluation in evaluations.values())
+    with counting("evaluating", total, "sentences") as progress:
+        reports = {name: evaluation(encoder, progress) for name, evaluation in evaluations.items()}
+    notes = [f"{model}: the directory does not say how to pool; used --pooler avg"] if encoder.plain else []
     if as_json:
-        value = {
-            "model": model,
-            "tasks": {
-                task.key: {
-                    "pairs": scores[task.key].pairs,
-                    "expected": task.expected,
-                    **scores[task.key].to_dict(),
-                }
-                for task in tasks
-            },
-            "average_of_seven": average,
-            "notes": notes,
-        }
-        console.result(value, True, [])
+        results = {name: {"tasks": r.rows, **r.summary, "notes": r.notes} for name, r in reports.items()}
+        console.result({"model": model, "suites": results, "notes": notes}, True, [])
         return
+    for name, report in reports.items():
+        _print(f"{model}: {name}", report)
+    for note in notes:
+        click.echo(f"Note: {note}")
+    if "sts" in reports and reports["sts"].summary["average_of_seven"] is not None:
+        published = "; ".join(f"{name} {value}" for name, value in PUBLISHED)
+        click.echo(f"Published averages of the seven: {published}. Seeds alone move one by about 0.8.")
+
+
+def _print(title: str, report: Report) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(model), title_justify="left")
-    for name in ("task", "pairs", "Spearman", "alignment", "uniformity"):
-        table.add_column(name, justify="left" if name == "task" else "right")
-    for task in tasks:
-        score = scores[task.key]
-        table.add_row(
-            task.title,
-            f"{score.pairs:,}",
-            f"{score.spearman:.2f}",
-            f"{score.alignment:.3f}",
-            f"{score.uniformity:.3f}",
-        )
-    out = Console(width=None)
-    if average is not None:
-        table.add_section()
-        table.add_row("average of the seven", "", f"{average:.2f}", "", "")
-    out.print(table)
-    for note in notes:
+    table = Table(title=Text(title), title_justify="left")
+    columns = [name for name in report.rows[0] if name not in ("key", "expected")] if report.rows else []
+    for name in columns:
+        table.add_column(name, justify="left" if name == columns[0] else "right")
+    for row in report.rows:
+        table.add_row(*(Text(_cell(name, row[name])) for name in columns))
+    Console().print(table)
+    for name, value in report.summary.items():
+        if value is not None:
+            click.echo(f"{name.replace('_', ' ')}: {_cell(name, value)}")
+    for note in report.notes:
         click.echo(f"Note: {note}")
-    if average is not None:
-        published = "; ".join(f"{name} {value}" for name, value in PUBLISHED)
-        click.echo(f"Published averages of the seven: {published}. Seeds alone move one by about 0.8.")
+
+
+def _cell(name: str, value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.2f}" if name in ("spearman", "average_of_seven") else f"{value:.3f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -15,12 +15,12 @@ from . import console, options
 @click.argument("sentence")
 @options.drawing
 @options.seed
-@options.option("--samples", default=4, type=click.IntRange(min=0), help="Sample replacements a word.")
+@options.option("--samples", default=4, type=click.IntRange(min=0), help="Sampled replacements per word.")
 @options.as_json
 def command(
     sentence: str, tfidf: str, min_df: int, max_terms: int | None, samples: int, as_json: bool, **drawing: Any
 ) -> None:
-    """Show each word of SENTENCE: tf-idf, probability of being replaced, rank, sample replacements."""
+    """Show each word of SENTENCE: TF-IDF, replacement probability, rank, sampled replacements."""
     index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)
     words = index.explain(sentence, samples=samples, **drawing)
     radius = index.ranks(drawing["radius"])
@@ -54,6 +54,6 @@ def command(
         )
     Console().print(table)
     if not words:
-        click.echo("No word: the sentence would be returned unchanged.")
+        click.echo("There is no word: the sentence would be returned unchanged.")
     elif len({word.score for word in words}) == 1:
-        click.echo("All words weigh the same: one of them, drawn at random, is always replaced.")
+        click.echo("All words have the same score: one of them, chosen at random, is always replaced.")

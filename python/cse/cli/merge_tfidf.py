@@ -12,12 +12,12 @@ from . import console, options
 
 @click.command("merge-tfidf")
 @click.argument("shards", nargs=-1, required=True)
-@options.option("-o", "--output", default="tfidf", metavar="DIR", help="Folder of the joint index.")
+@options.option("-o", "--output", default="tfidf", metavar="DIR", help="Folder of the merged index.")
 @options.as_json
 def command(shards: tuple[str, ...], output: str, as_json: bool) -> None:
-    """Join the indexes in SHARDS, folders that cse build-tfidf wrote, into that of all their files in this order.
+    """Merge the indexes in SHARDS, folders that cse build-tfidf wrote, into one index of all their files in this order.
 
-    The result is byte for byte what one build over all the files gives. No matrix is written.
+    The result equals, byte for byte, an index built from all the files. No matrix is written.
     """
     index = TfidfIndex.merge(shards, output)
     info = index.info

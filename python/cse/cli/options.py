@@ -1,4 +1,4 @@
-"""Options that several commands share, so that they are named and explained alike."""
+"""Options that several commands share, and the grouping of options in help."""
 
 from __future__ import annotations
 
@@ -7,14 +7,54 @@ from typing import Any, TypeVar
 
 import click
 
+from ..errors import InputError
+
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
 
 
-def option(*names: str, **settings: Any) -> Callable[[F], F]:
-    """A click option that shows its default."""
-    settings.setdefault("show_default", True)
+POOLER_NAMES = "cls, cls_before_pooler, avg, avg_top2, avg_first_last or avg_embed_last."
+
+
+class GroupedCommand(click.Command):
+    """A command whose help lists its options under headings; see ``group``."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """One section per heading, in the order of the declarations."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
+                sections.setdefault(getattr(parameter, "heading", None) or "Help", []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+def group(heading: str) -> Callable[[F], F]:
+    """Puts the options declared below it, as far as the next heading, under this one."""
+
+    def decorate(function: F) -> F:
+        # Decorators run from the bottom up: the parameters that have no heading yet are those below this line.
+        for parameter in getattr(function, "__click_params__", []):
+            if getattr(parameter, "heading", None) is None:
+                parameter.heading = heading
+        return function
+
+    return decorate
+
+
+def option(*names: str, default_text: str | None = None, **settings: Any) -> Callable[[F], F]:
+    """A click option that shows its default; ``default_text`` replaces the value that is shown."""
+    if default_text:
+        settings["help"] += f"  [default: {default_text}]"
+    settings.setdefault("show_default", not default_text)
     return click.option(*names, **settings)
+
+
+def was_given(ctx: click.Context, name: str) -> bool:
+    """Whether the user gave this parameter."""
+    return ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
 
 
 def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
@@ -26,54 +66,59 @@ def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-threads = option("--threads", default=0, type=click.IntRange(min=0), metavar="N", help="0: all cores.")
+threads = option("--threads", default=0, type=click.IntRange(min=0), metavar="N", help="CPU threads; 0: all cores.")
 
-# How text is read.
 reading = _all(
-    option("--column", metavar="NAME", help="Of .csv, .tsv, .jsonl and .parquet files: the one with the sentences."),
+    option("--column", metavar="NAME", help="Column of .csv, .tsv, .jsonl and .parquet files with the sentences."),
+    option("--encoding-errors", default="strict", metavar="strict|replace", help="What to do with invalid UTF-8."),
     option(
-        "--encoding-errors",
-        default="strict",
-        metavar="strict|replace",
-        help="What to do with bytes that are not UTF-8.",
+        "--max-line-bytes", default=1 << 20, type=click.IntRange(1, 2**40), metavar="N", help="Longer rows are refused."
     ),
-    option("--max-line-bytes", default=1 << 20, type=click.IntRange(1, 2**40), metavar="N", help="Refuse longer rows."),
 )
 
-# What a term is.
 words = _all(
-    option("--tokenizer", default="unicode", metavar="unicode|whitespace|treebank", help="Word rules."),
-    option("--lowercase/--no-lowercase", default=True, help="Lower-case terms."),
-    option("--nfkc/--no-nfkc", default=False, help="Make compatibility forms one (Unicode NFKC)."),
+    option("--tokenizer", default="unicode", metavar="unicode|whitespace|treebank", help="What a term is."),
+    option("--lowercase/--no-lowercase", default=True, help="Lower-case the terms."),
+    option("--nfkc/--no-nfkc", default=False, help="Unify compatibility forms (Unicode NFKC)."),
 )
 
-# Which index, and how UNA's negatives are drawn from it.
 drawing = _all(
     option("--tfidf", default="tfidf", metavar="DIR", help="Folder of the TF-IDF index."),
     option(
-        "--min-df", default=0, type=click.IntRange(0, 2**40), metavar="N", help="Only terms in N sentences or more."
+        "--min-df", default=0, type=click.IntRange(0, 2**40), metavar="N", help="Use only terms in N sentences or more."
     ),
-    option("--max-terms", type=click.IntRange(1, 2**32), metavar="N", help="Only the N most frequent terms."),
-    option("--beta", default=0.5, help="About the share of words replaced, 0 to 1."),
+    option("--max-terms", type=click.IntRange(1, 2**32), metavar="N", help="Use only the N most frequent terms."),
+    option(
+        "--beta",
+        default=0.5,
+        help="Mean replacement probability over the words of a sentence, 0 to 1, before probabilities are cut at 1. At "
+        "least one word is replaced, so 0 still replaces some and 1 does not replace all.",
+    ),
     option(
         "--radius",
         metavar="N|P%",
-        help="Draw from N ranks to either side, or P per cent of the V terms.  [default: min(4000, V/100)]",
+        help="Sample from N ranks to either side, or from P per cent of the V terms.",
+        default_text="min(4000, V/100)",
     ),
-    option("--step2", default="tfidf", metavar="tfidf|random", help="Which words: weighty ones, or any."),
-    option("--step3", default="radius", metavar="radius|random", help="By what: a near rank, or any term."),
+    option("--replace-which", default="tfidf", metavar="tfidf|random", help="Which words: by TF-IDF, or any."),
+    option("--replace-with", default="radius", metavar="radius|random", help="With what: a near rank, or any term."),
     option(
         "--surface",
         metavar="keep|plain",
-        help="Keep the text's form, or plain terms.  [default: keep; treebank: plain]",
+        help="Keep the form of the text, or join terms by spaces.",
+        default_text="keep; treebank: plain",
     ),
 )
 
-seed = option("--seed", default=0, type=click.IntRange(0, 2**64 - 1), metavar="N", help="Of every random choice.")
+seed = option("--seed", default=0, type=click.IntRange(0, 2**64 - 1), metavar="N", help="Seed of all random choices.")
 device = option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...")
-pooler = option(
-    "--pooler",
-    metavar="NAME",
-    help="cls, cls_before_pooler, avg, avg_top2, avg_first_last or avg_embed_last.  [default: the model's own]",
-)
+pooler = option("--pooler", metavar="NAME", help=POOLER_NAMES, default_text="the model's own")
 as_json = option("--json", "as_json", is_flag=True, show_default=False, help="Print one JSON object.")
+
+
+def check_pooler(pooler: str | None) -> None:
+    """Raises ``InputError`` for an unknown pooler."""
+    from ..models.pooling import POOLERS
+
+    if pooler is not None and pooler not in POOLERS:
+        raise InputError(f"--pooler: {pooler!r} is unknown; choose one of {', '.join(POOLERS)}")

@@ -1,0 +1,1 @@
+"""From text files and tables to rows. Nothing here imports torch."""

@@ -1,0 +1,23 @@
+"""Evaluation protocols, one per file, and the table of their names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..registry import Registry
+
+if TYPE_CHECKING:
+    from .base import Evaluation
+
+__all__ = ["EVALUATIONS"]
+
+EVALUATIONS: Registry[type[Evaluation]] = Registry(
+    "evaluation",
+    "cse.evaluations",
+    {
+        "sts": "cse.evaluation.sts:STS",
+        "geometry": "cse.evaluation.geometry:Geometry",
+        "halves": "cse.evaluation.split_half:SplitHalf",
+    },
+)
+"""Evaluations by name: ``cse eval --suite NAME``."""

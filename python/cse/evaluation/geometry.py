@@ -1,32 +1,87 @@
-"""Alignment and uniformity (Wang and Isola 2020; SimCSE, section 2.3), on the unit sphere."""
+"""Geometry of embeddings on the unit sphere: alignment, uniformity (Wang and Isola 2020), effective rank, cosines."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["alignment", "uniformity", "unit"]
+from ..errors import InputError
+from .base import Encodes, Evaluation, Report
+
+__all__ = ["Geometry", "alignment", "effective_rank", "mean_cosine", "uniformity", "unit"]
 
 Vectors = npt.NDArray[np.float64]
 
 
 def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
-    """Rows put on the unit sphere, in float64."""
+    """Rows normalised to unit length, float64."""
     wide = vectors.astype(np.float64)
     points: Vectors = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
     return points
 
 
 def alignment(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> float:
-    """Mean |x - y|^2 over positive pairs ``(n, D)``, ``(n, D)``; lower is closer."""
+    """Mean |x - y|^2 over positive pairs ``(n, D)``, ``(n, D)``; 0 to 4, lower is closer."""
     return float(((unit(left) - unit(right)) ** 2).sum(1).mean())
 
 
 def uniformity(vectors: npt.NDArray[np.floating]) -> float:
-    """ln mean exp(-2 |x - y|^2) over all pairs of ``(n, D)``; lower is more evenly spread, 0 is one point."""
+    """ln mean exp(-2 |x - y|^2) over all pairs of ``(n, D)``; lower is more uniform, 0 means that all are equal."""
     points = unit(vectors)
     n, total = len(points), 0.0
-    for start in range(0, n, 1024):  # by blocks: n^2 cosines at once would not fit for large n
+    for start in range(0, n, 1024):  # in blocks, since n^2 cosines may not fit in memory
         squared = np.maximum(2.0 - 2.0 * (points[start : start + 1024] @ points.T), 0.0)
         total += float(np.exp(-2.0 * squared).sum())
     return float(np.log((total - n) / (n * (n - 1))))
+
+
+def effective_rank(vectors: npt.NDArray[np.floating]) -> float:
+    """exp of the entropy of the normalised singular values of ``(n, D)`` (Roy and Vetterli 2007); 1 to min(n, D)."""
+    values = np.linalg.svd(unit(vectors), compute_uv=False)
+    shares = values[values > 0] / values.sum()
+    return float(np.exp(-(shares * np.log(shares)).sum()))
+
+
+def mean_cosine(vectors: npt.NDArray[np.floating]) -> float:
+    """Mean cosine over all pairs of different rows of ``(n, D)``; near 0 for isotropic embeddings."""
+    points = unit(vectors)
+    n = len(points)
+    return float((np.square(points.sum(0)).sum() - n) / (n * (n - 1)))
+
+
+class Geometry(Evaluation):
+    """Geometry of the sentences of a TSV file of scored pairs; alignment is that of the pairs scored above 4."""
+
+    summary = "alignment, uniformity, effective rank and mean cosine on --data FILE.tsv (score, sentence1, sentence2)"
+
+    def __init__(self, options: Any, data: str | None) -> None:
+        from .sts import read_pairs  # here, because sts.py imports this module
+
+        super().__init__(options, data)
+        if data is None:
+            raise InputError("--data: name a TSV file of score, sentence1, sentence2")
+        self.pairs = read_pairs(data)
+        self.texts = list(dict.fromkeys([*self.pairs.left, *self.pairs.right]))
+
+    def sentences(self) -> int:
+        """Distinct sentences."""
+        return len(self.texts)
+
+    def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
+        """One row."""
+        vectors = encoder.encode(self.texts, progress=progress)
+        row = {text: i for i, text in enumerate(self.texts)}
+        left = vectors[[row[text] for text in self.pairs.left]]
+        right = vectors[[row[text] for text in self.pairs.right]]
+        close = self.pairs.gold > 4
+        figures = {
+            "sentences": len(self.texts),
+            "alignment": alignment(left[close], right[close]) if close.any() else float("nan"),
+            "uniformity": uniformity(vectors),
+            "effective_rank": effective_rank(vectors),
+            "mean_cosine": mean_cosine(vectors),
+        }
+        return Report([{"task": str(self.data), **figures}])

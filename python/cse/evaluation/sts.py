@@ -1,22 +1,26 @@
-"""Semantic textual similarity, SimCSE's protocol "all": every subset of a task joined, cosine, one Spearman."""
+"""Semantic textual similarity by SimCSE's protocol "all".
+
+All subsets of a task are joined; the score is Spearman's correlation x 100 between cosine and gold score.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
+from .base import Encodes, Evaluation, Report
 from .geometry import alignment, uniformity, unit
 
-__all__ = ["SEVEN", "PairScore", "Pairs", "Task", "find_tasks", "read_pairs", "score_pairs"]
+__all__ = ["SEVEN", "STS", "PairScore", "Pairs", "STSOptions", "Task", "load_tasks", "read_pairs", "score_pairs"]
 
-# Pairs of each whole task, as in SentEval: a shorter file is said to be so, never scored in silence.
+# Pairs of each whole task, as in SentEval.
 SEVEN = {
     "sts12.test": ("STS12", 3108),
     "sts13.test": ("STS13", 1500),
@@ -27,16 +31,6 @@ SEVEN = {
     "sickr.test": ("SICK-R", 4927),
 }
 DEV = {"stsb.dev": ("STS-B dev", 1500), "sickr.dev": ("SICK-R dev", 500)}
-
-
-class Encodes(Protocol):
-    """Whatever turns sentences into vectors."""
-
-    def encode(
-        self, texts: Sequence[str], *, batch_size: int = ..., progress: Callable[[int], None] | None = ...
-    ) -> npt.NDArray[np.float32]:
-        """(n, D)."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -50,7 +44,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Task:
-    """A task's file; ``expected`` pairs make it whole."""
+    """The file of a task, and how many pairs the whole task has."""
 
     key: str
     title: str
@@ -60,7 +54,7 @@ class Task:
 
 @dataclass(frozen=True)
 class PairScore:
-    """Spearman's correlation x 100, the pairs it was computed on; alignment (pairs scored above 4), uniformity."""
+    """Spearman's correlation x 100, the number of pairs, alignment of the pairs scored above 4, and uniformity."""
 
     spearman: float
     pairs: int
@@ -92,8 +86,31 @@ def find_tasks(folder: str | Path) -> list[Task]:
     return found
 
 
+def load_tasks(folder: str | Path, allow_partial: bool = False) -> list[tuple[Task, Pairs]]:
+    """The tasks found in a folder with their pairs.
+
+    A file with another number of pairs than the whole task raises ``InputError``, unless ``allow_partial``.
+    """
+    found = [(task, read_pairs(task.path)) for task in find_tasks(folder)]
+    for task, pairs in found:
+        if len(pairs.gold) != task.expected and not allow_partial:
+            raise InputError(
+                f"{task.path}: {len(pairs.gold):,} pairs, and {task.title} has {task.expected:,}; get the whole "
+                "file, or pass --allow-partial to score it without an average"
+            )
+    return found
+
+
+def average_of_seven(scores: dict[str, float], loaded: list[tuple[Task, Pairs]]) -> float | None:
+    """The papers' average over the seven test sets; None if one is missing or partial."""
+    whole = {task.key for task, pairs in loaded if len(pairs.gold) == task.expected}
+    if not set(SEVEN) <= whole:
+        return None
+    return sum(scores[key] for key in SEVEN) / len(SEVEN)
+
+
 def read_pairs(path: str | Path) -> Pairs:
-    """Reads score, sentence1, sentence2, separated by tabs; further columns are ignored, quotes are text."""
+    """Reads score, sentence1, sentence2, separated by tabs; further columns are ignored, quotes have no meaning."""
     path = Path(path)
     gold, left, right = [], [], []
     try:
@@ -119,7 +136,10 @@ def read_pairs(path: str | Path) -> Pairs:
 
 
 def score_pairs(model: Encodes, pairs: Pairs, progress: Callable[[int], None] | None = None) -> PairScore:
-    """Spearman's correlation between cosines and gold scores; nan if the encoder gives all the same."""
+    """Spearman's correlation between cosines and gold scores; nan if all cosines are equal.
+
+    Each distinct sentence is encoded once.
+    """
     from scipy.stats import spearmanr
 
     sentences = list(dict.fromkeys([*pairs.left, *pairs.right]))
@@ -137,3 +157,42 @@ def score_pairs(model: Encodes, pairs: Pairs, progress: Callable[[int], None] | 
         alignment=alignment(left[close], right[close]) if close.any() else math.nan,
         uniformity=uniformity(vectors),
     )
+
+
+@dataclass(frozen=True)
+class STSOptions:
+    """Options of the STS evaluation."""
+
+    allow_partial: bool = False
+
+
+class STS(Evaluation):
+    """The STS tasks found in a folder; see ``find_tasks`` for the names of the files."""
+
+    Options = STSOptions
+    summary = "Spearman's correlation on the STS tasks in --data DIR (sts12.test.tsv, ..., sickr.test.tsv)"
+
+    def __init__(self, options: Any, data: str | None) -> None:
+        super().__init__(options, data)
+        if data is None:
+            raise InputError("--data: name the folder of the STS files (sts12.test.tsv, ..., sickr.test.tsv)")
+        self.tasks = load_tasks(data, options.allow_partial)
+
+    def sentences(self) -> int:
+        """Distinct sentences of each task."""
+        return sum(len({*pairs.left, *pairs.right}) for _, pairs in self.tasks)
+
+    def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
+        """One row per task, and the average of the seven test sets if all are whole."""
+        scored = [(task, score_pairs(encoder, pairs, progress)) for task, pairs in self.tasks]
+        rows = [
+            {"task": task.title, "key": task.key, "pairs": score.pairs, "expected": task.expected, **score.to_dict()}
+            for task, score in scored
+        ]
+        average = average_of_seven({task.key: score.spearman for task, score in scored}, self.tasks)
+        notes = [
+            f"{task.title}: {score.pairs:,} pairs, and the whole task has {task.expected:,}: not comparable"
+            for task, score in scored
+            if score.pairs != task.expected
+        ]
+        return Report(rows, {"average_of_seven": average}, notes)

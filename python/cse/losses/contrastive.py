@@ -1,11 +1,13 @@
-"""Contrastive losses: pure functions of embeddings.
+"""Contrastive losses as functions of named embeddings, and the loss term that training uses.
 
-A loss is a structure (which similarities enter whose denominator), a logit shape (standard, focal) and extra
-columns (hard negatives, mixed negatives). Embeddings come as one tensor ``(V, B, D)``, V views of B sentences:
+A loss has four independent parts:
 
-- V = 2: anchor a, positive a+ (the same sentence under another dropout mask);
-- V = 3: a, a+, and one hard negative n per row, used as columns;
-- V = 4: a, a+, n, n+ (UNA as published: the synthetic sentence and its own dropout twin are rows too).
+1. the objective, which says which similarities enter which denominator: ``infonce`` (anchors against candidates;
+   SimCSE, equation 1) or ``nt-xent`` (every view of a pair against every other; UNA);
+2. the logits: ``cosine`` (s / tau) or ``focal`` (Focal-InfoNCE);
+3. further negatives: columns of labelled or synthetic hard negatives, synthetic negatives as pairs of their own, and
+   mixed negatives (MixCSE);
+4. weights: the weight of the own hard negative, masks of rows, and a mask of duplicates.
 
 ``s`` is the cosine similarity, ``tau`` the temperature. All losses are means over anchors, in nats.
 """
@@ -13,130 +15,225 @@ columns (hard negatives, mixed negatives). Embeddings come as one tensor ``(V, B
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-__all__ = ["contrastive_loss", "partner_count", "similarity_summary"]
+from .base import LossTerm, Step, Views
+from .logits import LOGITS
+from .mixed import mixture_similarity, release_similarities
+from .rules import incompatibility
+
+__all__ = ["Contrastive", "ContrastiveOptions", "contrastive_loss", "partner_count", "similarity_summary"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which views are anchors and candidates, and where each anchor's positive is."""
+
+    anchors: list[str]
+    candidates: list[str]
+    columns: list[str]
+    """Views that are negatives only; they follow the candidates."""
+    target: Tensor
+    """(M,) column of each anchor's positive."""
 
 
 def contrastive_loss(
-    z: Tensor,
+    views: Mapping[str, Tensor],
     *,
-    loss: str = "standard",
-    structure: str = "cross",
+    objective: str = "infonce",
+    logits: str = "cosine",
     temperature: float = 0.05,
     margin: float = 0.3,
+    mixed: str | None = None,
     mix_lambda: float = 0.2,
-    mix_variant: str = "paper",
     partners: Tensor | None = None,
-    hard_weight: float = 1.0,
+    hard_negative_weight: float = 1.0,
+    masks: Mapping[str, Tensor] | None = None,
+    duplicates: Tensor | None = None,
 ) -> Tensor:
-    """The loss of one batch.
+    """The contrastive loss of one batch.
 
     Args:
-        z: ``(V, B, D)`` embeddings, V in 2, 3, 4; any float dtype; need not be normalised.
-        loss: ``standard`` (InfoNCE; SimCSE eq. 1): logits s/tau. ``focal`` (Focal-InfoNCE eq. 2): s^2/tau for the
-            positive, s(s + m)/tau for all others; gradients flow through the modulation. Below s = -m/2 a
-            negative's logit rises again as s falls. ``mixed`` (MixCSE): standard, plus mixed negatives.
-        structure: ``cross``: anchors a (and n, if V = 4) against candidates a+ (and n+). ``all`` (NT-Xent, UNA):
-            each of the V*B views against all others, its twin the positive; V must be even.
+        views: Embeddings by name, each ``(B, D)``, any float dtype, not necessarily normalised: ``anchor`` and
+            ``positive``; optionally ``hard_negative``, and ``synthetic`` with or without ``synthetic_positive``.
+            Without its twin, ``synthetic`` is a column of hard negatives that every anchor sees; with it, both are a
+            second pair of views, anchors and candidates like the first.
+        objective: ``infonce``: anchors against the other side of all pairs, and the columns. ``nt-xent``: each view
+            of a pair against all other such views, its twin being the positive, and the columns.
+        logits: ``cosine`` or ``focal``; mixed negatives and columns get the logit of a negative.
         temperature: tau.
-        margin: focal's m.
-        mix_lambda: weight of the anchor's own positive in its mixture.
-        mix_variant: ``paper``: one mixture per anchor, normalise(lambda h'_i + (1 - lambda) h'_j), detached, in the
-            anchor's own denominator only. ``release``: the released code, where unnormalised neighbours are mixed,
-            every anchor sees all B mixtures, both ways round, and two diagonals' logits are 0, not removed.
-        partners: ``(anchors,)`` for ``paper``: which candidate each anchor's positive is mixed with; never one of
-            the anchor's own row. There are ``partner_count`` of them.
-        hard_weight: alpha; the own hard negative's column (V = 3) gets + ln(alpha).
+        margin: m of the focal logits.
+        mixed: ``paper``: one mixed negative per anchor, in its own denominator only. ``release``: the released code's
+            mixtures; see ``cse.losses.mixed``. None: no mixed negatives.
+        mix_lambda: Weight of the anchor's own positive in its mixture.
+        partners: (M,) for ``paper``: the candidate that each anchor's positive is mixed with; see ``partner_count``.
+        hard_negative_weight: alpha; the logit of the anchor's own ``hard_negative`` is increased by ln(alpha).
+        masks: (B,) bool by view name: rows for which a view holds. Where it does not, it is neither an anchor nor in
+            any denominator; an anchor without a positive is left out too.
+        duplicates: (B, B) bool, symmetric: rows with the same sentence. Their anchors and positives are left out of
+            each other's negatives.
 
     Returns:
-        A scalar tensor.
+        A scalar tensor: the mean over anchors, 0 if no anchor is left.
+
+    Raises:
+        ValueError: For a combination that is not defined, or missing partners.
     """
-    views, batch, _ = z.shape
-    anchors, candidates, target = _layout(z, structure)
+    problem = incompatibility(
+        objective=objective,
+        logits=logits,
+        mixed=mixed,
+        synthetic_pairs="synthetic_positive" in views,
+        hard_negatives="hard_negative" in views,
+        weighted=hard_negative_weight != 1.0,
+    )
+    if problem:
+        raise ValueError(problem)
+    layout = arrange(views, objective)
+    shape = LOGITS[logits]
+    anchors = torch.cat([views[name] for name in layout.anchors])
+    candidates = torch.cat([views[name] for name in layout.candidates + layout.columns])
     s = normalize(anchors, dim=-1) @ normalize(candidates, dim=-1).T  # (M, K)
-    if loss == "focal":
-        negative = torch.ones_like(s).scatter_(1, target[:, None], 0.0)
-        logits = s * (s + margin * negative) / temperature
-    else:
-        logits = s / temperature
-    if structure == "all":  # no view is its own negative
-        logits = logits.masked_fill(torch.eye(len(s), dtype=torch.bool, device=s.device), -math.inf)
-    if views == 3 and hard_weight != 1.0:
-        own = torch.arange(batch, device=s.device)
-        logits = logits.index_put((own, batch + own), s.new_tensor(math.log(hard_weight)), accumulate=True)
-    if loss == "mixed" and mix_variant == "paper":
+    scores = shape(s, layout.target, temperature, margin)
+    if objective == "nt-xent":  # no view is its own negative
+        scores = scores.masked_fill(torch.eye(*s.shape, dtype=torch.bool, device=s.device), -math.inf)
+    if hard_negative_weight != 1.0:
+        own = torch.arange(len(views["anchor"]), device=s.device)
+        column = (layout.candidates + layout.columns).index("hard_negative") * len(own) + own
+        scores = scores.index_put((own, column), s.new_tensor(math.log(hard_negative_weight)), accumulate=True)
+    if mixed == "paper":
         if partners is None:
-            raise ValueError("mixed: partners are needed")
-        extra = _mixed_column(anchors, candidates, target, partners, mix_lambda) / temperature
-        logits = torch.cat([logits, extra], dim=1)
-    elif loss == "mixed":
-        logits = torch.cat([logits, _released_mixtures(z, mix_lambda) / temperature], dim=1)
-    return cross_entropy(logits, target)
+            raise ValueError("partners: mixed negatives need them; see cse.rng.partners")
+        similarity = mixture_similarity(anchors, candidates, layout.target, partners, mix_lambda)
+        scores = torch.cat([scores, shape(similarity, None, temperature, margin)], dim=1)
+    elif mixed == "release":
+        similarity = release_similarities(views["anchor"], views["positive"], mix_lambda)
+        scores = torch.cat([scores, shape(similarity, None, temperature, margin)], dim=1)
+    if not masks and duplicates is None:
+        return cross_entropy(scores, layout.target)
+    return _masked_cross_entropy(scores, layout, views, masks or {}, duplicates, mixed)
 
 
-def _layout(z: Tensor, structure: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Anchors (M, D), candidates (K, D), and each anchor's positive among the candidates (M,)."""
-    views, batch, _ = z.shape
-    if structure == "all":
-        if views % 2:
-            raise ValueError(f"all: {views} views; they come in pairs")
-        flat = z.flatten(0, 1)  # view v of row i at v * B + i
-        index = torch.arange(views * batch, device=z.device)
-        twin = (index // batch ^ 1) * batch + index % batch
-        return flat, flat, twin
-    if views == 4:
-        anchors, candidates = z[0::2].flatten(0, 1), z[1::2].flatten(0, 1)
+def arrange(views: Mapping[str, Tensor], objective: str) -> Layout:
+    """The layout of the similarity matrix for these views; ``ValueError`` for an unknown objective."""
+    pairs = [("anchor", "positive")]
+    columns = ["hard_negative"] if "hard_negative" in views else []
+    if "synthetic_positive" in views:
+        pairs.append(("synthetic", "synthetic_positive"))
+    elif "synthetic" in views:
+        columns.append("synthetic")
+    batch, device = len(views["anchor"]), views["anchor"].device
+    if objective == "infonce":
+        anchors, candidates = [first for first, _ in pairs], [second for _, second in pairs]
+        target = torch.arange(len(pairs) * batch, device=device)
+    elif objective == "nt-xent":
+        anchors = candidates = [name for pair in pairs for name in pair]
+        index = torch.arange(len(anchors) * batch, device=device)
+        target = (index // batch ^ 1) * batch + index % batch  # the other view of the pair, the same row
     else:
-        anchors, candidates = z[0], z[1:].flatten(0, 1)
-    return anchors, candidates, torch.arange(len(anchors), device=z.device)
+        raise ValueError(f"objective: {objective!r} is unknown; choose infonce or nt-xent")
+    return Layout(anchors, candidates, columns, target)
 
 
-def partner_count(views: int, structure: str) -> tuple[int, int]:
-    """How many views of a row are anchors, and how many may be mixed in, for ``mixed`` as in the paper.
+def partner_count(pairs: int, objective: str) -> tuple[int, int]:
+    """How many views have anchors, and from how many the partners of mixed negatives are drawn.
 
-    Hard-negative columns (V = 3) are never mixed in: mixtures are drawn from positives only.
+    ``pairs`` is 1, or 2 with synthetic pairs. Columns of hard negatives are never mixed in.
     """
-    if structure == "all":
-        return views, views
-    return (2, 2) if views == 4 else (1, 1)
+    return (2 * pairs, 2 * pairs) if objective == "nt-xent" else (pairs, pairs)
 
 
-def _mixed_column(anchors: Tensor, candidates: Tensor, target: Tensor, partners: Tensor, mix_lambda: float) -> Tensor:
-    """(M, 1): each anchor against its own mixture, which passes no gradient (MixCSE, section 3.2)."""
-    h = normalize(candidates, dim=-1)
-    mixture = normalize(mix_lambda * h[target] + (1 - mix_lambda) * h[partners], dim=-1).detach()
-    return (normalize(anchors, dim=-1) * mixture).sum(-1, keepdim=True)
+def _masked_cross_entropy(
+    scores: Tensor,
+    layout: Layout,
+    views: Mapping[str, Tensor],
+    masks: Mapping[str, Tensor],
+    duplicates: Tensor | None,
+    mixed: str | None,
+) -> Tensor:
+    """Mean cross-entropy over the anchors that hold, without the columns that do not."""
+    batch, device = len(views["anchor"]), scores.device
+    everything = torch.ones(batch, dtype=torch.bool, device=device)
+    names = layout.candidates + layout.columns
+    holds = torch.cat([masks.get(name, everything) for name in names])  # (K,)
+    rows = torch.cat([masks.get(name, everything) for name in layout.anchors])  # (M,)
+    kept = rows & holds[layout.target]
+    removed = ~holds.expand(len(scores), -1)
+    if duplicates is not None:
+        same = ("anchor", "positive")
+        apart = duplicates & ~torch.eye(batch, dtype=torch.bool, device=device)
+        nothing = torch.zeros_like(apart)
+        removed = removed | torch.cat(
+            [torch.cat([apart if a in same and c in same else nothing for c in names], 1) for a in layout.anchors]
+        )
+    extra = scores.shape[1] - removed.shape[1]
+    if mixed == "release":
+        # Row k of a mixture is made of rows k and k + 1; those of z2 come first, then the views of z2 themselves.
+        first = masks.get("anchor", everything), masks.get("positive", everything)
+        whole = [mask & mask.roll(-1, 0) for mask in first]
+        columns = torch.cat([whole[1].expand(batch, -1), whole[0][:, None] & first[1][None, :]], 1)
+        removed = torch.cat([removed, ~columns], 1)
+    elif extra:
+        removed = torch.cat([removed, removed.new_zeros(len(removed), extra)], 1)
+    scores = scores.masked_fill(removed, -math.inf)
+    scores = scores.masked_fill(~kept[:, None], 0.0)  # keeps the gradient of anchors that are left out finite
+    losses = cross_entropy(scores, layout.target, reduction="none")
+    return torch.where(kept, losses, 0.0).sum() / kept.sum().clamp(min=1)
 
 
-def _released_mixtures(z: Tensor, mix_lambda: float) -> Tensor:
-    """(B, 2B): z1 against all mixtures of z2, then mixtures of z1 against all z2 (MixCSE's released code)."""
-    z1, z2 = z[0], z[1]
+@dataclass(frozen=True)
+class ContrastiveOptions:
+    """The parts of a contrastive loss; see ``contrastive_loss``."""
 
-    def mix(x: Tensor) -> Tensor:  # row k: lambda x_k + (1 - lambda) x_{k+1}
-        return normalize((mix_lambda * x + (1 - mix_lambda) * x.roll(-1, 0)).detach(), dim=-1)
+    objective: str = "infonce"
+    logits: str = "cosine"
+    temperature: float = 0.05
+    margin: float = 0.3
+    mixed: str | None = None
+    mix_lambda: float = 0.2
+    hard_negative_weight: float = 1.0
 
-    identity = torch.eye(len(z1), dtype=torch.bool, device=z.device)
-    first = normalize(z1, dim=-1) @ mix(z2).T
-    second = mix(z1) @ normalize(z2, dim=-1).T
-    # (i, i - 1): the mixture holds z2_i. (i, i + 1): it holds z1_{i+1}. Their logits become 0, so e^0 stays.
-    first = first.masked_fill(identity.roll(1, 0), 0.0)
-    second = second.masked_fill(identity.roll(1, 1), 0.0)
-    return torch.cat([first, second], dim=1)
+
+class Contrastive(LossTerm):
+    """The contrastive loss as a term of training."""
+
+    Options = ContrastiveOptions
+    summary = "the contrastive loss; always part of training"
+
+    def __init__(self, options: Any, encoder: nn.Module) -> None:
+        super().__init__(options, encoder)
+        self.parts = vars(options)
+
+    def forward(self, views: Views, step: Step) -> Tensor:
+        """The loss of the batch."""
+        return contrastive_loss(views.embeddings, masks=views.masks, partners=step.partners, **self.parts)
 
 
 @torch.no_grad()
-def similarity_summary(z: Tensor) -> dict[str, float]:
-    """Mean cosines: of positives (a, a+), in-batch negatives (a_i, a+_j), own synthetic negatives (a, n)."""
-    h = normalize(z.float(), dim=-1)
-    s = h[0] @ h[1].T
+def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """Mean cosines of a batch, as scalar tensors on its device.
+
+    ``cos_pos``: positives (a_i, a+_i). ``cos_neg``: in-batch negatives (a_i, a+_j). ``cos_hard``: own labelled hard
+    negatives. ``cos_syn``: own synthetic negatives (a_i, n_i). Rows whose mask is False are left out.
+    """
+    masks = masks or {}
+    h = {name: normalize(z.float(), dim=-1) for name, z in views.items()}
+    s = h["anchor"] @ h["positive"].T
     batch = len(s)
-    summary = {"cos_pos": s.diagonal().mean().item()}
+    summary = {"cos_pos": _mean(s.diagonal(), masks.get("positive"))}
     if batch > 1:
-        summary["cos_neg"] = ((s.sum() - s.diagonal().sum()) / (batch * (batch - 1))).item()
-    if len(z) > 2:
-        summary["cos_syn"] = (h[0] * h[2]).sum(-1).mean().item()
+        summary["cos_neg"] = (s.sum() - s.diagonal().sum()) / (batch * (batch - 1))
+    for name, key in (("hard_negative", "cos_hard"), ("synthetic", "cos_syn")):
+        if name in h:
+            summary[key] = _mean((h["anchor"] * h[name]).sum(-1), masks.get(name))
     return summary
+
+
+def _mean(values: Tensor, mask: Tensor | None) -> Tensor:
+    return values.mean() if mask is None else (values * mask).sum() / mask.sum()

@@ -1,0 +1,1 @@
+"""Finding, running and saving an encoder."""

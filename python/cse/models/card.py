@@ -1,115 +1,103 @@
-"""What a saved model says of itself: its card, and the environment of the run."""
+"""The model card (README.md) of a saved encoder."""
 
 from __future__ import annotations
 
 import os
-import platform
-from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import torch
+from .pooling import POOLERS
 
-from .._core import __version__
-from ..training.config import TrainConfig
-from ..training.selection import Selector
-from .resolve import Source
+__all__ = ["CardRecord", "model_card"]
 
-__all__ = ["environment", "model_card"]
+TEMPLATE = """\
+---
+{{ card_data }}
+---
 
-POOLING = {
-    "cls": "the first token's last vector",
-    "cls_before_pooler": "the first token's last vector",
-    "avg": "mean over tokens of the last layer",
-    "avg_top2": "mean over tokens of the last two layers",
-    "avg_first_last": "mean over tokens of the first and the last layer",
-    "avg_embed_last": "mean over tokens of the embeddings and the last layer",
-}
+# A sentence encoder trained with cse
 
+Base model: `{{ base }}`. Embeddings: {{ embedding_dim }} dimensions, {{ pooling }}{{ normalised }}; compare them by
+cosine similarity. Inputs of up to {{ max_length }} tokens.
 
-def environment(device: str) -> dict[str, Any]:
-    """Versions and machine: what must be equal for a run to repeat bit by bit."""
-    packages = ["transformers", "tokenizers", "numpy", "scipy", "safetensors"]
-    found = {"cse": __version__, "python": platform.python_version(), "torch": torch.__version__}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return {
-        "versions": found,
-        "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name() if device.startswith("cuda") else device,
-    }
+```python
+from sentence_transformers import SentenceTransformer
+vectors = SentenceTransformer("this/folder").encode(["A sentence.", "Another one."])
+```
+
+With transformers alone, `AutoModel` and `AutoTokenizer` load it; pool as described above. The MLP head that training
+used is not part of it. A BERT pooler in the weights is the base model's, or untrained, and is not used.
+
+## Training
+
+Step {{ step }}, seed {{ seed }}. {{ methods }}
+
+```toml
+{{ config }}
+```
+{% if scores %}
+## Scores during training
+
+{{ scores }}
+{% endif %}"""
 
 
-def model_card(config: TrainConfig, source: Source, selector: Selector, step: int) -> str:
-    """README.md of a saved model: how to load it, how it was trained, what it scored."""
-    scores = [
-        f"| {record['step']} | " + " | ".join(_number(record.get(key)) for key in _columns(selector)) + " |"
-        for record in selector.records
-    ]
-    columns = _columns(selector)
-    table = [f"| step | {' | '.join(columns)} |", f"| ---: |{' ---: |' * len(columns)}", *scores]
-    pooling = POOLING[config.pooler or "cls"]
-    base = "sentence-transformers/all-MiniLM-L6-v2" if config.model == "minilm" else config.model
-    front = ["---", "library_name: sentence-transformers", "pipeline_tag: sentence-similarity"]
-    if not os.path.isabs(base) and not base.startswith("."):
-        front.append(f"base_model: {base}")
-    front += [
-        "tags:",
-        "- sentence-transformers",
-        "- feature-extraction",
-        "- contrastive-learning",
-        "- cse",
-        "---",
-    ]
-    una = (
-        f"UNA negatives every {config.una_every} steps as {config.una_as}, beta {config.beta:g}, "
-        f"radius {config.radius}."
-        if config.una and config.una_every
-        else "No synthetic negatives."
+@dataclass(frozen=True)
+class CardRecord:
+    """What a model card says."""
+
+    model: str
+    """The base model as the user named it."""
+    embedding_dim: int
+    pooler: str
+    normalize: bool
+    max_length: int
+    step: int
+    seed: int
+    methods: str
+    """Loss and augmentations, in sentences."""
+    config: str
+    """The configuration as TOML."""
+    columns: Sequence[str] = ()
+    """Names of the scores."""
+    scores: Sequence[dict[str, Any]] = field(default_factory=list)
+    """One record per evaluation, with ``step``."""
+
+
+def model_card(record: CardRecord) -> str:
+    """The card as Markdown with the metadata block of the Hugging Face hub."""
+    from huggingface_hub import ModelCard, ModelCardData
+
+    base = "sentence-transformers/all-MiniLM-L6-v2" if record.model == "minilm" else record.model
+    named = not os.path.isabs(base) and not base.startswith(".")
+    data = ModelCardData(
+        library_name="sentence-transformers",
+        pipeline_tag="sentence-similarity",
+        base_model=base if named else None,
+        tags=["sentence-transformers", "feature-extraction", "contrastive-learning", "cse"],
     )
-    return "\n".join(
-        [
-            *front,
-            "",
-            "# A sentence encoder trained with cse",
-            "",
-            f"Base model: `{base}`. Vectors: {selector.model.width} numbers, {pooling}"
-            f"{', normalised' if source.normalize else ''}; compare them by cosine. "
-            f"Up to {source.max_length} tokens.",
-            "",
-            "```python",
-            "from sentence_transformers import SentenceTransformer",
-            'vectors = SentenceTransformer("this/folder").encode(["A sentence.", "Another one."])',
-            "```",
-            "",
-            "With transformers alone, `AutoModel` and `AutoTokenizer` load it; pool as said above. The head that "
-            "training used is not part of it. A BERT pooler in the weights is the base model's, or untrained, "
-            "and unused.",
-            "",
-            "## Training",
-            "",
-            f"Step {step}. {una} Seed {config.seed}.",
-            "",
-            "```toml",
-            replace(config, corpus=(), tfidf="tfidf", output="runs", dev=None, data=None).to_toml().strip(),
-            "```",
-            "",
-            *(["## Scores while training", "", *table, ""] if columns else []),
-        ]
+    lines = []
+    if record.columns:
+        lines = [f"| step | {' | '.join(record.columns)} |", f"| ---: |{' ---: |' * len(record.columns)}"]
+        for score in record.scores:
+            cells = " | ".join(_number(score.get(column)) for column in record.columns)
+            lines.append(f"| {score['step']} | {cells} |")
+    card = ModelCard.from_template(
+        data,
+        template_str=TEMPLATE,
+        base=base,
+        embedding_dim=record.embedding_dim,
+        pooling=POOLERS[record.pooler],
+        normalised=", normalised" if record.normalize else "",
+        max_length=record.max_length,
+        step=record.step,
+        seed=record.seed,
+        methods=record.methods,
+        config=record.config.strip(),
+        scores="\n".join(lines),
     )
-
-
-def _columns(selector: Selector) -> list[str]:
-    if not selector.metric:
-        return []
-    shown = ["spearman"] if selector.metric == "spearman" else ["mrr", "mrr_se"]
-    return [*shown, "alignment", "uniformity"]
+    return str(card)
 
 
 def _number(value: Any) -> str:

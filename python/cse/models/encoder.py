@@ -1,8 +1,7 @@
-"""The encoder: a transformer, a pooling, a head for training alone, and the directory it is saved as."""
+"""The sentence encoder: a transformer, a pooling, and a head that only training uses."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -19,49 +18,23 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..io import file_mode, naming
+from .layout import write_modules
+from .pooling import pool, pooled_layers
 from .resolve import Source
 
-__all__ = ["SentenceEncoder", "load_encoder", "pool", "save_encoder", "tokenize"]
-
-
-def pool(pooler: str, hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """One vector per sentence.
-
-    Args:
-        pooler: ``cls`` and ``cls_before_pooler``: the first token's vector (``cls`` has an MLP head in training).
-            ``avg``: mean over tokens of the last layer; ``avg_top2``: of the last two layers' mean;
-            ``avg_first_last``: of the first block's and the last's (SimCSE since its issue 133; 60.73 for plain
-            BERT-base); ``avg_embed_last``: of the embedding layer's and the last's (56.70; also called
-            "first-last" in the wild).
-        hidden_states: embedding layer, then each block: ``(B, T, D)`` each.
-        mask: ``(B, T)``, 1 for tokens, 0 for padding.
-
-    Returns:
-        ``(B, D)``.
-    """
-    last = hidden_states[-1]
-    if pooler in ("cls", "cls_before_pooler"):
-        return last[:, 0]
-    if pooler == "avg_top2":
-        last = (last + hidden_states[-2]) / 2
-    elif pooler == "avg_first_last":
-        last = (last + hidden_states[1]) / 2
-    elif pooler == "avg_embed_last":
-        last = (last + hidden_states[0]) / 2
-    weights = mask.unsqueeze(-1).to(last.dtype)
-    return (last * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+__all__ = ["SentenceEncoder", "load_encoder", "save_encoder", "tokenize"]
 
 
 def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str, Tensor]:
-    """Token ids and masks ``(B, T)``, padded to the longest of the batch.
+    """Token ids and attention masks ``(B, T)``, padded to the longest text of the batch.
 
-    A fast tokenizer keeps the limit of its last call: two threads must not share one.
+    A fast tokenizer keeps the limit of its last call, so two threads must not share one.
     """
     return dict(tokenizer(list(texts), padding=True, truncation=True, max_length=max_length, return_tensors="pt"))
 
 
 class SentenceEncoder(nn.Module):
-    """A transformer with pooling; with ``pooler="cls"``, an MLP (linear, tanh) that training alone sees."""
+    """A transformer with pooling; with ``pooler="cls"`` also an MLP (linear, tanh) that only training uses."""
 
     def __init__(self, backbone: Any, tokenizer: Any, source: Source, pooler: str) -> None:
         super().__init__()
@@ -69,17 +42,17 @@ class SentenceEncoder(nn.Module):
         self.tokenizer = tokenizer
         self.source = source
         self.pooler = pooler
-        width = backbone.config.hidden_size
+        size = backbone.config.hidden_size
         self.head: nn.Sequential | None = None
         if pooler == "cls":
-            dense = nn.Linear(width, width)
+            dense = nn.Linear(size, size)
             nn.init.normal_(dense.weight, std=getattr(backbone.config, "initializer_range", 0.02))
             nn.init.zeros_(dense.bias)
             self.head = nn.Sequential(dense, nn.Tanh())
 
     @property
-    def width(self) -> int:
-        """D."""
+    def embedding_dim(self) -> int:
+        """D, the length of an embedding."""
         return int(self.backbone.config.hidden_size)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
@@ -97,15 +70,16 @@ class SentenceEncoder(nn.Module):
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
     ) -> npt.NDArray[np.float32]:
-        """``(n, D)`` float32 as users get it: no dropout, no head, normalised if the model is, cut at its own limit.
+        """Embeddings ``(n, D)`` float32 in evaluation mode: no dropout, no head, normalised if the model normalises.
 
-        Sentences are sorted by length first, so that little is padded; ``progress`` hears how many are done.
+        Texts are truncated at the model's own limit and sorted by length, which saves padding. ``progress`` is called
+        with the number of texts encoded since its last call.
         """
         was_training = self.training
         self.eval()
         device = next(self.parameters()).device
         order = np.argsort([-len(text) for text in texts], kind="stable")
-        out = np.empty((len(texts), self.width), dtype=np.float32)
+        out = np.empty((len(texts), self.embedding_dim), dtype=np.float32)
         for start in range(0, len(texts), batch_size):
             rows = order[start : start + batch_size]
             batch = tokenize(self.tokenizer, [texts[row] for row in rows], self.source.max_length)
@@ -120,7 +94,7 @@ class SentenceEncoder(nn.Module):
 
 
 def load_encoder(source: Source, pooler: str) -> SentenceEncoder:
-    """Loads weights in float32; anything missing from them but an unused BERT pooler is an error."""
+    """Loads weights in float32; missing weights are an error, except for those of an unused BERT pooler."""
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging
 
@@ -143,17 +117,16 @@ def load_encoder(source: Source, pooler: str) -> SentenceEncoder:
 
 
 def save_encoder(model: SentenceEncoder, folder: Path, card: str) -> None:
-    """Writes a directory that AutoModel, AutoTokenizer and SentenceTransformer load; whole or not at all.
+    """Writes a directory that AutoModel, AutoTokenizer and SentenceTransformer load, atomically.
 
-    The head is left out: it serves training alone. Module types are written under the names every release of
-    sentence-transformers reads.
+    The training head is not saved. ``card`` becomes ``README.md``; see ``cse.models.layout`` for the other files.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=".cse-", dir=folder.parent))
     try:
         with naming(folder):
             _write(model, fresh, card)
-        fresh.chmod(file_mode() | (file_mode() & 0o444) >> 2)  # who may read may enter
+        fresh.chmod(file_mode() | (file_mode() & 0o444) >> 2)  # readable implies searchable, for a folder
         (fresh / "model.safetensors").chmod(file_mode())
         old = folder.with_name(f".{folder.name}.old")
         shutil.rmtree(old, ignore_errors=True)
@@ -166,73 +139,25 @@ def save_encoder(model: SentenceEncoder, folder: Path, card: str) -> None:
 
 
 def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
-    import transformers
-
     backbone, source = model.backbone, model.source
     layers = int(backbone.config.num_hidden_layers)
-    mixed_layers = {
-        "avg_first_last": [1, layers],
-        "avg_embed_last": [0, layers],
-        "avg_top2": [layers - 1, layers],
-    }.get(model.pooler)
-    # SentenceTransformer hands on the layers only if the configuration asks for them.
+    # SentenceTransformer passes on the hidden states only if the configuration asks for them.
     asked = backbone.config.output_hidden_states
-    backbone.config.output_hidden_states = mixed_layers is not None
+    backbone.config.output_hidden_states = pooled_layers(model.pooler, layers) is not None
     backbone.save_pretrained(folder)
     backbone.config.output_hidden_states = asked
-    # Batches leave their truncation and padding in a fast tokenizer; the saved one is to have none.
+    # A fast tokenizer keeps the truncation and padding of its last batch; the saved one should have none.
     model.tokenizer.backend_tokenizer.no_truncation()
     model.tokenizer.backend_tokenizer.no_padding()
     limit, model.tokenizer.model_max_length = model.tokenizer.model_max_length, source.max_length
     model.tokenizer.save_pretrained(folder)
     model.tokenizer.model_max_length = limit
-
-    modules = [("", "Transformer")]
-    if mixed_layers:
-        _write_layers(folder / f"{len(modules)}_WeightedLayerPooling", model.width, layers, mixed_layers)
-        modules.append((f"{len(modules)}_WeightedLayerPooling", "WeightedLayerPooling"))
-    pooling = folder / f"{len(modules)}_Pooling"
-    pooling.mkdir()
-    by_cls = model.pooler in ("cls", "cls_before_pooler")
-    _json(
-        pooling / "config.json",
-        {
-            "word_embedding_dimension": model.width,
-            "pooling_mode_cls_token": by_cls,
-            "pooling_mode_mean_tokens": not by_cls,
-            "pooling_mode_max_tokens": False,
-            "pooling_mode_mean_sqrt_len_tokens": False,
-        },
+    write_modules(
+        folder,
+        pooler=model.pooler,
+        normalize=source.normalize,
+        max_length=source.max_length,
+        embedding_dim=model.embedding_dim,
+        layers=layers,
     )
-    modules.append((pooling.name, "Pooling"))
-    if source.normalize:
-        (folder / f"{len(modules)}_Normalize").mkdir()
-        modules.append((f"{len(modules)}_Normalize", "Normalize"))
-    listing = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(modules)
-    ]
-    _json(folder / "modules.json", listing)
-    _json(
-        folder / "sentence_bert_config.json",
-        {"max_seq_length": source.max_length, "do_lower_case": False},
-    )
-    versions = {"transformers": transformers.__version__, "pytorch": torch.__version__}
-    _json(folder / "config_sentence_transformers.json", {"__version__": versions})
     (folder / "README.md").write_text(card, encoding="utf8")
-
-
-def _write_layers(folder: Path, width: int, layers: int, used: list[int]) -> None:
-    from safetensors.torch import save_file
-
-    folder.mkdir()
-    start = used[0]
-    weights = torch.zeros(layers + 1 - start)
-    weights[[layer - start for layer in used]] = 1.0
-    save_file({"layer_weights": weights}, folder / "model.safetensors")
-    settings = {"word_embedding_dimension": width, "layer_start": start, "num_hidden_layers": layers}
-    _json(folder / "config.json", settings)
-
-
-def _json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf8")

@@ -1,4 +1,4 @@
-"""Using a trained encoder: vectors, similarities, search."""
+"""Using a trained encoder: embeddings, similarities, search."""
 
 from __future__ import annotations
 
@@ -10,46 +10,33 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
+from .device import pick_device
 from .encoder import load_encoder
 from .resolve import find_model
 
-__all__ = ["Encoder", "pick_device"]
+__all__ = ["Encoder"]
 
 Vectors = npt.NDArray[np.float32]
-
-
-def pick_device(name: str) -> str:
-    """``auto`` is CUDA where there is one, else the CPU; an unusable device raises ``InputError``."""
-    import torch
-
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        why = str(error).splitlines()[0]
-        raise InputError(f"--device {name}: not usable here ({why}); try --device cpu") from None
-    return name
 
 
 class Encoder:
     """A sentence encoder, loaded from a run's folder, any Hugging Face encoder, or ``minilm``.
 
-    ``pooler`` is needed for a plain Hugging Face directory alone, which does not say how its tokens become one
-    vector (default ``avg``, as sentence-transformers does; wrong for a model trained on [CLS]).
+    ``pooler`` is needed only for a plain Hugging Face directory, which does not say how its tokens are pooled (default
+    ``avg``, as in sentence-transformers; wrong for a model trained with [CLS] pooling).
     """
 
     def __init__(self, model: str | PathLike[str], *, pooler: str | None = None, device: str = "auto") -> None:
         source = find_model(fspath(model))
         self.plain = source.pooler is None and pooler is None
-        """Whether the pooling was a guess."""
+        """Whether the pooling is the default because neither the directory nor the caller named one."""
         self.device = pick_device(device)
         self.model = load_encoder(source, pooler or source.pooler or "avg").to(self.device).eval()
 
     @property
-    def width(self) -> int:
-        """D, the length of a vector."""
-        return self.model.width
+    def embedding_dim(self) -> int:
+        """D, the length of an embedding."""
+        return self.model.embedding_dim
 
     def encode(
         self,
@@ -58,7 +45,7 @@ class Encoder:
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
     ) -> Vectors:
-        """``(n, D)`` float32, one row per text."""
+        """Embeddings ``(n, D)`` float32, one row per text."""
         if isinstance(texts, str):
             raise InputError("texts: a list of sentences was expected, not one string")
         whole = [_repaired(text) for text in texts]
@@ -72,7 +59,7 @@ class Encoder:
         return _unit(self.encode(left)) @ _unit(self.encode(right)).T
 
     def search(self, queries: Sequence[str], corpus: Sequence[str], k: int = 10) -> list[list[tuple[int, float]]]:
-        """For each query the k nearest texts of the corpus: (row, cosine), the nearest first."""
+        """For each query the k most similar texts of the corpus as (row, cosine), in descending order."""
         scores = self.similarity(queries, corpus)
         k = min(k, scores.shape[1])
         best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
@@ -80,7 +67,7 @@ class Encoder:
 
 
 def _repaired(text: str) -> str:
-    """Lone surrogates are no Unicode, and tokenizers refuse them."""
+    """Replaces lone surrogates, which are not valid Unicode and which tokenizers refuse."""
     try:
         text.encode()
     except UnicodeEncodeError:

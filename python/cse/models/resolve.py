@@ -1,9 +1,8 @@
-"""Where a model comes from: a local folder, the offline package, the hub's cache, or the hub."""
+"""Finding a model: a local folder, the offline package, the Hugging Face cache, or the hub."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from ..errors import InputError
+from .layout import read_modules
 
 __all__ = ["Source", "find_model"]
 
@@ -24,24 +24,24 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model
 
 @dataclass(frozen=True)
 class Source:
-    """A model ready to be loaded without asking anybody."""
+    """A resolved model that loads offline."""
 
     name: str
     """As the user gave it."""
     path: str
-    """A folder on this machine."""
+    """Local folder of its files."""
     family: str
-    """Key of ``cse.config.FAMILIES``."""
+    """Model family; see ``presets/families.toml``."""
     pooler: str | None
-    """What a sentence-transformers directory says of its pooling; None for a plain one."""
+    """Pooling declared by a sentence-transformers directory; None for a plain Hugging Face directory."""
     normalize: bool
-    """Whether its embeddings are put on the unit sphere."""
+    """Whether embeddings are normalised to unit length."""
     max_length: int
-    """Tokens it takes."""
+    """Longest input in tokens."""
 
 
 def find_model(name: str) -> Source:
-    """Finds a model by name or path; raises ``InputError`` if it is nowhere, after one probe of at most 5 s."""
+    """Finds a model by name or path; ``InputError`` if there is none. The hub is asked once, for at most 5 s."""
     if name == MINILM:
         return _describe(name, str(_offline_minilm()))
     folder = Path(name)
@@ -76,10 +76,9 @@ def _offline_minilm() -> Path:
 
 
 def _from_cache_or_hub(name: str) -> str:
-    """The folder of a hub model's files: the cache's if it has them, else fetched.
+    """The folder of a hub model's files: from the cache if they are there, else downloaded.
 
-    The folder is taken whole, with what sentence-transformers wrote beside the weights, since a model's pooling stands
-    there alone.
+    The files of sentence-transformers beside the weights are fetched too, since only they say how to pool.
     """
     from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
@@ -104,18 +103,18 @@ def _from_cache_or_hub(name: str) -> str:
     patterns = ["*.json", "*.txt", "*.model", weights, "*_*/model.safetensors"]
     try:
         return snapshot_download(name, allow_patterns=patterns)
-    except Exception as error:  # whatever the network library of the day raises
+    except Exception as error:  # the network library may raise anything
         raise InputError(f"--model {name}: could not be fetched ({error}); try again, or --model {MINILM}") from None
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether weights and a tokenizer are there, and not a configuration alone."""
+    """Whether the folder holds weights and a tokenizer, not only a configuration."""
     weights = [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json"), *folder.glob("*.bin")]
     return bool(weights) and any((folder / name).exists() for name in TOKENIZER_FILES)
 
 
 def _within(seconds: float, ask: Callable[[], object]) -> BaseException | None:
-    """Runs ``ask`` in a thread: None if it answered, what it raised, or a TimeoutError."""
+    """Runs ``ask`` in a thread; returns None on success, else what it raised, or a TimeoutError."""
     outcome: list[BaseException | None] = [TimeoutError()]
 
     def run() -> None:
@@ -139,7 +138,7 @@ def _describe(name: str, path: str) -> Source:
     except (OSError, ValueError) as error:
         raise InputError(f"--model {name}: cannot be read ({str(error).splitlines()[0]})") from None
     try:
-        pooler, normalize, max_length = _sentence_transformers_parts(Path(path))
+        modules = read_modules(Path(path))
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         if isinstance(error, InputError):
             raise
@@ -151,9 +150,9 @@ def _describe(name: str, path: str) -> Source:
         name=name,
         path=path,
         family=_family(name, config),
-        pooler=pooler,
-        normalize=normalize,
-        max_length=min(max_length or positions, positions),
+        pooler=modules.pooler,
+        normalize=modules.normalize,
+        max_length=min(modules.max_length or positions, positions),
     )
 
 
@@ -163,52 +162,3 @@ def _family(name: str, config: Any) -> str:
     large = getattr(config, "hidden_size", 768) >= 1024
     kind = "roberta" if "roberta" in config.model_type else "bert"
     return f"{kind}-{'large' if large else 'base'}"
-
-
-def _sentence_transformers_parts(folder: Path) -> tuple[str | None, bool, int | None]:
-    """Pooling, Normalize and length limit of a local sentence-transformers directory."""
-    try:
-        modules = json.loads((folder / "modules.json").read_text(encoding="utf8"))
-    except FileNotFoundError:
-        return None, False, None
-    pooler, normalize, limit = None, False, None
-    for module in modules:
-        kind = module["type"].rsplit(".", 1)[-1]
-        part = folder / module["path"]
-        if kind == "Transformer":
-            settings = part / "sentence_bert_config.json"
-            if settings.exists():
-                limit = json.loads(settings.read_text(encoding="utf8")).get("max_seq_length")
-        elif kind == "Pooling":
-            pooler = pooler or _pooler_of(json.loads((part / "config.json").read_text(encoding="utf8")), part)
-        elif kind == "WeightedLayerPooling":
-            pooler = _layers_of(part)
-        elif kind == "Normalize":
-            normalize = True
-        else:
-            raise InputError(f"{folder}: its module {kind} is not one cse can run")
-    return pooler, normalize, limit
-
-
-def _pooler_of(settings: dict[str, Any], part: Path) -> str:
-    modes = {key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True}
-    if isinstance(settings.get("pooling_mode"), str):  # sentence-transformers 5.4 and later
-        modes = {"pooling_mode_" + {"mean": "mean_tokens", "cls": "cls_token"}.get(settings["pooling_mode"], "")}
-    if modes == {"pooling_mode_cls_token"}:
-        return "cls_before_pooler"
-    if modes == {"pooling_mode_mean_tokens"}:
-        return "avg"
-    raise InputError(f"{part}: its pooling is not one cse can run")
-
-
-def _layers_of(part: Path) -> str:
-    from safetensors.torch import load_file
-
-    settings = json.loads((part / "config.json").read_text(encoding="utf8"))
-    weights = load_file(part / "model.safetensors")["layer_weights"].tolist()
-    start, last = settings["layer_start"], settings["num_hidden_layers"]
-    used = [start + i for i, weight in enumerate(weights) if weight]
-    known = {(1, last): "avg_first_last", (0, last): "avg_embed_last", (last - 1, last): "avg_top2"}
-    if tuple(used) not in known or len({w for w in weights if w}) != 1:
-        raise InputError(f"{part}: its mixture of layers is not one cse can run")
-    return known[tuple(used)]

@@ -28,12 +28,12 @@ class ReferenceIndex:
 
     documents: int
     df: Counter[str]
-    max_tf: dict[str, float]
+    max_frequency: dict[str, float]
 
     @classmethod
     def build(cls, rows: Iterable[str]) -> ReferenceIndex:
         """Counts rows; blank ones are no documents."""
-        documents, df, max_tf = 0, Counter[str](), dict[str, float]()
+        documents, df, max_frequency = 0, Counter[str](), dict[str, float]()
         for row in rows:
             if not row.strip():
                 continue
@@ -41,13 +41,13 @@ class ReferenceIndex:
             terms = [term for _, _, term in tokenize(row)]
             for term, count in Counter(terms).items():
                 df[term] += 1
-                max_tf[term] = max(max_tf.get(term, 0.0), count / len(terms))
-        return cls(documents, df, max_tf)
+                max_frequency[term] = max(max_frequency.get(term, 0.0), count / len(terms))
+        return cls(documents, df, max_frequency)
 
     def __post_init__(self) -> None:
         self.terms = sorted(self.df, key=str.encode)
         self.idf = {term: math.log(self.documents / self.df[term]) for term in self.terms}
-        self.max_score = {term: math.log1p(self.max_tf[term]) * self.idf[term] for term in self.terms}
+        self.max_score = {term: math.log1p(self.max_frequency[term]) * self.idf[term] for term in self.terms}
         self.by_rank: list[str] = sorted(self.terms, key=lambda term: (-self.max_score[term], term.encode()))
         self.rank = {term: rank for rank, term in enumerate(self.by_rank)}
         self.prefix = [0.0]
@@ -99,8 +99,8 @@ class ReferenceIndex:
         beta: float,
         radius: int,
         copy: int = 0,
-        step2: str = "tfidf",
-        step3: str = "radius",
+        replace_which: str = "tfidf",
+        replace_with: str = "radius",
         mode: str = "negative",
     ) -> str:
         """The hard negative of one sentence."""
@@ -108,9 +108,9 @@ class ReferenceIndex:
         if not words:
             return text
         scores = self.scores([term for _, _, term in words])
-        if step2 == "random":
-            p, force_one = [beta] * len(words), step3 == "radius"
-            if step3 == "random" and len(words) < 3:
+        if replace_which == "random":
+            p, force_one = [beta] * len(words), replace_with == "radius"
+            if replace_with == "random" and len(words) < 3:
                 return text
         else:
             p, force_one = probabilities(scores, beta, mode)
@@ -120,7 +120,7 @@ class ReferenceIndex:
         for i, (start, end, term) in enumerate(words):
             if next(draws) < p[i] or i == forced:
                 u = next(draws)
-                new = self.draw(term, scores[i], radius, u) if step3 == "radius" else self.draw_anywhere(term, u)
+                new = self.draw(term, scores[i], radius, u) if replace_with == "radius" else self.draw_anywhere(term, u)
                 if new is not None:
                     out += [text[copied:start], in_case_of(text[start:end], new)]
                     copied = end

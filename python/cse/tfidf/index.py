@@ -1,119 +1,29 @@
-"""The TF-IDF index of a corpus, and the hard negatives drawn from it (UNA).
+"""The TF-IDF index of a corpus, and sampling of hard negatives from it (UNA).
 
-Everything is computed in Rust (``cse._core``); this module names it, documents it and says what came of it.
+All computation is done in Rust (``cse._core``); this module is its documented Python interface.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from .. import _core
-from ..data import readers as inputs
+from ..data import readers
+from ..data.reading import MAX_LINE_BYTES, ReadOptions, SourceFile, complete, reading_options
 from ..errors import InputError
-from .options import (
-    DRAW,
-    MAX_LINE_BYTES,
-    DrawOptions,
-    ReadOptions,
-    WordOptions,
-    complete,
-    percentage,
-    reading_options,
-    word_options,
-)
+from .options import DRAW, DrawOptions, WordOptions, percentage, word_options
+from .results import AugmentReport, ExplainedWord, IndexInfo, Replacement
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from scipy.sparse import csr_matrix
 
-__all__ = [
-    "AugmentReport",
-    "ExplainedWord",
-    "IndexInfo",
-    "Replacement",
-    "SourceFile",
-    "TfidfIndex",
-    "build_index",
-]
-
-
-@dataclass(frozen=True)
-class SourceFile:
-    """A file a corpus was read from: path as given, bytes as stored, rows, XXH3 (128 bits, hexadecimal)."""
-
-    path: str
-    bytes: int
-    rows: int
-    xxh3: str
-    column: str | None = None
-    """Which column of a table; None for a text file."""
-
-
-@dataclass(frozen=True)
-class IndexInfo:
-    """How many rows of which kind an index was built from."""
-
-    documents: int
-    """N: rows that are not blank."""
-    rows: int
-    blank: int
-    wordless: int
-    """Documents without a single term; they count in N."""
-    tokens: int
-    repaired: int
-    """Rows with bytes that were not UTF-8 (``encoding_errors="replace"``)."""
-    terms: int
-
-
-@dataclass(frozen=True)
-class AugmentReport:
-    """What became of some rows."""
-
-    rows: int
-    blank: int
-    unchanged: int
-    """Rows that came back as they were, blank ones among them."""
-    words: int
-    unseen: int
-    """Words that are not in the index."""
-    replaced: int
-    repaired: int
-
-
-@dataclass(frozen=True)
-class Replacement:
-    """A word that was replaced. Spans count characters and exclude their end; ranks begin at 1."""
-
-    old: str
-    new: str
-    span: tuple[int, int]
-    new_span: tuple[int, int]
-    p: float
-    """The probability with which it was to be replaced."""
-    rank: int
-    new_rank: int
-
-
-@dataclass(frozen=True)
-class ExplainedWord:
-    """One word of a sentence, seen by UNA."""
-
-    word: str
-    seen: bool
-    df: int
-    score: float
-    """tf * idf in this sentence."""
-    p: float
-    """Probability of being replaced."""
-    rank: int
-    """From 1; for an unseen word the rank its score would take."""
-    samples: list[str]
+__all__ = ["TfidfIndex", "build_index"]
 
 
 class TfidfIndex:
@@ -129,7 +39,7 @@ class TfidfIndex:
     @classmethod
     def build(
         cls,
-        paths: inputs.Paths,
+        paths: readers.Paths,
         *,
         column: str | None = None,
         encoding_errors: str = "strict",
@@ -137,13 +47,21 @@ class TfidfIndex:
         threads: int = 0,
         **words: Unpack[WordOptions],
     ) -> TfidfIndex:
-        """Counts files in one pass, in memory bounded by the vocabulary.
+        """Builds an index from files in one pass, in memory bounded by the vocabulary.
 
-        ``paths`` are files (plain, ``.gz``, ``.zst``), patterns (``shards/*.txt``), or tables (``.csv``, ``.tsv``,
-        ``.jsonl``, ``.parquet``) of which ``column`` is read. Raises ``InputError`` or ``OSError``.
+        Args:
+            paths: Text files (plain, ``.gz``, ``.zst``), patterns (``shards/*.txt``), or tables (``.csv``, ``.tsv``,
+                ``.jsonl``, ``.parquet``).
+            column: The column of the tables that holds the sentences.
+            encoding_errors: See ``ReadOptions``, as for ``max_line_bytes`` and ``threads``.
+            **words: Tokenization; see ``WordOptions``.
+
+        Raises:
+            InputError: For a faulty file, pattern, column or option.
+            OSError: For a file that cannot be read.
         """
         reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
-        return cls(_core.Index.build(inputs.resolve(paths, column), word_options(**words), reading))
+        return cls(_core.Index.build(readers.resolve(paths, column), word_options(**words), reading))
 
     @classmethod
     def from_texts(
@@ -154,7 +72,7 @@ class TfidfIndex:
         max_terms: int | None = None,
         **words: Unpack[WordOptions],
     ) -> TfidfIndex:
-        """Counts texts in memory, blank ones as no documents; ``min_df`` and ``max_terms`` as in ``open``."""
+        """Builds an index from texts in memory; blank texts are no documents. For the filters see ``open``."""
         _in_range(min_df=min_df, max_terms=max_terms)
         return cls(_core.Index.from_texts(_listed(texts), word_options(**words), min_df, max_terms))
 
@@ -164,37 +82,41 @@ class TfidfIndex:
     ) -> TfidfIndex:
         """Opens ``folder/index.safetensors``; a damaged file or one of another format raises ``InputError``.
 
-        ``min_df`` shows only terms in at least so many documents, ``max_terms`` of those only the most frequent by
-        document, ties in byte order. What is stored stays whole: N, idf, scores and lengths are those of the corpus,
-        and a word that is hidden keeps its idf, but has no rank and is never drawn.
+        ``min_df`` keeps only terms that occur in at least so many documents; ``max_terms`` keeps only the terms with
+        the highest document frequency, ties in byte order. The filter changes what is drawn, not the statistics: N,
+        idf, scores and lengths are those of the whole corpus, and a filtered word keeps its idf but has no rank and is
+        never drawn.
         """
         _in_range(min_df=min_df, max_terms=max_terms)
         return cls(_core.Index.open(_existing(folder), min_df, max_terms))
 
     @classmethod
     def from_bytes(cls, data: bytes, *, min_df: int = 0, max_terms: int | None = None) -> TfidfIndex:
-        """The index that ``to_bytes`` gave."""
+        """Opens an index from the bytes that ``to_bytes`` returned."""
         _in_range(min_df=min_df, max_terms=max_terms)
         return cls(_core.Index.from_bytes(data, min_df, max_terms))
 
     @classmethod
     def merge(cls, shards: Sequence[str | PathLike[str]], folder: str | PathLike[str]) -> TfidfIndex:
-        """Writes to ``folder`` the index of several indexes' corpora together, byte for byte what one build over all
-        their files in this order gives. Their tokenizers must be the same; no matrix is written."""
+        """Merges indexes and writes the result to ``folder``.
+
+        The result equals, byte for byte, an index built from all their files in this order. The tokenizers must be
+        equal. No matrix is written.
+        """
         if isinstance(shards, (str, PathLike)):
-            raise InputError("shards: a list of folders was expected, not one")
+            raise InputError("shards: a list of folders was expected, not one folder")
         return cls(_core.Index.merge_to(folder, [_existing(shard) for shard in shards]))
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Writes ``folder/index.safetensors``, whole or not at all; a view raises ``InputError``."""
+        """Writes ``folder/index.safetensors`` atomically; a filtered index raises ``InputError``."""
         self._core.save(folder)
 
     def to_bytes(self) -> bytes:
-        """What ``save`` writes."""
+        """The bytes that ``save`` writes."""
         return self._core.to_bytes()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travels between processes as the bytes of its file; a view raises ``InputError``."""
+        """Pickles the index as the bytes of its file; a filtered index raises ``InputError``."""
         return type(self).from_bytes, (self.to_bytes(),)
 
     def __len__(self) -> int:
@@ -208,18 +130,18 @@ class TfidfIndex:
 
     @property
     def words(self) -> WordOptions:
-        """What a term is here."""
+        """The tokenization options the index was built with."""
         name, lowercase, nfkc = self._core.tokenizer
         return {"tokenizer": name, "lowercase": lowercase, "nfkc": nfkc}
 
     @property
     def info(self) -> IndexInfo:
-        """N and the other counts."""
+        """N and other counts of the corpus."""
         return IndexInfo(*self._core.counts)
 
     @property
     def files(self) -> list[SourceFile]:
-        """The files it was built from, in order."""
+        """The files the index was built from, in order."""
         return [SourceFile(*file) for file in self._core.files]
 
     @property
@@ -228,7 +150,7 @@ class TfidfIndex:
         return self._core.default_radius
 
     def ranks(self, radius: int | str | None = None) -> int:
-        """A radius as a number of ranks: a percentage is of V, rounded, at least 1."""
+        """Converts a radius to a number of ranks; a percentage of V is rounded and at least 1."""
         if radius is None:
             return self.default_radius
         share = percentage(radius)
@@ -245,37 +167,37 @@ class TfidfIndex:
 
     @cached_property
     def df(self) -> npt.NDArray[np.uint64]:
-        """(V,) uint64, read-only, not a copy: documents that hold each term."""
+        """Document frequency of each term: ``(V,)`` uint64, read-only, no copy."""
         return self._numbers("df")
 
     @cached_property
     def idf(self) -> npt.NDArray[np.float64]:
-        """(V,) float64, read-only, not a copy: ln(N/df) of each term."""
+        """ln(N/df) of each term: ``(V,)`` float64, read-only, no copy."""
         return self._numbers("idf")
 
     @cached_property
     def max_score(self) -> npt.NDArray[np.float64]:
-        """(V,) float64, read-only, not a copy: the largest score of each term over all documents."""
+        """Maximum TF-IDF score of each term over all documents: ``(V,)`` float64, read-only, no copy."""
         return self._numbers("max_score")
 
     @cached_property
     def by_rank(self) -> npt.NDArray[np.uint32]:
-        """(V,) uint32, read-only, not a copy: terms by maximum score, the largest first, equal scores in byte order."""
+        """Terms by descending maximum score, ties in byte order: ``(V,)`` uint32, read-only, no copy."""
         return self._numbers("by_rank")
 
     def _numbers(self, name: str) -> npt.NDArray[Any]:
-        import numpy as np  # not at the top: cse build-tfidf does without it
+        import numpy as np  # here, because cse build-tfidf does not need it
 
         return np.asarray(self._core.numbers(name))
 
     def tokenize(self, text: str) -> list[tuple[int, int, str]]:
-        """The terms of a text, each with its first character and the one after its last."""
+        """The terms of a text as (start, end, term); start and end count characters, end is exclusive."""
         return _core.tokenize(text, self.words)
 
     def transform(self, texts: Sequence[str]) -> csr_matrix:
         """The TF-IDF matrix ``(len(texts), V)`` in CSR, float64: ln(1 + c/L) * idf.
 
-        A term the index does not know counts in L and has no column.
+        A term that is not in the index counts in L and has no column.
         """
         import numpy as np
         from scipy.sparse import csr_matrix
@@ -288,13 +210,13 @@ class TfidfIndex:
     def augment(
         self, texts: Sequence[str], *, rows: Sequence[int] | None = None, **drawing: Unpack[DrawOptions]
     ) -> list[str]:
-        """One hard negative for each text (UNA, section 3.2); ``rows`` are their row numbers (default 0, 1, ...)."""
+        """One hard negative per text (UNA, section 3.2); ``rows`` are their row numbers (default 0, 1, ...)."""
         return self.augment_report(texts, rows=rows, **drawing)[0]
 
     def augment_report(
         self, texts: Sequence[str], *, rows: Sequence[int] | None = None, **drawing: Unpack[DrawOptions]
     ) -> tuple[list[str], AugmentReport]:
-        """Like ``augment``, and what became of the rows."""
+        """Like ``augment``; also returns counts of words and rows."""
         texts = _listed(texts)
         numbers = range(len(texts)) if rows is None else rows
         if len(numbers) != len(texts):
@@ -306,26 +228,27 @@ class TfidfIndex:
         return negatives, AugmentReport(*report)
 
     def replacements(self, text: str, *, row: int = 0, **drawing: Unpack[DrawOptions]) -> tuple[str, list[Replacement]]:
-        """The negative of one text, and what was replaced in it."""
+        """The negative of one text, and the replacements made in it."""
         _in_range(row=row)
         output, replaced = self._core.replacements(text, row, self.draw_options(**drawing))
         return output, [Replacement(*parts) for parts in replaced]
 
     def explain(self, text: str, *, samples: int = 5, **drawing: Unpack[DrawOptions]) -> list[ExplainedWord]:
-        """How UNA sees each word of a sentence, and ``samples`` terms that could take its place."""
+        """Score, rank and replacement probability of each word, with ``samples`` sampled replacements."""
         _in_range(samples=samples)
         return [ExplainedWord(*word) for word in self._core.explain(text, samples, self.draw_options(**drawing))]
 
     def draw_options(self, **drawing: Unpack[DrawOptions]) -> DrawOptions:
-        """All options of drawing, the radius in ranks; ``InputError`` for what cannot be."""
-        options = complete(DRAW, drawing)
+        """All sampling options, the radius in ranks; ``InputError`` for an invalid value."""
+        options: DrawOptions = complete(DRAW, drawing)
         options["radius"] = self.ranks(options["radius"])
         _in_range(seed=options["seed"], epoch=options["epoch"], copy=options["copy"])
+        options["step2"], options["step3"] = options["replace_which"], options["replace_with"]  # TEMPORARY
         return options
 
 
 def build_index(
-    files: Sequence[str | inputs.Column],
+    files: Sequence[str | readers.Column],
     folder: str | PathLike[str],
     *,
     matrix: bool = True,
@@ -333,9 +256,9 @@ def build_index(
     reading: ReadOptions | None = None,
     progress: _core.Progress | None = None,
 ) -> tuple[IndexInfo, list[SourceFile]]:
-    """Counts what ``inputs.resolve`` gave into ``folder/index.safetensors`` and, if wanted, ``folder/matrix.npz``.
+    """Builds ``folder/index.safetensors`` and, with ``matrix``, ``folder/matrix.npz`` from ``readers.resolve``'s files.
 
-    The matrix is documents x terms in CSR, float64, row i being row i of the corpus. Nothing is held in Python.
+    The matrix is documents x terms in CSR, float64; its row i is row i of the corpus. No text passes through Python.
     """
     words, reading = word_options(**(words or {})), reading_options(**(reading or {}))
     counts, read = _core.build_to(list(files), folder, words, matrix, reading, progress)

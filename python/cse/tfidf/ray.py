@@ -1,7 +1,7 @@
-"""Counting a corpus on a Ray cluster: a task for each file, merged in a tree (extra ``cse[ray]``).
+"""Building an index on a Ray cluster: one task per file, merged in a tree (extra ``cse[ray]``).
 
-Statistics are a monoid, so the bytes are those of one build over the same files in the same order. Placement, retries
-and the death of a worker are Ray's business; files must be readable by every node under the paths given.
+Merging is associative, so the bytes equal those of one build over the same files in the same order. Ray handles
+placement, retries and lost workers; every node must be able to read the files under the paths given.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from os import PathLike
 from typing import Any
 
 from .. import _core
-from ..data import readers as inputs
+from ..data import readers
+from ..data.reading import ReadOptions, SourceFile
 from ..errors import InputError
-from .index import IndexInfo, SourceFile
-from .options import ReadOptions, WordOptions
+from .options import WordOptions
+from .results import IndexInfo
 
 __all__ = ["build_index"]
 
@@ -30,18 +31,18 @@ def count_shard(
 ) -> tuple[bytes, int]:
     """One file's index as bytes, and how many fields held a line break. Runs on a worker."""
     if os.path.isdir(home):
-        os.chdir(home)  # paths mean what they mean to the caller, and are recorded as given
-    found = inputs.resolve([path], column if inputs.is_table(path) else None)
-    return _core.count(found, words, reading), inputs.joined_lines(found)
+        os.chdir(home)  # relative paths are resolved as by the caller, and recorded as given
+    found = readers.resolve([path], column if readers.is_table(path) else None)
+    return _core.count(found, words, reading), readers.joined_lines(found)
 
 
 def merge_shards(*shards: bytes) -> bytes:
-    """Neighbours' indexes as one. Runs on a worker."""
+    """Merges neighbouring indexes. Runs on a worker."""
     return _core.merge(list(shards)) if len(shards) > 1 else shards[0]
 
 
 def build_index(
-    paths: inputs.Paths,
+    paths: readers.Paths,
     folder: str | PathLike[str],
     *,
     column: str | None = None,
@@ -49,11 +50,11 @@ def build_index(
     reading: ReadOptions,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[IndexInfo, list[SourceFile], int]:
-    """Counts the files on the cluster at ``RAY_ADDRESS``, one that runs here already, or a new one on this machine.
+    """Builds an index on the cluster at ``RAY_ADDRESS``, on one that runs on this machine, or on a new one.
 
-    Writes ``folder/index.safetensors``. Returns what it holds, its files, and the number of fields with line breaks.
+    Writes ``folder/index.safetensors``. Returns its counts, its files, and the number of fields with line breaks.
     """
-    files = [item if isinstance(item, str) else item.path for item in inputs.resolve(paths, column)]
+    files = [item if isinstance(item, str) else item.path for item in readers.resolve(paths, column)]
     if "-" in files:
         raise InputError("-: standard input cannot be read by --engine ray; name files that every worker can open")
     try:
@@ -96,7 +97,7 @@ def _on_cluster(
     try:
         while waiting:
             ready, waiting = ray.wait(waiting, timeout=SAY_SECONDS)
-            ray.get(ready)  # a file's fault is known as soon as it is met
+            ray.get(ready)  # raises the error of a file as soon as it occurs
             now = time.monotonic()
             if now - shown >= SAY_SECONDS:
                 shown, done = now, len(tasks) - len(waiting)
@@ -109,6 +110,6 @@ def _on_cluster(
         raise
     except ray.exceptions.RayError as error:
         raise InputError(
-            f"--engine ray: the cluster gave up after {RETRIES} retries ({str(error).splitlines()[0]}); "
+            f"--engine ray: the cluster failed after {RETRIES} retries ({str(error).splitlines()[0]}); "
             "look at its logs, or use --engine local"
         ) from None

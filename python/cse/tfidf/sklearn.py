@@ -27,12 +27,12 @@ __all__ = ["TfidfVectorizer"]
 
 
 class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Like scikit-learn's class of this name, by UNA's formula ln(1 + c/L) * ln(N/df) and cse's tokenizers.
+    """Converts texts to a TF-IDF matrix with UNA's formula ln(1 + c/L) * ln(N/df) and cse's tokenizers.
 
-    ``min_df`` is a number of documents, or a share of them if it is a float; ``max_features`` keeps the terms in the
-    most documents (scikit-learn: of the most occurrences); ``norm`` is ``l1``, ``l2`` or None, the default here. Blank
-    texts are no documents. Parameters are checked by ``fit``. After it: ``index_`` (a ``TfidfIndex`` that also draws
-    negatives), ``vocabulary_`` (term -> column) and ``idf_`` (float64).
+    The interface is that of scikit-learn's class of the same name. ``min_df`` is a number of documents, or a share of
+    them if it is a float. ``max_features`` keeps the terms of highest document frequency (scikit-learn: of most
+    occurrences). ``norm`` is ``l1``, ``l2`` or None, the default. Blank texts are no documents. Parameters are checked
+    by ``fit``. Fitted attributes: ``index_`` (a ``TfidfIndex``), ``vocabulary_`` (term -> column), ``idf_`` (float64).
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.norm = norm
 
     def fit(self, raw_documents: Iterable[str], y: object = None) -> TfidfVectorizer:
-        """Counts the documents; ``y`` is not used."""
+        """Builds the index; ``y`` is not used."""
         if self.norm not in (None, "l1", "l2"):
             raise InputError(f"norm: {self.norm!r} is unknown; choose 'l1', 'l2' or None")
         whole = TfidfIndex.from_texts(
@@ -71,7 +71,7 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return matrix if self.norm is None else normalize(matrix, norm=self.norm, copy=False)
 
     def get_feature_names_out(self, input_features: object = None) -> npt.NDArray[np.object_]:
-        """The terms, by column."""
+        """The terms in the order of the columns."""
         check_is_fitted(self)
         return np.asarray(self.index_.terms, dtype=object)
 
@@ -88,7 +88,7 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self.index_.idf
 
     def __sklearn_tags__(self) -> Any:
-        """It takes texts, not a matrix."""
+        """The input is a list of texts, not a matrix."""
         tags = super().__sklearn_tags__()
         tags.input_tags.string, tags.input_tags.two_d_array = True, False
         return tags
@@ -98,7 +98,7 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.index_ = TfidfIndex.from_bytes(self._data, min_df=min_df, max_terms=max_terms)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The index travels as the bytes of its file."""
+        """Pickles the index as the bytes of its file."""
         state: dict[str, Any] = dict(super().__getstate__())
         state.pop("index_", None)
         return state

@@ -1,53 +1,80 @@
-"""Which views of a sentence make a batch.
+"""The batches of a run: rows, augmented texts, tokens.
 
-A step is a pure function of its number: its rows, their texts, on UNA's turn their synthetic negatives, and the
-mixing partners. So batches can be prepared ahead by another thread, and a run repeats itself.
+A batch is a function of its step number, so batches can be prepared ahead by another thread and a run repeats itself.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .. import rng as keyed
+from .. import rng
+from ..augment.base import Augmentation, Block
 from ..data.corpus import Corpus
 from ..losses.contrastive import partner_count
-from ..tfidf.index import TfidfIndex
-from .config import TrainConfig
+from ..models.encoder import tokenize
+from .config import ResolvedConfig
 
-__all__ = ["Batch", "Batches"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Batch", "Batches", "Prefetcher"]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's input. ``texts`` are B sentences, then B synthetic negatives on UNA's turn."""
+    """The input of one step."""
 
     step: int
     epoch: int
     rows: npt.NDArray[np.int64]
-    texts: list[str]
-    views: tuple[int, ...]
-    """The views a loss sees, as blocks of ``texts``: (0, 0) is a, a+; (0, 0, 1) a, a+, n; (0, 0, 1, 1) a, a+, n, n+."""
-    partners: npt.NDArray[np.int64] | None
-    unchanged: int
-    """Synthetic negatives that equal their sentence (no word to replace)."""
+    """(B,) row numbers in the corpus."""
+    blocks: dict[str, Block]
+    """Texts by block name; each block names the views it is encoded as."""
+    partners: npt.NDArray[np.int64] | None = None
+    """Positions that mixed negatives are made with; see ``cse.rng.partners``."""
+    tokens: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    """Token ids and attention masks ``(B, T)`` by block name."""
+
+    @property
+    def views(self) -> list[str]:
+        """The names of all views, in the order in which they are encoded."""
+        return [view for block in self.blocks.values() for view in block.views]
+
+    @property
+    def masks(self) -> dict[str, npt.NDArray[np.bool_]]:
+        """(B,) by view name, for views that do not hold for every row."""
+        return {view: block.mask for block in self.blocks.values() if block.mask is not None for view in block.views}
 
 
 class Batches:
-    """The batches of a run, by step."""
+    """The batches of a run, by step.
+
+    Args:
+        config: The resolved configuration.
+        corpus: The text.
+        rows: Row numbers to train on, ascending.
+        positive: The augmentation that makes anchor and positive.
+        negatives: Augmentations that make synthetic negatives; they see the sentence itself, not the anchor.
+    """
 
     def __init__(
         self,
-        config: TrainConfig,
+        config: ResolvedConfig,
         corpus: Corpus,
         rows: npt.NDArray[np.int64],
-        index: TfidfIndex | None,
+        positive: Augmentation,
+        negatives: Sequence[Augmentation] = (),
     ) -> None:
-        assert config.batch_size is not None
-        self.config, self.corpus, self.rows, self.index = config, corpus, rows, index
-        self.size: int = config.batch_size
+        self.config, self.corpus, self.rows = config, corpus, rows
+        self.positive, self.negatives = positive, list(negatives)
+        self.size = config.batch_size
         # A last batch of a single row would have no negatives: it is left out.
         whole, rest = divmod(len(rows), self.size)
         self.per_epoch = whole + (rest > 1)
@@ -61,33 +88,63 @@ class Batches:
         """Steps of the run."""
         return self.steps
 
-    def una_turn(self, step: int) -> bool:
-        """Whether this step sees synthetic negatives."""
-        every = self.config.una_every
-        return self.index is not None and every > 0 and step % every == 0
-
     def __getitem__(self, step: int) -> Batch:
-        """The batch of a step."""
-        config = self.config
+        """The batch of a step, without tokens."""
+        seed = self.config.seed
         epoch, nth = divmod(step, self.per_epoch)
         if epoch != self._epoch:
-            self._order, self._epoch = keyed.shuffled(self.rows, config.seed, epoch), epoch
+            self._order, self._epoch = rng.shuffled(self.rows, seed, epoch), epoch
         rows = self._order[nth * self.size : (nth + 1) * self.size]
         texts = self.corpus.take(rows)
-        views: tuple[int, ...] = (0, 0)
-        unchanged = 0
-        if self.una_turn(step):
-            assert self.index is not None
-            negatives, report = self.index.augment_report(
-                texts,
-                rows=rows.tolist(),
-                **config.drawing(epoch),
-            )
-            texts = texts + negatives
-            views = (0, 0, 1, 1) if config.una_as == "rows" else (0, 0, 1)
-            unchanged = report.unchanged
-        partners = None
-        if config.loss == "mixed" and config.mix_variant == "paper":
-            anchors, candidates = partner_count(len(views), config.negatives or "cross")
-            partners = keyed.partners(rows, config.seed, epoch, anchors, candidates)
-        return Batch(step, epoch, rows, texts, views, partners, unchanged)
+        blocks: dict[str, Block] = {}
+        for augmentation in (self.positive, *self.negatives):
+            if augmentation.applies(step):
+                blocks.update(augmentation(texts, rows, seed=seed, epoch=epoch))
+        batch = Batch(step, epoch, rows, blocks)
+        if not (self.config.mixed_negatives and self.config.mix_variant == "paper"):
+            return batch
+        return Batch(step, epoch, rows, blocks, self._partners(batch))
+
+    def _partners(self, batch: Batch) -> npt.NDArray[np.int64]:
+        pairs = [("anchor", "positive"), ("synthetic", "synthetic_positive")]
+        pairs = [pair for pair in pairs if pair[1] in batch.views]
+        anchors, candidates = partner_count(len(pairs), self.config.objective)
+        names = [second for _, second in pairs]
+        if self.config.objective == "nt-xent":
+            names = [name for pair in pairs for name in pair]
+        masks, everything = batch.masks, np.ones(len(batch.rows), dtype=bool)
+        valid = np.stack([masks.get(name, everything) for name in names]) if masks else None
+        return rng.partners(batch.rows, self.config.seed, batch.epoch, anchors, candidates, valid)
+
+
+class Prefetcher:
+    """Prepares the next two batches in another thread.
+
+    One thread suffices: the Rust core and the tokenizers library run without the GIL.
+    """
+
+    def __init__(self, batches: Batches, tokenizer: Any, max_length: int) -> None:
+        self.batches, self.max_length = batches, max_length
+        # A copy, because evaluation uses the model's tokenizer at the same time with another limit.
+        self.tokenizer = deepcopy(tokenizer)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="cse-prefetch")
+        self._waiting: dict[int, Future[Batch]] = {}
+
+    def __enter__(self) -> Prefetcher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def prepare(self, step: int) -> Batch:
+        """The batch of a step with its tokens."""
+        batch = self.batches[step]
+        tokens = {name: tokenize(self.tokenizer, block.texts, self.max_length) for name, block in batch.blocks.items()}
+        return Batch(batch.step, batch.epoch, batch.rows, batch.blocks, batch.partners, tokens)
+
+    def get(self, step: int) -> Batch:
+        """Returns this step's batch and starts the next two."""
+        for later in range(step, min(step + 3, len(self.batches))):
+            if later not in self._waiting:
+                self._waiting[later] = self._pool.submit(self.prepare, later)
+        return self._waiting.pop(step).result()

@@ -1,7 +1,7 @@
-"""Which evaluated model becomes best/.
+"""Which evaluated checkpoint becomes best/.
 
-With a development set: the highest Spearman, the untrained model's among them. Without labels: the last one, unless
-its embeddings collapsed; the label-free score is too coarse to choose more finely.
+With a development set it is the one with the highest Spearman correlation, the untrained model included. Without labels
+it is the last one whose embeddings have not collapsed: differences in the label-free score are too small to select by.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ..models.encoder import SentenceEncoder
 
 __all__ = ["COLLAPSED", "Selector"]
 
-# Halves find each other less than half as well as they once did: an encoder that has lost what it knew.
+# An MRR below this share of the best one so far means that the embeddings have collapsed.
 COLLAPSED = 0.5
 
 
 class Selector:
-    """Scores the model as it stands, and remembers which step to keep."""
+    """Evaluates the encoder during training and keeps track of the best step."""
 
     def __init__(
         self, model: SentenceEncoder, pairs: Pairs | None, held_out: list[str], negatives: list[str] | None = None
     ) -> None:
         self.model, self.pairs, self.held_out = model, pairs, held_out
-        # Synthetic negatives of the held-out sentences, where the run draws them.
+        # Synthetic negatives of the held-out sentences, if the run makes any.
         self.negatives = negatives or []
         self.records: list[dict[str, Any]] = []
         self.best_step = 0
@@ -39,11 +39,11 @@ class Selector:
 
     @property
     def metric(self) -> str | None:
-        """``spearman``, ``mrr``, or None where there is nothing to score on."""
+        """``spearman``, ``mrr``, or None if there is nothing to evaluate on."""
         return "spearman" if self.pairs else "mrr" if self.held_out else None
 
     def score(self, step: int) -> tuple[dict[str, Any], bool]:
-        """The scores of this step, and whether it is to be kept as best/."""
+        """The scores of this step, and whether it becomes best/."""
         record: dict[str, Any] = {}
         keep = True
         if self.pairs:
@@ -67,7 +67,7 @@ class Selector:
         return record, keep
 
     def verdict(self) -> list[str]:
-        """What the scores mean, in sentences."""
+        """What the scores mean, in sentences for the user."""
         notes = []
         last = self.records[-1]["step"]
         if self.pairs:

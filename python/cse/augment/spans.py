@@ -1,0 +1,63 @@
+"""Positives by independent cropping: two spans of the same sentence (Contriever; Izacard et al. 2022, section 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from .. import rng
+from ..errors import InputError
+from .base import Augmentation, Block, Resources
+
+__all__ = ["Spans", "SpansOptions"]
+
+
+@dataclass(frozen=True)
+class SpansOptions:
+    """Options of span positives."""
+
+    shortest: Annotated[float, Field(gt=0, le=1, description="smallest share of the words in a span")] = 0.5
+    longest: Annotated[float, Field(gt=0, le=1, description="largest share of the words in a span")] = 0.9
+    min_words: Annotated[int, Field(ge=2, description="sentences with fewer words keep their dropout twin")] = 4
+
+
+class Spans(Augmentation):
+    """Anchor and positive are two contiguous runs of words, drawn independently.
+
+    The length of each is a uniform share of the words between ``shortest`` and ``longest``, its start is uniform.
+    Words are separated by white space. A sentence of fewer than ``min_words`` words is not cut: its positive is its
+    dropout twin.
+    """
+
+    Options = SpansOptions
+    summary = "two random spans of the sentence, which may overlap (Contriever)"
+
+    def __init__(self, options: SpansOptions, resources: Resources) -> None:
+        super().__init__(options, resources)
+        if options.shortest > options.longest:
+            raise InputError(
+                f"spans.shortest: {options.shortest} was given, and it must be at most spans.longest, {options.longest}"
+            )
+
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int, epoch: int) -> dict[str, Block]:
+        """The blocks ``anchor`` and ``positive``."""
+        share, place, other_share, other_place = (
+            rng.uniform(seed, epoch, rows, rng.SPANS + number).tolist() for number in range(4)
+        )
+        first = [self._span(*each) for each in zip(texts, share, place, strict=True)]
+        second = [self._span(*each) for each in zip(texts, other_share, other_place, strict=True)]
+        return {"anchor": Block(first, ("anchor",)), "positive": Block(second, ("positive",))}
+
+    def _span(self, text: str, share: float, place: float) -> str:
+        words = text.split()
+        if len(words) < self.options.min_words:
+            return text
+        low, high = self.options.shortest, self.options.longest
+        length = max(1, round(len(words) * (low + (high - low) * share)))
+        start = int(place * (len(words) - length + 1))
+        return " ".join(words[start : start + length])

@@ -1,0 +1,58 @@
+"""UDA: positives by replacing words of low TF-IDF (Xie et al. 2020, arXiv:1904.12848, section 2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from .base import Augmentation, Block, Resources
+
+__all__ = ["UDA", "UDAOptions"]
+
+
+@dataclass(frozen=True)
+class UDAOptions:
+    """Options of UDA."""
+
+    beta: Annotated[float, Field(ge=0, le=1, description="mean replacement probability before it is cut at 1")] = 0.3
+    radius: Annotated[
+        int | str | None, Field(description="window in ranks, or a percentage of the vocabulary; min(4000, V/100)")
+    ] = None
+    surface: Annotated[
+        Literal["keep", "plain"] | None, Field(description="keep the text's form, or join terms by spaces")
+    ] = None
+
+
+class UDA(Augmentation):
+    """The positive is the sentence with some words of low TF-IDF replaced: the sampler of UNA, reversed.
+
+    A sentence in which nothing can be replaced keeps its dropout twin as positive.
+    """
+
+    Options = UDAOptions
+    needs_index = True
+    summary = "replaces words of low TF-IDF, so that the meaning stays (UDA)"
+
+    def __init__(self, options: UDAOptions, resources: Resources) -> None:
+        self.index = resources.required_index()
+        super().__init__(replace(options, radius=self.index.ranks(options.radius)), resources)
+
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int, epoch: int) -> dict[str, Block]:
+        """The blocks ``anchor``, unchanged, and ``positive``."""
+        options = self.options
+        positives = self.index.augment(
+            list(texts),
+            rows=rows.tolist(),
+            seed=seed,
+            epoch=epoch,
+            beta=options.beta,
+            radius=options.radius,
+            surface=options.surface,
+            mode="positive",
+        )
+        return {"anchor": Block(list(texts), ("anchor",)), "positive": Block(positives, ("positive",))}

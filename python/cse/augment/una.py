@@ -1,0 +1,93 @@
+"""UNA: synthetic hard negatives by replacing words of high TF-IDF (Shu and Lampos 2024, arXiv:2401.02594)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from ..tfidf.options import DrawOptions
+from .base import Augmentation, Block, Example, Resources
+
+__all__ = ["UNA", "UNAOptions"]
+
+
+@dataclass(frozen=True)
+class UNAOptions:
+    """Options of UNA; the defaults are the paper's, except for the radius."""
+
+    every: Annotated[int, Field(ge=0, description="use UNA on steps 0, N, 2N, ...; 0: never")] = 5
+    use_as: Annotated[
+        Literal["pairs", "hard-negatives"],
+        Field(description="negatives with their dropout twins as further pairs (as published), or as hard negatives"),
+    ] = "pairs"
+    beta: Annotated[float, Field(ge=0, le=1, description="mean replacement probability before it is cut at 1")] = 0.5
+    radius: Annotated[
+        int | str | None, Field(description="window in ranks, or a percentage of the vocabulary; min(4000, V/100)")
+    ] = None
+    surface: Annotated[
+        Literal["keep", "plain"] | None, Field(description="keep the text's form, or join terms by spaces")
+    ] = None
+    replace_which: Annotated[Literal["tfidf", "random"], Field(description="which words are replaced")] = "tfidf"
+    replace_with: Annotated[Literal["radius", "random"], Field(description="what replaces them")] = "radius"
+
+    def drawing(self) -> DrawOptions:
+        """The options of the sampler, for ``TfidfIndex.augment``."""
+        return {
+            "beta": self.beta,
+            "radius": self.radius,
+            "surface": self.surface,
+            "replace_which": self.replace_which,
+            "replace_with": self.replace_with,
+        }
+
+
+class UNA(Augmentation):
+    """A synthetic hard negative per sentence, on every ``every``-th step."""
+
+    Options = UNAOptions
+    needs_index = True
+    summary = "replaces words of high TF-IDF by words of similar maximum TF-IDF (UNA)"
+
+    def __init__(self, options: UNAOptions, resources: Resources) -> None:
+        self.index = resources.required_index()
+        super().__init__(replace(options, radius=self.index.ranks(options.radius)), resources)
+
+    def applies(self, step: int) -> bool:
+        """True on steps 0, ``every``, 2 ``every``, ...; never if ``every`` is 0."""
+        every: int = self.options.every
+        return every > 0 and step % every == 0
+
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int, epoch: int) -> dict[str, Block]:
+        """The block ``synthetic``; rows in which nothing could be replaced are masked out."""
+        negatives = self.index.augment(
+            list(texts), rows=rows.tolist(), seed=seed, epoch=epoch, **self.options.drawing()
+        )
+        changed = np.array([new != old for new, old in zip(negatives, texts, strict=True)])
+        pairs = self.options.use_as == "pairs"
+        views = ("synthetic", "synthetic_positive") if pairs else ("synthetic",)
+        return {"synthetic": Block(negatives, views, None if changed.all() else changed)}
+
+    def examples(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int) -> list[Example]:
+        """Sentences and negatives with the spans of the replaced words."""
+        shown = []
+        for text, row in zip(texts, rows.tolist(), strict=True):
+            negative, replaced = self.index.replacements(text, row=row, seed=seed, **self.options.drawing())
+            spans = tuple(each.span for each in replaced), tuple(each.new_span for each in replaced)
+            shown.append(Example(text, negative, *spans))
+        return shown
+
+    def describe(self) -> str:
+        """The schedule, the form and the sampler's options that differ from the defaults."""
+        options = self.options
+        if not options.every:
+            return "off (every 0 steps)"
+        text = f"every {options.every} steps as {options.use_as}, beta {options.beta:g}, "
+        text += f"radius {options.radius} of {len(self.index):,} terms"
+        if "random" in (options.replace_which, options.replace_with):
+            text += f", replace which {options.replace_which}, with {options.replace_with}"
+        return text

@@ -1,0 +1,156 @@
+"""Progress of long work: a bar on a terminal, otherwise a line now and then."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from .._core import Progress
+
+__all__ = ["ProgressDisplay", "counting", "duration", "in_background"]
+
+T = TypeVar("T")
+
+# Where standard error is not a terminal, a line of progress is written this often.
+PLAIN_SECONDS = 15.0
+
+
+class ProgressDisplay:
+    """Progress of one piece of work on standard error, with an estimate of the time left.
+
+    Args:
+        label: What is being done.
+        unit: What is counted; ``bytes`` are shown in MB.
+        total: How many there are; 0 if that is not known yet.
+    """
+
+    def __init__(self, label: str, unit: str, total: int = 0) -> None:
+        self.label, self.unit, self.total = label, unit, total
+        self.done = 0
+        self._first: tuple[float, int] | None = None
+        self._shown = time.monotonic()
+        self._bar: Any = None
+        self._task: Any = None
+        if sys.stderr.isatty():
+            self._start_bar()
+
+    def _start_bar(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        count = DownloadColumn() if self.unit == "bytes" else MofNCompleteColumn()
+        columns = (TextColumn(self.label), BarColumn(), count, TextColumn("{task.fields[text]}"), TimeRemainingColumn())
+        self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task(self.label, total=self.total or None, text="")
+        self._bar.start()
+
+    def update(self, done: int, total: int | None = None, text: str = "") -> None:
+        """Sets how much is done; ``text`` is shown beside it."""
+        self.done, now = done, time.monotonic()
+        self.total = total if total is not None else self.total
+        if self._first is None:
+            self._first = (now, done)  # the first unit often includes a warm-up, so the estimate starts after it
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=self.total or None, text=text)
+        elif now - self._shown >= PLAIN_SECONDS:
+            self._shown = now
+            click.echo(f"{self.label}: {self._amount()}{f', {text}' if text else ''}{self._left(now)}", err=True)
+
+    def advance(self, more: int) -> None:
+        """Adds to what is done."""
+        self.update(self.done + more)
+
+    def seconds_left(self, now: float) -> float | None:
+        """Estimated seconds until the end, from the rate after the first update; None if it is not known."""
+        if self._first is None or not self.total or self.done <= self._first[1]:
+            return None
+        started, before = self._first
+        return (now - started) * (self.total - self.done) / (self.done - before)
+
+    def _left(self, now: float) -> str:
+        left = self.seconds_left(now)
+        return "" if left is None else f", about {duration(left)} left"
+
+    def _amount(self) -> str:
+        if self.unit == "bytes":
+            return f"{self.done / 1e6:,.0f}{f' of {self.total / 1e6:,.0f}' if self.total else ''} MB"
+        return f"{self.done:,}{f' of {self.total:,}' if self.total else ''} {self.unit}"
+
+    def print(self, text: str) -> None:
+        """A line of text, above the bar if there is one."""
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False, markup=False)
+        else:
+            click.echo(text, err=True)
+
+    def close(self) -> None:
+        """Removes the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+@contextmanager
+def counting(label: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    """Progress of a loop in Python: yields a function that is called with how many more are done."""
+    display = ProgressDisplay(label, unit, total)
+    try:
+        yield display.advance
+    finally:
+        display.close()
+
+
+def in_background(label: str, work: Callable[[Progress], T]) -> T:
+    """Runs a call into the Rust core in a thread, shows its progress in bytes, and cancels it on Ctrl-C."""
+    progress = Progress()
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+    finished = threading.Event()
+
+    def run() -> None:
+        try:
+            outcome.append(work(progress))
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            finished.set()
+
+    threading.Thread(target=run).start()
+    try:
+        if not finished.wait(0.3):  # most calls end before a bar would be drawn
+            display = ProgressDisplay(label, "bytes")
+            try:
+                while not finished.wait(0.1):
+                    display.update(progress.done, progress.total)
+            finally:
+                display.close()
+    except KeyboardInterrupt:
+        progress.cancel()
+        # An Event, and a loop: on Python 3.11 Thread.join returns at once after a KeyboardInterrupt, and further
+        # interrupts must not end the process before the core has removed its temporary files.
+        while not finished.is_set():
+            try:
+                finished.wait()
+            except KeyboardInterrupt:
+                continue
+        raise
+    if failure:
+        raise failure[0]
+    return outcome[0]
+
+
+def duration(seconds: float) -> str:
+    """12 s, 3 min 5 s, 2 h 10 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,58 @@
+"""Everything that depends on the kind of device."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from ..errors import InputError
+
+__all__ = ["autocast", "describe_device", "generator_states", "pick_device", "restore_generators", "set_threads"]
+
+
+def pick_device(name: str) -> str:
+    """``auto`` is CUDA where it is available, else the CPU; an unusable device raises ``InputError``."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        why = str(error).splitlines()[0]
+        raise InputError(f"--device {name}: not usable here ({why}); try --device cpu") from None
+    return name
+
+
+def set_threads(threads: int) -> None:
+    """Sets the number of PyTorch's CPU threads; 0 leaves its default."""
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def autocast(device: str) -> AbstractContextManager[Any]:
+    """bfloat16 autocast on CUDA, float32 elsewhere."""
+    return torch.autocast("cuda", dtype=torch.bfloat16) if device.startswith("cuda") else nullcontext()
+
+
+def describe_device(device: str) -> str:
+    """Device, precision and threads in one phrase."""
+    kind = torch.cuda.get_device_name() if device.startswith("cuda") else "fp32"
+    return f"{device} ({kind}, {torch.get_num_threads()} threads)"
+
+
+def generator_states(device: str) -> dict[str, torch.Tensor]:
+    """The states of the generators that dropout uses, by device."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.startswith("cuda"):
+        states[device] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def restore_generators(states: dict[str, torch.Tensor]) -> None:
+    """Restores what ``generator_states`` returned."""
+    for device, state in states.items():
+        if device == "cpu":
+            torch.set_rng_state(state)
+        else:
+            torch.cuda.set_rng_state(state, device)

@@ -1,0 +1,147 @@
+"""The files of a sentence-transformers directory: read and written here only.
+
+=====================================  ====================================================================
+``config.json``, ``model.safetensors``  the transformer, as ``AutoModel`` reads it
+``tokenizer.json``, ...                 the tokenizer, as ``AutoTokenizer`` reads it
+``modules.json``                        the modules in order, each with its type and folder
+``sentence_bert_config.json``           ``max_seq_length``
+``N_Pooling/config.json``               which tokens are pooled
+``N_WeightedLayerPooling/``             which layers are averaged
+``N_Normalize/``                        present if embeddings are normalised
+=====================================  ====================================================================
+
+Module types are written under the names that every release of sentence-transformers reads; releases from 5.4 write
+other names, which older ones cannot read.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from .pooling import pooled_layers
+
+__all__ = ["Modules", "read_modules", "write_modules"]
+
+LAYER_POOLING = "WeightedLayerPooling"
+
+
+@dataclass(frozen=True)
+class Modules:
+    """What ``modules.json`` and the files it names say."""
+
+    pooler: str | None = None
+    """None for a directory without ``modules.json``, which does not say how to pool."""
+    normalize: bool = False
+    max_length: int | None = None
+
+
+def read_modules(folder: Path) -> Modules:
+    """Reads the modules of a local directory; ``InputError`` for a module that cse cannot run."""
+    try:
+        modules = json.loads((folder / "modules.json").read_text(encoding="utf8"))
+    except FileNotFoundError:
+        return Modules()
+    pooler, normalize, limit = None, False, None
+    for module in modules:
+        kind = module["type"].rsplit(".", 1)[-1]
+        part = folder / module["path"]
+        if kind == "Transformer":
+            settings = part / "sentence_bert_config.json"
+            if settings.exists():
+                limit = json.loads(settings.read_text(encoding="utf8")).get("max_seq_length")
+        elif kind == "Pooling":
+            pooler = pooler or _read_pooling(json.loads((part / "config.json").read_text(encoding="utf8")), part)
+        elif kind == LAYER_POOLING:
+            pooler = _read_layers(part)
+        elif kind == "Normalize":
+            normalize = True
+        else:
+            raise InputError(f"{folder}: its module {kind} is not one that cse can run")
+    return Modules(pooler, normalize, limit)
+
+
+def _read_pooling(settings: dict[str, Any], part: Path) -> str:
+    modes = {key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True}
+    if isinstance(settings.get("pooling_mode"), str):  # sentence-transformers 5.4 and later
+        modes = {"pooling_mode_" + {"mean": "mean_tokens", "cls": "cls_token"}.get(settings["pooling_mode"], "")}
+    if modes == {"pooling_mode_cls_token"}:
+        return "cls_before_pooler"
+    if modes == {"pooling_mode_mean_tokens"}:
+        return "avg"
+    raise InputError(f"{part}: its pooling is not one that cse can run")
+
+
+def _read_layers(part: Path) -> str:
+    from safetensors.torch import load_file
+
+    settings = json.loads((part / "config.json").read_text(encoding="utf8"))
+    weights = load_file(part / "model.safetensors")["layer_weights"].tolist()
+    start, last = settings["layer_start"], settings["num_hidden_layers"]
+    used = [start + i for i, weight in enumerate(weights) if weight]
+    if len({weight for weight in weights if weight}) == 1:
+        for pooler in ("avg_first_last", "avg_embed_last", "avg_top2"):
+            if used == pooled_layers(pooler, last):
+                return pooler
+    raise InputError(f"{part}: its mixture of layers is not one that cse can run")
+
+
+def write_modules(
+    folder: Path, *, pooler: str, normalize: bool, max_length: int, embedding_dim: int, layers: int
+) -> None:
+    """Writes ``modules.json`` and the folders it names; the transformer and tokenizer are written apart."""
+    import torch
+    import transformers
+
+    modules = [("", "Transformer")]
+    averaged = pooled_layers(pooler, layers)
+    if averaged:
+        name = f"{len(modules)}_{LAYER_POOLING}"
+        _write_layers(folder / name, embedding_dim, layers, averaged)
+        modules.append((name, LAYER_POOLING))
+    pooling = folder / f"{len(modules)}_Pooling"
+    pooling.mkdir()
+    by_cls = pooler in ("cls", "cls_before_pooler")
+    _write_json(
+        pooling / "config.json",
+        {
+            "word_embedding_dimension": embedding_dim,
+            "pooling_mode_cls_token": by_cls,
+            "pooling_mode_mean_tokens": not by_cls,
+            "pooling_mode_max_tokens": False,
+            "pooling_mode_mean_sqrt_len_tokens": False,
+        },
+    )
+    modules.append((pooling.name, "Pooling"))
+    if normalize:
+        name = f"{len(modules)}_Normalize"
+        (folder / name).mkdir()
+        modules.append((name, "Normalize"))
+    listing = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(modules)
+    ]
+    _write_json(folder / "modules.json", listing)
+    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
+    versions = {"transformers": transformers.__version__, "pytorch": torch.__version__}
+    _write_json(folder / "config_sentence_transformers.json", {"__version__": versions})
+
+
+def _write_layers(folder: Path, embedding_dim: int, layers: int, used: list[int]) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    start = used[0]
+    weights = torch.zeros(layers + 1 - start)
+    weights[[layer - start for layer in used]] = 1.0
+    save_file({"layer_weights": weights}, folder / "model.safetensors")
+    settings = {"word_embedding_dimension": embedding_dim, "layer_start": start, "num_hidden_layers": layers}
+    _write_json(folder / "config.json", settings)
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf8")

@@ -1,0 +1,56 @@
+"""From token vectors to one vector per sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["POOLERS", "pool", "pooled_layers"]
+
+POOLERS = {
+    "cls": "the first token's last vector, through the trained pooler where the checkpoint has one",
+    "cls_before_pooler": "the first token's last vector",
+    "avg": "mean over tokens of the last layer",
+    "avg_top2": "mean over tokens of the last two layers",
+    "avg_first_last": "mean over tokens of the first and the last layer",
+    "avg_embed_last": "mean over tokens of the embeddings and the last layer",
+}
+"""What each pooler computes."""
+
+
+def pooled_layers(pooler: str, layers: int) -> list[int] | None:
+    """The hidden states that are averaged, of ``layers`` blocks (0 is the embedding layer); None: only the last."""
+    return {
+        "avg_first_last": [1, layers],
+        "avg_embed_last": [0, layers],
+        "avg_top2": [layers - 1, layers],
+    }.get(pooler)
+
+
+def pool(pooler: str, hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
+    """One vector per sentence.
+
+    Args:
+        pooler: ``cls`` and ``cls_before_pooler``: the first token's vector (an MLP head after it is not applied
+            here). ``avg``: mean over tokens of the last layer. ``avg_top2``: of the mean of the last two layers.
+            ``avg_first_last``: of the first block's and the last's (SimCSE since its issue 133; 60.73 for plain
+            BERT-base). ``avg_embed_last``: of the embedding layer's and the last's (56.70; also called "first-last"
+            elsewhere).
+        hidden_states: Embedding layer, then each block: ``(B, T, D)`` each. Only the last is needed by ``cls`` and
+            ``avg``.
+        mask: ``(B, T)``, 1 for tokens, 0 for padding.
+
+    Returns:
+        ``(B, D)``.
+    """
+    last = hidden_states[-1]
+    if pooler in ("cls", "cls_before_pooler"):
+        return last[:, 0]
+    layers = pooled_layers(pooler, len(hidden_states) - 1)
+    if layers:
+        last = (last + hidden_states[layers[0]]) / 2
+    weights = mask.unsqueeze(-1).to(last.dtype)
+    return (last * weights).sum(1) / weights.sum(1).clamp(min=1e-9)

@@ -1,0 +1,68 @@
+"""Results of the TF-IDF index: counts, reports and explanations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["AugmentReport", "ExplainedWord", "IndexInfo", "Replacement"]
+
+
+@dataclass(frozen=True)
+class IndexInfo:
+    """Counts of the corpus that an index was built from."""
+
+    documents: int
+    """N: rows that are not blank."""
+    rows: int
+    blank: int
+    wordless: int
+    """Documents without a term; they count in N."""
+    tokens: int
+    repaired: int
+    """Rows with bytes that were not UTF-8 (``encoding_errors="replace"``)."""
+    terms: int
+
+
+@dataclass(frozen=True)
+class AugmentReport:
+    """Counts of an augmentation."""
+
+    rows: int
+    blank: int
+    unchanged: int
+    """Rows returned unchanged, including blank ones."""
+    words: int
+    unseen: int
+    """Words that are not in the index."""
+    replaced: int
+    repaired: int
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A replaced word. Spans are (start, end) in characters, end exclusive; ranks start at 1."""
+
+    old: str
+    new: str
+    span: tuple[int, int]
+    new_span: tuple[int, int]
+    p: float
+    """Its replacement probability."""
+    rank: int
+    new_rank: int
+
+
+@dataclass(frozen=True)
+class ExplainedWord:
+    """Statistics of one word of a sentence."""
+
+    word: str
+    seen: bool
+    df: int
+    score: float
+    """tf * idf in this sentence."""
+    p: float
+    """Replacement probability."""
+    rank: int
+    """From 1; for a word that is not in the index, the rank that its score would have."""
+    samples: list[str]

@@ -1,0 +1,34 @@
+"""The environment of a run: versions and machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from .._core import __version__
+
+__all__ = ["environment"]
+
+PACKAGES = ("transformers", "tokenizers", "numpy", "scipy", "safetensors")
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Versions and machine: what must be equal for a run to repeat bit by bit."""
+    found = {"cse": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {
+        "versions": found,
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if device.startswith("cuda") else device,
+    }

@@ -1,0 +1,111 @@
+"""Recipes: which value a setting has that was not given.
+
+The order, first match wins: flags and the configuration file; the preset; the recipe of the loss; the pooling that the
+model's directory declares; the model family; what holds for all families.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from ..errors import InputError
+from .config import ResolvedConfig, TrainConfig
+
+__all__ = ["families", "preset_names", "preset_values", "resolve", "with_preset"]
+
+DEFAULT_MODEL = "bert-base-uncased"
+PAPERS = ("simcse", "focal", "mixed", "una")
+
+
+@cache
+def _presets() -> dict[str, dict[str, Any]]:
+    found = {}
+    for paper in PAPERS:
+        tables = tomllib.loads((files("cse") / "presets" / f"{paper}.toml").read_text(encoding="utf8"))
+        shared = tables.pop("all")
+        for model, values in tables.items():
+            found[f"{paper}-{model}"] = {**shared, **values}
+    return found
+
+
+@cache
+def families() -> dict[str, dict[str, Any]]:
+    """Defaults by model family; ``all`` holds for every family."""
+    return tomllib.loads((files("cse") / "presets" / "families.toml").read_text(encoding="utf8"))
+
+
+def preset_names() -> list[str]:
+    """The published recipes: ``simcse-bert-base`` and so on."""
+    return sorted(_presets())
+
+
+def preset_values(name: str) -> dict[str, Any]:
+    """The values of a preset; ``InputError`` for an unknown name."""
+    if name not in _presets():
+        raise InputError(f"--preset: {name!r} is unknown; choose one of {', '.join(preset_names())}")
+    return _presets()[name]
+
+
+def with_preset(config: TrainConfig) -> TrainConfig:
+    """The configuration with the values of its preset, and with a model; what was given takes precedence."""
+    stored = preset_values(config.preset) if config.preset else {}
+    given = {name: getattr(config, name) for name in config.model_fields_set}
+    merged = merge(given, stored, {"model": DEFAULT_MODEL})
+    merged.pop("preset", None)
+    return TrainConfig(**merged)
+
+
+def resolve(config: TrainConfig, family: str, own_pooler: str | None = None) -> ResolvedConfig:
+    """Fills in every value that was not given.
+
+    Args:
+        config: What was given; its preset is merged first.
+        family: Model family, a table of ``presets/families.toml``.
+        own_pooler: The pooling that a sentence-transformers directory declares.
+    """
+    config = with_preset(config)
+    given = {name: getattr(config, name) for name in config.model_fields_set}
+    declared = {"pooler": own_pooler} if own_pooler else {}
+    tables = families()
+    values = merge(given, loss_recipe(config, family), declared, tables[family], tables["all"])
+    return ResolvedConfig(**values)
+
+
+def loss_recipe(config: TrainConfig, family: str) -> dict[str, Any]:
+    """What the loss and UNA's form imply."""
+    recipe: dict[str, Any] = {"mixed_negatives": config.loss == "mixed"}
+    if config.loss == "focal":
+        recipe["temperature"] = 0.07 if family.startswith("bert-") else 0.05
+    if config.synthetic_pairs:
+        recipe["objective"] = "nt-xent"
+    return recipe
+
+
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """One value per key, from the first layer that has it and in which it is not None.
+
+    Options of methods are merged key by key.
+    """
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        layer = _with_options(layer)
+        for key, value in layer.items():
+            if key == "options":
+                for method, table in value.items():
+                    merged.setdefault("options", {})[method] = {**table, **merged.get("options", {}).get(method, {})}
+            elif value is not None and merged.get(key) is None:
+                merged[key] = value
+    return merged
+
+
+def _with_options(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """A preset's ``[una]`` tables as ``options``."""
+    plain = {key: value for key, value in layer.items() if key == "options" or not isinstance(value, Mapping)}
+    tables = {key: value for key, value in layer.items() if key != "options" and isinstance(value, Mapping)}
+    if tables:
+        plain["options"] = {**plain.get("options", {}), **tables}
+    return plain

@@ -1,0 +1,232 @@
+"""From a configuration to a run that is ready to start: every fault of the input is found here."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..augment import AUGMENTATIONS, FEATURE_AUGMENTATIONS
+from ..augment.base import Augmentation, Example, Resources
+from ..data import readers
+from ..data.corpus import Corpus, Split, hold_out
+from ..data.reading import SourceFile
+from ..errors import InputError
+from ..evaluation.sts import Pairs, Task, load_tasks, read_pairs
+from ..losses import LOSS_TERMS
+from ..losses.base import LossTerm
+from ..losses.contrastive import Contrastive, ContrastiveOptions
+from ..models.device import describe_device, pick_device, set_threads
+from ..models.encoder import SentenceEncoder, load_encoder
+from ..models.resolve import find_model
+from ..registry import parse_options
+from ..tfidf.index import TfidfIndex
+from . import recipes
+from .batches import Batches
+from .config import ResolvedConfig, TrainConfig
+from .selection import Selector
+from .state import TrainState
+from .step import build_optimizer
+
+__all__ = ["Run", "open_corpus", "prepare"]
+
+
+@dataclass
+class Run:
+    """A run that is ready to start."""
+
+    config: ResolvedConfig
+    """With the options of every method, as they are used."""
+    folder: Path
+    device: str
+    state: TrainState
+    batches: Batches
+    tasks: list[tuple[Task, Pairs]]
+    facts: dict[str, str]
+    """What the user is told before training."""
+    examples: list[Example]
+    """Sentences and what the augmentations make of them."""
+
+
+def prepare(config: TrainConfig) -> Run:
+    """Opens index, corpus and model, and builds the state of the run; ``InputError`` for any fault of the input."""
+    config = recipes.with_preset(config)
+    set_threads(config.threads)
+    device = pick_device(config.device)
+    needs_index = any(method.needs_index for method in _augmentations(config))
+    index = None
+    if needs_index or not config.corpus:
+        index = TfidfIndex.open(config.tfidf, min_df=config.min_df, max_terms=config.max_terms)
+    corpus = open_corpus(config, index)
+    pairs = read_pairs(config.dev) if config.dev else None
+    tasks = load_tasks(config.data, config.allow_partial) if config.data else []
+    folder = choose_folder(config)
+    source = find_model(config.model or recipes.DEFAULT_MODEL)
+    resolved = recipes.resolve(config, source.family, source.pooler)
+    if resolved.max_length > source.max_length:
+        raise InputError(
+            f"--max-length: {resolved.max_length} is more than the {source.max_length} tokens the model takes"
+        )
+
+    resources = Resources(index if needs_index else None)
+    positive = _method(AUGMENTATIONS, resolved, resolved.positive, resources)
+    negatives = [_method(AUGMENTATIONS, resolved, name, resources) for name in resolved.negatives]
+    features = [_method(FEATURE_AUGMENTATIONS, resolved, name) for name in resolved.feature_augmentations]
+    split = hold_out(corpus, resolved.seed, wanted=pairs is None)
+    batches = Batches(resolved, corpus, split.train, positive, negatives)
+    if batches.size > len(split.train):
+        raise InputError(
+            f"--batch-size: {batches.size} is more than the {len(split.train)} sentences there are to train on"
+        )
+
+    # The weights of heads and dropout use PyTorch's generator; nothing else does.
+    torch.manual_seed(resolved.seed)
+    encoder = load_encoder(source, resolved.pooler).to(device)
+    terms = _loss_terms(resolved, encoder)
+    methods = {resolved.positive: positive, **dict(zip(resolved.negatives, negatives, strict=True)), **terms}
+    methods |= dict(zip(resolved.feature_augmentations, features, strict=True))
+    resolved = _with_used_options(resolved, methods)
+    batches.config = resolved
+    for term in terms.values():
+        term.to(device)
+    optimizer = build_optimizer([encoder, *terms.values()], resolved)
+    held_out = corpus.take(split.held_out)
+    synthetic: list[str] = []
+    for augmentation in negatives:
+        if held_out and not synthetic:
+            blocks = augmentation(held_out, split.held_out, seed=resolved.seed, epoch=0)
+            synthetic = blocks["synthetic"].texts if "synthetic" in blocks else []
+    selector = Selector(encoder, pairs, held_out, synthetic)
+    rows = batches[0].rows[:3]
+    shown = [each for each in (positive, *negatives) if each is not positive or resolved.positive != "dropout"]
+    examples = [item for each in shown for item in each.examples(corpus.take(rows), rows, seed=resolved.seed)]
+    return Run(
+        config=resolved,
+        folder=folder,
+        device=device,
+        state=TrainState(encoder, terms, features, optimizer, selector),
+        batches=batches,
+        tasks=tasks,
+        facts=_facts(resolved, corpus, split, batches, device),
+        examples=examples,
+    )
+
+
+def open_corpus(config: TrainConfig, index: TfidfIndex | None) -> Corpus:
+    """Opens the files given, or those that the index was built from.
+
+    A file that the index knows must have the same content as when it was indexed.
+    """
+    if config.corpus:
+        files = readers.resolve(config.corpus, config.column)
+    elif index is None:
+        raise InputError("CORPUS: no text file was given; name one, or build an index with cse build-tfidf")
+    elif not index.files or any(file.path == "-" for file in index.files):
+        raise InputError(
+            "CORPUS: the index was built from standard input or from memory; name the text file to train on"
+        )
+    else:
+        files = [file.path if file.column is None else readers.Column(file.path, file.column) for file in index.files]
+    corpus = Corpus.read(
+        files,
+        encoding_errors=config.encoding_errors,
+        max_line_bytes=config.max_line_bytes,
+        threads=config.threads,
+    )
+    known: dict[str, list[SourceFile]] = {}
+    for file in index.files if index else []:
+        known.setdefault(os.path.realpath(file.path), []).append(file)
+    for file in corpus.files:
+        indexed = known.get(os.path.realpath(file.path))
+        if indexed and file.xxh3 not in [other.xxh3 for other in indexed]:
+            raise InputError(
+                f"{file.path}: the file has changed since it was indexed; build the index again with cse build-tfidf"
+            )
+        if indexed and file.column not in [other.column for other in indexed]:
+            raise InputError(
+                f"--column: {file.path} was indexed by its column {indexed[0].column}, not {file.column}; "
+                "build an index of the column you train on"
+            )
+    return corpus
+
+
+def choose_folder(config: TrainConfig) -> Path:
+    """The folder of the run, which does not exist yet."""
+    parent = Path(config.output)
+    if config.name is not None:
+        if not config.name or "/" in config.name or config.name in (".", ".."):
+            raise InputError(f"--name: {config.name!r} cannot be the name of a folder")
+        if (parent / config.name).exists():
+            raise InputError(f"--name: {parent / config.name} exists; choose another name or remove it")
+        return parent / config.name
+    model = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(config.model or recipes.DEFAULT_MODEL).name) or "model"
+    methods = "".join(f"-{name}" for name in config.negatives)
+    stem = f"{model}-{config.loss}{methods}-seed{config.seed}"
+    number = 1
+    while (folder := parent / (stem if number == 1 else f"{stem}-{number}")).exists():
+        number += 1
+    return folder
+
+
+def _augmentations(config: TrainConfig) -> list[type[Augmentation]]:
+    names = [config.positive] if config.positive else []
+    return [AUGMENTATIONS.get(name) for name in (*names, *config.negatives)]
+
+
+def _method(table: Any, config: ResolvedConfig, name: str, *arguments: Any) -> Any:
+    method = table.get(name)
+    return method(parse_options(name, method.Options, config.options.get(name, {})), *arguments)
+
+
+def _loss_terms(config: ResolvedConfig, encoder: SentenceEncoder) -> dict[str, LossTerm]:
+    """The contrastive loss first, then the further terms by name."""
+    parts = ContrastiveOptions(
+        objective=config.objective,
+        logits=config.logits,
+        temperature=config.temperature,
+        margin=config.margin,
+        mixed=config.mix_variant if config.mixed_negatives else None,
+        mix_lambda=config.mix_lambda,
+    )
+    terms: dict[str, LossTerm] = {"contrastive": Contrastive(parts, encoder)}
+    for name in config.loss_terms:
+        terms[name] = _method(LOSS_TERMS, config, name, encoder)
+    return terms
+
+
+def _with_used_options(config: ResolvedConfig, methods: dict[str, Any]) -> ResolvedConfig:
+    """The configuration with the options that the methods use, defaults included."""
+    used = {name: asdict(method.options) for name, method in methods.items() if name != "contrastive"}
+    return config.replace(options={**config.options, **{name: table for name, table in used.items() if table}})
+
+
+def _facts(config: ResolvedConfig, corpus: Corpus, split: Split, batches: Batches, device: str) -> dict[str, str]:
+    negatives = [f"{name} {each.describe()}" for name, each in zip(config.negatives, batches.negatives, strict=True)]
+    options = batches.positive.describe()
+    return {
+        "device": describe_device(device),
+        "model": f"{config.model}, pooler {config.pooler}",
+        "loss": describe_loss(config),
+        "positive": f"{config.positive}{f' ({options})' if options else ''}",
+        "negatives": "; ".join(["in the batch", *negatives]),
+        "corpus": f"{len(corpus):,} rows: {len(split.train):,} to train on"
+        + (f", {len(split.held_out):,} held out" if len(split.held_out) else "")
+        + (f", {split.blank:,} blank" if split.blank else "")
+        + (f", {corpus.repaired:,} with repaired bytes" if corpus.repaired else "")
+        + (f", {corpus.joined_lines:,} with line breaks joined" if corpus.joined_lines else ""),
+        "steps": f"{len(batches):,} of {batches.size} sentences, lr {config.lr:g} {config.lr_scheduler}",
+    }
+
+
+def describe_loss(config: ResolvedConfig) -> str:
+    """The parts of the loss in one phrase."""
+    parts = [f"{config.objective} with {config.logits} logits, temperature {config.temperature:g}"]
+    if config.logits == "focal":
+        parts.append(f"margin {config.margin:g}")
+    if config.mixed_negatives:
+        parts.append(f"mixed negatives ({config.mix_variant}, lambda {config.mix_lambda:g})")
+    return ", ".join([*parts, *config.loss_terms])

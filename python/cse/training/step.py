@@ -1,0 +1,124 @@
+"""One training step: encode the views of a batch, compute the loss, update the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import torch
+from torch import Tensor
+
+from .. import rng
+from ..losses.base import LossTerm, Step, Views
+from ..losses.contrastive import similarity_summary
+from ..models.device import autocast
+from ..models.encoder import SentenceEncoder
+from .batches import Batch
+from .config import ResolvedConfig
+
+if TYPE_CHECKING:
+    from .state import TrainState
+
+__all__ = ["build_optimizer", "encode_views", "learning_rate", "training_step"]
+
+
+def learning_rate(config: ResolvedConfig, step: int, steps: int) -> float:
+    """The learning rate of a step, counted from 0: linear to 0 over the run, or constant."""
+    return config.lr * (1 - step / steps) if config.lr_scheduler == "linear" else config.lr
+
+
+def build_optimizer(modules: Sequence[torch.nn.Module], config: ResolvedConfig) -> torch.optim.Optimizer:
+    """AdamW with the Hugging Face trainer's settings: no weight decay for biases and normalisation weights."""
+    parameters = [parameter for module in modules for parameter in module.parameters()]
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.999), eps=1e-8, fused=True)
+
+
+def training_step(state: TrainState, batch: Batch, config: ResolvedConfig, rate: float, device: str) -> dict[str, Any]:
+    """Updates the weights on one batch.
+
+    Nothing here waits for the device: the metrics are tensors on it. A loss or gradient that is not finite leaves the
+    weights and the optimizer's moments as they were; ``finite`` says so.
+
+    Returns:
+        ``loss``, ``loss/NAME`` for each further term, the mean cosines, and ``finite``, as scalar tensors.
+    """
+    for group in state.optimizer.param_groups:
+        group["lr"] = rate
+    tokens = {
+        name: {key: value.to(device, non_blocking=True) for key, value in block.items()}
+        for name, block in batch.tokens.items()
+    }
+    views = encode_views(state.encoder, batch, tokens, device)
+    uniform = keyed_uniform(config.seed, batch, device)
+    for feature in state.features:
+        views.embeddings = feature(views.embeddings, uniform)
+    partners = None if batch.partners is None else torch.from_numpy(batch.partners).to(device)
+    step = Step(
+        number=batch.step,
+        epoch=batch.epoch,
+        seed=config.seed,
+        rows=torch.from_numpy(batch.rows).to(device),
+        tokens=tokens,
+        encoder=state.encoder,
+        partners=partners,
+        uniform=uniform,
+    )
+    loss, parts = sum_of_terms(state.terms, views, step)
+    loss.backward()  # type: ignore[no-untyped-call]
+    parameters = chain(state.encoder.parameters(), *(term.parameters() for term in state.terms.values()))
+    # With no limit the norm is still computed, since it shows gradients that are not finite.
+    norm = torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm or math.inf)
+    finite = torch.isfinite(loss.detach()) & torch.isfinite(norm)
+    # The fused optimizer skips its update where this flag is 1, as with a gradient scaler, without a copy to the host.
+    state.optimizer.found_inf = (~finite).to(torch.float32)  # type: ignore[attr-defined]
+    state.optimizer.step()
+    state.optimizer.zero_grad(set_to_none=True)
+    return {"loss": loss.detach(), **parts, **similarity_summary(views.embeddings, views.masks), "finite": finite}
+
+
+def sum_of_terms(terms: Mapping[str, LossTerm], views: Views, step: Step) -> tuple[Tensor, dict[str, Tensor]]:
+    """The sum of all terms, and each term but the contrastive one by ``loss/NAME`` where there are several."""
+    values = {name: term(views, step) for name, term in terms.items()}
+    first, *others = values.values()
+    total = first
+    for value in others:
+        total = total + value
+    parts = {f"loss/{name}": value.detach() for name, value in values.items()} if others else {}
+    return total, parts
+
+
+def encode_views(
+    encoder: SentenceEncoder, batch: Batch, tokens: Mapping[str, Mapping[str, Tensor]], device: str
+) -> Views:
+    """Embeddings of all views, float32.
+
+    A block is encoded once, repeated for each of its views, under different dropout masks. Blocks are padded apart, so
+    that long synthetic negatives do not lengthen the sentences' block.
+    """
+    embeddings: dict[str, Tensor] = {}
+    for name, block in batch.blocks.items():
+        times = len(block.views)
+        inputs = {key: value.repeat(times, 1) for key, value in tokens[name].items()}
+        with autocast(device):
+            z = encoder(inputs)
+        embeddings.update(zip(block.views, z.float().view(times, len(batch.rows), -1), strict=True))
+    masks = {view: torch.from_numpy(mask).to(device) for view, mask in batch.masks.items()}
+    return Views(embeddings, masks)
+
+
+def keyed_uniform(seed: int, batch: Batch, device: str) -> Callable[[str, int], Tensor]:
+    """A source of uniform numbers that are a function of (seed, epoch, row, purpose)."""
+
+    def uniform(purpose: str, count: int) -> Tensor:
+        stream = rng.PURPOSES + (crc32(purpose.encode()) << 16)
+        columns = [rng.uniform(seed, batch.epoch, batch.rows, stream + i) for i in range(count)]
+        return torch.tensor(columns, dtype=torch.float32, device=device).T
+
+    return uniform
