@@ -44,7 +44,9 @@ def test_every_ablation_and_mode_equals_the_twin(words, twin, sample_rows, repla
     rows = range(5, 10_000, 397)
     texts = [*(sample_rows[row] for row in rows), "two words", "one", "zqxv blorgh never seen"]
     numbers = [*rows, 1, 2, 3]
-    options = dict(seed=3, copy=2, beta=0.4, radius=200, replace_which=replace_which, replace_with=replace_with, mode=mode)
+    options = dict(
+        seed=3, copy=2, beta=0.4, radius=200, replace_which=replace_which, replace_with=replace_with, mode=mode
+    )
     ours = words.augment(texts, epoch=1, rows=numbers, **options)
     for text, row, negative in zip(texts, numbers, ours, strict=True):
         assert negative == twin.augment(text, epoch=1, row=row, **options)

@@ -162,12 +162,13 @@ def test_train_then_encode_then_eval(cse, indexed, tiny_bert, sample_rows, tmp_p
         f"{i % 6}\t{a}\t{b}\n" for i, (a, b) in enumerate(zip(sample_rows[:20], sample_rows[20:40], strict=True))
     )
     (tmp_path / "stsb.test.tsv").write_text(pairs, encoding="utf8")
-    done = cse("eval", best, "--data", tmp_path)
+    refused(cse("eval", best, "--data", tmp_path), "20 pairs, and STS-B has 1,379", "--allow-partial")
+    done = cse("eval", best, "--data", tmp_path, "--allow-partial")
     assert "STS-B" in done.stdout
     assert "20 pairs, and the whole task has 1,379: not comparable" in done.stdout
-    value = json.loads(cse("eval", best, "--data", tmp_path, "--json").stdout)
-    assert value["tasks"]["stsb.test"]["pairs"] == 20
-    assert value["average_of_seven"] is None
+    value = json.loads(cse("eval", best, "--data", tmp_path, "--allow-partial", "--json").stdout)
+    assert value["suites"]["sts"]["tasks"][0]["pairs"] == 20
+    assert value["suites"]["sts"]["average_of_seven"] is None
 
 
 # Bad input: each a sentence that names the file and line, or the flag.
@@ -219,11 +220,20 @@ FLAGS = [
     (["--beta", "1.5"], "--beta"),
     (["--temperature", "-1"], "--temperature"),
     (["--mix-lambda", "2"], "--mix-lambda"),
+    (["--set", "una.odd=1"], "una.odd: no such option; una has every"),
+    (["--set", "una"], "--set una: the form is"),
+    (["--set", "odd.option=1"], "odd: neither a setting nor a method"),
+    (["--una", "--set", "una.beta=many"], "--beta: 'many' was given"),
+    (["--positive", "odd"], "--positive: 'odd' is unknown; choose one of"),
+    (["--loss-term", "odd"], "--loss-term: 'odd' is unknown"),
+    (["--loss", "mixed", "--no-mixed-negatives"], "--no-mixed-negatives"),
+    (["--loss", "focal", "--mixed-negatives", "--mix-variant", "release"], "--mix-variant release"),
     (["--batch-size", "1"], "--batch-size"),
     (["--pooler", "max"], "--pooler"),
     (["--preset", "nope"], "--preset"),
     (["--loss", "mixed", "--mix-variant", "release", "--una"], "--mix-variant release"),
-    (["--una", "--una-as", "columns", "--negatives", "all"], "--negatives all"),
+    (["--una", "--una-as", "columns"], "--una-as: 'columns' is unknown"),
+    (["--objective", "all"], "--objective: 'all' is unknown"),
     (["--model", "./nowhere"], "./nowhere: no such folder"),
     (["--device", "cuda:7"], "--device cuda:7"),
     (["--dev", "nope.tsv"], "nope.tsv"),

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from cse import InputError, TfidfIndex
-from cse.data.corpus import Corpus, open_corpus
+from cse import InputError, TfidfIndex, TrainConfig
+from cse.data.corpus import Corpus
 from cse.data.readers import joined_lines, resolve
+from cse.training.setup import open_corpus
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'cse[tables]'")
 import pyarrow.parquet as pq  # noqa: E402
@@ -227,8 +228,7 @@ def test_an_indexed_column_is_the_one_trained_on(tmp_path):
     path = tmp_path / "two.csv"
     path.write_text(",b\n10,one\n20,two\n")
     index = TfidfIndex.build(path, column="")
-    options = {"encoding_errors": "strict", "max_line_bytes": 1000}
-    corpus = open_corpus([], index, **options)
+    corpus = open_corpus(TrainConfig(), index)
     assert corpus.take([0, 1]) == ["10", "20"]
     with pytest.raises(InputError, match="--column"):
-        open_corpus([str(path)], index, column="b", **options)
+        open_corpus(TrainConfig(corpus=str(path), column="b"), index)

@@ -1,28 +1,55 @@
-"""Each loss against a double loop in float64 that follows the formula term by term, and gradcheck."""
+"""Every legal combination of loss parts against a double loop in float64 that follows the formulas term by term."""
 
 import math
+from itertools import product
 
 import pytest
 import torch
 from torch.nn.functional import normalize
 
-from cse.losses.contrastive import contrastive_loss, partner_count, similarity_summary
+from cse.losses.contrastive import arrange, contrastive_loss, partner_count, similarity_summary
+from cse.losses.rules import incompatibility
 from cse.rng import partners
 
-B, D, TAU, M, LAM = 5, 7, 0.05, 0.3, 0.2
+B, D, TAU, M, LAM, ALPHA = 5, 7, 0.05, 0.3, 0.2, 2.5
+PAIRS = [("anchor", "positive"), ("synthetic", "synthetic_positive")]
+SOURCES = {
+    "none": (),
+    "triples": ("hard_negative",),
+    "una pairs": ("synthetic", "synthetic_positive"),
+    "una hard negatives": ("synthetic",),
+    "triples, una pairs": ("hard_negative", "synthetic", "synthetic_positive"),
+    "triples, una hard negatives": ("hard_negative", "synthetic"),
+}
+WEIGHTS = ("none", "alpha", "row masks", "duplicates", "row masks, duplicates")
 
 
-def embeddings(views, seed=0, batch=B):
+def views_of(source, seed=0, batch=B, dtype=torch.float64):
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(views, batch, D, dtype=torch.float64, generator=generator)
+    names = ("anchor", "positive", *SOURCES[source])
+    return {name: torch.randn(batch, D, dtype=dtype, generator=generator) for name in names}
+
+
+def masks_of(source):
+    """Rows left out: a synthetic negative, a positive (with its anchor), and a labelled hard negative."""
+    left_out = {"positive": 1, "hard_negative": 0, "synthetic": 3, "synthetic_positive": 3}
+    names = [name for name in left_out if name in ("positive", *SOURCES[source])]
+    return {name: torch.arange(B) != left_out[name] for name in names}
+
+
+def duplicates_of():
+    """Rows 2 and 4 hold the same sentence."""
+    same = torch.eye(B, dtype=torch.bool)
+    same[2, 4] = same[4, 2] = True
+    return same
 
 
 def cos(x, y):
     return (x @ y / (x.norm() * y.norm())).item()
 
 
-def shape(loss, s, positive):
-    if loss == "focal":
+def logit(kind, s, positive):
+    if kind == "focal":
         return (s * s if positive else s * (s + M)) / TAU
     return s / TAU
 
@@ -32,140 +59,186 @@ def mixture(own_positive, other):
     return normalize(h, dim=0)
 
 
-def brute_force(z, loss, structure, partner=None):
-    """Mean over anchors of -log(e^positive / sum over the denominator), one term after the other."""
-    views, batch, _ = z.shape
-    losses = []
-    if structure == "all":
-        places = [(v, i) for v in range(views) for i in range(batch)]
-        for number, (v, i) in enumerate(places):
-            twin = (v ^ 1, i)
-            terms = [shape(loss, cos(z[v, i], z[twin]), True)]
-            terms += [shape(loss, cos(z[v, i], z[p]), False) for p in places if p not in ((v, i), twin)]
-            if loss == "mixed":
-                w, j = divmod(int(partner[number]), batch)
-                assert j != i
-                terms.append(cos(z[v, i], mixture(z[twin], z[w, j])) / TAU)
-            losses.append(log_sum(terms) - terms[0])
-    else:
-        sides = [(0, 1), (2, 3)] if views == 4 else [(0, 1)]
-        candidates = [(c, j) for _, c in sides for j in range(batch)]
-        columns = [(2, j) for j in range(batch)] if views == 3 else []
-        number = 0
-        for a, c in sides:
-            for i in range(batch):
-                terms = [shape(loss, cos(z[a, i], z[c, i]), True)]
-                others = [p for p in candidates if p != (c, i)] + columns
-                terms += [shape(loss, cos(z[a, i], z[p]), False) for p in others]
-                if loss == "mixed":
-                    place = candidates[int(partner[number])]
-                    assert place[1] != i
-                    terms.append(cos(z[a, i], mixture(z[c, i], z[place])) / TAU)
-                losses.append(log_sum(terms) - terms[0])
-                number += 1
-    return sum(losses) / len(losses)
-
-
 def log_sum(terms):
     top = max(terms)
     return top + math.log(sum(math.exp(t - top) for t in terms))
 
 
-def some_partners(views, structure):
-    anchors, candidates = partner_count(views, structure)
-    return torch.from_numpy(partners(torch.arange(B).numpy(), 1, 0, anchors, candidates))
+def some_partners(views, objective, masks=None):
+    pairs = 2 if "synthetic_positive" in views else 1
+    anchors, candidates = partner_count(pairs, objective)
+    names = arrange(views, objective).candidates
+    everything = torch.ones(B, dtype=torch.bool)
+    valid = torch.stack([(masks or {}).get(name, everything) for name in names]).numpy() if masks else None
+    return torch.from_numpy(partners(torch.arange(B).numpy(), 1, 0, anchors, candidates, valid))
 
 
-COMBINATIONS = [
-    (loss, structure, views)
-    for loss in ("standard", "focal", "mixed")
-    for structure, views in [("cross", 2), ("cross", 3), ("cross", 4), ("all", 2), ("all", 4)]
-]
+def double_loop(views, *, objective, logits, mixed, alpha=1.0, masks=None, duplicates=None, partner=None):
+    """Mean over anchors of -log(e^positive / sum of the denominator), one term after the other."""
+    masks = masks or {}
+    pairs = [pair for pair in PAIRS if pair[1] in views]
+    columns = [name for name in ("hard_negative", "synthetic") if name in views and name not in dict(pairs)]
+    twin = {**dict(pairs), **{second: first for first, second in pairs}}
+    if objective == "nt-xent":
+        anchors = candidates = [name for pair in pairs for name in pair]
+    else:
+        anchors, candidates = [first for first, _ in pairs], [second for _, second in pairs]
+
+    def holds(name, row):
+        return name not in masks or bool(masks[name][row])
+
+    def same_sentence(a, i, c, j):
+        sentence = ("anchor", "positive")
+        return duplicates is not None and a in sentence and c in sentence and i != j and bool(duplicates[i, j])
+
+    losses, number = [], 0
+    for a in anchors:
+        for i in range(B):
+            place, number = number, number + 1
+            if not (holds(a, i) and holds(twin[a], i)):
+                continue
+            positive = logit(logits, cos(views[a][i], views[twin[a]][i]), True)
+            terms = [positive]
+            for c in [*candidates, *columns]:
+                for j in range(B):
+                    if (c, j) in ((twin[a], i), (a, i)) or not holds(c, j) or same_sentence(a, i, c, j):
+                        continue
+                    term = logit(logits, cos(views[a][i], views[c][j]), False)
+                    if a == "anchor" and c == "hard_negative" and i == j:
+                        term += math.log(alpha)
+                    terms.append(term)
+            if mixed == "paper":
+                view, j = divmod(int(partner[place]), B)
+                assert j != i
+                assert holds(candidates[view], j)
+                other = views[candidates[view]][j]
+                terms.append(logit(logits, cos(views[a][i], mixture(views[twin[a]][i], other)), False))
+            if mixed == "release":
+                terms += release_terms(views["anchor"], views["positive"], i, holds)
+            losses.append(log_sum(terms) - positive)
+    return sum(losses) / len(losses)
 
 
-@pytest.mark.parametrize(("loss", "structure", "views"), COMBINATIONS)
-def test_loss_equals_the_double_loop(loss, structure, views):
-    z = embeddings(views)
-    partner = some_partners(views, structure) if loss == "mixed" else None
-    ours = contrastive_loss(
-        z, loss=loss, structure=structure, temperature=TAU, margin=M, mix_lambda=LAM, partners=partner
+def release_terms(z1, z2, i, holds):
+    """MixCSE's released code: mixtures of unnormalised neighbours; two diagonals are 0 and stay."""
+    terms = []
+    for k in range(B):
+        if holds("positive", k) and holds("positive", (k + 1) % B):
+            mixed = LAM * z2[k] + (1 - LAM) * z2[(k + 1) % B]
+            terms.append(0.0 if k == (i - 1) % B else cos(z1[i], mixed) / TAU)
+    if holds("anchor", i) and holds("anchor", (i + 1) % B):
+        mixed = LAM * z1[i] + (1 - LAM) * z1[(i + 1) % B]
+        for j in range(B):
+            if holds("positive", j):
+                terms.append(0.0 if j == (i + 1) % B else cos(mixed, z2[j]) / TAU)
+    return terms
+
+
+ALL = list(product(("infonce", "nt-xent"), ("cosine", "focal"), SOURCES, (None, "paper", "release"), WEIGHTS))
+
+
+def problem(objective, logits, source, mixed, weights):
+    return incompatibility(
+        objective=objective,
+        logits=logits,
+        mixed=mixed,
+        synthetic_pairs="synthetic_positive" in SOURCES[source],
+        hard_negatives="hard_negative" in SOURCES[source],
+        weighted=weights == "alpha",
     )
-    assert ours.item() == pytest.approx(brute_force(z, loss, structure, partner), rel=1e-12)
+
+
+LEGAL = [parts for parts in ALL if problem(*parts) is None]
+ILLEGAL = [parts for parts in ALL if problem(*parts) is not None]
+
+
+def arguments_of(objective, logits, source, mixed, weights):
+    views = views_of(source)
+    masks = masks_of(source) if "row masks" in weights else None
+    duplicates = duplicates_of() if "duplicates" in weights else None
+    partner = some_partners(views, objective, masks) if mixed == "paper" else None
+    alpha = ALPHA if weights == "alpha" else 1.0
+    ours = {
+        "objective": objective,
+        "logits": logits,
+        "temperature": TAU,
+        "margin": M,
+        "mixed": mixed,
+        "mix_lambda": LAM,
+        "partners": partner,
+        "hard_negative_weight": alpha,
+        "masks": masks,
+        "duplicates": duplicates,
+    }
+    return views, ours, {"alpha": alpha, "masks": masks, "duplicates": duplicates, "partner": partner}
+
+
+def test_all_combinations_are_generated():
+    assert len(ALL) == 360
+    assert len(LEGAL) > 200
+    assert {parts[3] for parts in LEGAL} == {None, "paper", "release"}
+
+
+@pytest.mark.parametrize("parts", LEGAL, ids=lambda parts: "-".join(str(part) for part in parts))
+def test_a_legal_combination_equals_the_double_loop(parts):
+    views, ours, theirs = arguments_of(*parts)
+    objective, logits, _, mixed, _ = parts
+    expected = double_loop(views, objective=objective, logits=logits, mixed=mixed, **theirs)
+    assert contrastive_loss(views, **ours).item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("parts", ILLEGAL, ids=lambda parts: "-".join(str(part) for part in parts))
+def test_an_illegal_combination_is_refused_by_one_sentence(parts):
+    views, ours, _ = arguments_of(*parts)
+    with pytest.raises(ValueError, match=r"^--[a-z-]+.*: [^\n]+$"):
+        contrastive_loss(views, **ours)
 
 
 # Mixtures are constants, which a numerical derivative cannot know: see test_mixture_passes_no_gradient.
-@pytest.mark.parametrize(("loss", "structure", "views"), [c for c in COMBINATIONS if c[0] != "mixed"])
-def test_gradients_are_right(loss, structure, views):
-    z = embeddings(views).requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda x: contrastive_loss(x, loss=loss, structure=structure, temperature=0.5, margin=M), (z,)
-    )
+@pytest.mark.parametrize(
+    "parts", [parts for parts in LEGAL if parts[3] is None], ids=lambda parts: "-".join(str(part) for part in parts)
+)
+def test_gradients_are_right(parts):
+    views, ours, _ = arguments_of(*parts)
+    names = list(views)
+    ours["temperature"] = 0.5
+
+    def loss(*tensors):
+        return contrastive_loss(dict(zip(names, tensors, strict=True)), **ours)
+
+    assert torch.autograd.gradcheck(loss, [views[name].requires_grad_() for name in names], fast_mode=True)
 
 
-@pytest.mark.parametrize(("structure", "views"), [("cross", 2), ("cross", 3), ("cross", 4), ("all", 2), ("all", 4)])
-def test_mixture_passes_no_gradient(structure, views):
-    """The gradient of `mixed` is that of the same sum with the mixtures as constants."""
-    z = embeddings(views).requires_grad_()
-    partner = some_partners(views, structure)
-    given = contrastive_loss(z, loss="mixed", structure=structure, temperature=0.5, partners=partner)
-    (gradient,) = torch.autograd.grad(given, z)
+@pytest.mark.parametrize(("objective", "source"), list(product(("infonce", "nt-xent"), SOURCES)))
+def test_mixture_passes_no_gradient(objective, source):
+    """The gradient with mixed negatives is that of the same sum with the mixtures as constants."""
+    views = {name: z.requires_grad_() for name, z in views_of(source).items()}
+    partner = some_partners(views, objective)
+    given = contrastive_loss(views, objective=objective, mixed="paper", temperature=0.5, partners=partner)
+    gradients = torch.autograd.grad(given, list(views.values()))
 
-    frozen = z.detach().clone()
-    if structure == "all":
-        order = [(v, i) for v in range(views) for i in range(B)]
-        twins = [(v ^ 1, i) for v, i in order]
-        pool = order
-    else:
-        sides = [0, 2] if views == 4 else [0]
-        order = [(v, i) for v in sides for i in range(B)]
-        twins = [(v + 1, i) for v, i in order]
-        pool = twins
-    constants = torch.stack([mixture(frozen[t], frozen[pool[int(p)]]) for t, p in zip(twins, partner, strict=True)])
-
-    def with_constants(x):
-        anchors = torch.stack([x[p] for p in order])
-        candidates = torch.stack([x[p] for p in pool])
-        if views == 3:
-            candidates = torch.cat([candidates, x[2]])
-        s = normalize(anchors, dim=-1) @ normalize(candidates, dim=-1).T / 0.5
-        if structure == "all":
-            s = s.masked_fill(torch.eye(len(s), dtype=torch.bool), -math.inf)
-        extra = (normalize(anchors, dim=-1) * constants).sum(-1, keepdim=True) / 0.5
-        target = torch.tensor([pool.index(t) for t in twins])
-        return torch.nn.functional.cross_entropy(torch.cat([s, extra], 1), target)
-
-    assert torch.autograd.gradcheck(with_constants, (z,))
-    (expected,) = torch.autograd.grad(with_constants(z), z)
-    torch.testing.assert_close(gradient, expected)
-
-
-@pytest.mark.parametrize("views", [2, 3])
-def test_released_mixtures_equal_the_double_loop(views):
-    z = embeddings(views)
-    losses = []
-    for i in range(B):
-        terms = [cos(z[0, i], z[1, j]) / TAU for j in range(B)]
-        if views == 3:
-            terms += [cos(z[0, i], z[2, j]) / TAU for j in range(B)]
-        for k in range(B):
-            mixed = LAM * z[1, k] + (1 - LAM) * z[1, (k + 1) % B]  # not normalised first
-            terms.append(0.0 if k == (i - 1) % B else cos(z[0, i], mixed) / TAU)
-        mixed = LAM * z[0, i] + (1 - LAM) * z[0, (i + 1) % B]
-        for j in range(B):
-            terms.append(0.0 if j == (i + 1) % B else cos(mixed, z[1, j]) / TAU)
-        losses.append(log_sum(terms) - terms[i])
-    ours = contrastive_loss(z, loss="mixed", mix_variant="release", temperature=TAU, mix_lambda=LAM)
-    assert ours.item() == pytest.approx(sum(losses) / B, rel=1e-12)
+    layout = arrange(views, objective)
+    frozen = torch.cat([views[name].detach() for name in layout.candidates])
+    constants = torch.stack([mixture(frozen[t], frozen[p]) for t, p in zip(layout.target, partner, strict=True)])
+    anchors = torch.cat([views[name] for name in layout.anchors])
+    candidates = torch.cat([views[name] for name in layout.candidates + layout.columns])
+    s = normalize(anchors, dim=-1) @ normalize(candidates, dim=-1).T / 0.5
+    if objective == "nt-xent":
+        s = s.masked_fill(torch.eye(*s.shape, dtype=torch.bool), -math.inf)
+    extra = (normalize(anchors, dim=-1) * constants).sum(-1, keepdim=True) / 0.5
+    expected = torch.nn.functional.cross_entropy(torch.cat([s, extra], 1), layout.target)
+    for gradient, wanted in zip(gradients, torch.autograd.grad(expected, list(views.values())), strict=True):
+        torch.testing.assert_close(gradient, wanted)
 
 
 def test_released_mixtures_are_detached_but_z2_against_them_is_not():
-    z = embeddings(2).requires_grad_()
-    loss = contrastive_loss(z, loss="mixed", mix_variant="release", temperature=0.5, mix_lambda=LAM)
-    (gradient,) = torch.autograd.grad(loss, z)
-    frozen = z.detach().clone()
+    views = {name: z.requires_grad_() for name, z in views_of("none").items()}
+    loss = contrastive_loss(views, mixed="release", temperature=0.5, mix_lambda=LAM)
+    gradients = torch.autograd.grad(loss, [views["anchor"], views["positive"]])
+    frozen = [views["anchor"].detach().clone(), views["positive"].detach().clone()]
 
-    def with_constants(x):
-        z1, z2 = normalize(x[0], dim=-1), normalize(x[1], dim=-1)
+    def with_constants(x1, x2):
+        z1, z2 = normalize(x1, dim=-1), normalize(x2, dim=-1)
         z3 = normalize(LAM * frozen[1] + (1 - LAM) * frozen[1].roll(-1, 0), dim=-1)
         z4 = normalize(LAM * frozen[0] + (1 - LAM) * frozen[0].roll(-1, 0), dim=-1)
         eye = torch.eye(B, dtype=torch.bool)
@@ -174,46 +247,71 @@ def test_released_mixtures_are_detached_but_z2_against_them_is_not():
         fourth = fourth.masked_fill(eye.roll(1, 1), 0.0)
         return torch.nn.functional.cross_entropy(torch.cat([z1 @ z2.T, third, fourth], 1) / 0.5, torch.arange(B))
 
-    assert torch.autograd.gradcheck(with_constants, (z,))
-    (expected,) = torch.autograd.grad(with_constants(z), z)
-    torch.testing.assert_close(gradient, expected)
+    inputs = (views["anchor"], views["positive"])
+    assert torch.autograd.gradcheck(with_constants, inputs)
+    for gradient, expected in zip(gradients, torch.autograd.grad(with_constants(*inputs), inputs), strict=True):
+        torch.testing.assert_close(gradient, expected)
 
 
-def test_hard_weight_adds_its_logarithm_to_the_own_column():
-    z = embeddings(3)
-    alpha = 2.5
-    losses = []
-    for i in range(B):
-        terms = [cos(z[0, i], z[1, j]) / TAU for j in range(B)]
-        terms += [cos(z[0, i], z[2, j]) / TAU + (math.log(alpha) if i == j else 0.0) for j in range(B)]
-        losses.append(log_sum(terms) - terms[i])
-    ours = contrastive_loss(z, temperature=TAU, hard_weight=alpha)
-    assert ours.item() == pytest.approx(sum(losses) / B, rel=1e-12)
+def test_a_masked_row_has_no_influence_and_a_finite_gradient():
+    views = {name: z.requires_grad_() for name, z in views_of("una pairs").items()}
+    masks = masks_of("una pairs")
+    loss = contrastive_loss(views, objective="nt-xent", masks=masks)
+    gradients = dict(zip(views, torch.autograd.grad(loss, list(views.values())), strict=True))
+    assert all(torch.isfinite(gradient).all() for gradient in gradients.values())
+    for name in ("synthetic", "synthetic_positive"):
+        assert not gradients[name][3].any()
+        assert gradients[name][0].any()
 
 
-def test_partners_are_uniform_over_views_of_other_rows():
+def test_a_batch_without_an_anchor_has_loss_zero():
+    views = {name: z.requires_grad_() for name, z in views_of("none").items()}
+    loss = contrastive_loss(views, masks={"positive": torch.zeros(B, dtype=torch.bool)})
+    loss.backward()
+    assert loss.item() == 0
+    assert not views["anchor"].grad.any()
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+def test_partners_are_uniform_over_valid_views_of_other_rows(left_out):
     rows = torch.arange(6).numpy() * 17
+    valid = torch.ones(2, 6, dtype=torch.bool).numpy()
+    if left_out:
+        valid[1, 4] = valid[0, 0] = False
     seen = torch.zeros(6, 12)
     for epoch in range(3000):
-        found = partners(rows, 3, epoch, 1, 2)
+        found = partners(rows, 3, epoch, 1, 2, valid)
         seen[torch.arange(6), torch.from_numpy(found)] += 1
     own = torch.arange(6)
-    assert seen[own, own].sum() == 0
-    assert seen[own, own + 6].sum() == 0
-    expected = 3000 / 10
-    chi = ((seen - expected) ** 2 / expected)[seen > 0].sum().item()
-    assert chi < 90  # 6 * 9 degrees of freedom: beyond this once in a thousand
+    allowed = torch.from_numpy(valid).reshape(-1).expand(6, -1).clone()
+    allowed[own, own] = allowed[own, own + 6] = False
+    assert seen[~allowed].sum() == 0
+    expected = 3000 / allowed.sum(1, keepdim=True)
+    chi = ((seen - expected) ** 2 / expected)[allowed].sum().item()
+    assert chi < 90  # at most 6 * 9 degrees of freedom: exceeded once in a thousand
 
 
-def test_an_odd_number_of_views_has_no_pairs():
-    with pytest.raises(ValueError, match="pairs"):
-        contrastive_loss(embeddings(3), structure="all")
+def test_unknown_objectives_and_missing_partners_are_refused():
+    with pytest.raises(ValueError, match="objective: 'all' is unknown"):
+        contrastive_loss(views_of("none"), objective="all")
+    with pytest.raises(ValueError, match="partners"):
+        contrastive_loss(views_of("none"), mixed="paper")
 
 
 def test_summary_is_the_mean_cosine_of_each_kind():
-    z = embeddings(4)
-    summary = similarity_summary(z)
-    assert summary["cos_pos"] == pytest.approx(sum(cos(z[0, i], z[1, i]) for i in range(B)) / B, abs=1e-6)
-    negatives = [cos(z[0, i], z[1, j]) for i in range(B) for j in range(B) if i != j]
-    assert summary["cos_neg"] == pytest.approx(sum(negatives) / len(negatives), abs=1e-6)
-    assert summary["cos_syn"] == pytest.approx(sum(cos(z[0, i], z[2, i]) for i in range(B)) / B, abs=1e-6)
+    views = views_of("triples, una pairs")
+    summary = {key: value.item() for key, value in similarity_summary(views).items()}
+    mean = lambda values: sum(values) / len(values)  # noqa: E731
+    anchor, positive = views["anchor"], views["positive"]
+    expected = {
+        "cos_pos": mean([cos(anchor[i], positive[i]) for i in range(B)]),
+        "cos_neg": mean([cos(anchor[i], positive[j]) for i in range(B) for j in range(B) if i != j]),
+        "cos_hard": mean([cos(anchor[i], views["hard_negative"][i]) for i in range(B)]),
+        "cos_syn": mean([cos(anchor[i], views["synthetic"][i]) for i in range(B)]),
+    }
+    assert summary == pytest.approx(expected, abs=1e-6)
+    masked = similarity_summary(views, {"synthetic": torch.arange(B) != 2})
+    rows = [i for i in range(B) if i != 2]
+    assert masked["cos_syn"].item() == pytest.approx(
+        mean([cos(anchor[i], views["synthetic"][i]) for i in rows]), abs=1e-6
+    )

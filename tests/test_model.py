@@ -12,8 +12,7 @@ from cse import Encoder, InputError, TrainConfig, train
 from cse.evaluation.geometry import alignment, uniformity
 from cse.evaluation.split_half import cut_in_two, reciprocal_ranks
 from cse.evaluation.sts import find_tasks, read_pairs, score_pairs
-from cse.models.encoder import pool
-from cse.training.config import POOLERS
+from cse.models.pooling import POOLERS, pool
 
 TEXTS = ["A sentence.", "Another one, rather longer than the first, to see what padding does.", "word " * 500, "x"]
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -11,11 +10,14 @@ import torch
 from safetensors.torch import load_file
 
 from cse import InputError, TfidfIndex, TrainConfig, train
+from cse.augment.base import Resources
+from cse.augment.dropout import Dropout
+from cse.augment.una import UNA, UNAOptions
 from cse.data.corpus import Corpus, hold_out
 from cse.evaluation.sts import read_pairs, score_pairs
 from cse.models.inference import Encoder
 from cse.training.batches import Batches
-from cse.training.config import preset_names, resolve, validate
+from cse.training.recipes import preset_names, resolve
 
 
 @pytest.fixture
@@ -50,48 +52,60 @@ def weights(folder):
 
 
 SETTINGS = [
-    {"loss": loss, "una": una is not None, "una_as": una or "rows", "negatives": negatives, "mix_variant": variant}
-    for loss, una, negatives, variant in product(
-        ("standard", "focal", "mixed"), (None, "rows", "columns"), ("cross", "all"), ("paper", "release")
+    {
+        "loss": loss,
+        "mixed_negatives": mixed or None,
+        "negatives": ("una",) if una else (),
+        "options": {"una": {"use_as": una}} if una else {},
+        "objective": objective,
+        "mix_variant": variant,
+    }
+    for loss, mixed, una, objective, variant in product(
+        ("standard", "focal", "mixed"),
+        (False, True),
+        (None, "pairs", "hard-negatives"),
+        ("infonce", "nt-xent"),
+        ("paper", "release"),
     )
-    if (variant == "paper" or loss == "mixed")
-    and not (una == "columns" and negatives == "all")
-    and not (variant == "release" and (una == "rows" or negatives == "all"))
+    if not (mixed and loss == "mixed")
+    and (variant == "paper" or mixed or loss == "mixed")
+    and not (variant == "release" and (una == "pairs" or objective == "nt-xent" or loss == "focal"))
 ]
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(str(v) for v in s.values()))
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(str(v) for v in s.values() if v))
 def test_every_loss_trains_with_every_source_of_negatives(base, settings):
-    result = train(replace(base, eval_every=0, max_steps=7, **settings))
+    result = train(base.replace(eval_every=0, max_steps=7, **settings))
     log = steps(result.folder)
     assert len(log) == 7
     assert all(np.isfinite(record["loss"]) for record in log)
     with_negatives = [record["step"] for record in log if "cos_syn" in record]
-    assert with_negatives == ([1, 6] if settings["una"] else [])  # steps 0 and 5, counted from 1 in the log
-    assert result.una_steps == len(with_negatives)
+    assert with_negatives == ([1, 6] if settings["negatives"] else [])  # steps 0 and 5, counted from 1 in the log
+    assert result.synthetic_steps == len(with_negatives)
     before, after = load_file(f"{base.model}/model.safetensors"), weights(result.folder / "last")
     moved = [name for name in before if not torch.equal(before[name], after[name])]
     assert "embeddings.word_embeddings.weight" in moved
 
 
 def test_a_run_leaves_everything_it_was(base):
-    result = train(replace(base, una=True, loss="focal"))
+    result = train(base.replace(una=True, loss="focal"))
     names = {path.name for path in result.folder.iterdir()}
     assert names == {"best", "last", "config.toml", "environment.json", "log.jsonl", "result.json"}
     again = TrainConfig.from_toml(result.folder / "config.toml")
     assert again.temperature == 0.07  # focal on BERT
-    assert again.negatives == "all"
-    assert again.radius == 303
+    assert again.objective == "nt-xent"
+    assert again.negatives == ("una",)
+    assert again.options["una"]["radius"] == 303
     versions = json.loads((result.folder / "environment.json").read_text())["versions"]
     assert versions["torch"] == torch.__version__
     first = steps(result.folder)[0]
-    assert {"loss", "lr", "cos_pos", "cos_neg", "cos_syn", "una_steps", "sentences_per_second"} <= set(first)
+    assert {"loss", "lr", "cos_pos", "cos_neg", "cos_syn", "synthetic_steps", "sentences_per_second"} <= set(first)
     assert [record["step"] for record in evaluations(result.folder)] == [0, 3, 6]
     assert result.best_step == 6
 
 
 def test_the_same_seed_repeats_bit_by_bit(base):
-    config = replace(base, una=True, loss="mixed", threads=1)
+    config = base.replace(una=True, loss="mixed", threads=1)
     first, second = train(config), train(config)
     assert second.folder.name == first.folder.name + "-2"
     strip = lambda log: [{k: v for k, v in record.items() if k != "sentences_per_second"} for record in log]  # noqa: E731
@@ -99,7 +113,7 @@ def test_the_same_seed_repeats_bit_by_bit(base):
     assert evaluations(first.folder) == evaluations(second.folder)
     left, right = weights(first.folder / "last"), weights(second.folder / "last")
     assert all(torch.equal(left[name], right[name]) for name in left)
-    other = train(replace(config, seed=1))
+    other = train(config.replace(seed=1))
     assert strip(steps(other.folder)) != strip(steps(first.folder))
 
 
@@ -112,7 +126,7 @@ def test_evaluation_is_not_disturbed_by_the_batches_prepared_meanwhile(base, tmp
         encoding="utf8",
     )
     config = replace(
-        base, corpus=(str(tmp_path / "long.txt"),), una=True, una_every=1, eval_every=1, max_length=8, threads=1,
+        base, corpus=(str(tmp_path / "long.txt"),), una=True, options={"una": {"every": 1}}, eval_every=1, max_length=8, threads=1,
         dev=str(tmp_path / "dev.tsv"), max_steps=8,
     )  # fmt: skip
     first, second = train(config), train(config)
@@ -123,14 +137,14 @@ def test_evaluation_is_not_disturbed_by_the_batches_prepared_meanwhile(base, tmp
 
 
 def test_a_configuration_file_repeats_a_run(base):
-    first = train(replace(base, una=True))
-    again = train(replace(TrainConfig.from_toml(first.folder / "config.toml"), name="again"))
+    first = train(base.replace(una=True))
+    again = train(TrainConfig.from_toml(first.folder / "config.toml").replace(name="again"))
     left, right = weights(first.folder / "last"), weights(again.folder / "last")
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
 def test_the_corpus_is_found_through_the_index(base):
-    result = train(replace(base, corpus=(), una=False, max_steps=2))
+    result = train(base.replace(corpus=(), una=False, max_steps=2))
     assert result.steps == 2
 
 
@@ -142,7 +156,7 @@ def test_a_corpus_changed_since_it_was_indexed_is_refused(base, tmp_path, sample
     other_spelling = str(path.parent / "." / ".." / path.parent.name / path.name)
     for corpus in ((), (str(path),), (other_spelling,)):
         with pytest.raises(InputError, match=r"mine\.txt: the file has changed since it was indexed"):
-            train(replace(base, corpus=corpus, una=True))
+            train(base.replace(corpus=corpus, una=True))
     assert not (tmp_path / "runs").exists()
 
 
@@ -164,7 +178,8 @@ def test_held_out_rows_are_distinct_long_and_never_trained_on(sample, tmp_path):
 def test_an_epoch_sees_every_row_once_in_an_order_of_its_own(sample, base):
     corpus = Corpus.read([str(sample)])
     rows = np.arange(0, 10_000, 100)
-    batches = Batches(replace(base, batch_size=9, epochs=2, max_steps=None), corpus, rows, None)
+    config = resolve(base.replace(batch_size=9, epochs=2, max_steps=None), "bert-base")
+    batches = Batches(config, corpus, rows, Dropout(None, Resources()))
     epochs = [np.concatenate([batches[step].rows for step in range(e * 11, e * 11 + 11)]) for e in (0, 1)]
     # 100 rows are eleven batches of nine, and a single row, which has no negatives and is left out.
     assert len(batches) == 22
@@ -176,38 +191,40 @@ def test_an_epoch_sees_every_row_once_in_an_order_of_its_own(sample, base):
 def test_the_last_batch_may_be_short(base, tmp_path, sample_rows):
     path = tmp_path / "few.txt"
     path.write_text("\n".join(sample_rows[:22]), encoding="utf8")
-    result = train(replace(base, corpus=(str(path),), max_steps=None, batch_size=8, loss="mixed"))
+    result = train(base.replace(corpus=(str(path),), max_steps=None, batch_size=8, loss="mixed"))
     assert result.steps == 3  # 21 rows are left: 8, 8, 5
 
 
 def test_the_learning_rate_falls_linearly_or_stays(base):
-    linear = [record["lr"] for record in steps(train(replace(base, lr_scheduler="linear", max_steps=4)).folder)]
+    linear = [record["lr"] for record in steps(train(base.replace(lr_scheduler="linear", max_steps=4)).folder)]
     assert linear == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
-    constant = [record["lr"] for record in steps(train(replace(base, lr_scheduler="constant", max_steps=4)).folder)]
+    constant = [record["lr"] for record in steps(train(base.replace(lr_scheduler="constant", max_steps=4)).folder)]
     assert constant == [1e-3] * 4
 
 
 def test_negatives_are_drawn_as_the_run_says(base, sample, sample_rows):
     """Ablations, a view of the index and a radius in per cent reach the batches."""
     options = {"replace_which": "random", "replace_with": "random", "beta": 0.8, "surface": "plain"}
-    config = replace(base, una=True, min_df=3, max_terms=2000, radius="5%", max_steps=1, eval_every=0, **options)
+    table = {**options, "radius": "5%"}
+    config = base.replace(una=table, negatives=("una",), min_df=3, max_terms=2000, max_steps=1, eval_every=0)
     folder = train(config).folder
-    assert TrainConfig.from_toml(folder / "config.toml").radius == 100
+    assert TrainConfig.from_toml(folder / "config.toml").options["una"]["radius"] == 100
     index = TfidfIndex.open(base.tfidf, min_df=3, max_terms=2000)
     corpus = Corpus.read([str(sample)])
-    batch = Batches(config, corpus, corpus.filled(), index)[0]
+    una = UNA(UNAOptions(**table), Resources(index))
+    batch = Batches(resolve(config, "bert-base"), corpus, corpus.filled(), Dropout(None, Resources()), [una])[0]
     rows = batch.rows.tolist()
     expected = index.augment([sample_rows[row] for row in rows], rows=rows, seed=config.seed, **options)
-    assert batch.texts[len(rows) :] == expected
+    assert batch.blocks["synthetic"].texts == expected
     for field in ("replace_which", "replace_with"):
-        with pytest.raises(InputError, match=f"--{field}"):
-            validate(replace(config, **{field: "odd"}))
+        with pytest.raises(InputError, match=f"--{field.replace('_', '-')}"):
+            config.replace(una={field: "odd"})
     with pytest.raises(InputError, match="--radius"):
-        validate(replace(config, radius="some"))
+        train(config.replace(una={"radius": "some"}))
 
 
 def test_una_every_zero_is_off(base):
-    assert train(replace(base, una=True, una_every=0)).una_steps == 0
+    assert train(base.replace(una={"every": 0}, negatives=("una",))).synthetic_steps == 0
 
 
 def test_best_is_the_best_spearman(base, tmp_path, sample_rows):
@@ -218,7 +235,7 @@ def test_best_is_the_best_spearman(base, tmp_path, sample_rows):
         for a, b in zip(sample_rows[:60], sample_rows[60:120], strict=True)
     ]
     dev.write_text("\n".join(lines) + "\n", encoding="utf8")
-    result = train(replace(base, dev=str(dev), eval_every=1))
+    result = train(base.replace(dev=str(dev), eval_every=1))
     scores = {record["step"]: record["spearman"] for record in evaluations(result.folder)}
     assert result.best_step == max(scores, key=lambda step: (scores[step], -step))
     encoder = Encoder(result.folder / "best", device="cpu")
@@ -227,16 +244,16 @@ def test_best_is_the_best_spearman(base, tmp_path, sample_rows):
 
 def test_collapsed_embeddings_are_not_the_best(base):
     """A rate that destroys the model: best/ is not its last step, and the notes say so."""
-    result = train(replace(base, lr=3.0, lr_scheduler="constant", max_steps=8, eval_every=8, max_grad_norm=0.0))
+    result = train(base.replace(lr=3.0, lr_scheduler="constant", max_steps=8, eval_every=8, max_grad_norm=0.0))
     assert result.after["mrr"] < 0.5 * result.before["mrr"]
     assert result.best_step == 0
     assert any("collapsed" in note for note in result.notes)
 
 
 def test_an_explicit_name_that_exists_is_refused(base):
-    train(replace(base, name="mine", max_steps=1))
+    train(base.replace(name="mine", max_steps=1))
     with pytest.raises(InputError, match=r"--name: .*mine exists"):
-        train(replace(base, name="mine", max_steps=1))
+        train(base.replace(name="mine", max_steps=1))
 
 
 def test_a_run_that_fails_before_its_first_step_leaves_its_name_free(base, tmp_path, monkeypatch):
@@ -247,20 +264,20 @@ def test_a_run_that_fails_before_its_first_step_leaves_its_name_free(base, tmp_p
 
     monkeypatch.setattr(cse.training.loop, "save_encoder", fail)
     with pytest.raises(OSError, match="No space left"):
-        train(replace(base, name="mine"))
+        train(base.replace(name="mine"))
     assert not (tmp_path / "runs" / "mine").exists()
 
 
 def test_longer_sentences_than_the_model_takes_are_refused(base):
     with pytest.raises(InputError, match="--max-length: 500 is more than the 64 tokens"):
-        train(replace(base, max_length=500))
+        train(base.replace(max_length=500))
 
 
 def test_a_faulty_evaluation_file_is_found_before_training(base, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "stsb.test.tsv").write_text("1\ta\tb\nbroken\n")
     with pytest.raises(InputError, match=r"stsb\.test\.tsv: line 2"):
-        train(replace(base, data=str(tmp_path / "data")))
+        train(base.replace(data=str(tmp_path / "data")))
     assert not (tmp_path / "runs").exists()
 
 
@@ -268,7 +285,10 @@ def test_the_chosen_model_is_scored_on_the_tasks_at_the_end(base, tmp_path, samp
     (tmp_path / "data").mkdir()
     lines = [f"{i % 5}\t{a}\t{b}" for i, (a, b) in enumerate(zip(sample_rows[:20], sample_rows[20:40], strict=True))]
     (tmp_path / "data" / "stsb.test.tsv").write_text("\n".join(lines), encoding="utf8")
-    assert set(train(replace(base, data=str(tmp_path / "data"))).sts) == {"STS-B"}
+    with pytest.raises(InputError, match=r"stsb\.test\.tsv: 20 pairs, and STS-B has 1,379; .*--allow-partial"):
+        train(base.replace(data=str(tmp_path / "data")))
+    assert not (tmp_path / "runs").exists()
+    assert set(train(base.replace(data=str(tmp_path / "data"), allow_partial=True)).sts) == {"STS-B"}
 
 
 @pytest.mark.parametrize("damage", ["no tokenizer", "short weights", "odd tokenizer", "odd modules"])
@@ -287,7 +307,7 @@ def test_a_broken_model_folder_is_named(base, tmp_path, tiny_bert, damage):
     else:
         (folder / "modules.json").write_text("{")
     with pytest.raises(InputError, match="broken"):
-        train(replace(base, model=str(folder)))
+        train(base.replace(model=str(folder)))
     assert not (tmp_path / "runs").exists()
 
 
@@ -300,12 +320,13 @@ def test_a_broken_model_folder_is_named(base, tmp_path, tiny_bert, damage):
         ({"margin": math.nan}, "--margin"),
         ({"lr": math.inf}, "--lr"),
         ({"seed": 2**64}, "--seed"),
-        ({"beta": None}, "--beta"),
+        ({"una": {"beta": 2.0}}, "--beta"),
+        ({"una": {"odd": 2.0}}, r"una\.odd"),
     ],
 )
 def test_values_of_the_wrong_kind_are_named(values, flag):
     with pytest.raises(InputError, match=flag):
-        validate(TrainConfig(**values))
+        TrainConfig(**values)
 
 
 def test_paths_may_be_paths_and_one_corpus_stands_by_itself(tmp_path):
@@ -318,7 +339,7 @@ def test_paths_may_be_paths_and_one_corpus_stands_by_itself(tmp_path):
 
 def test_a_batch_larger_than_the_corpus_is_refused(base):
     with pytest.raises(InputError, match="--batch-size: 20000 is more than the"):
-        train(replace(base, batch_size=20_000))
+        train(base.replace(batch_size=20_000))
 
 
 def test_gradients_of_the_loop_are_those_of_a_plain_one(base):
@@ -327,21 +348,21 @@ def test_gradients_of_the_loop_are_those_of_a_plain_one(base):
     from cse.models.encoder import load_encoder, tokenize
     from cse.models.resolve import find_model
 
-    result = train(replace(base, max_steps=1, pooler="avg", loss="focal", temperature=0.05, una=True))
+    result = train(base.replace(max_steps=1, pooler="avg", loss="focal", temperature=0.05, una=True))
     config = TrainConfig.from_toml(result.folder / "config.toml")
     corpus = Corpus.read(list(config.corpus))
-    index = TfidfIndex.open(config.tfidf)
-    batches = Batches(config, corpus, hold_out(corpus, 0, wanted=True).train, index)
-    batch = batches[0]
+    una = UNA(UNAOptions(), Resources(TfidfIndex.open(config.tfidf)))
+    rows = hold_out(corpus, 0, wanted=True).train
+    batch = Batches(resolve(config, "bert-base"), corpus, rows, Dropout(None, Resources()), [una])[0]
     torch.manual_seed(0)
     model = load_encoder(find_model(config.model), "avg")
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
-    blocks = []
-    for texts in (batch.texts[:8], batch.texts[8:]):
-        tokens = tokenize(model.tokenizer, texts, 32)
-        blocks.append(model({key: torch.cat([value, value]) for key, value in tokens.items()}).view(2, 8, -1))
-    loss = contrastive_loss(torch.cat(blocks), loss="focal", structure="all", temperature=0.05)
+    views = {}
+    for name, twin in (("anchor", "positive"), ("synthetic", "synthetic_positive")):
+        tokens = tokenize(model.tokenizer, batch.blocks[name].texts, 32)
+        views[name], views[twin] = model({key: torch.cat([value] * 2) for key, value in tokens.items()}).view(2, 8, -1)
+    loss = contrastive_loss(views, logits="focal", objective="nt-xent", temperature=0.05)
     assert loss.item() == pytest.approx(steps(result.folder)[0]["loss"], rel=1e-5)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -356,14 +377,15 @@ def test_recipes_come_in_their_order():
     plain = TrainConfig()
     assert resolve(plain, "bert-base").lr == 3e-5
     assert resolve(plain, "roberta-large").batch_size == 512
-    assert resolve(replace(plain, loss="focal"), "bert-large").temperature == 0.07
-    assert resolve(replace(plain, loss="focal"), "roberta-base").temperature == 0.05
-    assert resolve(replace(plain, loss="focal", temperature=0.1), "bert-base").temperature == 0.1
-    assert resolve(replace(plain, una=True), "bert-base").negatives == "all"
-    assert resolve(replace(plain, una=True), "bert-base").lr == 3e-5  # una adds no rate of its own
-    assert resolve(replace(plain, una=True, una_as="columns"), "bert-base").negatives == "cross"
+    assert resolve(plain.replace(loss="focal"), "bert-large").temperature == 0.07
+    assert resolve(plain.replace(loss="focal"), "roberta-base").temperature == 0.05
+    assert resolve(plain.replace(loss="focal", temperature=0.1), "bert-base").temperature == 0.1
+    assert resolve(plain.replace(una=True), "bert-base").objective == "nt-xent"
+    assert resolve(plain.replace(una=True), "bert-base").lr == 3e-5  # una adds no rate of its own
+    columns = TrainConfig(una={"use_as": "hard-negatives"}, negatives=("una",))
+    assert resolve(columns, "bert-base").objective == "infonce"
     small = resolve(plain, "minilm", "avg")
-    assert (small.batch_size, small.lr, small.schedule, small.weight_decay, small.pooler) == (
+    assert (small.batch_size, small.lr, small.lr_scheduler, small.weight_decay, small.pooler) == (
         64,
         2e-5,
         "constant",
@@ -375,16 +397,16 @@ def test_recipes_come_in_their_order():
 def test_every_preset_is_a_valid_configuration():
     assert len(preset_names()) == 12
     for name in preset_names():
-        config = TrainConfig.from_preset(name)
-        validate(resolve(config, name.split("-", 1)[1]))
-    una = TrainConfig.from_preset("una-roberta-base")
-    assert (una.lr, una.schedule, una.radius, una.una_every, una.max_grad_norm) == (5e-6, "constant", 4000, 5, 0.0)
-    assert TrainConfig.from_preset("focal-bert-large").temperature == 0.07
-    assert TrainConfig.from_preset("focal-bert-large", temperature=0.1).temperature == 0.1
+        resolve(TrainConfig(preset=name), name.split("-", 1)[1])
+    una = resolve(TrainConfig(preset="una-roberta-base"), "roberta-base")
+    assert (una.lr, una.lr_scheduler, una.max_grad_norm) == (5e-6, "constant", 0.0)
+    assert (una.options["una"]["radius"], una.options["una"]["every"]) == (4000, 5)
+    assert resolve(TrainConfig(preset="focal-bert-large"), "bert-large").temperature == 0.07
+    assert resolve(TrainConfig(preset="focal-bert-large", temperature=0.1), "bert-large").temperature == 0.1
 
 
 def test_a_configuration_goes_to_toml_and_back(tmp_path):
-    config = TrainConfig(corpus=("a.txt", 'quote".txt'), lr=1e-5, una=True, radius=7)
+    config = TrainConfig(corpus=("a.txt", 'quote".txt'), lr=1e-5, una=True, options={"una": {"radius": 7}})
     (tmp_path / "c.toml").write_text(config.to_toml(), encoding="utf8")
     assert TrainConfig.from_toml(tmp_path / "c.toml") == config
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_type_hints
 
 from .errors import InputError
 
-__all__ = ["Registry", "parse_options", "parse_setting"]
+__all__ = ["Registry", "option_notes", "parse_options", "parse_setting"]
 
 T = TypeVar("T")
 
@@ -77,14 +77,32 @@ def parse_options(name: str, kind: type[Any], table: Mapping[str, Any]) -> Any:
     """
     from pydantic import TypeAdapter, ValidationError
 
-    known = [field.name for field in fields(kind)]
+    notes = option_notes(kind)
     for key in table:
-        if key not in known:
-            raise InputError(f"{name}.{key}: no such option; {name} has {', '.join(known) or 'no options'}")
+        if key not in notes:
+            raise InputError(f"{name}.{key}: no such option; {name} has {', '.join(notes) or 'no options'}")
     try:
         return TypeAdapter(kind).validate_python(dict(table))
     except ValidationError as error:
-        raise InputError(explain_validation(error, lambda key: f"{name}.{key}")) from None
+        raise InputError(explain_validation(error, lambda key: notes[str(key)]["flag"] or f"{name}.{key}")) from None
+
+
+def option_notes(kind: type[Any]) -> dict[str, dict[str, Any]]:
+    """Default, description and command-line flag ("" if it has none of its own) of each option of a dataclass.
+
+    They are those of a ``pydantic.Field(description=..., json_schema_extra={"flag": ...})`` in its annotation.
+    """
+    hints = get_type_hints(kind, include_extras=True)
+    notes = {}
+    for each in fields(kind):
+        found = [part for part in getattr(hints[each.name], "__metadata__", ()) if hasattr(part, "description")]
+        extra = (found[0].json_schema_extra or {}) if found else {}
+        notes[each.name] = {
+            "default": each.default if each.default is not MISSING else None,
+            "description": (found[0].description or "") if found else "",
+            "flag": extra.get("flag", ""),
+        }
+    return notes
 
 
 def parse_setting(text: str) -> tuple[str, str, Any]:

@@ -20,20 +20,45 @@ __all__ = ["UNA", "UNAOptions"]
 class UNAOptions:
     """Options of UNA; the defaults are the paper's, except for the radius."""
 
-    every: Annotated[int, Field(ge=0, description="use UNA on steps 0, N, 2N, ...; 0: never")] = 5
+    every: Annotated[
+        int,
+        Field(ge=0, description="use UNA on steps 0, N, 2N, ...; 0: never", json_schema_extra={"flag": "--una-every"}),
+    ] = 5
     use_as: Annotated[
         Literal["pairs", "hard-negatives"],
-        Field(description="negatives with their dropout twins as further pairs (as published), or as hard negatives"),
+        Field(
+            description="negatives with their dropout twins as further pairs (as published), or as hard negatives",
+            json_schema_extra={"flag": "--una-as"},
+        ),
     ] = "pairs"
-    beta: Annotated[float, Field(ge=0, le=1, description="mean replacement probability before it is cut at 1")] = 0.5
+    beta: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="mean replacement probability before it is cut at 1",
+            json_schema_extra={"flag": "--beta"},
+        ),
+    ] = 0.5
     radius: Annotated[
-        int | str | None, Field(description="window in ranks, or a percentage of the vocabulary; min(4000, V/100)")
+        int | str | None,
+        Field(
+            description="window in ranks, or a percentage of the vocabulary; min(4000, V/100)",
+            json_schema_extra={"flag": "--radius"},
+        ),
     ] = None
     surface: Annotated[
-        Literal["keep", "plain"] | None, Field(description="keep the text's form, or join terms by spaces")
+        Literal["keep", "plain"] | None,
+        Field(description="keep the text's form, or join terms by spaces", json_schema_extra={"flag": "--surface"}),
     ] = None
-    replace_which: Annotated[Literal["tfidf", "random"], Field(description="which words are replaced")] = "tfidf"
-    replace_with: Annotated[Literal["radius", "random"], Field(description="what replaces them")] = "radius"
+    replace_which: Annotated[
+        Literal["tfidf", "random"],
+        Field(description="which words are replaced", json_schema_extra={"flag": "--replace-which"}),
+    ] = "tfidf"
+    replace_with: Annotated[
+        Literal["radius", "random"],
+        Field(description="what replaces them", json_schema_extra={"flag": "--replace-with"}),
+    ] = "radius"
 
     def drawing(self) -> DrawOptions:
         """The options of the sampler, for ``TfidfIndex.augment``."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
-from typing import Any, get_type_hints
+from typing import Any
 
 import click
 
-from ..registry import Registry
+from ..registry import Registry, option_notes
 from . import console, options
 
 
@@ -26,7 +25,12 @@ def command(name: str | None, as_json: bool) -> None:
 
     tables: list[Registry[Any]] = [AUGMENTATIONS, FEATURE_AUGMENTATIONS, LOSS_TERMS, EVALUATIONS]
     methods = [
-        {"name": each, "kind": table.kind, "summary": table.get(each).summary, "options": describe(table.get(each))}
+        {
+            "name": each,
+            "kind": table.kind,
+            "summary": table.get(each).summary,
+            "options": option_notes(table.get(each).Options),
+        }
         for table in tables
         for each in table.names()
         if name in (None, each)
@@ -44,18 +48,9 @@ def command(name: str | None, as_json: bool) -> None:
     for method in methods:
         out.print(Text.assemble((method["name"], "bold"), f"  {method['kind']}: {method['summary']}"))
         grid = Table.grid(padding=(0, 2))
-        for option in method["options"]:
-            title = f"  {method['name']}.{option['name']}"
-            grid.add_row(Text(title), Text(str(option["default"])), Text(option["description"]))
+        for key, option in method["options"].items():
+            flag = f" ({option['flag']})" if option["flag"] else ""
+            grid.add_row(
+                Text(f"  {method['name']}.{key}"), Text(str(option["default"])), Text(option["description"] + flag)
+            )
         out.print(grid)
-
-
-def describe(method: Any) -> list[dict[str, Any]]:
-    """Name, default and description of each option."""
-    hints = get_type_hints(method.Options, include_extras=True)
-    listed = []
-    for each in fields(method.Options):
-        notes = [getattr(part, "description", None) for part in getattr(hints[each.name], "__metadata__", ())]
-        default = each.default if each.default is not MISSING else None
-        listed.append({"name": each.name, "default": default, "description": next(filter(None, notes), "")})
-    return listed

@@ -243,7 +243,6 @@ class TfidfIndex:
         options: DrawOptions = complete(DRAW, drawing)
         options["radius"] = self.ranks(options["radius"])
         _in_range(seed=options["seed"], epoch=options["epoch"], copy=options["copy"])
-        options["step2"], options["step3"] = options["replace_which"], options["replace_with"]  # TEMPORARY
         return options
 
 

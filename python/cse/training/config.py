@@ -19,7 +19,7 @@ from ..augment import AUGMENTATIONS, FEATURE_AUGMENTATIONS
 from ..errors import InputError
 from ..losses import LOSS_TERMS
 from ..losses.rules import incompatibility
-from ..registry import explain_validation
+from ..registry import explain_validation, parse_options
 
 __all__ = ["ResolvedConfig", "TrainConfig", "read_toml"]
 
@@ -126,9 +126,11 @@ class Settings(BaseModel):
         ):
             for method in names:
                 table.get(method, name)
-        for method in self.options:
-            if not any(method in table for table in (AUGMENTATIONS, FEATURE_AUGMENTATIONS, LOSS_TERMS)):
+        for method, values in self.options.items():
+            tables = [table for table in (AUGMENTATIONS, FEATURE_AUGMENTATIONS, LOSS_TERMS) if method in table]
+            if not tables:
                 raise InputError(f"{method}: neither a setting nor a method; see cse train --help and cse methods")
+            parse_options(method, tables[0].get(method).Options, values)
         if self.loss == "mixed" and getattr(self, "mixed_negatives", None) is False:
             raise InputError("--no-mixed-negatives: cannot be combined with --loss mixed; use --loss standard")
         if self.positive is not None:
