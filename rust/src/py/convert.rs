@@ -68,8 +68,8 @@ pub struct Drawing {
     beta: f64,
     radius: Option<usize>,
     surface: Option<String>,
-    step2: String,
-    step3: String,
+    replace_which: String,
+    replace_with: String,
     mode: String,
 }
 
@@ -87,8 +87,8 @@ impl Drawing {
             beta: self.beta,
             radius: self.radius.unwrap_or_else(|| index.default_radius()),
             surface,
-            replace_which: Named::from_name(&self.step2)?,
-            replace_with: Named::from_name(&self.step3)?,
+            replace_which: Named::from_name(&self.replace_which)?,
+            replace_with: Named::from_name(&self.replace_with)?,
             mode: Named::from_name(&self.mode)?,
         };
         Ok(options.checked(index)?)

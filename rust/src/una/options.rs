@@ -61,7 +61,7 @@ pub trait Named: Copy + 'static {
 }
 
 impl Named for ReplaceWhich {
-    const FLAG: &'static str = "--step2";
+    const FLAG: &'static str = "--replace-which";
     const NAMES: &'static [(&'static str, Self)] = &[
         ("tfidf", ReplaceWhich::Tfidf),
         ("random", ReplaceWhich::Random),
@@ -69,7 +69,7 @@ impl Named for ReplaceWhich {
 }
 
 impl Named for ReplaceWith {
-    const FLAG: &'static str = "--step3";
+    const FLAG: &'static str = "--replace-with";
     const NAMES: &'static [(&'static str, Self)] = &[
         ("radius", ReplaceWith::Radius),
         ("random", ReplaceWith::Random),
