@@ -1,7 +1,8 @@
-//! Draws stay in their window for every rank, radius and number; any text is rewritten without a panic.
+//! Draws are within the radius for every rank, radius and number; any text is rewritten without a panic.
 
-use cse_core::options::Surface;
-use cse_core::stats::Counter;
+use cse_core::index::stats::Counter;
+use cse_core::una::options::OutputForm;
+use cse_core::una::sampler::draw;
 use cse_core::{Augmenter, Index, Options, Tokenizer};
 use proptest::prelude::*;
 
@@ -34,7 +35,7 @@ proptest! {
         let index = example();
         let v = index.len();
         let rank = if seen { place % v } else { place % (v + 1) };
-        let new = index.draw(rank, seen, radius, u).expect("there are other terms");
+        let new = draw(&index, rank, seen, radius, u).expect("there are other terms");
         prop_assert!(new < v);
         prop_assert!(!seen || new != rank);
         let low = rank.saturating_sub(radius);
@@ -45,7 +46,7 @@ proptest! {
     #[test]
     fn any_text_is_rewritten(text in any::<String>(), seed: u64, row: u64, beta in 0.0f64..=1.0, plain: bool) {
         let index = example();
-        let surface = if plain { Surface::Plain } else { Surface::Keep };
+        let surface = if plain { OutputForm::Plain } else { OutputForm::Keep };
         let options = Options { seed, beta, surface, ..Options::new(&index) };
         let options = options.checked(&index).expect("good options");
         let mut augmenter = Augmenter::new(&index, options);
@@ -65,9 +66,7 @@ fn the_ends_of_the_unit_interval_are_drawn_from_without_a_fault() {
     for rank in 0..index.len() {
         for radius in [1, 3, 1000] {
             for u in [0.0, f64::MIN_POSITIVE, 0.5, 1.0 - f64::EPSILON / 2.0] {
-                let new = index
-                    .draw(rank, true, radius, u)
-                    .expect("there are other terms");
+                let new = draw(&index, rank, true, radius, u).expect("there are other terms");
                 assert!(new != rank && new.abs_diff(rank) <= radius);
             }
         }
@@ -77,8 +76,8 @@ fn the_ends_of_the_unit_interval_are_drawn_from_without_a_fault() {
 #[test]
 fn a_single_term_has_nothing_to_be_replaced_by() {
     let index = index(&["one", "one one"]);
-    assert_eq!(index.draw(0, true, 5, 0.3), None);
-    assert_eq!(index.draw(0, false, 5, 0.3), Some(0));
+    assert_eq!(draw(&index, 0, true, 5, 0.3), None);
+    assert_eq!(draw(&index, 0, false, 5, 0.3), Some(0));
 }
 
 #[test]

@@ -1,11 +1,12 @@
-//! Counting: threads, chunks and merges never matter; any bytes in, never a panic.
+//! Counting: threads, chunks and merges do not change the result; no input causes a panic.
 
 use std::io::Write;
 use std::path::PathBuf;
 
 use cse_core::error::Place;
-use cse_core::stats::{Counter, Stats};
-use cse_core::{Error, Progress, ReadOptions, Tokenizer, jobs};
+use cse_core::index::build;
+use cse_core::index::stats::{Counter, Stats};
+use cse_core::{Error, Progress, ReadOptions, Tokenizer};
 use proptest::prelude::*;
 
 fn count(rows: &[String]) -> Stats {
@@ -20,7 +21,7 @@ fn rows() -> impl Strategy<Value = Vec<String>> {
     prop::collection::vec("([a-d]{1,2} ){0,6}", 0..12)
 }
 
-fn build(bytes: &[u8], threads: usize) -> Result<Stats, Error> {
+fn build_bytes(bytes: &[u8], threads: usize) -> Result<Stats, Error> {
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
     file.write_all(bytes).expect("room for it");
     let files = vec![PathBuf::from(file.path()).into()];
@@ -28,7 +29,7 @@ fn build(bytes: &[u8], threads: usize) -> Result<Stats, Error> {
         max_line_bytes: 4000,
         ..ReadOptions::default()
     };
-    jobs::build(
+    build::build(
         files,
         Tokenizer::UNICODE,
         options,
@@ -51,12 +52,12 @@ proptest! {
 
     #[test]
     fn any_bytes_are_counted_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
-        let _ = build(&bytes, 2);
+        let _ = build_bytes(&bytes, 2);
     }
 
     #[test]
     fn any_text_is_counted_or_holds_no_word(text in "\\PC{0,400}(\n\\PC{0,80}){0,5}") {
-        match build(text.as_bytes(), 1) {
+        match build_bytes(text.as_bytes(), 1) {
             Ok(stats) => {
                 let c = stats.counts;
                 prop_assert_eq!(c.rows, text.split('\n').count() as u64 - u64::from(text.ends_with('\n')));
@@ -80,7 +81,7 @@ fn rows_that_span_chunks_are_counted_once() {
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
     file.write_all(text.as_bytes()).expect("room for it");
     let run = |threads| {
-        jobs::build(
+        build::build(
             vec![PathBuf::from(file.path()).into()],
             Tokenizer::WHITESPACE,
             options,
@@ -103,7 +104,7 @@ fn of_several_faults_the_first_is_named_whatever_the_threads() {
         text[9 * line] = 0xff;
     }
     for threads in [1, 2, 5] {
-        match build(&text, threads) {
+        match build_bytes(&text, threads) {
             Err(Error::InvalidUtf8 { place, .. }) => {
                 let offset = Some(9 * 150_000);
                 let line = 150_001;
@@ -118,7 +119,7 @@ fn of_several_faults_the_first_is_named_whatever_the_threads() {
 fn a_fault_is_named_with_its_line_in_its_file() {
     let mut text = "fine row\n".repeat(200_000).into_bytes();
     text.extend_from_slice(b"broken \xff\n");
-    match build(&text, 2) {
+    match build_bytes(&text, 2) {
         Err(Error::InvalidUtf8 { place, .. }) => {
             let (line, offset) = (200_001, Some(9 * 200_000 + 7));
             assert_eq!(place, Place::Line { line, offset });

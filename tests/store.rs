@@ -1,11 +1,11 @@
-//! The index on disk: round trips, and no damage goes unnoticed.
+//! The index on disk: round trips, and detection of every kind of damage.
 
 use std::path::Path;
 
-use cse_core::corpus::FileRecord;
-use cse_core::stats::{Counter, Stats};
-use cse_core::store::{self, Stored};
-use cse_core::{Augmenter, Error, Index, Options, Tokenizer, View};
+use cse_core::index::stats::{Counter, Stats};
+use cse_core::index::store::{self, Stored};
+use cse_core::text::reader::FileRecord;
+use cse_core::{Augmenter, Error, Index, Options, Tokenizer, VocabularyFilter};
 use proptest::prelude::*;
 
 fn some(rows: &[String]) -> (Vec<FileRecord>, Stats) {
@@ -42,7 +42,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        let _ = open(&bytes).and_then(|stored| stored.into_index(View::default()));
+        let _ = open(&bytes).and_then(|stored| stored.into_index(VocabularyFilter::default()));
     }
 }
 
@@ -69,7 +69,7 @@ fn every_damaged_byte_is_an_error_or_changes_nothing() {
     }
     assert!(
         unnoticed < bytes.len() / 20,
-        "{unnoticed} harmless changes are too many to believe"
+        "{unnoticed} changes without effect are too many"
     );
 }
 
@@ -111,13 +111,13 @@ fn the_index_ranks_by_maximum_score_and_sums_up() {
 }
 
 #[test]
-fn a_view_keeps_the_statistics_of_what_it_shows_and_the_idf_of_what_it_hides() {
+fn a_filter_keeps_the_statistics_of_its_terms_and_the_idf_of_those_it_removes() {
     let rows = ["a b c", "a b", "a d d", "e f"].map(String::from);
     let (files, stats) = some(&rows);
     let whole = Index::new(Tokenizer::UNICODE, files.clone(), stats.clone());
     let open = |min_df, max_terms| {
-        let view = View { min_df, max_terms };
-        Index::with_view(Tokenizer::UNICODE, files.clone(), stats.clone(), view)
+        let filter = VocabularyFilter { min_df, max_terms };
+        Index::with_filter(Tokenizer::UNICODE, files.clone(), stats.clone(), filter)
     };
     let names =
         |index: &Index| -> Vec<String> { (0..index.len()).map(|t| index.term(t).into()).collect() };
@@ -133,7 +133,7 @@ fn a_view_keeps_the_statistics_of_what_it_shows_and_the_idf_of_what_it_hides() {
         ["a", "b", "c", "d"]
     );
     assert!(open(9, None).is_err());
-    // A hidden word has no rank, and weighs what it weighs.
+    // A word that the filter removed has no rank, but keeps its score.
     let options = Options::new(&frequent);
     let mut augmenter = Augmenter::new(&frequent, options);
     augmenter.weigh("a d new");

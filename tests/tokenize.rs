@@ -1,6 +1,6 @@
 //! Fast paths equal the rules' plain wording, whatever the text.
 
-use cse_core::tokenize::{Scratch, Tokenizer};
+use cse_core::text::tokenize::{Scratch, Tokenizer};
 use proptest::prelude::*;
 
 type Tokens = Vec<(usize, usize, String)>;
@@ -24,7 +24,7 @@ fn terms(tokenizer: Tokenizer, row: &str) -> Vec<String> {
     fast.into_iter().map(|(_, _, term)| term).collect()
 }
 
-/// Text thick with what the word rules turn on.
+/// Text with many of the characters that the word rules distinguish.
 fn awkward() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         6 => "[a-zA-Z0-9]{1,4}",

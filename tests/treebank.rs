@@ -1,9 +1,9 @@
-//! One walk equals NLTK's passes one by one, whatever the text.
+//! The tokenizer equals NLTK's sequence of regular expressions for any text.
 
 use std::sync::LazyLock;
 
-use cse_core::corpus::is_space;
-use cse_core::treebank::{Scratch, treebank};
+use cse_core::text::is_space;
+use cse_core::text::treebank::{Scratch, treebank};
 use fancy_regex::Regex;
 use proptest::prelude::*;
 
@@ -24,8 +24,8 @@ fn words(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// NLTK's expressions in NLTK's order. Those for contractions, which Python's `re` runs, say what its `\b`, its `\s`
-/// and its `i` are; a `$` says that it stands before a final newline too, unless `\s*` takes that.
+/// NLTK's expressions in NLTK's order. Python's `re` applies those for contractions, so its `\b`, its `\s` and its `i` are
+/// written out there. `$` is extended to match before a final newline too, unless `\s*` matches that.
 static PASSES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     let passes = [
         (r"([«“‘„]|[`]+)", " $1 "),
@@ -84,7 +84,7 @@ fn pass_by_pass(text: &str) -> Vec<String> {
     tokens.map(String::from).collect()
 }
 
-/// Text thick with what the rules turn on.
+/// Text with many of the characters that the rules distinguish.
 fn awkward() -> impl Strategy<Value = String> {
     let any_of =
         |pieces: &'static [&'static str]| prop::sample::select(pieces).prop_map(str::to_owned);
@@ -126,12 +126,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
     #[test]
-    fn one_walk_equals_the_passes(text in awkward()) {
+    fn the_tokenizer_equals_the_expressions(text in awkward()) {
         prop_assert_eq!(words(&text), pass_by_pass(&text));
     }
 
     #[test]
-    fn tokens_are_their_source_but_for_quotes_and_leave_out_only_white_space(
+    fn tokens_equal_their_source_except_quotes_and_omit_only_white_space(
         awkward in awkward(),
         any in any::<String>(),
     ) {
@@ -140,7 +140,7 @@ proptest! {
     }
 }
 
-/// What NLTK itself gives, its tokens joined by spaces.
+/// Output of NLTK itself, with tokens joined by spaces.
 #[test]
 fn tokens_are_nltks() {
     for (text, expected) in [
@@ -183,7 +183,7 @@ fn tokens_are_nltks() {
 }
 
 #[test]
-fn a_quote_has_the_span_of_what_was_written() {
+fn a_quote_has_the_span_of_its_source() {
     let found = tokens("\"é\" ''a''");
     let expected = [
         (0, 1, "``"),

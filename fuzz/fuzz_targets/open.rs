@@ -1,7 +1,7 @@
-//! Any bytes as an index file: refused or opened, and what is opened draws negatives.
+//! Any bytes as an index file are either an error or an index that can make negatives.
 //!
-//! The checksum stops nearly everything, so half of the inputs are statistics whose checksum is made right: what a
-//! hostile or buggy writer could have signed. The other half is bytes as they come.
+//! The checksum rejects nearly all inputs, so half of them are arbitrary statistics with a correct checksum, as a malicious
+//! or faulty writer could produce. The other half are arbitrary bytes.
 //!
 //! ```sh
 //! cargo install cargo-fuzz
@@ -13,8 +13,9 @@
 
 use std::path::Path;
 
-use cse_core::stats::{Counts, Stats, Terms};
-use cse_core::{Augmenter, Options, Tokenizer, View, store};
+use cse_core::index::stats::{Counts, Stats, Terms};
+use cse_core::index::store;
+use cse_core::{Augmenter, Options, Tokenizer, VocabularyFilter};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -28,7 +29,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Statistics of any values: numbers of eight bytes in turn, the rest is text.
+/// Statistics with arbitrary values: half of the data are numbers of eight bytes, the rest is text.
 fn stats(data: &[u8]) -> Stats {
     let (numbers, rest) = data.as_chunks::<8>();
     let (numbers, text) = numbers.split_at(numbers.len() / 2);
@@ -48,7 +49,7 @@ fn stats(data: &[u8]) -> Stats {
             bytes,
         },
         df: numbers[third..2 * third].iter().map(number).collect(),
-        max_tf: numbers[2 * third..]
+        max_frequency: numbers[2 * third..]
             .iter()
             .map(|n| f64::from_bits(number(n)))
             .collect(),
@@ -59,7 +60,7 @@ fn open(bytes: &[u8]) {
     let Ok(stored) = store::deserialize(bytes, Path::new("fuzz")) else {
         return;
     };
-    let Ok(index) = stored.into_index(View::default()) else {
+    let Ok(index) = stored.into_index(VocabularyFilter::default()) else {
         return;
     };
     let mut augmenter = Augmenter::new(&index, Options::new(&index));

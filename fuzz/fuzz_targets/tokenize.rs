@@ -1,10 +1,10 @@
-//! Any text through every tokenizer: fast paths equal slow ones, spans are in order and at characters, and what counts it
-//! also rewrites it. To run it, see `open.rs`.
+//! Any text with every tokenizer: fast paths equal the reference implementation, spans are in order and at character
+//! boundaries, and the text can be counted and rewritten. See `open.rs` for how to run it.
 
 #![no_main]
 
-use cse_core::stats::Counter;
-use cse_core::tokenize::{Rule, Scratch};
+use cse_core::index::stats::Counter;
+use cse_core::text::tokenize::{Rule, Scratch};
 use cse_core::{Augmenter, Index, Options, Tokenizer};
 use libfuzzer_sys::fuzz_target;
 
@@ -47,5 +47,5 @@ fuzz_target!(|data: &[u8]| {
     for (row, line) in text.lines().enumerate() {
         augmenter.augment(line, row as u64, &mut out);
     }
-    std::str::from_utf8(&out).expect("a negative is text");
+    std::str::from_utf8(&out).expect("the output is UTF-8");
 });

@@ -1,10 +1,10 @@
-//! What the standard library alone gives in an hour, on one thread: the yardstick of `benches/core.py`.
+//! A baseline for `benches/core.py`: a straightforward program with the standard library, on one thread.
 //!
 //!     std_loop FILE [PART/PARTS]
 //!
-//! The statistics of `cse build-tfidf --tokenizer whitespace`: N, and for each lower-cased word its document
-//! frequency and max c/L. With `1/2` it reads the first half of the file, cut at a line end, so that two of them can
-//! share the work. Nothing is sorted, merged or written but the sums by which the benchmark checks it.
+//! It computes the statistics of `cse build-tfidf --tokenizer whitespace`: N, and for each lower-cased word its document
+//! frequency and max c/L. With `1/2` it reads the first half of the file, cut at a line end, so that two processes can
+//! share the work. It does not sort, merge or write anything, except the sums that the benchmark checks.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -14,7 +14,7 @@ use std::io::{BufRead, BufReader, Seek, SeekFrom};
 #[derive(Default)]
 struct Cell {
     df: u64,
-    max_tf: f64,
+    max_frequency: f64,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -73,14 +73,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         for (id, count) in counts.drain() {
             let cell = &mut cells[id as usize];
             cell.df += 1;
-            cell.max_tf = cell.max_tf.max(f64::from(count) / f64::from(length));
+            cell.max_frequency = cell.max_frequency.max(f64::from(count) / f64::from(length));
         }
     }
 
     let df: u64 = cells.iter().map(|cell| cell.df).sum();
-    let max_tf: f64 = cells.iter().map(|cell| cell.max_tf).sum();
+    let max_frequency: f64 = cells.iter().map(|cell| cell.max_frequency).sum();
     let terms = cells.len();
-    println!(r#"{{"documents": {documents}, "terms": {terms}, "df": {df}, "max_tf": {max_tf}}}"#);
+    println!(
+        r#"{{"documents": {documents}, "terms": {terms}, "df": {df}, "max_tf": {max_frequency}}}"#
+    );
     Ok(())
 }
 

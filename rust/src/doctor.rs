@@ -1,4 +1,4 @@
-//! One pass over a corpus that looks for what will hurt later: `cse doctor`.
+//! Diagnosis of a corpus in one pass (`cse doctor`).
 
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -7,25 +7,28 @@ use serde::Serialize;
 use unicode_script::{Script, UnicodeScript};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::augment::{Augmenter, Word};
-use crate::corpus::{
-    EncodingErrors, Fault, FileRecord, Input, Progress, ReadOptions, Reader, is_blank, settle,
-};
 use crate::error::Result;
 use crate::index::Index;
-use crate::jobs::with_threads;
-use crate::options::Options;
-use crate::stats::{Counter, Stats, check_filled};
-use crate::tokenize::Tokenizer;
+use crate::index::build::check_filled;
+use crate::index::stats::{Counter, Stats};
+use crate::parallel::{on_each_thread, with_threads};
+use crate::text::is_blank;
+use crate::text::reader::{
+    ChunkError, EncodingErrors, FileRecord, Input, Progress, ReadOptions, Reader, collect_results,
+};
+use crate::text::tokenize::Tokenizer;
+use crate::una::augment::{Augmenter, Word};
+use crate::una::options::Options;
 
-/// Rows the replacement rate is predicted from.
+/// Number of rows from which the replacement rate is predicted.
 const SAMPLE: usize = 10_000;
-/// Hashes a thread keeps; beyond that a half, a quarter, ... of all rows is watched for duplicates.
+/// Number of row hashes that a thread keeps. If there are more, only a half, a quarter, ... of the rows is checked for
+/// duplicates.
 const HASHES: usize = 1 << 24;
-/// Longer rows count as this long in the quantiles.
+/// Largest number of words that the quantiles distinguish.
 const LONGEST: usize = 4096;
 
-/// How many rows have something, and the first of them, from 0.
+/// The number of rows with some property, and the number of the first one, from 0.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Found {
     pub rows: u64,
@@ -49,27 +52,28 @@ impl Found {
     }
 }
 
-/// What rows have that they had better not.
+/// Counts of rows that can cause trouble later.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Faults {
     /// Bytes that are not UTF-8.
     pub invalid: Found,
-    /// U+FFFD, for bytes that are not UTF-8, or were not in an earlier life of the text.
+    /// U+FFFD, which stands for bytes that are not UTF-8 in this file or were not in an earlier version of the text.
     pub replacement: Found,
-    /// UTF-8 read as Latin-1 and written as UTF-8 again: "cafÃ©".
+    /// UTF-8 that was read as Latin-1 and encoded as UTF-8 again: "cafÃ©".
     pub mojibake: Found,
     /// Control characters other than a tab.
     pub control: Found,
+    /// A tab.
     pub tab: Found,
-    /// U+2028, U+2029, U+0085 or a carriage return inside: other tools end a line there.
+    /// U+2028, U+2029, U+0085 or a carriage return inside a row: other tools end a line there.
     pub line_break: Found,
-    /// `&amp;`, `<br>` and the like.
+    /// An HTML entity or tag, such as `&amp;` or `<br>`.
     pub markup: Found,
-    /// Over the length that other commands refuse.
+    /// More bytes than other commands accept.
     pub over_long: Found,
-    /// Over 128 words: hardly one sentence.
+    /// More than 128 words: probably not one sentence.
     pub long: Found,
-    /// Under 3 words.
+    /// Less than 3 words, but not blank.
     pub short: Found,
 }
 
@@ -90,7 +94,7 @@ impl Faults {
     }
 }
 
-/// What the pass found.
+/// The result of [`diagnose`].
 #[derive(Debug, Serialize)]
 pub struct Diagnosis {
     pub files: Vec<FileRecord>,
@@ -100,37 +104,47 @@ pub struct Diagnosis {
     pub wordless: u64,
     pub tokens: u64,
     pub terms: usize,
-    /// Terms that stand in one document only.
+    /// Number of terms that occur in one document only.
     pub singletons: usize,
     pub default_radius: usize,
-    /// Rows that repeat an earlier one; an estimate if not all rows could be watched.
+    /// Number of rows that repeat an earlier one; an estimate if not all rows were checked.
     pub duplicates: u64,
     pub duplicates_estimated: bool,
-    /// Words of a row at 5, 50, 95 and 100 per cent of the rows that are not blank.
+    /// Quantiles of the number of words of a row, at 5, 50, 95 and 100 per cent of the rows that are not blank.
     pub words_quantiles: [usize; 4],
-    /// Share of letters by Unicode script, the largest first.
+    /// Share of letters by Unicode script, largest first.
     pub scripts: Vec<(&'static str, f64)>,
     pub faults: Faults,
-    /// Of the sample: words replaced, words next to another without a boundary, rows that would come back as they are.
     pub sampled_rows: usize,
+    /// Expected share of words of the sample that are replaced.
     pub replacement_rate: f64,
+    /// Share of words of the sample that touch another one without a boundary.
     pub unreplaceable_rate: f64,
+    /// Expected share of rows of the sample that do not change.
     pub unchanged_rate: f64,
 }
 
+impl Diagnosis {
+    /// Returns the diagnosis as a JSON object.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("numbers and strings can be written as JSON")
+    }
+}
+
+/// The findings of one thread.
 struct Worker {
     counter: Counter,
     faults: Faults,
-    /// Rows by number of words.
+    /// Number of rows by number of words.
     lengths: Vec<u64>,
     scripts: BTreeMap<&'static str, u64>,
     hashes: Hashes,
-    /// The rows whose numbers hash lowest: the same for any number of threads.
+    /// The rows whose numbers have the smallest hashes, which are the same for any number of threads.
     sample: BinaryHeap<(u64, String)>,
     max_line_bytes: usize,
 }
 
-/// Hashes of rows below a limit that falls as they become many.
+/// Hashes of rows below a limit, which is lowered when there are too many.
 #[derive(Debug)]
 struct Hashes {
     limit: u64,
@@ -169,11 +183,12 @@ impl Worker {
         }
     }
 
-    fn see(&mut self, row: u64, text: &str) {
+    /// Examines one row.
+    fn examine(&mut self, row: u64, text: &str) {
         let before = self.counter.tokens();
         self.counter.count_row(text, None);
         let words = (self.counter.tokens() - before) as usize;
-        self.look_for_faults(row, text, words);
+        self.find_faults(row, text, words);
         if is_blank(text) {
             return;
         }
@@ -188,7 +203,7 @@ impl Worker {
         }
     }
 
-    fn look_for_faults(&mut self, row: u64, text: &str, words: usize) {
+    fn find_faults(&mut self, row: u64, text: &str, words: usize) {
         let bytes = text.as_bytes();
         let ascii_letters = bytes.iter().filter(|b| b.is_ascii_alphabetic()).count();
         *self.scripts.entry("Latin").or_default() += ascii_letters as u64;
@@ -208,7 +223,7 @@ impl Worker {
                 replacement |= c == '\u{fffd}';
                 line_break |= matches!(c, '\u{2028}' | '\u{2029}' | '\u{85}');
                 control |= matches!(c, '\u{80}'..='\u{84}' | '\u{86}'..='\u{9f}');
-                // The second of two bytes of UTF-8, seen through Latin-1 or Windows-1252.
+                // The second byte of a UTF-8 sequence, decoded as Latin-1 or Windows-1252.
                 mojibake |= matches!(last, 'Ã' | 'Â') && matches!(c, '\u{80}'..='\u{bf}')
                     || last == 'â' && matches!(c, '\u{80}' | '€');
                 last = c;
@@ -232,7 +247,7 @@ impl Worker {
     }
 }
 
-/// An HTML entity (`&amp;`) or tag (`<br>`, `</p>`).
+/// Whether there is an HTML entity (`&amp;`) or tag (`<br>`, `</p>`).
 fn has_markup(bytes: &[u8]) -> bool {
     memchr::memchr2_iter(b'&', b'<', bytes).any(|at| {
         let rest = &bytes[at + 1..bytes.len().min(at + 12)];
@@ -249,7 +264,8 @@ fn has_markup(bytes: &[u8]) -> bool {
     })
 }
 
-/// Reads `files` once and says what it saw. Bytes that are not UTF-8 and rows of any length are let pass, and counted.
+/// Reads `files` once and returns statistics of their rows. Bytes that are not UTF-8 and rows that are too long are counted
+/// and are no error.
 pub fn diagnose(
     files: Vec<Input>,
     tokenizer: Tokenizer,
@@ -265,10 +281,10 @@ pub fn diagnose(
     };
     let reader = Reader::open(files, lenient, progress)?;
     with_threads(threads, || {
-        let seen: Vec<Result<Worker, Fault>> = rayon::broadcast(|_| {
+        let results: Vec<Result<Worker, ChunkError>> = on_each_thread(|| {
             let mut worker = Worker::new(tokenizer, limit);
             reader.work(|chunk| {
-                chunk.for_each_row(|row, text| worker.see(row, text))?;
+                chunk.for_each_row(|row, text| worker.examine(row, text))?;
                 worker.faults.invalid.add(&Found {
                     rows: chunk.repaired,
                     first: chunk.first_repaired,
@@ -277,11 +293,12 @@ pub fn diagnose(
             })?;
             Ok(worker)
         });
-        conclude(settle(seen)?, reader.into_records(), tokenizer)
+        summarize(collect_results(results)?, reader.into_records(), tokenizer)
     })?
 }
 
-fn conclude(
+/// Merges the findings of all threads.
+fn summarize(
     workers: Vec<Worker>,
     files: Vec<FileRecord>,
     tokenizer: Tokenizer,
@@ -347,7 +364,8 @@ fn conclude(
     })
 }
 
-/// Rows beyond the first of each kind, scaled up if only a share of all was watched.
+/// Returns the number of rows that repeat an earlier one, scaled up if only a share of the rows was checked, and whether it
+/// is an estimate.
 fn count_duplicates(mut hashes: Vec<Hashes>) -> (u64, bool) {
     let limit = hashes.iter().map(|h| h.limit).min().unwrap_or(u64::MAX);
     let mut all = Vec::new();
@@ -361,6 +379,7 @@ fn count_duplicates(mut hashes: Vec<Hashes>) -> (u64, bool) {
     ((repeats / share).round() as u64, limit < u64::MAX)
 }
 
+/// Returns the number of words that `share` of the rows do not exceed.
 fn quantile(lengths: &[u64], share: f64) -> usize {
     let rows: u64 = lengths.iter().sum();
     let wanted = ((rows as f64 * share).ceil() as u64).max(1);
@@ -372,7 +391,7 @@ fn quantile(lengths: &[u64], share: f64) -> usize {
     place.unwrap_or(0)
 }
 
-/// Expected shares: of words replaced, of words that cannot be, of rows that come back as they are.
+/// Returns the expected shares of words that are replaced, words that cannot be replaced, and rows that do not change.
 fn predict(index: &Index, sample: &[(u64, String)]) -> [f64; 3] {
     let mut augmenter = Augmenter::new(index, Options::new(index));
     let (mut words, mut bound, mut expected, mut unchanged) = (0, 0, 0.0, 0);
@@ -386,7 +405,7 @@ fn predict(index: &Index, sample: &[(u64, String)]) -> [f64; 3] {
         let sum: f64 = p.iter().sum();
         expected += sum;
         if augmenter.force_one && !p.is_empty() {
-            expected += 1.0 - sum / p.len() as f64; // the forced one, where it was not drawn anyway
+            expected += 1.0 - sum / p.len() as f64; // one word is replaced even if it was not drawn
         }
         unchanged += usize::from(p.is_empty());
     }

@@ -1,9 +1,10 @@
-//! Everything that can go wrong in the core, one sentence per variant: what, where, what to do.
+//! Errors of the core. Each message is one sentence that says what is wrong, where, and what to do.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// An error of the core.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{}: no such file; check the path", path.display())]
@@ -65,9 +66,9 @@ pub enum Error {
     },
 
     #[error(
-        "an index opened with min_df or max_terms is a view of what is stored; open it whole to save it"
+        "an index opened with min_df or max_terms is a view without all terms; open it without them to save it"
     )]
-    IsView,
+    IsFiltered,
 
     #[error("{name}: {why}")]
     Invalid { name: &'static str, why: String },
@@ -79,15 +80,16 @@ pub enum Error {
     Interrupted,
 }
 
-/// Where in a file, counted from 1.
+/// A position in a file, counted from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
+    /// A line of a text file.
     Line {
         line: u64,
-        /// Of the fault in the decoded text, from 0, where it is known.
+        /// Byte offset in the decoded text, from 0, if it is known.
         offset: Option<u64>,
     },
-    /// Of a table, whose lines are not its rows.
+    /// A row of a table, whose lines are not its rows.
     Row { row: u64, column: String },
 }
 
@@ -112,10 +114,11 @@ impl fmt::Display for Place {
     }
 }
 
+/// The result of an operation of the core.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An I/O error with the path it happened on; "not found" and "is a directory" get their own sentence.
+    /// Returns an I/O error that names the path. "Not found" and "is a directory" have variants of their own.
     pub fn io(path: &Path, source: io::Error) -> Self {
         let path = path.to_path_buf();
         match source.kind() {
@@ -125,6 +128,7 @@ impl Error {
         }
     }
 
+    /// Returns the error for an index file that cannot be read.
     pub fn damaged(path: &Path, why: impl Into<String>) -> Self {
         Error::IndexDamaged {
             path: path.to_path_buf(),
@@ -132,6 +136,7 @@ impl Error {
         }
     }
 
+    /// Returns the error for an argument that is not valid.
     pub fn invalid(name: &'static str, why: impl Into<String>) -> Self {
         Error::Invalid {
             name,

@@ -1,54 +1,42 @@
-//! The core of cse: TF-IDF statistics of a corpus, and UNA's hard negatives drawn from them.
+//! TF-IDF statistics of a corpus, and hard negatives by UNA (unsupervised negatives by augmentation).
 //!
-//! UNA (unsupervised negatives by augmentation) in twenty lines. For a term t in a document d of L terms,
-//! c of them t, over N documents, df of which hold t:
+//! For a term t with count c in a document of L terms, and a corpus of N documents of which df contain t:
 //!
 //! ```text
 //! tf  = ln(1 + c/L)      idf = ln(N/df)      score = tf * idf
 //! max_score[t] = max over d of score(t, d) = idf[t] * ln(1 + max over d of c/L)
 //! ```
 //!
-//! so one streaming pass that keeps N, `df[t]` and max c/L is enough ([`stats`]); the rest is derived when an index
-//! is opened ([`index`]). To turn a sentence into its hard negative ([`augment`]), each word i of n is replaced with
+//! One streaming pass that keeps N, `df[t]` and max c/L is therefore sufficient ([`index::build`]); all other arrays
+//! are derived when an index is opened ([`index`]). To make the hard negative of a sentence ([`una::augment`]), each
+//! word i of n is replaced with probability
 //!
 //! ```text
 //! p_i = min(1, beta * n * (s_i - min s) / sum_j (s_j - min s))
 //! ```
 //!
-//! (the largest becomes 1 if none reaches 1) by a term within r ranks of it in the order of maximum scores, drawn
-//! with probability proportional to its maximum score: with the prefix sums P of the scores in rank order that is
-//! one uniform number on P[i-r]..P[i+r+1], its own interval cut out, and one search.
+//! (the largest p is set to 1 if none reaches 1). The replacement is a term within r ranks in the order of maximum
+//! scores, drawn with probability proportional to its maximum score. With the prefix sums P of the scores in rank order,
+//! a draw takes one uniform number on P[i-r]..P[i+r+1], without the word's own interval, and one search.
 //!
-//! Modules, each using only those before it: [`error`], `source`, [`corpus`], [`table`], [`lookup`], [`treebank`],
-//! [`tokenize`], [`stats`], [`matrix`], [`index`], [`options`], [`draw`], `surface`, [`augment`], [`record`], [`store`],
-//! [`jobs`], [`doctor`]; `py` sees all of them and none sees it.
+//! Imports go one way: [`text`] <- [`index`] <- [`una`] <- [`doctor`]; `py` uses all of them. [`error`], [`parallel`] and
+//! [`output`] are used everywhere.
 
-pub mod augment;
-pub mod corpus;
 pub mod doctor;
-pub mod draw;
 pub mod error;
 pub mod index;
-pub mod jobs;
-pub mod lookup;
-pub mod matrix;
-pub mod options;
-pub mod record;
-mod source;
-pub mod stats;
-pub mod store;
-mod surface;
-pub mod table;
-pub mod tokenize;
-pub mod treebank;
+pub mod output;
+pub mod parallel;
+pub mod text;
+pub mod una;
 
 #[cfg(feature = "python")]
 mod py;
 
-pub use augment::Augmenter;
-pub use corpus::{EncodingErrors, Input, Progress, ReadOptions};
 pub use error::{Error, Result};
-pub use index::{Index, View};
-pub use options::{Options, Report};
-pub use stats::Stats;
-pub use tokenize::Tokenizer;
+pub use index::stats::Stats;
+pub use index::{Index, VocabularyFilter};
+pub use text::reader::{EncodingErrors, Input, Progress, ReadOptions};
+pub use text::tokenize::Tokenizer;
+pub use una::augment::Augmenter;
+pub use una::options::{Options, Report};

@@ -1,4 +1,4 @@
-//! What crosses between Python and the core: options, inputs and texts on the way in, tuples on the way out.
+//! Conversions between Python and the core: options, inputs and texts from Python, tuples to Python.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,13 +7,14 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyBytes, PyString};
 
-use crate::corpus::{self, EncodingErrors, FileRecord, Input, ReadOptions};
-use crate::options::{Named, Options, Report, default_surface};
-use crate::stats::Counts;
-use crate::store::{self, Stored};
+use crate::index::stats::Counts;
+use crate::index::store::Stored;
+pub use crate::index::store::le_bytes;
+use crate::text::reader::{Column, EncodingErrors, FileRecord, Input, ReadOptions};
+use crate::una::options::{Named, Options, Report, default_surface};
 use crate::{Error, Tokenizer};
 
-/// What Python says about reading: a mapping with these keys.
+/// Options for reading: a mapping with these keys.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Reading {
@@ -23,6 +24,7 @@ pub struct Reading {
 }
 
 impl Reading {
+    /// Converts and checks the options.
     pub fn options(&self) -> PyResult<ReadOptions> {
         let encoding_errors = match self.encoding_errors.as_str() {
             "strict" => EncodingErrors::Strict,
@@ -40,7 +42,7 @@ impl Reading {
     }
 }
 
-/// What Python says about words: a mapping with these keys.
+/// Options for words: a mapping with these keys.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Words {
@@ -50,12 +52,13 @@ pub struct Words {
 }
 
 impl Words {
+    /// Converts and checks the options.
     pub fn tokenizer(&self) -> PyResult<Tokenizer> {
         Ok(Tokenizer::new(&self.tokenizer, self.lowercase, self.nfkc)?)
     }
 }
 
-/// What Python says about drawing: a mapping with these keys.
+/// Options of UNA: a mapping with these keys.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub struct Drawing {
@@ -65,12 +68,13 @@ pub struct Drawing {
     beta: f64,
     radius: Option<usize>,
     surface: Option<String>,
-    step2: String,
-    step3: String,
+    replace_which: String,
+    replace_with: String,
     mode: String,
 }
 
 impl Drawing {
+    /// Converts the options and checks them against the index.
     pub fn options(&self, index: &crate::Index) -> PyResult<Options> {
         let surface = match &self.surface {
             Some(name) => Named::from_name(name)?,
@@ -83,32 +87,32 @@ impl Drawing {
             beta: self.beta,
             radius: self.radius.unwrap_or_else(|| index.default_radius()),
             surface,
-            step2: Named::from_name(&self.step2)?,
-            step3: Named::from_name(&self.step3)?,
+            replace_which: Named::from_name(&self.replace_which)?,
+            replace_with: Named::from_name(&self.replace_with)?,
             mode: Named::from_name(&self.mode)?,
         };
         Ok(options.checked(index)?)
     }
 }
 
-/// A column that Python decodes: an object with `path`, `column` and `next_block()`.
+/// A column that is decoded in Python: an object with `path`, `column` and `next_block()`.
 struct Decoded(Py<PyAny>);
 
-impl corpus::Column for Decoded {
+impl Column for Decoded {
     fn next_block(&mut self) -> io::Result<Option<(Vec<u8>, u64)>> {
         Python::attach(|py| self.0.call_method0(py, "next_block")?.extract(py))
             .map_err(io::Error::other)
     }
 }
 
-/// Paths, and objects that decode a column.
+/// Converts paths and objects that decode a column.
 pub fn inputs(items: Vec<Bound<'_, PyAny>>) -> PyResult<Vec<Input>> {
     let input = |item: Bound<'_, PyAny>| {
         if !item.hasattr("next_block")? {
             return Ok(Input::from(item.extract::<PathBuf>()?));
         }
         let name: String = item.getattr("column")?.extract()?;
-        let column: Box<dyn corpus::Column> = Box::new(Decoded(item.clone().unbind()));
+        let column: Box<dyn Column> = Box::new(Decoded(item.clone().unbind()));
         Ok(Input {
             path: item.getattr("path")?.extract()?,
             column: Some((name, column)),
@@ -119,13 +123,14 @@ pub fn inputs(items: Vec<Bound<'_, PyAny>>) -> PyResult<Vec<Input>> {
 
 /// A Python string as UTF-8.
 pub enum Text {
-    /// Where it lies in Python's memory.
+    /// A view of the memory of the Python string.
     Borrowed(PyBackedStr),
-    /// Lone surrogates became U+FFFD, one for one.
+    /// A copy in which each lone surrogate is replaced by U+FFFD.
     Repaired(String),
 }
 
 impl Text {
+    /// Converts a string.
     pub fn new(text: &Bound<'_, PyString>) -> PyResult<Self> {
         if let Ok(text) = PyBackedStr::try_from(text.clone()) {
             return Ok(Text::Borrowed(text));
@@ -140,10 +145,18 @@ impl Text {
         Ok(Text::Repaired(String::from_utf16_lossy(&units)))
     }
 
+    /// Converts strings.
     pub fn list(texts: &[Bound<'_, PyString>]) -> PyResult<Vec<Text>> {
         texts.iter().map(Text::new).collect()
     }
 
+    /// Returns the number of texts that were repaired.
+    pub fn repaired(texts: &[Text]) -> u64 {
+        let repaired = texts.iter().filter(|t| matches!(t, Text::Repaired(_)));
+        repaired.count() as u64
+    }
+
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         match self {
             Text::Borrowed(text) => text,
@@ -155,6 +168,7 @@ impl Text {
 /// path, bytes, rows, xxh3, column
 pub type FileTuple = (String, u64, u64, String, Option<String>);
 
+/// Converts a file record.
 pub fn file_tuple(file: &FileRecord) -> FileTuple {
     let FileRecord {
         path,
@@ -169,6 +183,7 @@ pub fn file_tuple(file: &FileRecord) -> FileTuple {
 /// documents, rows, blank, wordless, tokens, repaired, terms
 pub type CountsTuple = (u64, u64, u64, u64, u64, u64, usize);
 
+/// Converts counts and the number of terms.
 pub fn counts_tuple(counts: &Counts, terms: usize) -> CountsTuple {
     let Counts {
         documents,
@@ -181,18 +196,16 @@ pub fn counts_tuple(counts: &Counts, terms: usize) -> CountsTuple {
     (documents, rows, blank, wordless, tokens, repaired, terms)
 }
 
+/// Converts the counts and files of an index.
 pub fn stored_tuple(stored: &Stored) -> (CountsTuple, Vec<FileTuple>) {
     let counts = counts_tuple(&stored.stats.counts, stored.stats.terms.len());
     (counts, stored.files.iter().map(file_tuple).collect())
 }
 
-pub fn serialize(stored: &Stored) -> crate::Result<Vec<u8>> {
-    store::serialize(stored.tokenizer, &stored.files, &stored.stats)
-}
-
 /// rows, blank, unchanged, words, unseen, replaced, repaired
 pub type ReportTuple = (u64, u64, u64, u64, u64, u64, u64);
 
+/// Converts a report.
 pub fn report_tuple(report: &Report) -> ReportTuple {
     let Report {
         rows,

@@ -1,4 +1,4 @@
-//! Arrays of an index, for NumPy to look at where they lie.
+//! Arrays of an index that NumPy reads without a copy.
 
 use std::sync::Arc;
 
@@ -6,8 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// An array of an index, for NumPy to look at where it lies: `numpy.asarray` takes the address from here and keeps this
-/// object, and with it the index, alive.
+/// An array of an index. `numpy.asarray` reads it without a copy and keeps a reference to this object, and so to the index.
 #[pyclass(frozen)]
 pub struct Numbers {
     pub index: Arc<crate::Index>,

@@ -1,32 +1,31 @@
 //! NLTK's word tokenizer (`NLTKWordTokenizer`, nltk 3.10.4) without its sentence splitter, with byte spans.
 //!
-//! NLTK rewrites the line some thirty times, one regular expression after another, and splits what is left at
-//! white space. But for a double quote, which becomes two backticks or two apostrophes, all it ever adds is
-//! spaces, and what it deletes is white space; so a pass is a set of places between two characters of the line
-//! where a space is put. Each rule looks at characters a fixed way off, and at spaces only as "is there one".
-//! One walk over the line therefore finds the places of all passes (`mark`), a second one cuts there (`cut`) and
-//! takes clitics and contractions off each token, as they never look past the next space. A property test holds
-//! this equal to the passes taken one by one.
+//! NLTK applies about thirty regular expressions to the line, one after the other, and splits the result at white space.
+//! Except for double quotes, which become two backticks or two apostrophes, the expressions only insert spaces and delete
+//! white space. Each expression is therefore equivalent to a set of positions at which a space is inserted. Each rule
+//! looks at characters at fixed distances, and only tests whether there is a space. One pass over the line finds the
+//! positions of all expressions (`mark`). A second pass (`cut`) cuts there and separates clitics and contractions, which
+//! never depend on text beyond the next space. A property test checks that the result equals that of the expressions.
 //!
-//! A character is one byte to both walks: itself if ASCII, else a code for what the rules can tell apart.
+//! Both passes represent a character by one byte: itself if it is ASCII, otherwise a code for its class in the rules.
 //!
-//! What is NLTK's own, and kept:
+//! Peculiarities of NLTK that are reproduced:
 //!
 //! - `''` after a space or an opening bracket is an opening quote too: its token is two backticks.
-//! - `'tis` is `'` and `tis`: the rule for an opening apostrophe comes before that for `'tis`, which is left
-//!   with what follows another contraction (`cannot'tis`).
-//! - `,,` before a digit loses only its first comma, as a match takes the character after the comma with it.
-//! - Quotes and contractions are matched by two regular expression engines that disagree about `\w` (a combining
-//!   mark, `½`) and `\s` (U+001C to U+001F, at which only the final split cuts).
+//! - `'tis` becomes `'` and `tis`: the rule for an opening apostrophe precedes that for `'tis`, which therefore applies
+//!   only after another contraction (`cannot'tis`).
+//! - In `,,` before a digit only the first comma is separated, because a match includes the character after the comma.
+//! - Quotes and contractions are matched by two regular expression engines with different `\w` (combining marks, `½`) and
+//!   `\s` (U+001C to U+001F, at which only the final split cuts).
 //!
-//! Both engines of NLTK's bring their own version of Unicode, and `regex-syntax`'s is a third one: a letter or
-//! digit that one of them does not know yet can be taken differently next to `'`, `,`, `:` or a contraction.
+//! Both engines have their own version of Unicode, and `regex-syntax` has a third one. A letter or digit that one of them
+//! does not know yet can be tokenized differently next to `'`, `,`, `:` or a contraction.
 
 use std::sync::LazyLock;
 
 use regex_syntax::hir::{Class, HirKind};
 
-/// Buffers kept between lines, so that no token allocates.
+/// Buffers that are reused between lines, so that tokens are not allocated.
 #[derive(Debug, Default)]
 pub struct Scratch {
     marks: Vec<u8>,
@@ -34,8 +33,8 @@ pub struct Scratch {
     starts: Vec<usize>,
 }
 
-/// Calls `f(start, end, token)` for each token of `text`, left to right. `text[start..end]` is what it came from;
-/// `token` equals it, but for a double quote and for an opening `''`, which become "``" or "''".
+/// Calls `f(start, end, token)` for each token of `text`, left to right. `token` equals `text[start..end]`, except that a
+/// double quote and an opening `''` become "``" or "''".
 pub fn treebank(text: &str, scratch: &mut Scratch, mut f: impl FnMut(usize, usize, &str)) {
     let Scratch {
         marks,
@@ -78,19 +77,19 @@ const DASH: u8 = 0x83;
 const SPACE: u8 = 0x84;
 const LETTER: u8 = 0x85;
 const DIGIT: u8 = 0x86;
-/// Of a word to the engine for quotes only: combining marks, connectors, joiners, circled letters.
+/// `\w` only to the engine for quotes: combining marks, connectors, joiners, circled letters.
 const COMBINING: u8 = 0x87;
-/// Of a word to the engine for contractions only: numbers that are no decimal digits.
+/// `\w` only to the engine for contractions: numbers that are not decimal digits.
 const NUMBER: u8 = 0x88;
-/// `ſ`, an `s` where case is ignored.
+/// `ſ`, which equals `s` if case is ignored.
 const LONG_S: u8 = 0x89;
-/// `İ` and `ı`, an `i` to the engine for contractions where case is ignored; the other one is not asked for an `i`.
+/// `İ` and `ı`, which equal `i` if case is ignored to the engine for contractions; the other one never compares an `i`.
 const TURKISH_I: u8 = 0x8a;
 
-/// The code of every character. ASCII has its own places here too, never asked for.
+/// The code of every character. The entries of ASCII characters are not used.
 static CODES: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut codes = vec![OTHER; char::MAX as usize + 1];
-    // UTS #18's \w, and Python's own, which is str.isalnum() and the underscore.
+    // \w by UTS #18, and \w by Python, which is str.isalnum() or the underscore.
     fill(&mut codes, r"\w", COMBINING);
     fill(&mut codes, r"[\p{No}--\w]", NUMBER);
     fill(&mut codes, r"[\p{L}\p{Nl}]", LETTER);
@@ -120,7 +119,7 @@ fn fill(codes: &mut [u8], class: &str, code: u8) {
     }
 }
 
-// What a code can be.
+// Properties of a code.
 /// `\w` to the engine for quotes and punctuation (`regex`).
 const QUOTE_WORD: u8 = 1;
 /// `\w` to the engine for contractions (`re`).
@@ -130,7 +129,7 @@ const DECIMAL: u8 = 4;
 const BLANK: u8 = 8;
 /// U+001C to U+001F: `\s` to `re`, and to the final split.
 const SEPARATOR: u8 = 16;
-/// May stand between the final period and the end.
+/// May occur between the final period and the end.
 const AFTER_PERIOD: u8 = 32;
 /// [`mark`] has a rule for it.
 const RULED: u8 = 64;
@@ -175,16 +174,17 @@ fn begins(codes: &[u8], lower: &[u8]) -> bool {
     codes.len() >= lower.len() && codes.iter().zip(lower).all(|(&c, &l)| folded(c) == l)
 }
 
-// What is marked before a character, or at the end.
-/// A space put there by the starting quotes and the punctuation, up to `[?!]`.
+// Marks before a character, or at the end.
+/// A space inserted by the rules for opening quotes and punctuation, up to `[?!]`.
 const EARLY: u8 = 1;
-/// A space put there by the punctuation after the rule for `' `, which must not see it.
+/// A space inserted by the rules for punctuation that come after the rule for `' `, which must ignore it.
 const LATE: u8 = 2;
 /// A double quote, or the first of two apostrophes, that opens.
 const OPENS: u8 = 4;
 
-/// Marks where the passes before the clitics put spaces. Left out is the second rule for the final period: where it
-/// matches, the first one did, and it only adds to the spaces before the period and takes from those at the end.
+/// Marks the positions at which the rules before those for clitics insert spaces. The second rule for the final period is
+/// not needed: it matches only where the first one did, and only adds spaces to those before the period and removes some
+/// of those at the end.
 fn mark(codes: &[u8], marks: &mut Vec<u8>) {
     let n = codes.len();
     marks.clear();
@@ -223,7 +223,7 @@ fn mark(codes: &[u8], marks: &mut Vec<u8>) {
             }
             b':' | b',' => {
                 end = run_end(i, &|c| matches!(c, b':' | b','));
-                // A match is two characters long, so it is every other one of the run.
+                // A match has two characters, so only every other character of the run starts one.
                 for at in (i..end).step_by(2) {
                     if at + 1 < n && !is(codes[at + 1], DECIMAL) {
                         around(marks, at, at + 1, EARLY);
@@ -264,10 +264,10 @@ fn mark(codes: &[u8], marks: &mut Vec<u8>) {
             marks[closers] |= EARLY;
         }
     }
-    marks[n] |= LATE; // the space NLTK puts at the end "to make things easier"
+    marks[n] |= LATE; // NLTK appends a space to the line
 }
 
-/// Whether a quote at `i` follows a space, an opening bracket, or what has had a space put after it by then.
+/// Whether a quote at `i` follows a space, an opening bracket, or a character after which a space was inserted before.
 fn opens_quote(codes: &[u8], i: usize) -> bool {
     i > 0
         && match codes[i - 1] {
@@ -277,7 +277,7 @@ fn opens_quote(codes: &[u8], i: usize) -> bool {
         }
 }
 
-/// The rules for a run of apostrophes but for the one for `' `, which is [`cut`]'s.
+/// The rules for a run of apostrophes, except the one for `' `, which [`cut`] applies.
 fn apostrophes(codes: &[u8], marks: &mut [u8], run: usize, end: usize) {
     let mut start = run;
     if end - run >= 2 && opens_quote(codes, run) {
@@ -289,7 +289,7 @@ fn apostrophes(codes: &[u8], marks: &mut [u8], run: usize, end: usize) {
         marks[pair] |= LATE;
         marks[pair + 2] |= LATE;
     }
-    // The last one may be a single quote that opens. In a longer run it follows another one, which is no \w.
+    // The last one may be an opening single quote. In a longer run it follows another apostrophe, which is not \w.
     let in_word = run + 1 == end && run > 0 && is(codes[run - 1], QUOTE_WORD);
     if start < end
         && !in_word
@@ -311,7 +311,7 @@ fn is_clitic(after: &[u8]) -> bool {
         })
 }
 
-/// Calls `piece(start, end, quote)` for each token; `quote` is what it became, if it is one.
+/// Calls `piece(start, end, quote)` for each token; `quote` is the replacement of a quote.
 fn cut(codes: &[u8], marks: &[u8], piece: &mut impl FnMut(usize, usize, Option<&str>)) {
     let n = codes.len();
     let mut i = 0;
@@ -331,7 +331,7 @@ fn cut(codes: &[u8], marks: &[u8], piece: &mut impl FnMut(usize, usize, Option<&
             i += 1;
         }
         if all & WORD != 0 {
-            // Most tokens are one word; nothing but a contraction can part it.
+            // Most tokens are one word, which only a contraction can divide.
             match i - start {
                 5..=6 => contractions(codes, start, i, piece),
                 _ => piece(start, i, None),
@@ -347,7 +347,7 @@ fn cut(codes: &[u8], marks: &[u8], piece: &mut impl FnMut(usize, usize, Option<&
     }
 }
 
-/// Takes an apostrophe and clitics off the end of a token; `space` is what the rule for `' ` looks for.
+/// Separates an apostrophe and clitics from the end of a token; `space` tells whether the rule for `' ` sees a space.
 fn clitics(
     codes: &[u8],
     start: usize,
@@ -383,10 +383,10 @@ fn clitics(
     }
 }
 
-/// A contraction, and where it parts.
+/// A contraction, and the position at which it is divided.
 type Contraction = (&'static [u8], usize);
 
-/// Those that are words.
+/// Contractions that are words.
 const WORDS: [Contraction; 8] = [
     (b"cannot", 3),
     (b"d'ye", 1),
@@ -397,10 +397,10 @@ const WORDS: [Contraction; 8] = [
     (b"more'n", 4),
     (b"wanna", 3),
 ];
-/// Those that need a space before them, each of which sees the space put there by the ones before it.
+/// Contractions that need a space before them; each sees the spaces inserted by the ones before it.
 const SPACED: [Contraction; 2] = [(b"'tis", 2), (b"'twas", 2)];
 
-/// Parts the contractions in a token, and what is left at the separators.
+/// Divides the contractions in a token, and splits the rest at separators.
 fn contractions(
     codes: &[u8],
     start: usize,
@@ -413,12 +413,12 @@ fn contractions(
             let after = i + contraction.len();
             begins(&codes[i..end], contraction)
                 && !word(after)
-                // This one asks for white space after it.
+                // This one must be followed by white space.
                 && (contraction != b"wanna" || after == end || is(codes[after], SEPARATOR))
         })
     };
     let mut rest = start;
-    // How many of `SPACED` no longer see a space before `i`.
+    // Number of elements of `SPACED` that no longer see a space before `i`.
     let mut blind = 0;
     let mut i = start;
     while i < end {

@@ -1,38 +1,41 @@
-//! UNA: which words of a sentence are replaced, by which, and the rewritten surface.
+//! Selects the words of a sentence that are replaced and their replacements, and writes the new sentence.
 //!
-//! Every draw comes from a ChaCha8 stream whose 256-bit key is (seed, epoch, row, copy), so a row's negative
-//! depends on nothing else: not on the thread, the batch, the worker or a resumed run.
+//! All random numbers come from a ChaCha8 stream whose 256-bit key is (seed, epoch, row, copy). The negative of a row
+//! depends on nothing else: not on the thread, the batch or the worker, nor on whether a run was resumed.
 
-use crate::corpus::is_blank;
-use crate::draw::{Aim, keyed, uniform};
 use crate::index::Index;
-use crate::lookup::Known;
-use crate::matrix::tf;
-use crate::options::{Mode, Options, Report, Step2, Step3, Surface};
-use crate::surface::{stands_alone, take_case};
-use crate::table::{Key, PAD, Term, TermTable};
-use crate::tokenize::Scratch;
+use crate::index::formula::tf;
+use crate::index::lookup::Known;
+use crate::index::term_table::TermTable;
+use crate::text::is_blank;
+use crate::text::term::{Key, PAD, Term};
+use crate::text::tokenize::Scratch;
+use crate::una::casing::{stands_alone, take_case};
+use crate::una::options::{Options, OutputForm, ReplaceWith, Report};
+use crate::una::probabilities::set_probabilities;
+use crate::una::sampler::{RankSearch, keyed, uniform};
 
-/// One word of a sentence, seen by UNA.
+/// One word of a sentence.
 #[derive(Clone, Copy, Debug)]
 pub struct Word {
-    /// Its bytes in the row.
+    /// Its position in the row, in bytes.
     pub start: usize,
     pub end: usize,
-    /// The same number for the same term within a row: its rank, or V + k for the k-th unseen word.
+    /// A number that is equal for equal terms of a row: the rank, or V + k for the k-th distinct unseen word.
     pub key: u32,
-    /// Its rank, or the one its score would take if unseen.
+    /// Its rank; for an unseen word the rank of its score.
     pub rank: usize,
     pub seen: bool,
     idf: f64,
     /// tf * idf in this sentence.
     pub score: f64,
-    /// Probability of being replaced; 0 for a word that touches another without a boundary.
+    /// Probability of being replaced; 0 if the word is not replaceable.
     pub p: f64,
+    /// Whether the word can be replaced: it does not touch another word without a boundary.
     pub replaceable: bool,
 }
 
-/// A word that was replaced: where the new one stands in the output, and where it came from.
+/// A replaced word: position of the new word in the output, number of the old word, and rank of the new one.
 #[derive(Clone, Copy, Debug)]
 pub struct Replacement {
     pub start: usize,
@@ -41,13 +44,13 @@ pub struct Replacement {
     pub new_rank: usize,
 }
 
-/// A term of the row in hand, before it is looked up.
+/// A term of the current row before it is looked up.
 #[derive(Clone, Copy, Debug)]
 struct Token {
     start: usize,
     end: usize,
     key: Key,
-    /// Where its bytes lie in `long`, if the key is not all of it.
+    /// Offset of its bytes in `Augmenter::long`, if the key does not contain the whole term.
     long: usize,
 }
 
@@ -62,36 +65,39 @@ impl Token {
     }
 }
 
-/// A word that is to be replaced, and where the search for its replacement stands.
+/// A word that is to be replaced, and the search for its replacement.
 #[derive(Clone, Copy, Debug)]
 struct Chosen {
     word: usize,
-    aim: Aim,
+    search: RankSearch,
 }
 
-/// Synthesises negatives on one thread; keeps its buffers between rows.
+/// Makes synthetic sentences on one thread. Its buffers are reused between rows.
 pub struct Augmenter<'a> {
     index: &'a Index,
     options: Options,
     scratch: Scratch,
     tokens: Vec<Token>,
-    /// Terms longer than a key, padded; and room for one that is not.
+    /// The terms longer than a key, padded; and a buffer for one shorter term.
     long: Vec<u8>,
     short: [u8; 2 * PAD],
-    /// What stands at each token's first place in the table, and whether that is the token.
+    /// The content of each token's first slot in the table, and whether that slot is the token's.
     firsts: Vec<(Known, bool)>,
     keys: Vec<u32>,
     unseen: TermTable<()>,
     chosen: Vec<Chosen>,
-    /// Of the last row.
+    /// The words of the last row.
     pub words: Vec<Word>,
+    /// The words that the last call of `rewrite` replaced.
     pub replacements: Vec<Replacement>,
-    /// No word stands out: one of them, drawn at random, is replaced whatever its p.
+    /// Whether one word, drawn at random, is replaced whatever its p.
     pub force_one: bool,
+    /// Totals over all rows so far.
     pub report: Report,
 }
 
 impl<'a> Augmenter<'a> {
+    /// Returns an augmenter without any row.
     pub fn new(index: &'a Index, options: Options) -> Self {
         Augmenter {
             index,
@@ -111,20 +117,20 @@ impl<'a> Augmenter<'a> {
         }
     }
 
-    /// Appends the negative of `text` to `out`, as UTF-8.
+    /// Appends the synthetic sentence of `text` to `out`, as UTF-8.
     ///
-    /// In passes over the sentence's words, since each step of a draw waits for memory: done word by word the waits
-    /// add up, done pass by pass they overlap.
+    /// Each step is done for all words before the next step begins: each step of a draw waits for memory, and so the waits
+    /// overlap instead of adding up.
     pub fn augment(&mut self, text: &str, row: u64, out: &mut Vec<u8>) {
         self.weigh(text);
         self.rewrite(text, row, self.options.copy, out);
     }
 
-    /// The same for the text that was weighed last, which may be rewritten more than once.
+    /// The same for the text that was passed to [`weigh`](Self::weigh) last. It may be rewritten more than once.
     pub fn rewrite(&mut self, text: &str, row: u64, copy: u64, out: &mut Vec<u8>) {
         self.choose(row, copy);
         for chosen in &mut self.chosen {
-            self.index.refine(&mut chosen.aim);
+            chosen.search.improve_guess(self.index);
         }
         self.replacements.clear();
         self.replacements
@@ -132,19 +138,19 @@ impl<'a> Augmenter<'a> {
                 start: 0,
                 end: 0,
                 word: chosen.word,
-                new_rank: self.index.hit(&chosen.aim),
+                new_rank: chosen.search.finish(self.index),
             }));
         for new in &mut self.replacements {
-            new.end = self.index.bytes_at(new.new_rank).len(); // sets its text on the way from memory
+            new.end = self.index.bytes_at(new.new_rank).len(); // starts loading the text from memory
         }
         match self.options.surface {
-            Surface::Keep => self.write_kept(text, out),
-            Surface::Plain => self.write_plain(text, out),
+            OutputForm::Keep => self.write_kept(text, out),
+            OutputForm::Plain => self.write_plain(text, out),
         }
         self.tally(text);
     }
 
-    /// Draws which words are replaced, and the number that decides by which.
+    /// Draws the words that are replaced, and starts the search for each replacement.
     fn choose(&mut self, row: u64, copy: u64) {
         let Options { seed, epoch, .. } = self.options;
         let mut rng = keyed(seed, epoch, row, copy);
@@ -163,12 +169,14 @@ impl<'a> Augmenter<'a> {
         for (nth, (w, word)) in replaceable.enumerate() {
             if uniform(&mut rng) < word.p || forced == Some(nth) {
                 let u = uniform(&mut rng);
-                let aim = aim(self.index, &self.options, word, u);
-                self.chosen.extend(aim.map(|aim| Chosen { word: w, aim }));
+                let search = start_search(self.index, &self.options, word, u);
+                self.chosen
+                    .extend(search.map(|search| Chosen { word: w, search }));
             }
         }
     }
 
+    /// Writes the text with the replaced words exchanged.
     fn write_kept(&mut self, text: &str, out: &mut Vec<u8>) {
         let (begin, mut copied) = (out.len(), 0);
         for new in &mut self.replacements {
@@ -184,6 +192,7 @@ impl<'a> Augmenter<'a> {
         out.extend_from_slice(&text.as_bytes()[copied..]);
     }
 
+    /// Writes the terms joined by spaces; the text itself if nothing is replaced.
     fn write_plain(&mut self, text: &str, out: &mut Vec<u8>) {
         if self.replacements.is_empty() {
             out.extend_from_slice(text.as_bytes());
@@ -205,6 +214,7 @@ impl<'a> Augmenter<'a> {
         }
     }
 
+    /// Adds the last row to the report.
     fn tally(&mut self, text: &str) {
         let report = &mut self.report;
         report.rows += 1;
@@ -215,7 +225,7 @@ impl<'a> Augmenter<'a> {
         report.blank += u64::from(self.words.is_empty() && is_blank(text));
     }
 
-    /// Finds the words of `text`, their scores, ranks and probabilities.
+    /// Computes the words of `text` with their scores, ranks and probabilities.
     pub fn weigh(&mut self, text: &str) {
         self.look_up(text);
         let Augmenter {
@@ -226,10 +236,10 @@ impl<'a> Augmenter<'a> {
             ..
         } = self;
         let length = keys.len() as u32;
-        let mut known = [0.0; 16]; // tf by count, once it was asked for
-        let counted = CountKeys::new(keys);
+        let mut known = [0.0; 16]; // tf by count, computed when first needed
+        let counts = KeyCounts::new(keys);
         for word in words.iter_mut() {
-            let count = counted.of(word.key);
+            let count = counts.of(word.key);
             let tf = match known.get_mut(count as usize) {
                 Some(tf) if *tf > 0.0 => *tf,
                 slot => {
@@ -246,7 +256,7 @@ impl<'a> Augmenter<'a> {
         self.force_one = set_probabilities(words, options);
     }
 
-    /// Fills `words` and `keys`: in passes, so that the waits for the table overlap.
+    /// Fills `words` and `keys`. Does each step for all words, so that the memory accesses to the table overlap.
     fn look_up(&mut self, text: &str) {
         let Augmenter {
             index,
@@ -284,7 +294,7 @@ impl<'a> Augmenter<'a> {
         if !unseen.is_empty() {
             *unseen = TermTable::with_capacity(0);
         }
-        let keep = options.surface == Surface::Keep;
+        let keep = options.surface == OutputForm::Keep;
         words.extend(
             tokens
                 .iter()
@@ -311,7 +321,7 @@ impl<'a> Augmenter<'a> {
                         None => {
                             let term = token.term(long, short);
                             let number = unseen.intern(&term, || ());
-                            let idf = index.idf_outside(&term);
+                            let idf = index.idf_without_rank(&term);
                             ((index.len() + number) as u32, 0, idf)
                         }
                     };
@@ -331,16 +341,16 @@ impl<'a> Augmenter<'a> {
         keys.extend(words.iter().map(|word| word.key));
     }
 
-    /// A fresh draw for word `w` of the last row, for showing what could take its place.
+    /// Draws a term that could replace word `w` of the last row. `u` is uniform in [0, 1).
     pub fn sample(&self, w: usize, u: f64) -> Option<&'a str> {
-        let mut aim = aim(self.index, &self.options, &self.words[w], u)?;
-        self.index.refine(&mut aim);
-        let new = self.index.hit(&aim);
+        let mut search = start_search(self.index, &self.options, &self.words[w], u)?;
+        search.improve_guess(self.index);
+        let new = search.finish(self.index);
         Some(self.index.term(self.index.term_at(new)))
     }
 }
 
-/// Appends the first `len` bytes of `from`: few of them by a move of fixed size, as `Index::push_term`.
+/// Appends the first `len` bytes of `from`. Few bytes are copied with a fixed size, as by `Index::push_term`.
 #[inline]
 fn push_few(from: &[u8], len: usize, out: &mut Vec<u8>) {
     match from.first_chunk::<16>() {
@@ -353,76 +363,27 @@ fn push_few(from: &[u8], len: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Where to look for a word's replacement.
-fn aim(index: &Index, options: &Options, word: &Word, u: f64) -> Option<Aim> {
-    match options.step3 {
-        Step3::Radius => index.aim(word.rank, word.seen, options.radius, u),
-        Step3::Random => index.aim_anywhere(word.rank, word.seen, u),
-    }
-}
-
-/// p_i = beta * n * w_i / sum_j w_j, cut at 1, over the n replaceable words, where w is s - min s, or for positives
-/// max s - s. If none reaches 1, every word that holds the largest is set to 1 (the released code: the first of them),
-/// so that a sentence changes. Equal scores give p_i = beta, and true: one word is to be forced; so does step 2 at
-/// random, but for the ablation of both steps, which forces nothing and leaves sentences of under three words alone.
-fn set_probabilities(words: &mut [Word], options: &Options) -> bool {
-    let beta = options.beta;
-    let (mut n, mut low, mut high) = (0, f64::INFINITY, f64::NEG_INFINITY);
-    for word in words.iter().filter(|word| word.replaceable) {
-        n += 1;
-        low = if word.score < low { word.score } else { low };
-        high = if word.score > high { word.score } else { high };
-    }
-    if n == 0 {
-        return false;
-    }
-    if high == low || options.step2 == Step2::Random {
-        let ablation = options.step2 == Step2::Random && options.step3 == Step3::Random;
-        let p = if ablation && words.len() < 3 {
-            0.0
-        } else {
-            beta
-        };
-        for word in words.iter_mut().filter(|word| word.replaceable) {
-            word.p = p;
+/// Starts the search for the replacement of a word.
+fn start_search(index: &Index, options: &Options, word: &Word, u: f64) -> Option<RankSearch> {
+    match options.replace_with {
+        ReplaceWith::Radius => {
+            RankSearch::within_radius(index, word.rank, word.seen, options.radius, u)
         }
-        return !ablation;
-    }
-    match options.mode {
-        Mode::Negative => spread(words, beta * n as f64, high - low, |score| score - low),
-        Mode::Positive => spread(words, beta * n as f64, high - low, |score| high - score),
-    }
-    false
-}
-
-/// Shares `total` out in proportion to the weights, of which `heaviest` is the largest.
-fn spread(words: &mut [Word], total: f64, heaviest: f64, weight: impl Fn(f64) -> f64) {
-    let mut sum = 0.0;
-    for word in words.iter().filter(|word| word.replaceable) {
-        sum += weight(word.score);
-    }
-    let scale = total / sum;
-    let force = scale * heaviest < 1.0;
-    for word in words.iter_mut().filter(|word| word.replaceable) {
-        let weight = weight(word.score);
-        let p = scale * weight;
-        word.p = if p > 1.0 || force && weight == heaviest {
-            1.0
-        } else {
-            p
-        };
+        ReplaceWith::Random => RankSearch::anywhere(index, word.rank, word.seen, u),
     }
 }
 
-/// How often a key stands in a row. Few share their last byte with another, and those are alone; the others look at all
-/// keys where they are few, else in sorted order.
-struct CountKeys<'a> {
+/// Counts of the keys of a row.
+///
+/// Most keys share their last byte with no other key of the row; their count is 1. The counts of the others are found by a
+/// linear search among few keys, or a binary search among many.
+struct KeyCounts<'a> {
     keys: &'a mut [u32],
     by_last_byte: [u8; 256],
     sorted: bool,
 }
 
-impl<'a> CountKeys<'a> {
+impl<'a> KeyCounts<'a> {
     fn new(keys: &'a mut [u32]) -> Self {
         let mut by_last_byte = [0u8; 256];
         for &key in keys.iter() {
@@ -433,7 +394,7 @@ impl<'a> CountKeys<'a> {
         if sorted {
             keys.sort_unstable();
         }
-        CountKeys {
+        KeyCounts {
             keys,
             by_last_byte,
             sorted,

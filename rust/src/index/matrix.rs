@@ -1,7 +1,8 @@
-//! The documents x terms matrix in CSR, written as the `.npz` that `scipy.sparse.load_npz` reads.
+//! The documents x terms matrix in CSR format: the `.npz` file that `scipy.sparse.load_npz` reads, and the matrix of new
+//! texts.
 //!
-//! Row i is row i of the corpus (blank rows are empty rows), column t is term t in byte order, the value is
-//! ln(1 + c/L) * ln(N/df) in float64. Stored without compression: it is read back at the disk's speed.
+//! Row i is row i of the corpus (a blank row is an empty row), column t is term t in byte order, the value is
+//! ln(1 + c/L) * ln(N/df) in float64. The file is not compressed, so that it is read at the speed of the disk.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -9,25 +10,55 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use rayon::prelude::*;
 use zip::write::{SimpleFileOptions, ZipWriter};
 
-use crate::stats::{CountedRows, Part, Stats};
+use crate::index::Index;
+use crate::index::build::Part;
+use crate::index::formula::{idf, tf};
+use crate::index::stats::{CountedRows, Stats};
+use crate::text::tokenize::Scratch;
 
-/// tf = ln(1 + c/L).
-pub fn tf(count: u32, length: u32) -> f64 {
-    (f64::from(count) / f64::from(length)).ln_1p()
+/// The TF-IDF matrix of some texts over the terms of an index.
+#[derive(Debug, Default)]
+pub struct Transformed {
+    pub indptr: Vec<i64>,
+    pub indices: Vec<i64>,
+    pub values: Vec<f64>,
 }
 
-/// idf = ln(N/df); a term in every document weighs nothing.
-pub fn idf(documents: u64, df: u64) -> f64 {
-    (documents as f64 / df as f64).ln()
+/// Returns one row of ln(1 + c/L) * idf per text. Terms that are not in the index count in L and have no column.
+pub fn transform<'a>(index: &Index, texts: impl Iterator<Item = &'a str>) -> Transformed {
+    let mut out = Transformed {
+        indptr: vec![0],
+        ..Transformed::default()
+    };
+    let mut scratch = Scratch::default();
+    let mut row: Vec<u32> = Vec::new();
+    for text in texts {
+        let mut length = 0;
+        row.clear();
+        index.tokenizer.for_each(text, &mut scratch, |_, _, term| {
+            length += 1;
+            let known = index.find(&term.key(), term.bytes());
+            row.extend(known.map(|known| index.by_rank[known.rank as usize]));
+        });
+        row.sort_unstable();
+        for same in row.chunk_by(|a, b| a == b) {
+            let idf = index.idf[same[0] as usize];
+            out.indices.push(i64::from(same[0]));
+            out.values.push(tf(same.len() as u32, length) * idf);
+        }
+        out.indptr.push(out.indices.len() as i64);
+    }
+    out
 }
 
+/// Some rows of the matrix.
 struct Csr {
     columns: Vec<u32>,
     values: Vec<f64>,
     row_ends: Vec<u64>,
 }
 
-/// Writes the matrix of the parts that were counted with `keep_rows`; `stats` is their merger.
+/// Writes the matrix of `parts`, which were counted with `keep_rows`; `stats` are the merged statistics of all parts.
 pub fn write_npz(file: &mut File, stats: &Stats, parts: Vec<Part>) -> io::Result<()> {
     let idfs: Vec<f64> = stats
         .df
@@ -57,12 +88,12 @@ pub fn write_npz(file: &mut File, stats: &Stats, parts: Vec<Part>) -> io::Result
         base += piece.columns.len() as u64;
     }
 
-    let mut fault = None;
-    let latch = Latch {
+    let mut first_error = None;
+    let capture = ErrorCapture {
         file,
-        fault: &mut fault,
+        first_error: &mut first_error,
     };
-    let mut zip = ZipWriter::new(BufWriter::with_capacity(1 << 20, latch));
+    let mut zip = ZipWriter::new(BufWriter::with_capacity(1 << 20, capture));
     member(&mut zip, "format.npy", "|S3", "()", |out| {
         out.write_all(b"csr")
     })?;
@@ -99,29 +130,29 @@ pub fn write_npz(file: &mut File, stats: &Stats, parts: Vec<Part>) -> io::Result
             .try_for_each(|piece| write_as(out, piece.values.iter(), |x| x.to_le_bytes()))
     })?;
     zip.finish()?.flush()?;
-    fault.map_or(Ok(()), Err)
+    first_error.map_or(Ok(()), Err)
 }
 
-/// Keeps the first error of a file and then plays along: the archive writer, dropped after an error, would try to
-/// finish the archive and complain on standard error by itself.
-struct Latch<'a> {
+/// Records the first error of a file and ignores further writes. Otherwise the archive writer, when it is dropped after an
+/// error, would try to finish the archive and print a message of its own to standard error.
+struct ErrorCapture<'a> {
     file: &'a mut File,
-    fault: &'a mut Option<io::Error>,
+    first_error: &'a mut Option<io::Error>,
 }
 
-impl Latch<'_> {
+impl ErrorCapture<'_> {
     fn guard<T>(&mut self, fallback: T, work: impl FnOnce(&mut File) -> io::Result<T>) -> T {
-        if self.fault.is_some() {
+        if self.first_error.is_some() {
             return fallback;
         }
-        work(self.file).unwrap_or_else(|fault| {
-            *self.fault = Some(fault);
+        work(self.file).unwrap_or_else(|error| {
+            *self.first_error = Some(error);
             fallback
         })
     }
 }
 
-impl Write for Latch<'_> {
+impl Write for ErrorCapture<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         Ok(self.guard(buf.len(), |file| file.write_all(buf).map(|()| buf.len())))
     }
@@ -131,13 +162,13 @@ impl Write for Latch<'_> {
     }
 }
 
-impl Seek for Latch<'_> {
+impl Seek for ErrorCapture<'_> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         Ok(self.guard(0, |file| file.seek(to)))
     }
 }
 
-/// A counter's id -> column: both term lists are in byte order, so one walk along them does it.
+/// Returns the column of each id of a counter. Both lists of terms are in byte order, so one pass over them is enough.
 fn columns(stats: &Stats, part: &Part) -> Vec<u32> {
     let mut column_of = vec![0; part.local_ids.len()];
     let mut column = 0;
@@ -150,6 +181,7 @@ fn columns(stats: &Stats, part: &Part) -> Vec<u32> {
     column_of
 }
 
+/// Computes the matrix rows of one chunk.
 fn csr(rows: &CountedRows, column_of: &[u32], idfs: &[f64]) -> Csr {
     let mut out = Csr {
         columns: Vec::with_capacity(rows.ids.len()),
@@ -180,8 +212,9 @@ fn csr(rows: &CountedRows, column_of: &[u32], idfs: &[f64]) -> Csr {
     out
 }
 
-type Zip<'a> = ZipWriter<BufWriter<Latch<'a>>>;
+type Zip<'a> = ZipWriter<BufWriter<ErrorCapture<'a>>>;
 
+/// Writes one array as a member of the archive, uncompressed.
 fn member(
     zip: &mut Zip,
     name: &str,
@@ -189,13 +222,13 @@ fn member(
     shape: &str,
     write: impl FnOnce(&mut Zip) -> io::Result<()>,
 ) -> io::Result<()> {
-    // A fixed date: the same corpus gives the same bytes.
+    // The date is fixed so that the same corpus gives the same bytes.
     let options = SimpleFileOptions::default()
         .compression_method(zip::CompressionMethod::Stored)
         .last_modified_time(zip::DateTime::default())
         .large_file(true);
     zip.start_file(name, options)?;
-    // The .npy header, version 1: padded so that magic, version, length and text make a multiple of 64 bytes.
+    // The header of .npy version 1: magic, version, length and text are padded to a multiple of 64 bytes.
     let mut text = format!("{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}");
     let padding = 64 - (10 + text.len() + 1) % 64;
     text.extend(std::iter::repeat_n(' ', padding % 64));
@@ -206,6 +239,7 @@ fn member(
     write(zip)
 }
 
+/// Writes numbers as bytes, through a buffer.
 fn write_as<'a, T: 'a, const N: usize>(
     out: &mut impl Write,
     items: impl Iterator<Item = &'a T>,

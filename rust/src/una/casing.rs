@@ -1,6 +1,7 @@
-//! The surface of a replaced word: where a word may be replaced at all, and the case its replacement takes over.
+//! Which words can be replaced, and the letter case of their replacements.
 
-/// Neither neighbour is a word character: "do" of "don't" cut in two is not replaced ("housen't").
+/// Whether neither neighbour of `text[start..end]` is a word character. Otherwise the word must not be replaced: if "don't"
+/// is split, replacing "do" gives "housen't".
 pub(crate) fn stands_alone(text: &str, start: usize, end: usize) -> bool {
     let bytes = text.as_bytes();
     let before = if start == 0 { b' ' } else { bytes[start - 1] };
@@ -17,6 +18,7 @@ fn ascii_joins(b: u8) -> bool {
     b.is_ascii_alphanumeric() | (b == b'_')
 }
 
+/// Letter case of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Case {
     Lower,
@@ -24,7 +26,7 @@ enum Case {
     Upper,
 }
 
-/// The case a replacement takes over. "I" (and "I'm", "I'll") and MixedCase words ask for lower case.
+/// Returns the case that the replacement of `word` gets. "I" (and "I'm", "I'll") and MixedCase words give lower case.
 fn case_of(word: &str) -> Case {
     if word.as_bytes().first().is_some_and(u8::is_ascii_lowercase) {
         return Case::Lower;
@@ -53,7 +55,7 @@ fn case_of(word: &str) -> Case {
     }
 }
 
-/// Puts `term`, which is UTF-8 and stands at the end of `out` from `start`, into the case of the word it replaces.
+/// Changes `term`, which is UTF-8 and is the end of `out` from `start`, to the case of the word `old` that it replaces.
 pub(crate) fn take_case(term: &[u8], old: &str, out: &mut Vec<u8>, start: usize) {
     let case = case_of(old);
     if case == Case::Lower {
@@ -86,7 +88,7 @@ pub(crate) fn take_case(term: &[u8], old: &str, out: &mut Vec<u8>, start: usize)
         out.truncate(start);
         out.extend_from_slice(upper.as_bytes());
     }
-    // "SS" replaced by "ß" in capitals is "SS" again.
+    // "ß" in capitals is "SS", which would leave the word "SS" unchanged.
     if &out[start..] == old.as_bytes() {
         out.truncate(start);
         out.extend_from_slice(term);

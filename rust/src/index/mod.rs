@@ -1,30 +1,40 @@
-//! The statistics, opened: idf, maximum scores, ranks, prefix sums and the look-up table.
+//! The TF-IDF index of a corpus: statistics, and the arrays derived from them.
+
+pub mod build;
+pub mod formula;
+pub mod lookup;
+pub mod matrix;
+pub mod stats;
+pub mod store;
+pub mod term_table;
 
 use rayon::prelude::*;
 
-use crate::corpus::FileRecord;
 use crate::error::{Error, Result};
-use crate::lookup::{Known, Lookup, on_huge_pages};
-use crate::matrix::{idf, tf};
-use crate::stats::Stats;
-use crate::table::{Key, PAD, Term, TermTable};
-use crate::tokenize::Tokenizer;
+use crate::index::formula::{idf, max_score};
+use crate::index::lookup::{Known, Lookup, on_huge_pages};
+use crate::index::stats::Stats;
+use crate::index::term_table::TermTable;
+use crate::text::reader::FileRecord;
+use crate::text::term::{Key, PAD, Term};
+use crate::text::tokenize::Tokenizer;
 
-/// A part of the vocabulary, chosen when an index is opened; what is stored stays whole.
+/// A selection of the vocabulary, made when an index is opened. The stored index keeps all terms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct View {
-    /// Only terms in at least so many documents.
+pub struct VocabularyFilter {
+    /// Keep only terms that occur in at least this many documents.
     pub min_df: u64,
-    /// Of those only the most frequent by df, equal ones in byte order.
+    /// Of those keep only this many, the most frequent by document; ties are broken by byte order.
     pub max_terms: Option<usize>,
 }
 
-impl View {
-    pub fn is_whole(&self) -> bool {
+impl VocabularyFilter {
+    /// Whether the filter keeps all terms.
+    pub fn keeps_all(&self) -> bool {
         self.min_df <= 1 && self.max_terms.is_none()
     }
 
-    /// The numbers of the terms that stay, ascending.
+    /// Returns the numbers of the terms that are kept, ascending; an error if there is none.
     fn kept(&self, stats: &Stats) -> Result<Vec<u32>> {
         let mut kept: Vec<u32> = (0..stats.df.len() as u32)
             .filter(|&t| stats.df[t as usize] >= self.min_df)
@@ -45,10 +55,10 @@ impl View {
     }
 }
 
-/// A corpus' statistics with everything UNA asks of them.
+/// The statistics of a corpus with all arrays that UNA needs.
 ///
-/// Terms are numbered in byte order. Their rank is their place by maximum score, the largest first, equal
-/// scores in byte order.
+/// Terms are numbered in byte order. The rank of a term is its position by maximum score, largest first; equal scores are
+/// in byte order.
 #[derive(Debug)]
 pub struct Index {
     pub tokenizer: Tokenizer,
@@ -58,39 +68,39 @@ pub struct Index {
     pub idf: Vec<f64>,
     /// `max_score[t]` = max over documents of `ln(1 + c/L) * idf[t]`.
     pub max_score: Vec<f64>,
-    /// rank -> term.
+    /// The term number of each rank.
     pub by_rank: Vec<u32>,
-    /// `prefix[k]`: sum of the k largest maximum scores.
+    /// `prefix[k]` is the sum of the k largest maximum scores.
     pub prefix: Vec<f64>,
-    /// rank -> text, side by side for neighbours in rank.
-    surfaces: Vec<Surface>,
+    /// The text of the term of each rank; neighbours in rank are neighbours in memory.
+    texts: Vec<InlineText>,
     pub(crate) lookup: Lookup,
-    /// idf of the terms that the view leaves out.
-    outside: TermTable<f64>,
-    view: View,
+    /// idf of the terms that the filter removed.
+    removed: TermTable<f64>,
+    filter: VocabularyFilter,
 }
 
-/// A term's text by rank: up to fifteen bytes inline, so that writing it out costs one load, not three.
+/// The text of a term: up to fifteen bytes inline, so that writing it costs one load instead of three.
 #[derive(Clone, Copy, Debug)]
-struct Surface {
+struct InlineText {
     bytes: [u8; 15],
-    /// `LONG` for a longer one: then `bytes` begin with its number.
+    /// `LONG` for a longer text; then `bytes` begin with the term's number.
     len: u8,
 }
 
 const LONG: u8 = u8::MAX;
 
 impl Index {
-    /// Derives all that is not stored.
+    /// Derives the arrays of an index from its statistics.
     pub fn new(tokenizer: Tokenizer, files: Vec<FileRecord>, stats: Stats) -> Self {
         let n = stats.counts.documents;
         let idf: Vec<f64> = stats.df.par_iter().map(|&df| idf(n, df)).collect();
         let max_score: Vec<f64> = idf
             .par_iter()
-            .zip(&stats.max_tf)
-            .map(|(idf, max_tf)| max_tf.ln_1p() * idf)
+            .zip(&stats.max_frequency)
+            .map(|(&idf, &max_frequency)| max_score(max_frequency, idf))
             .collect();
-        // Scores are not negative, so their bits order as they do; `!` turns the order round.
+        // Scores are not negative, so their bits are ordered as they are; `!` reverses the order.
         let mut order: Vec<(u64, u32)> = max_score
             .par_iter()
             .enumerate()
@@ -98,12 +108,12 @@ impl Index {
             .collect();
         order.par_sort_unstable();
         let by_rank: Vec<u32> = order.into_iter().map(|(_, t)| t).collect();
-        let (lookup, (prefix, surfaces)) = rayon::join(
+        let (lookup, (prefix, texts)) = rayon::join(
             || look_up_table(&stats, &by_rank, &idf),
             || {
                 (
                     prefix_sums(&by_rank, &max_score),
-                    surfaces(&stats, &by_rank),
+                    inline_texts(&stats, &by_rank),
                 )
             },
         );
@@ -115,51 +125,51 @@ impl Index {
             max_score,
             by_rank,
             prefix,
-            surfaces,
+            texts,
             lookup,
-            outside: TermTable::with_capacity(0),
-            view: View::default(),
+            removed: TermTable::with_capacity(0),
+            filter: VocabularyFilter::default(),
         }
     }
 
-    /// The index that sees only a part of the vocabulary. N, and the length of a document, stay what they were.
-    pub fn with_view(
+    /// Returns an index with the terms that `filter` keeps. N and the lengths of documents do not change.
+    pub fn with_filter(
         tokenizer: Tokenizer,
         files: Vec<FileRecord>,
         stats: Stats,
-        view: View,
+        filter: VocabularyFilter,
     ) -> Result<Self> {
-        if view.is_whole() {
+        if filter.keeps_all() {
             return Ok(Index::new(tokenizer, files, stats));
         }
-        let kept = view.kept(&stats)?;
-        let mut outside = TermTable::with_capacity(stats.df.len() - kept.len());
+        let kept = filter.kept(&stats)?;
+        let mut removed = TermTable::with_capacity(stats.df.len() - kept.len());
         let mut next = kept.iter().peekable();
         for t in 0..stats.df.len() {
             if next.next_if(|&&kept| kept as usize == t).is_none() {
                 let mut padded = stats.terms.get(t).to_vec();
                 padded.extend_from_slice(&[0; PAD]);
                 let term = Term::new(&padded, 0, padded.len() - PAD);
-                outside.intern(&term, || idf(stats.counts.documents, stats.df[t]));
+                removed.intern(&term, || idf(stats.counts.documents, stats.df[t]));
             }
         }
         let index = Index::new(tokenizer, files, stats.only(&kept));
         Ok(Index {
-            outside,
-            view,
+            removed,
+            filter,
             ..index
         })
     }
 
-    /// Whether all terms of the statistics can be seen.
+    /// Whether the index has all terms of its corpus.
     pub fn is_whole(&self) -> bool {
-        self.view.is_whole()
+        self.filter.keeps_all()
     }
 
-    /// The text of the term of this rank, as UTF-8.
+    /// Returns the text of the term of this rank, as UTF-8.
     #[inline]
     pub fn bytes_at(&self, rank: usize) -> &[u8] {
-        let Surface { bytes, len } = &self.surfaces[rank];
+        let InlineText { bytes, len } = &self.texts[rank];
         if *len == LONG {
             let t = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
             return self.stats.terms.get(t as usize);
@@ -167,10 +177,11 @@ impl Index {
         &bytes[..usize::from(*len)]
     }
 
-    /// Appends that text: a short one by a move of fixed size, which costs less than the call to copy a few bytes.
+    /// Appends the text of the term of this rank to `out`. A short one is copied with a fixed size, which costs less than
+    /// a call that copies a few bytes.
     #[inline]
     pub(crate) fn push_term(&self, rank: usize, out: &mut Vec<u8>) {
-        let Surface { bytes, len } = &self.surfaces[rank];
+        let InlineText { bytes, len } = &self.texts[rank];
         if *len == LONG {
             out.extend_from_slice(self.bytes_at(rank));
         } else {
@@ -180,52 +191,48 @@ impl Index {
         }
     }
 
-    /// What the index knows of a term, by its key and, if that is not all of it, its bytes.
+    /// Looks up a term by its key and, if the term is longer than the key, its bytes.
     pub(crate) fn find(&self, key: &Key, bytes: &[u8]) -> Option<Known> {
         self.lookup
             .find(key, |rank| self.bytes_at(rank as usize) == bytes)
     }
 
-    /// The number of the term of this rank.
+    /// Returns the number of the term of this rank.
     pub fn term_at(&self, rank: usize) -> usize {
         self.by_rank[rank] as usize
     }
 
-    /// V, the number of terms.
+    /// Returns V, the number of terms.
     pub fn len(&self) -> usize {
         self.by_rank.len()
     }
 
+    /// Whether there is no term.
     pub fn is_empty(&self) -> bool {
         self.by_rank.is_empty()
     }
 
-    /// The text of term `t`.
+    /// Returns the text of term number `t`.
     pub fn term(&self, t: usize) -> &str {
         std::str::from_utf8(self.stats.terms.get(t)).expect("checked when the index was opened")
     }
 
-    /// idf of a word that has no rank: its own if a view leaves it out; that of one document if it was never seen.
-    pub(crate) fn idf_outside(&self, term: &Term) -> f64 {
-        let known = self.outside.get(term).copied();
+    /// Returns the idf of a word that has no rank: its own if the filter removed it, ln(N) if it is not in the corpus.
+    pub(crate) fn idf_without_rank(&self, term: &Term) -> f64 {
+        let known = self.removed.get(term).copied();
         known.unwrap_or_else(|| idf(self.stats.counts.documents, 1))
     }
 
-    /// The rank a word of this score would take: how many terms have a larger maximum score.
+    /// Returns the rank that a word of this score would have: the number of terms with a larger maximum score.
     pub fn rank_of_score(&self, score: f64) -> usize {
         self.by_rank
             .partition_point(|&t| self.max_score[t as usize] > score)
     }
 
-    /// r where none is given: 4,000 terms as published, or a hundredth of a smaller vocabulary, since 4,000 of
-    /// 20,000 terms are not "of like weight".
+    /// Returns the default radius: 4,000 terms as published, or a hundredth of a smaller vocabulary, because 4,000 of
+    /// 20,000 terms would not have similar weights.
     pub fn default_radius(&self) -> usize {
         (self.len() / 100).clamp(1, 4000)
-    }
-
-    /// The score of a term that stands `count` times among `length`.
-    pub fn score(&self, idf: f64, count: u32, length: u32) -> f64 {
-        tf(count, length) * idf
     }
 }
 
@@ -241,24 +248,25 @@ fn prefix_sums(by_rank: &[u32], max_score: &[f64]) -> Vec<f64> {
     prefix
 }
 
-fn surfaces(stats: &Stats, by_rank: &[u32]) -> Vec<Surface> {
-    let mut surfaces = Vec::with_capacity(by_rank.len());
-    on_huge_pages(&surfaces);
-    surfaces.extend(by_rank.iter().map(|&t| {
+fn inline_texts(stats: &Stats, by_rank: &[u32]) -> Vec<InlineText> {
+    let mut texts = Vec::with_capacity(by_rank.len());
+    on_huge_pages(&texts);
+    texts.extend(by_rank.iter().map(|&t| {
         let term = stats.terms.get(t as usize);
         let mut bytes = [0; 15];
         if term.len() <= bytes.len() {
             bytes[..term.len()].copy_from_slice(term);
             let len = term.len() as u8;
-            return Surface { bytes, len };
+            return InlineText { bytes, len };
         }
         bytes[..4].copy_from_slice(&t.to_le_bytes());
-        Surface { bytes, len: LONG }
+        InlineText { bytes, len: LONG }
     }));
-    surfaces
+    texts
 }
 
-/// The most frequent terms first, by powers of two: what is added first is found fastest.
+/// Builds the look-up table. Terms are inserted by decreasing power of two of their document frequency, because those that
+/// are inserted first are found fastest.
 fn look_up_table(stats: &Stats, by_rank: &[u32], idf: &[f64]) -> Lookup {
     let mut lookup = Lookup::with_capacity(by_rank.len());
     let mut padded = stats.terms.bytes.clone();

@@ -1,11 +1,12 @@
-//! From term to rank and idf, built once and asked millions of times a second.
+//! The hash table from term to rank and idf of an open index: built once, then queried millions of times per second.
 //!
-//! Open addressing whose slots hold all that a look-up compares and yields, two to a cache line, so that most look-ups
-//! touch one line and nothing else. [`crate::table::TermTable`], which grows while it counts, takes two.
+//! Open addressing with two slots per cache line. A slot holds everything that a look-up compares and returns, so most
+//! look-ups touch a single cache line. [`TermTable`](crate::index::term_table::TermTable), which grows while it counts,
+//! touches two.
 
-use crate::table::Key;
+use crate::text::term::Key;
 
-/// What a look-up yields.
+/// The result of a look-up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
     pub idf: f64,
@@ -18,7 +19,7 @@ struct Slot {
     head: [u64; 2],
     idf: f64,
     rank: u32,
-    /// Of the whole term; 0 is an empty slot.
+    /// Length of the whole term in bytes; 0 marks an empty slot.
     len: u32,
 }
 
@@ -28,8 +29,8 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// Room for so many terms: up to 17 of 20 slots are taken. Fuller than usual, since the frequent terms stand in their
-    /// first places anyhow, and a small table stays in the cache.
+    /// Returns an empty table for `terms` terms, of whose slots at most 17 of 20 will be occupied. This is fuller than
+    /// usual: frequent terms are inserted first and so occupy their first slot, and a small table fits the cache.
     pub fn with_capacity(terms: usize) -> Self {
         let size = (terms * 20 / 17 + 1).next_power_of_two().max(16);
         let mut slots = Vec::with_capacity(size);
@@ -38,15 +39,15 @@ impl Lookup {
         Lookup { slots }
     }
 
-    /// Adds terms that are not there yet, a few at a time. Those added first are found fastest.
+    /// Inserts terms that are not in the table yet. Terms that are inserted first are found fastest.
     ///
-    /// Their places are looked at one after the other before the first is taken, so that the waits for memory overlap.
+    /// All their slots are read before the first one is written, so that the memory accesses overlap.
     pub fn insert_all(&mut self, terms: &[(Key, Known)]) {
         let mask = self.slots.len() - 1;
-        let place = |key: &Key| key.hash() as usize & mask;
+        let slot_of = |key: &Key| key.hash() as usize & mask;
         let touched: u32 = terms
             .iter()
-            .map(|(key, _)| self.slots[place(key)].len)
+            .map(|(key, _)| self.slots[slot_of(key)].len)
             .sum();
         std::hint::black_box(touched);
         for (key, known) in terms {
@@ -68,9 +69,9 @@ impl Lookup {
         };
     }
 
-    /// The first step of a look-up: what stands at the term's first place, and whether that is the term, as it nearly
-    /// always is. One load that depends on nothing else: a caller with many terms does all first steps before any
-    /// second one, and the memory system works on many at once.
+    /// First step of a look-up: returns the content of the term's first slot, and whether that slot is the term's, which
+    /// it nearly always is. This is one load that depends on nothing else: a caller with many terms does the first step
+    /// of all of them before any second step, so that the memory accesses overlap.
     #[inline]
     pub fn first(&self, key: &Key) -> (Known, bool) {
         let slot = &self.slots[key.hash() as usize & (self.slots.len() - 1)];
@@ -82,7 +83,8 @@ impl Lookup {
         (known, same & !key.is_long())
     }
 
-    /// The second step, where the first did not find it; `is_term` says whether the long term of a rank is this one.
+    /// Second step, for a term that [`first`](Self::first) did not find. `is_term` tells whether the term of a given rank
+    /// is this one; it is called only for terms that are longer than a key.
     pub fn find(&self, key: &Key, is_term: impl Fn(u32) -> bool) -> Option<Known> {
         let mask = self.slots.len() - 1;
         let mut at = key.hash() as usize & mask;
@@ -105,24 +107,24 @@ impl Lookup {
     }
 }
 
-/// Asks for pages of 2 MiB under the room of a vector that has not been written to: look-ups at random places of a large
-/// table otherwise miss the translation cache as often as the data's own.
+/// Asks the kernel to back the unused capacity of a vector by pages of 2 MiB. Look-ups at random positions of a large
+/// table otherwise miss the TLB as often as the data cache.
 #[cfg(target_os = "linux")]
-pub(crate) fn on_huge_pages<T>(room: &Vec<T>) {
+pub(crate) fn on_huge_pages<T>(buffer: &Vec<T>) {
     const PAGE: usize = 4096;
-    let bytes = room.capacity() * size_of::<T>();
+    let bytes = buffer.capacity() * size_of::<T>();
     if bytes < 1 << 21 {
         return;
     }
-    let (start, end) = (room.as_ptr().addr(), room.as_ptr().addr() + bytes);
+    let (start, end) = (buffer.as_ptr().addr(), buffer.as_ptr().addr() + bytes);
     let (first, last) = (start.next_multiple_of(PAGE), end / PAGE * PAGE);
-    let address = room.as_ptr().wrapping_byte_add(first - start);
-    // SAFETY: `first..last` are whole pages inside an allocation that `room` owns, and MADV_HUGEPAGE is a hint about
-    // how the kernel may back them: it changes no byte and no right of access, whatever it answers.
+    let address = buffer.as_ptr().wrapping_byte_add(first - start);
+    // SAFETY: `first..last` are whole pages inside an allocation that `buffer` owns. MADV_HUGEPAGE is a hint about how
+    // the kernel may back them; it changes neither their content nor their access rights, whatever it returns.
     unsafe {
         libc::madvise(address.cast_mut().cast(), last - first, libc::MADV_HUGEPAGE);
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn on_huge_pages<T>(_room: &Vec<T>) {}
+pub(crate) fn on_huge_pages<T>(_buffer: &Vec<T>) {}

@@ -1,25 +1,25 @@
-//! Text to terms with byte spans. The only place where word rules live.
+//! Splits text into terms with byte spans. All rules for words are here.
 //!
-//! - `unicode`: words by UAX #29 (a segment with at least one alphanumeric character), found within each
-//!   stretch between ASCII spaces, folded one by one; punctuation is no term.
-//! - `whitespace`: Python's `str.split()`, folded one by one; punctuation stays in the term.
-//! - `treebank`: NLTK's word tokenizer on the folded row ([`crate::treebank`]); punctuation is a term.
+//! - `unicode`: words by UAX #29 (segments with at least one alphanumeric character), found separately between ASCII
+//!   spaces; each word is folded; punctuation is not a term.
+//! - `whitespace`: Python's `str.split()`; each word is folded; punctuation is part of the term.
+//! - `treebank`: NLTK's word tokenizer on the folded row ([`crate::text::treebank`]); punctuation is a term.
 //!
-//! Folding is NFKC, if asked for, then lower case, unless asked not to. It acts on words after they are found, so that
-//! spans are those of the text as it stands (`treebank` finds its words in the lower-cased row, as published).
+//! Folding is NFKC (optional), then lower case (the default). Words are folded after they are found, so that spans refer
+//! to the original text; only `treebank` finds its words in the lower-cased row, as published.
 //!
-//! Most text is ASCII, so the first two have a fast path that finds the runs of a word's bytes, and falls back to the
-//! rule's plain wording where a run holds a byte beyond ASCII; a property test holds the two equal.
+//! Most text is ASCII. The first two tokenizers therefore have a fast path that finds runs of word bytes, and use the
+//! reference implementation where a run has a byte beyond ASCII. A property test checks that both give equal results.
 
 use unicode_normalization::UnicodeNormalization;
 use unicode_segmentation::UnicodeSegmentation;
 
-use crate::corpus::is_space;
 use crate::error::{Error, Result};
-use crate::table::{PAD, Term};
-use crate::treebank::{self, treebank};
+use crate::text::term::{PAD, Term};
+use crate::text::treebank::{self, treebank};
+use crate::text::{CharOffsets, is_space, utf8_string};
 
-/// Where words begin and end.
+/// How words are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     Unicode,
@@ -27,11 +27,12 @@ pub enum Rule {
     Treebank,
 }
 
+/// A tokenizer: how words are found and folded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokenizer {
     pub rule: Rule,
     pub lowercase: bool,
-    /// Compatibility forms become one (`ﬁ` is `fi`, full-width letters are letters).
+    /// Normalize compatibility characters (`ﬁ` to `fi`, full-width letters to ordinary ones).
     pub nfkc: bool,
 }
 
@@ -49,6 +50,7 @@ impl Tokenizer {
         }
     }
 
+    /// Returns the tokenizer of this name; an unknown name is an error.
     pub fn new(name: &str, lowercase: bool, nfkc: bool) -> Result<Self> {
         let rule = match name {
             "unicode" => Rule::Unicode,
@@ -69,6 +71,7 @@ impl Tokenizer {
         })
     }
 
+    /// Returns the name of the tokenizer.
     pub fn name(self) -> &'static str {
         match self.rule {
             Rule::Unicode => "unicode",
@@ -77,14 +80,14 @@ impl Tokenizer {
         }
     }
 
-    /// The name with what is out of the ordinary: for messages.
+    /// Returns the name and the options that are not the default, for messages.
     pub fn describe(self) -> String {
         let case = if self.lowercase { "" } else { ", case kept" };
         let form = if self.nfkc { ", NFKC" } else { "" };
         format!("{}{case}{form}", self.name())
     }
 
-    /// Calls `f(start, end, term)` for each term of `row`, left to right; `row[start..end]` is its surface.
+    /// Calls `f(start, end, term)` for each term of `row`, left to right; `row[start..end]` is the word as written.
     pub fn for_each(self, row: &str, scratch: &mut Scratch, mut f: impl FnMut(usize, usize, Term)) {
         let Scratch {
             lower,
@@ -107,7 +110,7 @@ impl Tokenizer {
         }
     }
 
-    /// The same terms by the plain wording of the rules: what the fast paths are tested against.
+    /// The same by the reference implementation, against which the fast paths are tested.
     pub fn for_each_slow(
         self,
         row: &str,
@@ -128,7 +131,7 @@ impl Tokenizer {
         }
     }
 
-    /// The term of a word.
+    /// Folds a word into its term.
     fn fold<'a>(self, word: &str, slow: &'a mut Vec<u8>) -> Term<'a> {
         slow.clear();
         match (self.nfkc, self.lowercase) {
@@ -144,7 +147,17 @@ impl Tokenizer {
     }
 }
 
-/// Buffers kept between rows, so that no token allocates.
+/// Returns the terms of a text, each with the first character of its span and the one after its last.
+pub fn terms(text: &str, tokenizer: Tokenizer) -> Vec<(usize, usize, String)> {
+    let (mut offsets, mut terms) = (CharOffsets::new(text), Vec::new());
+    tokenizer.for_each(text, &mut Scratch::default(), |start, end, term| {
+        let term = utf8_string(term.bytes().to_vec());
+        terms.push((offsets.at(start), offsets.at(end), term));
+    });
+    terms
+}
+
+/// Buffers that are reused between rows, so that tokens are not allocated.
 #[derive(Debug, Default)]
 pub struct Scratch {
     lower: Vec<u8>,
@@ -156,12 +169,12 @@ pub struct Scratch {
 #[derive(Debug, Default)]
 struct TreebankScratch {
     lower: String,
-    /// For each byte of `lower` where its character begins in the row; empty if all is at its own place.
+    /// For each byte of `lower` the start of its character in the row; empty if positions are equal.
     origin: Vec<usize>,
     buffers: treebank::Scratch,
 }
 
-/// A term from a buffer that holds nothing else.
+/// Returns the content of a buffer as a term.
 fn padded(buffer: &mut Vec<u8>) -> Term<'_> {
     let len = buffer.len();
     buffer.extend_from_slice(&[0; PAD]);
@@ -173,7 +186,7 @@ enum Class {
     Other,
     Letter,
     Digit,
-    /// `_` joins like a letter but is no word by itself (ExtendNumLet).
+    /// `_` joins like a letter, but is not a word by itself (ExtendNumLet).
     Underscore,
     /// Between two letters: `:`.
     MidLetter,
@@ -210,7 +223,7 @@ impl Class {
         matches!(self, Class::MidLetter | Class::MidNum | Class::MidBoth)
     }
 
-    /// Whether this punctuation keeps a word together between `before` and `after` (rules WB6, 7, 11, 12).
+    /// Whether this punctuation is inside a word if it is between `before` and `after` (rules WB6, 7, 11, 12).
     fn joins(self, before: Class, after: Class) -> bool {
         match (before, after) {
             (Class::Letter, Class::Letter) => matches!(self, Class::MidLetter | Class::MidBoth),
@@ -224,10 +237,10 @@ fn is_ascii_space(b: u8) -> bool {
     (b.wrapping_sub(b'\t') < 5) | (b.wrapping_sub(0x1c) < 5) // \t to \r, and 0x1c to the space
 }
 
-/// Where runs of bytes that are `inside` begin and end, in turn.
+/// Fills `edges` with the start and end of each run of bytes that are `inside`.
 ///
-/// Sixty-four bytes become a number of sixty-four bits without a branch, and only its ones are walked: a loop from byte
-/// to byte guesses the length of every word wrongly.
+/// Sixty-four bytes are converted to sixty-four bits without a branch, and only the bits that are set are visited. A loop
+/// over bytes would mispredict the end of every word.
 fn find_edges(bytes: &[u8], edges: &mut Vec<u32>, inside: impl Fn(u8) -> bool) {
     edges.clear();
     let (blocks, rest) = bytes.as_chunks::<64>();
@@ -241,7 +254,7 @@ fn find_edges(bytes: &[u8], edges: &mut Vec<u32>, inside: impl Fn(u8) -> bool) {
         }
         let mut bits = 0u64;
         for (eighth, flags) in flags.as_chunks::<8>().0.iter().enumerate() {
-            // Eight bytes of 0 or 1 to eight bits: the product moves byte k's to bit 56 + k.
+            // Converts eight bytes of 0 or 1 to eight bits: the product moves byte k to bit 56 + k.
             let gathered = u64::from_le_bytes(*flags).wrapping_mul(0x0102_0408_1020_4080) >> 56;
             bits |= gathered << (8 * eighth);
         }
@@ -272,7 +285,7 @@ impl Tokenizer {
         let ascii = row.is_ascii();
         let class = |i: usize| CLASS[lower[i] as usize]; // the padding reads as Class::Other
         find_edges(&lower[..row.len()], edges, |b| {
-            // In so many words, since `is_ascii_alphanumeric` branches, and then bytes are not taken sixteen at once.
+            // Written out, because `is_ascii_alphanumeric` branches and would prevent vectorization.
             ((b | 0x20).wrapping_sub(b'a') < 26)
                 | (b.wrapping_sub(b'0') < 10)
                 | (b == b'_')
@@ -284,10 +297,10 @@ impl Tokenizer {
             let (start, mut end) = (start as usize, end as usize);
             next = runs.next();
             loop {
-                // Where the next run may be of this word, or this one is of a word that ASCII's rules cannot tell.
+                // Use the reference implementation if the rules for ASCII do not decide where this word ends.
                 let (here, after) = (class(end), class(end + 1));
                 let slow_from = if !ascii && !row.as_bytes()[start..end].is_ascii() {
-                    // One character back, if it is of this piece: a combining mark belongs to what it stands on.
+                    // Start one character earlier within this piece: a combining mark belongs to the character before.
                     let alone = start == 0 || class(start - 1) == Class::Space;
                     let begins = class(start) == Class::NonAscii && !alone;
                     Some(start - usize::from(begins))
@@ -317,7 +330,7 @@ impl Tokenizer {
         }
     }
 
-    /// `start` is a word boundary; the result is the end of its piece (an ASCII space, or the end of the row).
+    /// Tokenizes from the word boundary `start` to the next ASCII space or the end of the row, and returns that position.
     fn unicode_slow_to_space(
         self,
         row: &str,
@@ -414,7 +427,7 @@ impl Tokenizer {
     }
 }
 
-/// Python's `str.lower()`, and for each byte where its character stood.
+/// Python's `str.lower()`; also records for each byte the start of its character in `row`.
 fn lower_with_origin(row: &str, lower: &mut String, origin: &mut Vec<usize>) {
     lower.clear();
     origin.clear();
@@ -425,7 +438,7 @@ fn lower_with_origin(row: &str, lower: &mut String, origin: &mut Vec<usize>) {
     }
     lower.push_str(&row.to_lowercase());
     for (at, c) in row.char_indices() {
-        // The final sigma is the one letter that depends on its neighbours, and both of its forms take two bytes.
+        // Only the final sigma depends on its neighbours, and both of its forms have two bytes.
         let len: usize = c.to_lowercase().map(char::len_utf8).sum();
         origin.extend(std::iter::repeat_n(at, len));
     }

@@ -1,12 +1,11 @@
-//! The index on disk: one safetensors file with the sufficient statistics, and beside it the matrix.
+//! The index on disk: one safetensors file with the sufficient statistics, and optionally the matrix.
 //!
-//! `DIR/index.safetensors` holds `terms` (bytes end to end), `offsets`, `df` and `max_tf`; its metadata has one
-//! key, `cse`, with canonical JSON (sorted keys), because the container writes several keys in random order.
-//! `DIR/matrix.npz` is optional. Files are written beside their place and renamed, so a full disk or a killed
-//! process leaves the old ones; a checksum over metadata and tensors refuses a damaged file.
+//! `DIR/index.safetensors` contains the tensors `terms` (bytes end to end), `offsets`, `df` and `max_tf` (max c/L). Its
+//! metadata has one key, `cse`, whose value is canonical JSON (sorted keys), because the container writes several keys in
+//! random order. `DIR/matrix.npz` is optional. Files are written under a temporary name and renamed, so that a full disk
+//! or a killed process leaves the old ones. A checksum over metadata and tensors detects a damaged file.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -16,79 +15,32 @@ use safetensors::tensor::{Dtype, Metadata, TensorView};
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::corpus::FileRecord;
 use crate::error::{Error, Result};
-use crate::index::{Index, View};
-use crate::matrix;
-use crate::stats::{Counts, Part, Stats, Terms};
-use crate::tokenize::Tokenizer;
+use crate::index::build::Part;
+use crate::index::stats::{Counts, Stats, Terms};
+use crate::index::{Index, VocabularyFilter, matrix};
+use crate::output::PendingFile;
+use crate::text::reader::FileRecord;
+use crate::text::tokenize::Tokenizer;
 
+/// Version of the file format.
 pub const FORMAT: u32 = 1;
 const KEY: &str = "cse";
 const FORMULA: &str = "ln(1 + c/L) * ln(N/df)";
-/// Tensors of eight-byte numbers, then the bytes: the order the container itself gives them.
+/// Names of the tensors in the order of the file: eight-byte numbers first, then the bytes. `max_tf` is max c/L.
 const NAMES: [&str; 4] = ["df", "max_tf", "offsets", "terms"];
 
+/// Returns the path of the index file in the folder `dir`.
 pub fn index_path(dir: &Path) -> PathBuf {
     dir.join("index.safetensors")
 }
 
+/// Returns the path of the matrix in the folder `dir`.
 pub fn matrix_path(dir: &Path) -> PathBuf {
     dir.join("matrix.npz")
 }
 
-/// A file being written beside its place; it appears there when it is committed, and leaves no trace otherwise.
-///
-/// A link is followed. What is no regular file (a device, a pipe) cannot be replaced and is written to directly.
-pub struct Pending {
-    path: PathBuf,
-    temporary: Option<tempfile::NamedTempFile>,
-}
-
-impl Pending {
-    pub fn write(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<Self> {
-        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-        let attempt = || {
-            if std::fs::metadata(&path).is_ok_and(|meta| !meta.is_file()) {
-                write(&mut File::options().write(true).open(&path)?)?;
-                return Ok(None);
-            }
-            let mut builder = tempfile::Builder::new();
-            builder.prefix(".cse-").suffix(".tmp");
-            #[cfg(unix)]
-            builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-            let mut temporary = builder.tempfile_in(match path.parent() {
-                Some(folder) if folder != Path::new("") => folder,
-                _ => Path::new("."),
-            })?;
-            write(temporary.as_file_mut())?;
-            Ok(Some(temporary))
-        };
-        match attempt() {
-            Ok(temporary) => Ok(Pending { path, temporary }),
-            Err(source) => Err(failed(&path, source)),
-        }
-    }
-
-    /// Without an fsync: a killed process or a full disk leaves the old file, and whoever fears a power cut has a
-    /// file system for that; flushing a hundred megabytes takes longer than making them.
-    pub fn commit(self) -> Result<()> {
-        let Some(temporary) = self.temporary else {
-            return Ok(());
-        };
-        let renamed = temporary.persist(&self.path);
-        renamed.map(drop).map_err(|e| failed(&self.path, e.error))
-    }
-}
-
-fn failed(path: &Path, source: io::Error) -> Error {
-    Error::Io {
-        path: path.to_path_buf(),
-        source,
-    }
-}
-
-/// What an index file holds.
+/// The content of an index file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stored {
     pub tokenizer: Tokenizer,
@@ -96,8 +48,18 @@ pub struct Stored {
     pub stats: Stats,
 }
 
+impl Index {
+    /// Returns the bytes of the index file; an index that was opened with a filter is an error.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        if !self.is_whole() {
+            return Err(Error::IsFiltered);
+        }
+        serialize(self.tokenizer, &self.files, &self.stats)
+    }
+}
+
 impl Stored {
-    /// That of both corpora; `name` is the other's in messages. Both must have the same tokenizer.
+    /// Returns the index of both corpora. `name` denotes `other` in error messages. Both must have the same tokenizer.
     pub fn merge(self, other: Stored, name: &str) -> Result<Stored> {
         if self.tokenizer != other.tokenizer {
             return Err(Error::TokenizersDiffer {
@@ -113,33 +75,39 @@ impl Stored {
         })
     }
 
-    pub fn into_index(self, view: View) -> Result<Index> {
-        Index::with_view(self.tokenizer, self.files, self.stats, view)
+    /// Returns the bytes of the index file.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        serialize(self.tokenizer, &self.files, &self.stats)
+    }
+
+    /// Opens the index with the terms that `filter` keeps.
+    pub fn into_index(self, filter: VocabularyFilter) -> Result<Index> {
+        Index::with_filter(self.tokenizer, self.files, self.stats, filter)
     }
 }
 
-/// Writes `DIR/index.safetensors`, and `DIR/matrix.npz` if `parts` are given; a matrix of an older index goes.
-/// Both are whole before either appears.
+/// Writes `DIR/index.safetensors`, and `DIR/matrix.npz` if `parts` are given; otherwise the matrix of an older index is
+/// removed. Both files are complete before either is renamed to its final name.
 pub fn save(dir: &Path, stored: &Stored, parts: Option<Vec<Part>>) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
     let write = |parts| {
-        Pending::write(&matrix_path(dir), |file| {
+        PendingFile::write(&matrix_path(dir), |file| {
             matrix::write_npz(file, &stored.stats, parts)
         })
     };
     let matrix = parts.map(write).transpose()?;
-    let bytes = serialize(stored.tokenizer, &stored.files, &stored.stats)?;
+    let bytes = stored.to_bytes()?;
     put(dir, &bytes, matrix)
 }
 
-/// Writes what `serialize` gave.
+/// Writes the bytes that [`serialize`] returned.
 pub fn save_bytes(dir: &Path, bytes: &[u8]) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
     put(dir, bytes, None)
 }
 
-fn put(dir: &Path, bytes: &[u8], matrix: Option<Pending>) -> Result<()> {
-    let index = Pending::write(&index_path(dir), |file| file.write_all(bytes))?;
+fn put(dir: &Path, bytes: &[u8], matrix: Option<PendingFile>) -> Result<()> {
+    let index = PendingFile::write(&index_path(dir), |file| file.write_all(bytes))?;
     let path = matrix_path(dir);
     match matrix {
         Some(pending) => pending.commit()?,
@@ -151,7 +119,7 @@ fn put(dir: &Path, bytes: &[u8], matrix: Option<Pending>) -> Result<()> {
     index.commit()
 }
 
-/// The file's bytes: a function of the statistics alone.
+/// Returns the bytes of the index file. They depend on nothing but the arguments.
 pub fn serialize(tokenizer: Tokenizer, files: &[FileRecord], stats: &Stats) -> Result<Vec<u8>> {
     let counts = &stats.counts;
     let mut meta = json!({
@@ -167,11 +135,11 @@ pub fn serialize(tokenizer: Tokenizer, files: &[FileRecord], stats: &Stats) -> R
         "files": files,
     });
     let df = le_bytes(&stats.df, |x| x.to_le_bytes());
-    let max_tf = le_bytes(&stats.max_tf, |x| x.to_le_bytes());
+    let max_frequency = le_bytes(&stats.max_frequency, |x| x.to_le_bytes());
     let offsets = le_bytes(&stats.terms.offsets, |x| x.to_le_bytes());
     let data: [(Dtype, &[u8]); 4] = [
         (Dtype::U64, &df),
-        (Dtype::F64, &max_tf),
+        (Dtype::F64, &max_frequency),
         (Dtype::U64, &offsets),
         (Dtype::U8, &stats.terms.bytes),
     ];
@@ -186,7 +154,7 @@ pub fn serialize(tokenizer: Tokenizer, files: &[FileRecord], stats: &Stats) -> R
         .map_err(|e| Error::invalid("index", format!("cannot be written: {e}")))
 }
 
-/// XXH3 of the canonical JSON without the checksum itself, and of every tensor with its length.
+/// Returns XXH3 of the canonical JSON without the checksum itself, and of every tensor with its length.
 fn checksum(meta: &Value, tensors: [&[u8]; 4]) -> String {
     let mut hasher = Xxh3::new();
     hasher.update(meta.to_string().as_bytes());
@@ -198,8 +166,8 @@ fn checksum(meta: &Value, tensors: [&[u8]; 4]) -> String {
 }
 
 /// Opens `DIR/index.safetensors`.
-pub fn open(dir: &Path, view: View) -> Result<Index> {
-    read(dir)?.into_index(view)
+pub fn open(dir: &Path, filter: VocabularyFilter) -> Result<Index> {
+    read(dir)?.into_index(filter)
 }
 
 /// Reads `DIR/index.safetensors`.
@@ -209,7 +177,7 @@ pub fn read(dir: &Path) -> Result<Stored> {
     deserialize(&bytes, &path)
 }
 
-/// `path` is for the messages.
+/// Parses and checks the bytes of an index file. `path` is used in error messages.
 pub fn deserialize(bytes: &[u8], path: &Path) -> Result<Stored> {
     let damaged = |why: &str| Error::damaged(path, why);
     let (_, header): (usize, Metadata) =
@@ -236,11 +204,11 @@ pub fn deserialize(bytes: &[u8], path: &Path) -> Result<Stored> {
         ))),
     };
     let df = tensor("df", Dtype::U64)?;
-    let max_tf = tensor("max_tf", Dtype::F64)?;
+    let max_frequency = tensor("max_tf", Dtype::F64)?;
     let offsets = tensor("offsets", Dtype::U64)?;
     let terms = tensor("terms", Dtype::U8)?;
     let stored = meta.as_object_mut().and_then(|map| map.remove("checksum"));
-    if stored != Some(checksum(&meta, [df, max_tf, offsets, terms]).into()) {
+    if stored != Some(checksum(&meta, [df, max_frequency, offsets, terms]).into()) {
         return Err(damaged("its checksum does not match: truncated or edited"));
     }
     let number = |name: &str| {
@@ -262,7 +230,7 @@ pub fn deserialize(bytes: &[u8], path: &Path) -> Result<Stored> {
     let tokenizer = Tokenizer::new(
         named["name"].as_str().unwrap_or(""),
         named["lowercase"].as_bool().unwrap_or(true),
-        named["nfkc"].as_bool().unwrap_or(false), // indexes from before there was a choice
+        named["nfkc"].as_bool().unwrap_or(false), // older indexes do not record it
     )
     .map_err(|_| damaged("its tokenizer is unknown"))?;
     let stats = Stats {
@@ -272,7 +240,7 @@ pub fn deserialize(bytes: &[u8], path: &Path) -> Result<Stored> {
             offsets: from_le(offsets, u64::from_le_bytes),
         },
         df: from_le(df, u64::from_le_bytes),
-        max_tf: from_le(max_tf, f64::from_le_bytes),
+        max_frequency: from_le(max_frequency, f64::from_le_bytes),
     };
     check(&stats).map_err(damaged)?;
     Ok(Stored {
@@ -282,11 +250,11 @@ pub fn deserialize(bytes: &[u8], path: &Path) -> Result<Stored> {
     })
 }
 
-/// What the rest of the code takes for granted.
+/// Checks the invariants that the rest of the code relies on.
 fn check(stats: &Stats) -> Result<(), &'static str> {
     let (terms, v) = (&stats.terms, stats.df.len());
     let offsets = &terms.offsets;
-    if offsets.len() != v + 1 || stats.max_tf.len() != v {
+    if offsets.len() != v + 1 || stats.max_frequency.len() != v {
         return Err("its tensors differ in length");
     }
     if offsets[0] != 0
@@ -295,7 +263,7 @@ fn check(stats: &Stats) -> Result<(), &'static str> {
     {
         return Err("its term offsets are out of order");
     }
-    // One check of the whole buffer and of each boundary costs far less than one of each term.
+    // Checking the whole buffer once and each boundary costs far less than checking each term.
     let text = std::str::from_utf8(&terms.bytes).map_err(|_| "its terms are not UTF-8")?;
     if offsets
         .iter()
@@ -311,14 +279,14 @@ fn check(stats: &Stats) -> Result<(), &'static str> {
     }
     let n = stats.counts.documents;
     if stats.df.iter().any(|&df| df == 0 || df > n)
-        || stats.max_tf.iter().any(|&x| !(x > 0.0 && x <= 1.0))
+        || stats.max_frequency.iter().any(|&x| !(x > 0.0 && x <= 1.0))
     {
         return Err("its statistics are out of range");
     }
     Ok(())
 }
 
-/// Numbers as little-endian bytes.
+/// Returns numbers as little-endian bytes.
 pub fn le_bytes<T, const N: usize>(items: &[T], bytes: impl Fn(&T) -> [u8; N]) -> Vec<u8> {
     items.iter().flat_map(bytes).collect()
 }

@@ -1,4 +1,4 @@
-//! Bytes of a corpus, whatever they are stored as: plain, compressed, or a column of a table.
+//! The bytes of a corpus file: plain, compressed, or a column of a table.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -8,24 +8,25 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::{Error, Result};
 
-/// A column of a table, as text with one row per line.
+/// A column of a table, read as text with one row per line.
 pub trait Column: Send {
-    /// The next block of text, and how many of the file's stored bytes that took (for the progress bar); none at the
-    /// end. Every row ends with `\n` and holds no other.
+    /// Returns the next block of text and the number of stored bytes of the file that it took (for the progress bar), or
+    /// `None` at the end. Every row ends with `\n` and contains no other `\n`.
     fn next_block(&mut self) -> io::Result<Option<(Vec<u8>, u64)>>;
 }
 
+/// Whether the path means standard input.
 pub(crate) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Counts and hashes the bytes as stored, beneath any decoder.
+/// Counts and hashes bytes as stored, before they are decoded.
 pub(crate) struct Hashed {
     inner: Box<dyn Read + Send>,
     hasher: Box<Xxh3>,
     bytes: u64,
-    /// Bytes since somebody last reported progress.
-    fresh: u64,
+    /// Bytes since the last progress report.
+    unreported: u64,
 }
 
 impl Hashed {
@@ -34,7 +35,7 @@ impl Hashed {
             inner,
             hasher: Box::new(Xxh3::new()),
             bytes: 0,
-            fresh: 0,
+            unreported: 0,
         }
     }
 }
@@ -44,17 +45,17 @@ impl Read for Hashed {
         let n = self.inner.read(buf)?;
         self.hasher.update(&buf[..n]);
         self.bytes += n as u64;
-        self.fresh += n as u64;
+        self.unreported += n as u64;
         Ok(n)
     }
 }
 
-/// A column's blocks, read on end.
+/// The blocks of a column as one stream.
 pub(crate) struct Blocks {
     column: Box<dyn Column>,
     block: Vec<u8>,
     at: usize,
-    fresh: u64,
+    unreported: u64,
 }
 
 impl Blocks {
@@ -63,7 +64,7 @@ impl Blocks {
             column,
             block: Vec::new(),
             at: 0,
-            fresh: 0,
+            unreported: 0,
         }
     }
 }
@@ -75,7 +76,7 @@ impl Read for Blocks {
                 return Ok(0);
             };
             (self.block, self.at) = (block, 0);
-            self.fresh += stored;
+            self.unreported += stored;
         }
         let n = buf.len().min(self.block.len() - self.at);
         buf[..n].copy_from_slice(&self.block[self.at..self.at + n]);
@@ -84,6 +85,7 @@ impl Read for Blocks {
     }
 }
 
+/// An open corpus file.
 pub(crate) enum Source {
     Plain(Hashed),
     Column(Blocks),
@@ -92,6 +94,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
+    /// Opens a text file; the suffixes `.gz` and `.zst` select a decoder.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let inner: Box<dyn Read + Send> = if is_stdin(path) {
             Box::new(io::stdin())
@@ -111,18 +114,18 @@ impl Source {
         })
     }
 
-    /// Stored bytes read since the last call.
-    pub(crate) fn take_fresh(&mut self) -> u64 {
+    /// Returns the number of stored bytes read since the last call.
+    pub(crate) fn take_unreported(&mut self) -> u64 {
         std::mem::take(match self {
-            Source::Plain(raw) => &mut raw.fresh,
-            Source::Gz(decoder) => &mut decoder.get_mut().get_mut().fresh,
-            Source::Zst(decoder) => &mut decoder.get_mut().get_mut().fresh,
-            Source::Column(blocks) => &mut blocks.fresh,
+            Source::Plain(raw) => &mut raw.unreported,
+            Source::Gz(decoder) => &mut decoder.get_mut().get_mut().unreported,
+            Source::Zst(decoder) => &mut decoder.get_mut().get_mut().unreported,
+            Source::Column(blocks) => &mut blocks.unreported,
         })
     }
 
-    /// Number and hash of the bytes as stored, once the text has been read. A decoder may stop before the end of the
-    /// file (padding), and a column is decoded elsewhere: what was not seen yet is read now.
+    /// Returns number and hash of the bytes as stored, once the text has been read. Bytes that were not read yet are read
+    /// now: a decoder may stop before the end of the file (padding), and a column is decoded elsewhere.
     pub(crate) fn into_hash(self, path: &Path) -> io::Result<(u64, u128)> {
         let mut raw = match self {
             Source::Plain(raw) => raw,

@@ -1,23 +1,22 @@
-//! One pass over text: N, and for each term its document frequency and max over documents of c/L.
+//! The sufficient statistics of a corpus: N, and for each term its document frequency and max over documents of c/L.
 //!
-//! That is all UNA needs: idf is constant over documents, so max over d of ln(1 + c/L) * idf is reached where
-//! c/L is largest. `Stats` merge by +, + and max, so they form a commutative monoid: threads, shards and
-//! machines count apart and merge, in any order, to the same bytes.
+//! UNA needs nothing else: idf is constant over documents, so the maximum over d of ln(1 + c/L) * idf is reached where
+//! c/L is largest. [`Stats`] merge by +, + and max and so form a commutative monoid: threads, shards and machines count
+//! separately and merge, in any order, to the same bytes.
 
 use std::cmp::Ordering;
 
 use rayon::prelude::*;
 
-use crate::corpus::{Fault, FileRecord, Input, Progress, ReadOptions, Reader, is_blank, settle};
-use crate::error::{Error, Result};
-use crate::table::TermTable;
-use crate::tokenize::{Scratch, Tokenizer};
+use crate::index::term_table::TermTable;
+use crate::text::is_blank;
+use crate::text::tokenize::{Scratch, Tokenizer};
 
-/// Strings end to end in one buffer.
+/// A list of strings, stored end to end in one buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
     pub bytes: Vec<u8>,
-    /// One more than there are terms: term `i` is `bytes[offsets[i]..offsets[i + 1]]`.
+    /// One more element than there are terms: term `i` is `bytes[offsets[i]..offsets[i + 1]]`.
     pub offsets: Vec<u64>,
 }
 
@@ -55,17 +54,17 @@ impl Terms {
     }
 }
 
-/// How many rows of which kind.
+/// Numbers of rows and tokens of a corpus.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// N: rows that are not blank.
     pub documents: u64,
     pub rows: u64,
     pub blank: u64,
-    /// Documents without any term.
+    /// Documents that contain no term.
     pub wordless: u64,
     pub tokens: u64,
-    /// Rows with bytes that were not UTF-8 and were replaced.
+    /// Rows whose bytes were not UTF-8 and were replaced.
     pub repaired: u64,
 }
 
@@ -80,19 +79,19 @@ impl Counts {
     }
 }
 
-/// The sufficient statistics of a corpus, terms in byte order.
+/// The sufficient statistics of a corpus. Terms are in byte order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
     pub counts: Counts,
     pub terms: Terms,
-    /// Documents that hold the term.
+    /// Number of documents that contain each term.
     pub df: Vec<u64>,
-    /// Max over documents of c/L: the term's count over the number of terms in the document.
-    pub max_tf: Vec<f64>,
+    /// Max over documents of c/L for each term: its count divided by the number of terms of the document.
+    pub max_frequency: Vec<f64>,
 }
 
 impl Stats {
-    /// The statistics of both corpora together.
+    /// Returns the statistics of both corpora together.
     pub fn merge(&self, other: &Stats) -> Stats {
         if self.terms.is_empty() || other.terms.is_empty() {
             let (full, none) = if self.terms.is_empty() {
@@ -110,7 +109,7 @@ impl Stats {
             counts: self.counts,
             terms: Terms::with_capacity(n + m, bytes),
             df: Vec::with_capacity(n + m),
-            max_tf: Vec::with_capacity(n + m),
+            max_frequency: Vec::with_capacity(n + m),
         };
         out.counts.add(&other.counts);
         let (mut i, mut j) = (0, 0);
@@ -126,7 +125,8 @@ impl Stats {
                 Ordering::Equal => {
                     out.terms.push(self.terms.get(i));
                     out.df.push(self.df[i] + other.df[j]);
-                    out.max_tf.push(self.max_tf[i].max(other.max_tf[j]));
+                    out.max_frequency
+                        .push(self.max_frequency[i].max(other.max_frequency[j]));
                 }
             }
             i += usize::from(order != Ordering::Greater);
@@ -135,7 +135,7 @@ impl Stats {
         out
     }
 
-    /// Some of the terms, by number, ascending; the counts stay.
+    /// Returns the statistics of the terms `kept` (term numbers, ascending); `counts` do not change.
     pub fn only(&self, kept: &[u32]) -> Stats {
         let mut out = Stats {
             counts: self.counts,
@@ -150,35 +150,35 @@ impl Stats {
     fn push_from(&mut self, other: &Stats, i: usize) {
         self.terms.push(other.terms.get(i));
         self.df.push(other.df[i]);
-        self.max_tf.push(other.max_tf[i]);
+        self.max_frequency.push(other.max_frequency[i]);
     }
 }
 
 #[derive(Clone, Debug)]
 struct Cell {
     df: u64,
-    max_tf: f64,
-    /// The last document it was seen in, and how often there.
+    max_frequency: f64,
+    /// The last document that contained the term, and the term's count there.
     document: u64,
     count: u32,
 }
 
-/// One thread's counting.
+/// Counts rows on one thread.
 pub struct Counter {
     tokenizer: Tokenizer,
     table: TermTable<Cell>,
     counts: Counts,
     scratch: Scratch,
-    /// The distinct terms of the current document, by this counter's ids.
+    /// The distinct terms of the current document, as ids of this counter.
     distinct: Vec<u32>,
 }
 
-/// The distinct terms of some rows with their counts, by one counter's ids, kept for the matrix.
+/// The distinct terms of some rows with their counts, kept for the matrix. Terms are ids of one counter.
 #[derive(Debug, Default)]
 pub struct CountedRows {
     pub ids: Vec<u32>,
     pub counts: Vec<u32>,
-    /// For each row its number of distinct terms and of terms.
+    /// For each row its number of distinct terms and its number of terms.
     pub rows: Vec<(u32, u32)>,
 }
 
@@ -193,11 +193,12 @@ impl Counter {
         }
     }
 
-    /// Terms counted so far.
+    /// Returns the number of terms counted so far.
     pub fn tokens(&self) -> u64 {
         self.counts.tokens
     }
 
+    /// Counts one row; also appends its counts to `kept` if given.
     pub fn count_row(&mut self, row: &str, kept: Option<&mut CountedRows>) {
         let Counter {
             tokenizer,
@@ -214,7 +215,7 @@ impl Counter {
             length += 1;
             let id = table.intern(&term, || Cell {
                 df: 0,
-                max_tf: 0.0,
+                max_frequency: 0.0,
                 document: 0,
                 count: 0,
             });
@@ -237,15 +238,15 @@ impl Counter {
         } else {
             counts.documents += 1;
         }
-        let once = 1.0 / f64::from(length); // 0 terms: infinite, and used for nothing
+        let once = 1.0 / f64::from(length); // infinite and unused for a row without terms
         for &id in distinct.iter() {
             let cell = table.value_mut(id as usize);
-            let tf = if cell.count == 1 {
+            let frequency = if cell.count == 1 {
                 once
             } else {
                 f64::from(cell.count) / f64::from(length)
             };
-            cell.max_tf = cell.max_tf.max(tf);
+            cell.max_frequency = cell.max_frequency.max(frequency);
         }
         if let Some(kept) = kept {
             kept.ids.extend_from_slice(distinct);
@@ -255,10 +256,15 @@ impl Counter {
         }
     }
 
-    /// The statistics with terms in byte order, and the counter's id of each.
+    /// Adds to the number of rows whose bytes were replaced.
+    pub fn add_repaired(&mut self, rows: u64) {
+        self.counts.repaired += rows;
+    }
+
+    /// Returns the statistics with terms in byte order, and this counter's id of each term.
     pub fn finish(self) -> (Stats, Vec<u32>) {
         let table = &self.table;
-        // Sorting by the first eight bytes as a number decides nearly all comparisons without touching a string.
+        // Comparing the first eight bytes as a number decides nearly all comparisons without reading a string.
         let mut order: Vec<(u64, u32)> = (0..table.len())
             .map(|id| (first_eight(table.term(id)), id as u32))
             .collect();
@@ -270,13 +276,13 @@ impl Counter {
             counts: self.counts,
             terms: Terms::with_capacity(table.len(), 8 * table.len()),
             df: Vec::with_capacity(table.len()),
-            max_tf: Vec::with_capacity(table.len()),
+            max_frequency: Vec::with_capacity(table.len()),
         };
         for &(_, id) in &order {
             let cell = table.value(id as usize);
             stats.terms.push(table.term(id as usize));
             stats.df.push(cell.df);
-            stats.max_tf.push(cell.max_tf);
+            stats.max_frequency.push(cell.max_frequency);
         }
         (stats, order.into_iter().map(|(_, id)| id).collect())
     }
@@ -287,93 +293,4 @@ fn first_eight(term: &[u8]) -> u64 {
     let n = term.len().min(8);
     head[..n].copy_from_slice(&term[..n]);
     u64::from_be_bytes(head)
-}
-
-/// One worker's share of a corpus.
-pub struct Part {
-    pub stats: Stats,
-    /// `stats` term number -> the id that `rows` use.
-    pub local_ids: Vec<u32>,
-    /// Chunk number and rows, in the order this worker met them; empty unless rows were asked for.
-    pub rows: Vec<(u64, CountedRows)>,
-}
-
-/// What a pass over files yields.
-pub struct Counted {
-    pub stats: Stats,
-    pub files: Vec<FileRecord>,
-    /// For the matrix; statistics of the parts merge to `stats`.
-    pub parts: Vec<Part>,
-}
-
-/// Counts `files` with all threads of the current rayon pool. `keep_rows` also keeps every row's counts.
-pub fn count(
-    files: Vec<Input>,
-    tokenizer: Tokenizer,
-    options: ReadOptions,
-    keep_rows: bool,
-    progress: &Progress,
-) -> Result<Counted> {
-    let reader = Reader::open(files, options, progress)?;
-    let mut parts = settle(rayon::broadcast(|_| {
-        count_part(&reader, tokenizer, keep_rows)
-    }))?;
-    let stats = if keep_rows {
-        parts
-            .par_iter()
-            .map(|part| part.stats.clone())
-            .reduce(Stats::default, |a, b| a.merge(&b))
-    } else {
-        let stats = std::mem::take(&mut parts).into_par_iter().map(|p| p.stats);
-        stats.reduce(Stats::default, |a, b| a.merge(&b))
-    };
-    let files = reader.into_records();
-    Ok(Counted {
-        stats,
-        files,
-        parts,
-    })
-}
-
-/// Refuses a corpus without a sentence, or without a word.
-pub fn check_filled(stats: &Stats, files: &[FileRecord], tokenizer: Tokenizer) -> Result<()> {
-    let path = || {
-        files
-            .first()
-            .map_or("texts".into(), |file| file.path.clone())
-    };
-    if stats.counts.rows == 0 {
-        return Err(Error::NoRows { path: path() });
-    }
-    if stats.counts.documents == 0 {
-        return Err(Error::OnlyBlank {
-            path: path(),
-            rows: stats.counts.rows,
-        });
-    }
-    if stats.terms.is_empty() {
-        return Err(Error::NoWords {
-            path: path(),
-            tokenizer: tokenizer.name(),
-        });
-    }
-    Ok(())
-}
-
-fn count_part(reader: &Reader, tokenizer: Tokenizer, keep_rows: bool) -> Result<Part, Fault> {
-    let mut counter = Counter::new(tokenizer);
-    let mut rows = Vec::new();
-    reader.work(|chunk| {
-        let mut kept = keep_rows.then(CountedRows::default);
-        chunk.for_each_row(|_, row| counter.count_row(row, kept.as_mut()))?;
-        counter.counts.repaired += chunk.repaired;
-        rows.extend(kept.map(|kept| (chunk.seq, kept)));
-        Ok(())
-    })?;
-    let (stats, local_ids) = counter.finish();
-    Ok(Part {
-        stats,
-        local_ids,
-        rows,
-    })
 }

@@ -1,13 +1,12 @@
-//! Opens text and cuts it into chunks of whole rows.
+//! Reads files as chunks of whole rows.
 //!
-//! One reader behind a lock hands chunks to any number of workers. Under the lock nothing happens but
-//! reading, hashing and finding the last `\n`, so the reader is shared by plain files, `.gz`, `.zst` and
-//! standard input alike, row numbers are known when a chunk is handed out, and memory is bounded by the
-//! chunks in flight. The road not taken is a memory map: it saves one copy, but needs `unsafe`, dies with
-//! SIGBUS when the file shrinks, and counts the whole file as resident.
+//! One reader behind a lock hands chunks to any number of threads. Only reading, hashing and the search for the last `\n`
+//! happen under the lock. This works alike for plain files, `.gz`, `.zst` and standard input; row numbers are known when
+//! a chunk is handed out; and memory is bounded by the number of chunks in use. A memory map would save one copy, but it
+//! needs `unsafe`, ends the process with SIGBUS when the file shrinks, and counts the whole file as resident memory.
 //!
-//! A row ends at `\n` and nowhere else: `\r` at its end is dropped, and U+2028, U+2029, U+0085, `\x1c`
-//! to `\x1f` and a lone `\r` inside a row stay there.
+//! A row ends at `\n` and nowhere else. `\r` at the end of a row is dropped; U+2028, U+2029, U+0085, `\x1c` to `\x1f` and
+//! a `\r` elsewhere are part of the row.
 
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -17,24 +16,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Place, Result};
-pub use crate::source::Column;
-use crate::source::{Blocks, Source, is_stdin};
+pub use crate::text::source::Column;
+use crate::text::source::{Blocks, Source, is_stdin};
 
 /// What to do with bytes that are not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EncodingErrors {
-    /// Refuse the file, naming line and byte offset.
+    /// Return an error that names the line and the byte offset.
     Strict,
-    /// Put U+FFFD in their place and count the rows.
+    /// Replace them by U+FFFD and count the rows.
     Replace,
 }
 
+/// Options for reading files.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOptions {
     pub encoding_errors: EncodingErrors,
-    /// A longer row is refused: it is most often a file that is not one sentence per line.
+    /// A longer row is an error; most often it means that the file does not have one sentence per line.
     pub max_line_bytes: usize,
-    /// Bytes handed out at a time: small enough for a core's second-level cache, large enough that the lock is idle.
+    /// Size of a chunk: small enough for the second-level cache of a core, large enough that threads rarely wait for the
+    /// lock.
     pub chunk_bytes: usize,
 }
 
@@ -48,34 +49,36 @@ impl Default for ReadOptions {
     }
 }
 
-/// How far a long call has come, and the way to stop it; shared with whoever draws the progress bar.
+/// Progress of a long call, and a flag that stops it. Shared with the code that shows a progress bar.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Bytes to read, as stored on disk; 0 where that is unknown (standard input).
+    /// Number of stored bytes to read; 0 if that is unknown (standard input).
     pub total: AtomicU64,
+    /// Number of stored bytes read so far.
     pub done: AtomicU64,
+    /// Set to stop the call with [`Error::Interrupted`].
     pub cancelled: AtomicBool,
 }
 
-/// Which file a corpus was read from, and what it held.
+/// A file that a corpus was read from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRecord {
-    /// As given; `-` is standard input.
+    /// The path as given; `-` is standard input.
     pub path: String,
-    /// Bytes as stored, before decompression.
+    /// Size in bytes as stored, before decompression.
     pub bytes: u64,
     pub rows: u64,
     /// XXH3, 128 bits, of the bytes as stored (`xxhsum -H2` prints the same).
     pub xxh3: String,
-    /// Which column of a table; none for a text file.
+    /// The column of a table; `None` for a text file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub column: Option<String>,
 }
 
-/// Something to read rows from.
+/// A file to read rows from.
 pub struct Input {
     pub path: PathBuf,
-    /// A column of a table (csv, parquet, ...), which somebody else decodes.
+    /// Name and decoder of the column of a table (csv, parquet, ...); `None` for a text file.
     pub column: Option<(String, Box<dyn Column>)>,
 }
 
@@ -88,30 +91,31 @@ impl From<PathBuf> for Input {
 /// Whole rows of one file.
 #[derive(Debug, Default)]
 pub struct Chunk {
-    /// 0, 1, 2, ... in the order of the corpus.
+    /// Number of the chunk: 0, 1, 2, ... in the order of the corpus.
     pub seq: u64,
-    /// Row number of the first row, counted over all files from 0.
+    /// Number of its first row, counted over all files from 0.
     pub first_row: u64,
-    /// Rows whose bytes were repaired (`EncodingErrors::Replace`), and the number of the first; set by `for_each_row`.
+    /// Number of rows whose bytes were replaced (`EncodingErrors::Replace`), and the number of the first such row; set by
+    /// `for_each_row`.
     pub repaired: u64,
     pub first_repaired: Option<u64>,
     bytes: Vec<u8>,
     path: PathBuf,
     column: Option<String>,
-    /// Line number of the first row within its file, from 1, and its byte offset in the decoded text.
+    /// Line number of the first row in its file, from 1, and its byte offset in the decoded text.
     first_line: u64,
     offset: u64,
     options: ReadOptions,
 }
 
 impl Chunk {
-    /// Calls `f(row number, text)` for every row, blank ones included. The text holds no `\n` and no final `\r`.
+    /// Calls `f(row number, text)` for every row, blank ones included. The text has no `\n` and no final `\r`.
     pub fn for_each_row(&mut self, mut f: impl FnMut(u64, &str)) -> Result<()> {
         let owned;
         let text = match std::str::from_utf8(&self.bytes) {
             Ok(text) => text,
-            Err(fault) => match self.options.encoding_errors {
-                EncodingErrors::Strict => return Err(self.invalid_utf8(fault.valid_up_to())),
+            Err(error) => match self.options.encoding_errors {
+                EncodingErrors::Strict => return Err(self.invalid_utf8(error.valid_up_to())),
                 EncodingErrors::Replace => {
                     let faulty = faulty_rows(&self.bytes);
                     self.repaired = faulty.len() as u64;
@@ -140,6 +144,7 @@ impl Chunk {
         Ok(())
     }
 
+    /// Returns the size of the chunk in bytes.
     pub fn byte_len(&self) -> usize {
         self.bytes.len()
     }
@@ -152,7 +157,7 @@ impl Chunk {
         }
     }
 
-    /// Of the chunk's `nth` row.
+    /// Returns the position of the `nth` row of the chunk.
     fn place(&self, nth: u64, offset: Option<u64>) -> Place {
         place(self.column.as_ref(), self.first_line + nth, offset)
     }
@@ -168,6 +173,7 @@ fn place(column: Option<&String>, line: u64, offset: Option<u64>) -> Place {
     }
 }
 
+/// Returns the positions of the rows that are not UTF-8.
 fn faulty_rows(bytes: &[u8]) -> Vec<u64> {
     let rows = (0..).zip(bytes.split(|&b| b == b'\n'));
     rows.filter(|(_, row)| std::str::from_utf8(row).is_err())
@@ -175,7 +181,7 @@ fn faulty_rows(bytes: &[u8]) -> Vec<u64> {
         .collect()
 }
 
-/// Reads a list of files, in order, as one corpus. `work` may be called from many threads at once.
+/// Reads a list of files, in order, as one corpus. `work` may be called from several threads at the same time.
 pub struct Reader<'a> {
     state: Mutex<State>,
     options: ReadOptions,
@@ -183,44 +189,45 @@ pub struct Reader<'a> {
     failed: AtomicBool,
 }
 
-/// What went wrong, and in which chunk.
+/// An error and the number of the chunk in which it occurred.
 #[derive(Debug)]
-pub struct Fault {
+pub struct ChunkError {
     seq: u64,
     error: Error,
 }
 
-/// The workers' results, or the fault of the earliest chunk. Chunks are handed out in order and each is finished by
-/// whoever has it, so that is the same fault for any number of threads.
-pub fn settle<T>(results: Vec<Result<T, Fault>>) -> Result<Vec<T>> {
+/// Returns the results of all threads, or the error of the earliest chunk. Chunks are handed out in order and every thread
+/// finishes its chunk, so the error is the same for any number of threads.
+pub fn collect_results<T>(results: Vec<Result<T, ChunkError>>) -> Result<Vec<T>> {
     let mut done = Vec::new();
-    let mut first: Option<Fault> = None;
+    let mut first: Option<ChunkError> = None;
     for result in results {
         match result {
             Ok(part) => done.push(part),
-            Err(fault) => {
-                if first.as_ref().is_none_or(|earlier| fault.seq < earlier.seq) {
-                    first = Some(fault);
+            Err(error) => {
+                if first.as_ref().is_none_or(|earlier| error.seq < earlier.seq) {
+                    first = Some(error);
                 }
             }
         }
     }
-    first.map_or(Ok(done), |fault| Err(fault.error))
+    first.map_or(Ok(done), |first| Err(first.error))
 }
 
 struct State {
     inputs: std::vec::IntoIter<Input>,
-    current: Option<Open>,
+    current: Option<OpenFile>,
     seq: u64,
     rows: u64,
     records: Vec<FileRecord>,
 }
 
-struct Open {
+/// The file that is being read.
+struct OpenFile {
     source: Source,
     path: PathBuf,
     column: Option<String>,
-    /// The beginning of a row whose end has not been read yet.
+    /// The beginning of a row whose end was not read yet.
     carry: Vec<u8>,
     at_start: bool,
     rows: u64,
@@ -228,7 +235,7 @@ struct Open {
 }
 
 impl<'a> Reader<'a> {
-    /// Fails at once, before any work, if a path does not exist or is a directory.
+    /// Checks the paths: one that does not exist or is a directory is an error.
     pub fn open(inputs: Vec<Input>, options: ReadOptions, progress: &'a Progress) -> Result<Self> {
         let mut total = 0;
         let paths = inputs.iter().map(|input| &input.path);
@@ -255,15 +262,15 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// One worker's share: hands chunks to `work` until there are no more, or some worker has failed.
-    pub fn work(&self, mut work: impl FnMut(&mut Chunk) -> Result<()>) -> Result<(), Fault> {
+    /// Calls `work` with one chunk after the other until there is none left or a thread has failed.
+    pub fn work(&self, mut work: impl FnMut(&mut Chunk) -> Result<()>) -> Result<(), ChunkError> {
         let mut chunk = Chunk::default();
         let mut step = || match self.next_chunk(&mut chunk) {
             Ok(true) => work(&mut chunk)
                 .map(|()| true)
                 .map_err(|error| (chunk.seq, error)),
             Ok(false) => Ok(false),
-            Err(error) => Err((u64::MAX, error)), // whatever was handed out before comes first
+            Err(error) => Err((u64::MAX, error)), // errors of earlier chunks take precedence
         };
         loop {
             match step() {
@@ -271,13 +278,13 @@ impl<'a> Reader<'a> {
                 Ok(false) => return Ok(()),
                 Err((seq, error)) => {
                     self.failed.store(true, Ordering::Relaxed);
-                    return Err(Fault { seq, error });
+                    return Err(ChunkError { seq, error });
                 }
             }
         }
     }
 
-    /// Fills `chunk` with the next whole rows; false at the end of the corpus, or if a worker has failed.
+    /// Fills `chunk` with the next whole rows. Returns false at the end of the corpus, or if a thread has failed.
     fn next_chunk(&self, chunk: &mut Chunk) -> Result<bool> {
         let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
         if self.failed.load(Ordering::Relaxed) {
@@ -291,7 +298,7 @@ impl<'a> Reader<'a> {
                 let Some(input) = state.inputs.next() else {
                     return Ok(false);
                 };
-                state.current = Some(Open::new(input)?);
+                state.current = Some(OpenFile::new(input)?);
             }
             let open = state.current.as_mut().expect("opened above");
             let first_line = open.rows + 1;
@@ -318,7 +325,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The files that were read, once all workers are done.
+    /// Returns the files that were read, once all threads are done.
     pub fn into_records(self) -> Vec<FileRecord> {
         self.state
             .into_inner()
@@ -327,14 +334,14 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl Open {
+impl OpenFile {
     fn new(input: Input) -> Result<Self> {
         let path = input.path;
         let (column, source) = match input.column {
             None => (None, Source::open(&path)?),
             Some((name, column)) => (Some(name), Source::Column(Blocks::new(column))),
         };
-        Ok(Open {
+        Ok(OpenFile {
             source,
             path,
             column,
@@ -345,7 +352,7 @@ impl Open {
         })
     }
 
-    /// Puts the next whole rows into `out` and says how many they are; 0 at the end of the file.
+    /// Replaces the content of `out` by the next whole rows and returns their number; 0 at the end of the file.
     fn fill(
         &mut self,
         out: &mut Vec<u8>,
@@ -362,7 +369,7 @@ impl Open {
             out.truncate(old + got);
             progress
                 .done
-                .fetch_add(self.source.take_fresh(), Ordering::Relaxed);
+                .fetch_add(self.source.take_unreported(), Ordering::Relaxed);
             if std::mem::take(&mut self.at_start) && out.starts_with(b"\xef\xbb\xbf") {
                 out.drain(..3);
                 self.offset += 3;
@@ -389,6 +396,7 @@ impl Open {
         }
     }
 
+    /// Reads the rest of the file and returns its record.
     fn close(self) -> Result<FileRecord> {
         let (bytes, hash) = match self.source.into_hash(&self.path) {
             Ok(found) => found,
@@ -407,6 +415,7 @@ impl Open {
     }
 }
 
+/// Reads until `buf` is full or the source ends.
 fn read_full(source: &mut impl Read, mut buf: &mut [u8]) -> io::Result<usize> {
     let mut total = 0;
     while !buf.is_empty() {
@@ -421,14 +430,4 @@ fn read_full(source: &mut impl Read, mut buf: &mut [u8]) -> io::Result<usize> {
         }
     }
     Ok(total)
-}
-
-/// Python's white space (`str.isspace`): Unicode's, and the four separators U+001C to U+001F.
-pub fn is_space(c: char) -> bool {
-    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
-}
-
-/// A row with nothing in it but white space.
-pub fn is_blank(row: &str) -> bool {
-    row.chars().all(is_space)
 }

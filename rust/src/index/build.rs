@@ -1,0 +1,199 @@
+//! Builds indexes: files or texts to statistics, and several indexes to one.
+
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+
+use crate::error::{Error, Result};
+use crate::index::stats::{CountedRows, Counter, Stats};
+use crate::index::store::{self, Stored};
+use crate::parallel::{on_each_thread, with_threads};
+use crate::text::reader::{
+    ChunkError, FileRecord, Input, Progress, ReadOptions, Reader, collect_results,
+};
+use crate::text::tokenize::Tokenizer;
+
+/// The rows that one thread counted.
+pub struct Part {
+    pub stats: Stats,
+    /// For each term of `stats` the id that `rows` use.
+    pub local_ids: Vec<u32>,
+    /// Chunk number and rows, in the order in which the thread read them; empty unless rows are kept.
+    pub rows: Vec<(u64, CountedRows)>,
+}
+
+/// The result of counting files.
+struct Counted {
+    stored: Stored,
+    /// The parts that make up the statistics, if rows are kept.
+    parts: Vec<Part>,
+}
+
+/// Counts files with all threads of the current pool. `keep_rows` also keeps the counts of every row.
+fn count_files(
+    files: Vec<Input>,
+    tokenizer: Tokenizer,
+    options: ReadOptions,
+    keep_rows: bool,
+    progress: &Progress,
+) -> Result<Counted> {
+    let reader = Reader::open(files, options, progress)?;
+    let mut parts = collect_results(on_each_thread(|| count_part(&reader, tokenizer, keep_rows)))?;
+    let stats = if keep_rows {
+        parts
+            .par_iter()
+            .map(|part| part.stats.clone())
+            .reduce(Stats::default, |a, b| a.merge(&b))
+    } else {
+        let stats = std::mem::take(&mut parts).into_par_iter().map(|p| p.stats);
+        stats.reduce(Stats::default, |a, b| a.merge(&b))
+    };
+    let files = reader.into_records();
+    let stored = Stored {
+        tokenizer,
+        files,
+        stats,
+    };
+    Ok(Counted { stored, parts })
+}
+
+fn count_part(reader: &Reader, tokenizer: Tokenizer, keep_rows: bool) -> Result<Part, ChunkError> {
+    let mut counter = Counter::new(tokenizer);
+    let mut rows = Vec::new();
+    reader.work(|chunk| {
+        let mut kept = keep_rows.then(CountedRows::default);
+        chunk.for_each_row(|_, row| counter.count_row(row, kept.as_mut()))?;
+        counter.add_repaired(chunk.repaired);
+        rows.extend(kept.map(|kept| (chunk.seq, kept)));
+        Ok(())
+    })?;
+    let (stats, local_ids) = counter.finish();
+    Ok(Part {
+        stats,
+        local_ids,
+        rows,
+    })
+}
+
+/// Returns an error for a corpus without a row, without a document or without a term.
+pub fn check_filled(stats: &Stats, files: &[FileRecord], tokenizer: Tokenizer) -> Result<()> {
+    let path = || {
+        files
+            .first()
+            .map_or("texts".into(), |file| file.path.clone())
+    };
+    if stats.counts.rows == 0 {
+        return Err(Error::NoRows { path: path() });
+    }
+    if stats.counts.documents == 0 {
+        return Err(Error::OnlyBlank {
+            path: path(),
+            rows: stats.counts.rows,
+        });
+    }
+    if stats.terms.is_empty() {
+        return Err(Error::NoWords {
+            path: path(),
+            tokenizer: tokenizer.name(),
+        });
+    }
+    Ok(())
+}
+
+/// Counts files; the result may be empty.
+pub fn count(
+    files: Vec<Input>,
+    tokenizer: Tokenizer,
+    options: ReadOptions,
+    threads: usize,
+    progress: &Progress,
+) -> Result<Stored> {
+    let work = || count_files(files, tokenizer, options, false, progress);
+    Ok(with_threads(threads, work)??.stored)
+}
+
+/// Counts files; a corpus without a term is an error.
+pub fn build(
+    files: Vec<Input>,
+    tokenizer: Tokenizer,
+    options: ReadOptions,
+    threads: usize,
+    progress: &Progress,
+) -> Result<Stored> {
+    let stored = count(files, tokenizer, options, threads, progress)?;
+    check_filled(&stored.stats, &stored.files, tokenizer)?;
+    Ok(stored)
+}
+
+/// Counts files and writes the index, and the matrix if `with_matrix`, into the folder `dir`.
+pub fn build_to(
+    dir: &Path,
+    files: Vec<Input>,
+    tokenizer: Tokenizer,
+    options: ReadOptions,
+    with_matrix: bool,
+    threads: usize,
+    progress: &Progress,
+) -> Result<Stored> {
+    with_threads(threads, || {
+        let Counted { stored, parts } =
+            count_files(files, tokenizer, options, with_matrix, progress)?;
+        check_filled(&stored.stats, &stored.files, tokenizer)?;
+        store::save(dir, &stored, with_matrix.then_some(parts))?;
+        Ok(stored)
+    })?
+}
+
+/// Counts texts in memory. The index names no file.
+pub fn build_from_texts<'a>(
+    texts: impl Iterator<Item = &'a str>,
+    tokenizer: Tokenizer,
+) -> Result<Stored> {
+    let mut counter = Counter::new(tokenizer);
+    texts.for_each(|text| counter.count_row(text, None));
+    let (stats, _) = counter.finish();
+    check_filled(&stats, &[], tokenizer)?;
+    Ok(Stored {
+        tokenizer,
+        files: Vec::new(),
+        stats,
+    })
+}
+
+/// Merges indexes, in this order, into the index of all their files. Each comes with a name for error messages.
+pub fn merge(shards: impl IntoIterator<Item = Result<(String, Stored)>>) -> Result<Stored> {
+    let mut shards = shards.into_iter();
+    let none = || Error::invalid("shards", "none were given");
+    let (_, mut merged) = shards.next().ok_or_else(none)??;
+    for shard in shards {
+        let (name, stored) = shard?;
+        merged = merged.merge(stored, &name)?;
+    }
+    Ok(merged)
+}
+
+/// Merges the indexes in the folders `shards` and writes the result into `dir`.
+pub fn merge_to(dir: &Path, shards: &[PathBuf]) -> Result<Stored> {
+    let named =
+        |shard: &PathBuf| store::read(shard).map(|stored| (shard.display().to_string(), stored));
+    let merged = merge(shards.iter().map(named))?;
+    store::save(dir, &merged, None)?;
+    Ok(merged)
+}
+
+/// Merges indexes given as bytes.
+pub fn merge_bytes(shards: &[&[u8]]) -> Result<Stored> {
+    merge(shards.iter().map(|bytes| {
+        let stored = store::deserialize(bytes, Path::new("shard"))?;
+        let name = stored.files.first().map_or("shard", |file| &file.path);
+        Ok((name.to_owned(), stored))
+    }))
+}
+
+/// Writes an index given as bytes into `dir`; an index without a term is an error.
+pub fn save_bytes(dir: &Path, bytes: &[u8]) -> Result<Stored> {
+    let stored = store::deserialize(bytes, Path::new("bytes"))?;
+    check_filled(&stored.stats, &stored.files, stored.tokenizer)?;
+    store::save_bytes(dir, bytes)?;
+    Ok(stored)
+}

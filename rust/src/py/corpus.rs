@@ -1,0 +1,100 @@
+//! Reading a corpus: its progress, and its rows in memory.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::Error;
+use crate::py::convert::{FileTuple, Reading, file_tuple, inputs, le_bytes};
+use crate::text::{reader, rows};
+
+/// Progress of a call in bytes read. `cancel()` stops the call.
+#[pyclass(frozen)]
+#[derive(Default)]
+pub struct Progress(Arc<reader::Progress>);
+
+#[pymethods]
+impl Progress {
+    #[new]
+    fn new() -> Self {
+        Self::default()
+    }
+
+    #[getter]
+    fn total(&self) -> u64 {
+        self.0.total.load(Ordering::Relaxed)
+    }
+
+    #[getter]
+    fn done(&self) -> u64 {
+        self.0.done.load(Ordering::Relaxed)
+    }
+
+    fn cancel(&self) {
+        self.0.cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Returns the progress to pass to the core; a new one if Python passed none.
+pub fn shared(progress: Option<&Progress>) -> Arc<reader::Progress> {
+    progress.map(|p| p.0.clone()).unwrap_or_default()
+}
+
+/// The rows of some files, in memory.
+#[pyclass(frozen)]
+pub struct Rows(rows::Rows);
+
+#[pymethods]
+impl Rows {
+    #[staticmethod]
+    #[pyo3(signature = (paths, reading, progress=None))]
+    fn read(
+        py: Python<'_>,
+        paths: Vec<Bound<'_, PyAny>>,
+        reading: Reading,
+        progress: Option<&Progress>,
+    ) -> PyResult<Self> {
+        let (read, inputs, progress) = (reading.options()?, inputs(paths)?, shared(progress));
+        Ok(Rows(
+            py.detach(|| rows::Rows::read(inputs, read, &progress))?,
+        ))
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    #[getter]
+    fn files(&self) -> Vec<FileTuple> {
+        self.0.files.iter().map(file_tuple).collect()
+    }
+
+    #[getter]
+    fn repaired(&self) -> u64 {
+        self.0.repaired
+    }
+
+    fn take(&self, rows: Vec<usize>) -> PyResult<Vec<&str>> {
+        let found = rows.into_iter().map(|row| {
+            let why = || format!("{row} is not below the {} rows of the corpus", self.0.len());
+            self.0
+                .get(row)
+                .ok_or_else(|| Error::invalid("row", why()).into())
+        });
+        found.collect()
+    }
+
+    /// Little-endian u32, one per row.
+    fn word_counts<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let counts = py.detach(|| self.0.word_counts());
+        PyBytes::new(py, &le_bytes(&counts, |x| x.to_le_bytes()))
+    }
+
+    /// Little-endian u64, one per row.
+    fn hashes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let hashes = py.detach(|| self.0.hashes());
+        PyBytes::new(py, &le_bytes(&hashes, |x| x.to_le_bytes()))
+    }
+}

@@ -1,0 +1,215 @@
+//! The class `cse._core.Index`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyString};
+
+use crate::VocabularyFilter;
+use crate::index::store::{self, Stored};
+use crate::index::{build, matrix};
+use crate::py::convert::{
+    CountsTuple, Drawing, FileTuple, Reading, ReportTuple, Text, Words, counts_tuple, file_tuple,
+    inputs, le_bytes, report_tuple,
+};
+use crate::py::corpus::{Progress, shared};
+use crate::py::numbers::Numbers;
+use crate::una::files::{self, OutputOptions};
+use crate::una::texts::{self, Explained, Replaced};
+
+/// An open index.
+#[pyclass(frozen)]
+pub struct Index(Arc<crate::Index>);
+
+impl Index {
+    fn new(stored: Stored, filter: VocabularyFilter) -> PyResult<Self> {
+        Ok(Index(Arc::new(stored.into_index(filter)?)))
+    }
+}
+
+#[pymethods]
+impl Index {
+    /// Opens the index in the folder `dir`.
+    #[staticmethod]
+    fn open(py: Python<'_>, dir: PathBuf, min_df: u64, max_terms: Option<usize>) -> PyResult<Self> {
+        let filter = VocabularyFilter { min_df, max_terms };
+        Ok(Index(Arc::new(py.detach(|| store::open(&dir, filter))?)))
+    }
+
+    /// Counts files.
+    #[staticmethod]
+    #[pyo3(signature = (paths, words, reading, progress=None))]
+    fn build(
+        py: Python<'_>,
+        paths: Vec<Bound<'_, PyAny>>,
+        words: Words,
+        reading: Reading,
+        progress: Option<&Progress>,
+    ) -> PyResult<Self> {
+        let (tokenizer, read) = (words.tokenizer()?, reading.options()?);
+        let (inputs, progress) = (inputs(paths)?, shared(progress));
+        let work = || build::build(inputs, tokenizer, read, reading.threads, &progress);
+        Index::new(py.detach(work)?, VocabularyFilter::default())
+    }
+
+    /// Counts texts in memory.
+    #[staticmethod]
+    fn from_texts(
+        py: Python<'_>,
+        texts: Vec<Bound<'_, PyString>>,
+        words: Words,
+        min_df: u64,
+        max_terms: Option<usize>,
+    ) -> PyResult<Self> {
+        let (tokenizer, texts) = (words.tokenizer()?, Text::list(&texts)?);
+        let work = || build::build_from_texts(texts.iter().map(Text::as_str), tokenizer);
+        Index::new(py.detach(work)?, VocabularyFilter { min_df, max_terms })
+    }
+
+    /// Merges the indexes in the folders `shards`, writes the result into `dir`, and opens it.
+    #[staticmethod]
+    fn merge_to(py: Python<'_>, dir: PathBuf, shards: Vec<PathBuf>) -> PyResult<Self> {
+        let merged = py.detach(|| build::merge_to(&dir, &shards))?;
+        Index::new(merged, VocabularyFilter::default())
+    }
+
+    /// Opens an index from the bytes that `to_bytes` returned.
+    #[staticmethod]
+    fn from_bytes(
+        py: Python<'_>,
+        bytes: &[u8],
+        min_df: u64,
+        max_terms: Option<usize>,
+    ) -> PyResult<Self> {
+        let stored = py.detach(|| store::deserialize(bytes, Path::new("bytes")))?;
+        Index::new(stored, VocabularyFilter { min_df, max_terms })
+    }
+
+    /// Returns the bytes that `save` writes.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &py.detach(|| self.0.to_bytes())?))
+    }
+
+    /// Writes the index into the folder `dir`.
+    fn save(&self, py: Python<'_>, dir: PathBuf) -> PyResult<()> {
+        let save = || store::save_bytes(&dir, &self.0.to_bytes()?);
+        Ok(py.detach(save)?)
+    }
+
+    /// Returns indptr and indices (little-endian i64) and values (f64) of a CSR matrix; the caller may modify them.
+    fn transform<'py>(
+        &self,
+        py: Python<'py>,
+        texts: Vec<Bound<'py, PyString>>,
+    ) -> PyResult<[Bound<'py, PyByteArray>; 3]> {
+        let texts = Text::list(&texts)?;
+        let csr = py.detach(|| matrix::transform(&self.0, texts.iter().map(Text::as_str)));
+        Ok([
+            PyByteArray::new(py, &le_bytes(&csr.indptr, |x| x.to_le_bytes())),
+            PyByteArray::new(py, &le_bytes(&csr.indices, |x| x.to_le_bytes())),
+            PyByteArray::new(py, &le_bytes(&csr.values, |x| x.to_le_bytes())),
+        ])
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Name, lower case, NFKC.
+    #[getter]
+    fn tokenizer(&self) -> (&'static str, bool, bool) {
+        let tokenizer = self.0.tokenizer;
+        (tokenizer.name(), tokenizer.lowercase, tokenizer.nfkc)
+    }
+
+    #[getter]
+    fn counts(&self) -> CountsTuple {
+        counts_tuple(&self.0.stats.counts, self.0.len())
+    }
+
+    #[getter]
+    fn files(&self) -> Vec<FileTuple> {
+        self.0.files.iter().map(file_tuple).collect()
+    }
+
+    #[getter]
+    fn default_radius(&self) -> usize {
+        self.0.default_radius()
+    }
+
+    fn terms(&self) -> Vec<&str> {
+        (0..self.0.len()).map(|t| self.0.term(t)).collect()
+    }
+
+    /// Returns the array `df`, `idf`, `max_score` or `by_rank`.
+    fn numbers(&self, name: String) -> Numbers {
+        let index = self.0.clone();
+        Numbers { index, name }
+    }
+
+    /// Returns one synthetic sentence per text, and the report.
+    fn augment(
+        &self,
+        py: Python<'_>,
+        texts: Vec<Bound<'_, PyString>>,
+        rows: Vec<u64>,
+        drawing: Drawing,
+    ) -> PyResult<(Vec<String>, ReportTuple)> {
+        let (options, texts) = (drawing.options(&self.0)?, Text::list(&texts)?);
+        let (outputs, mut report) = py.detach(|| {
+            let texts = texts.iter().map(Text::as_str);
+            texts::augment_texts(&self.0, options, texts.zip(rows))
+        });
+        report.repaired = Text::repaired(&texts);
+        Ok((outputs, report_tuple(&report)))
+    }
+
+    /// Returns the output, and for each replaced word: old, new, span in the input, span in the output, p, both ranks.
+    fn replacements(
+        &self,
+        text: &Bound<'_, PyString>,
+        row: u64,
+        drawing: Drawing,
+    ) -> PyResult<(String, Vec<Replaced>)> {
+        let (options, text) = (drawing.options(&self.0)?, Text::new(text)?);
+        Ok(texts::replacements(&self.0, options, text.as_str(), row))
+    }
+
+    /// Returns for each word: the word as written, seen, document frequency, tf-idf, p, rank from 1, samples.
+    fn explain(
+        &self,
+        text: &Bound<'_, PyString>,
+        samples: usize,
+        drawing: Drawing,
+    ) -> PyResult<Vec<Explained>> {
+        let (options, text) = (drawing.options(&self.0)?, Text::new(text)?);
+        Ok(texts::explain(&self.0, options, text.as_str(), samples))
+    }
+
+    /// Writes the synthetic sentences of files to `output`, or to standard output, and returns the report.
+    #[pyo3(signature = (paths, output, copies, as_records, drawing, reading, progress=None))]
+    #[allow(clippy::too_many_arguments)]
+    fn augment_files(
+        &self,
+        py: Python<'_>,
+        paths: Vec<Bound<'_, PyAny>>,
+        output: Option<PathBuf>,
+        copies: u64,
+        as_records: bool,
+        drawing: Drawing,
+        reading: Reading,
+        progress: Option<&Progress>,
+    ) -> PyResult<ReportTuple> {
+        let (options, read) = (drawing.options(&self.0)?, reading.options()?);
+        let (inputs, progress) = (inputs(paths)?, shared(progress));
+        let writing = OutputOptions { copies, as_records };
+        let (output, threads) = (output.as_deref(), reading.threads);
+        let report = py.detach(|| {
+            files::augment_files(
+                &self.0, options, writing, inputs, read, output, threads, &progress,
+            )
+        })?;
+        Ok(report_tuple(&report))
+    }
+}

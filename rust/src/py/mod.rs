@@ -1,0 +1,151 @@
+//! The Python module `cse._core`. All code that uses PyO3 is here.
+
+use std::path::PathBuf;
+
+use pyo3::create_exception;
+use pyo3::exceptions::{
+    PyFileNotFoundError, PyIsADirectoryError, PyKeyboardInterrupt, PyOSError, PyValueError,
+};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+
+use crate::index::build;
+use crate::una::sampler;
+use crate::{Error, Tokenizer, doctor, text};
+
+mod convert;
+mod corpus;
+mod index;
+mod numbers;
+
+use convert::{CountsTuple, FileTuple, Reading, Text, Words, inputs, le_bytes, stored_tuple};
+use corpus::{Progress, Rows, shared};
+
+create_exception!(
+    cse,
+    InputError,
+    PyValueError,
+    "An argument or an input file is not valid. The message says what is wrong, where, and what to do."
+);
+
+impl From<Error> for PyErr {
+    fn from(error: Error) -> Self {
+        let message = error.to_string();
+        match error {
+            Error::NotFound { .. } => PyFileNotFoundError::new_err(message),
+            Error::IsDirectory { .. } => PyIsADirectoryError::new_err(message),
+            Error::Io { source, path } => match source.raw_os_error() {
+                Some(code) => PyOSError::new_err((code, source.to_string(), path)),
+                // An exception raised by a decoder in Python is passed on unchanged.
+                None => source
+                    .downcast::<PyErr>()
+                    .unwrap_or_else(|_| PyOSError::new_err(message)),
+            },
+            Error::Interrupted => PyKeyboardInterrupt::new_err(()),
+            _ => InputError::new_err(message),
+        }
+    }
+}
+
+/// Counts files and writes the index, and the matrix if `matrix`, into `dir`.
+#[pyfunction]
+#[pyo3(signature = (paths, dir, words, matrix, reading, progress=None))]
+fn build_to(
+    py: Python<'_>,
+    paths: Vec<Bound<'_, PyAny>>,
+    dir: PathBuf,
+    words: Words,
+    matrix: bool,
+    reading: Reading,
+    progress: Option<&Progress>,
+) -> PyResult<(CountsTuple, Vec<FileTuple>)> {
+    let (tokenizer, read) = (words.tokenizer()?, reading.options()?);
+    let (inputs, progress) = (inputs(paths)?, shared(progress));
+    let threads = reading.threads;
+    let work = || build::build_to(&dir, inputs, tokenizer, read, matrix, threads, &progress);
+    Ok(stored_tuple(&py.detach(work)?))
+}
+
+/// Counts files and returns the bytes of the index, which may be empty.
+#[pyfunction]
+fn count(
+    py: Python<'_>,
+    paths: Vec<Bound<'_, PyAny>>,
+    words: Words,
+    reading: Reading,
+) -> PyResult<Py<PyBytes>> {
+    let (tokenizer, read) = (words.tokenizer()?, reading.options()?);
+    let (inputs, threads) = (inputs(paths)?, reading.threads);
+    let work = || build::count(inputs, tokenizer, read, threads, &Default::default())?.to_bytes();
+    Ok(PyBytes::new(py, &py.detach(work)?).unbind())
+}
+
+/// Merges indexes given as bytes, in this order, and returns the bytes of the index of all their files.
+#[pyfunction]
+fn merge(py: Python<'_>, shards: Vec<Bound<'_, PyBytes>>) -> PyResult<Py<PyBytes>> {
+    let shards: Vec<&[u8]> = shards.iter().map(|shard| shard.as_bytes()).collect();
+    let bytes = py.detach(|| build::merge_bytes(&shards)?.to_bytes())?;
+    Ok(PyBytes::new(py, &bytes).unbind())
+}
+
+/// Writes an index given as bytes into `dir` and returns its counts and files.
+#[pyfunction]
+fn save(py: Python<'_>, dir: PathBuf, bytes: &[u8]) -> PyResult<(CountsTuple, Vec<FileTuple>)> {
+    let stored = py.detach(|| build::save_bytes(&dir, bytes))?;
+    Ok(stored_tuple(&stored))
+}
+
+/// Returns the terms of a text: first character, one after the last character, term.
+#[pyfunction]
+fn tokenize(text: &Bound<'_, PyString>, words: Words) -> PyResult<Vec<(usize, usize, String)>> {
+    let (tokenizer, text) = (words.tokenizer()?, Text::new(text)?);
+    Ok(text::tokenize::terms(text.as_str(), tokenizer))
+}
+
+/// Returns the diagnosis of a corpus as JSON.
+#[pyfunction]
+#[pyo3(signature = (paths, words, reading, progress=None))]
+fn diagnose(
+    py: Python<'_>,
+    paths: Vec<Bound<'_, PyAny>>,
+    words: Words,
+    reading: Reading,
+    progress: Option<&Progress>,
+) -> PyResult<String> {
+    let (tokenizer, read) = (words.tokenizer()?, reading.options()?);
+    let (inputs, progress) = (inputs(paths)?, shared(progress));
+    let work = || doctor::diagnose(inputs, tokenizer, read, reading.threads, &progress);
+    Ok(py.detach(work)?.to_json())
+}
+
+/// Returns 64 random bits for each row, little-endian.
+#[pyfunction]
+fn random_bits<'py>(
+    py: Python<'py>,
+    seed: u64,
+    epoch: u64,
+    rows: Vec<u64>,
+    stream: u64,
+) -> Bound<'py, PyBytes> {
+    let bits = py.detach(|| sampler::random_bits(seed, epoch, &rows, stream));
+    PyBytes::new(py, &le_bytes(&bits, |x| x.to_le_bytes()))
+}
+
+#[pymodule]
+fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    m.add("TOKENIZERS", Tokenizer::NAMES)?;
+    m.add("InputError", m.py().get_type::<InputError>())?;
+    m.add_class::<Progress>()?;
+    m.add_class::<index::Index>()?;
+    m.add_class::<numbers::Numbers>()?;
+    m.add_class::<Rows>()?;
+    m.add_function(wrap_pyfunction!(build_to, m)?)?;
+    m.add_function(wrap_pyfunction!(count, m)?)?;
+    m.add_function(wrap_pyfunction!(merge, m)?)?;
+    m.add_function(wrap_pyfunction!(save, m)?)?;
+    m.add_function(wrap_pyfunction!(tokenize, m)?)?;
+    m.add_function(wrap_pyfunction!(diagnose, m)?)?;
+    m.add_function(wrap_pyfunction!(random_bits, m)?)?;
+    Ok(())
+}

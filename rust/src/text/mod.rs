@@ -1,0 +1,49 @@
+//! Text: bytes to rows, rows to terms.
+
+pub mod reader;
+pub mod rows;
+pub mod source;
+pub mod term;
+pub mod tokenize;
+pub mod treebank;
+
+/// Whether `c` is white space to Python's `str.isspace`: Unicode white space and the separators U+001C to U+001F.
+pub fn is_space(c: char) -> bool {
+    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
+}
+
+/// Whether a row contains only white space.
+pub fn is_blank(row: &str) -> bool {
+    row.chars().all(is_space)
+}
+
+/// Converts bytes that were assembled from sentences and terms, which are UTF-8.
+pub(crate) fn utf8_string(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes)
+        .expect("sentences and terms are UTF-8 and are cut at character boundaries")
+}
+
+/// Converts byte offsets of a text, in ascending order, to character offsets.
+pub struct CharOffsets<'a> {
+    text: &'a str,
+    byte: usize,
+    chars: usize,
+}
+
+impl<'a> CharOffsets<'a> {
+    /// Starts at the beginning of `text`.
+    pub fn new(text: &'a str) -> Self {
+        CharOffsets {
+            text,
+            byte: 0,
+            chars: 0,
+        }
+    }
+
+    /// Returns the character offset of the byte offset `byte`, which must not be less than that of the call before.
+    pub fn at(&mut self, byte: usize) -> usize {
+        self.chars += self.text[self.byte..byte].chars().count();
+        self.byte = byte;
+        self.chars
+    }
+}

@@ -1,0 +1,68 @@
+//! The rows of a corpus in memory.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::error::Result;
+use crate::text::is_space;
+use crate::text::reader::{FileRecord, Input, Progress, ReadOptions, Reader, collect_results};
+
+/// All rows of some files: one text buffer and the end of each row in it.
+#[derive(Debug, Default)]
+pub struct Rows {
+    text: String,
+    ends: Vec<usize>,
+    pub files: Vec<FileRecord>,
+    /// Rows whose bytes were not UTF-8 and were replaced.
+    pub repaired: u64,
+}
+
+impl Rows {
+    /// Reads `files` in order.
+    pub fn read(files: Vec<Input>, options: ReadOptions, progress: &Progress) -> Result<Self> {
+        let reader = Reader::open(files, options, progress)?;
+        let mut rows = Rows::default();
+        collect_results(vec![reader.work(|chunk| {
+            chunk.for_each_row(|_, row| {
+                rows.text.push_str(row);
+                rows.ends.push(rows.text.len());
+            })?;
+            rows.repaired += chunk.repaired;
+            Ok(())
+        })])?;
+        rows.files = reader.into_records();
+        Ok(rows)
+    }
+
+    /// Returns the number of rows.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Returns the text of a row, or `None` if `row` is out of range.
+    pub fn get(&self, row: usize) -> Option<&str> {
+        let end = *self.ends.get(row)?;
+        let start = if row == 0 { 0 } else { self.ends[row - 1] };
+        Some(&self.text[start..end])
+    }
+
+    /// Iterates over the texts of all rows.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        (0..self.len()).filter_map(|row| self.get(row))
+    }
+
+    /// Returns the number of words between white space of each row; a blank row has 0.
+    pub fn word_counts(&self) -> Vec<u32> {
+        let words = |row: &str| row.split(is_space).filter(|word| !word.is_empty()).count() as u32;
+        self.iter().map(words).collect()
+    }
+
+    /// Returns XXH3 (64 bits) of the text of each row; equal rows have equal hashes.
+    pub fn hashes(&self) -> Vec<u64> {
+        self.iter().map(|row| xxh3_64(row.as_bytes())).collect()
+    }
+}

@@ -1,0 +1,140 @@
+//! UNA applied to files.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Mutex;
+
+use crate::error::{Error, Result};
+use crate::index::Index;
+use crate::output::PendingFile;
+use crate::parallel::{on_each_thread, with_threads};
+use crate::text::reader::{ChunkError, Input, Progress, ReadOptions, Reader, collect_results};
+use crate::una::augment::Augmenter;
+use crate::una::options::{Options, Report};
+use crate::una::record;
+
+/// How synthetic sentences are written.
+#[derive(Clone, Copy, Debug)]
+pub struct OutputOptions {
+    /// Number of sentences per row, written one after the other.
+    pub copies: u64,
+    /// Write JSON objects instead of plain lines.
+    pub as_records: bool,
+}
+
+/// Writes the synthetic sentences of each row of `files`, in order, to the file `output`, or to standard output if that is
+/// `None`.
+#[allow(clippy::too_many_arguments)]
+pub fn augment_files(
+    index: &Index,
+    options: Options,
+    writing: OutputOptions,
+    files: Vec<Input>,
+    read: ReadOptions,
+    output: Option<&Path>,
+    threads: usize,
+    progress: &Progress,
+) -> Result<Report> {
+    // The output of a chunk is kept in memory until those of all earlier chunks are written.
+    let read = ReadOptions {
+        chunk_bytes: (read.chunk_bytes / writing.copies.max(1) as usize).max(4096),
+        ..read
+    };
+    let reader = Reader::open(files, read, progress)?;
+    let run = |out: &mut (dyn Write + Send)| {
+        let ordered = OrderedWriter::new(out, output);
+        with_threads(threads, || {
+            let parts = on_each_thread(|| augment_part(index, options, writing, &reader, &ordered));
+            let mut total = Report::default();
+            for report in collect_results(parts)? {
+                total.add(&report);
+            }
+            Ok(total)
+        })?
+    };
+    let Some(path) = output else {
+        return run(&mut io::stdout());
+    };
+    let mut result = Ok(Report::default());
+    let pending = PendingFile::write(path, |file| {
+        result = run(file);
+        match result {
+            Ok(_) => Ok(()),
+            Err(_) => Err(io::Error::other("not written")), // `result` has the cause
+        }
+    });
+    let report = result?;
+    pending?.commit()?;
+    Ok(report)
+}
+
+/// Augments chunks on one thread until there is none left.
+fn augment_part(
+    index: &Index,
+    options: Options,
+    writing: OutputOptions,
+    reader: &Reader,
+    out: &OrderedWriter,
+) -> Result<Report, ChunkError> {
+    let mut augmenter = Augmenter::new(index, options);
+    let mut output = Vec::new();
+    reader.work(|chunk| {
+        let mut written = Vec::with_capacity(chunk.byte_len() * 5 / 4);
+        chunk.for_each_row(|row, text| {
+            augmenter.weigh(text);
+            for copy in options.copy..options.copy + writing.copies {
+                if writing.as_records {
+                    output.clear();
+                    augmenter.rewrite(text, row, copy, &mut output);
+                    let output = std::str::from_utf8(&output).expect("the output is UTF-8");
+                    record::push(&augmenter, row, copy, text, output, &mut written);
+                } else {
+                    augmenter.rewrite(text, row, copy, &mut written);
+                    written.push(b'\n');
+                }
+            }
+        })?;
+        augmenter.report.repaired += chunk.repaired;
+        out.put(chunk.seq, written)
+    })?;
+    Ok(augmenter.report)
+}
+
+/// Writes pieces in the order of their numbers, in whichever order they arrive.
+struct OrderedWriter<'a> {
+    state: Mutex<WriterState<'a>>,
+    path: &'a Path,
+}
+
+struct WriterState<'a> {
+    next: u64,
+    waiting: BTreeMap<u64, Vec<u8>>,
+    out: &'a mut (dyn Write + Send),
+}
+
+impl<'a> OrderedWriter<'a> {
+    fn new(out: &'a mut (dyn Write + Send), path: Option<&'a Path>) -> Self {
+        let (next, waiting) = (0, BTreeMap::new());
+        OrderedWriter {
+            state: Mutex::new(WriterState { next, waiting, out }),
+            path: path.unwrap_or(Path::new("standard output")),
+        }
+    }
+
+    /// Takes piece number `seq`, and writes all pieces that are next in order.
+    fn put(&self, seq: u64, piece: Vec<u8>) -> Result<()> {
+        let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        let WriterState { next, waiting, out } = &mut *state;
+        waiting.insert(seq, piece);
+        while let Some(piece) = waiting.remove(next) {
+            let written = out.write_all(&piece);
+            written.map_err(|source| Error::Io {
+                path: self.path.into(),
+                source,
+            })?;
+            *next += 1;
+        }
+        Ok(())
+    }
+}

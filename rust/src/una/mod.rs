@@ -1,0 +1,10 @@
+//! UNA: hard negatives made by replacing words of a sentence.
+
+pub mod augment;
+pub(crate) mod casing;
+pub mod files;
+pub mod options;
+mod probabilities;
+pub mod record;
+pub mod sampler;
+pub mod texts;

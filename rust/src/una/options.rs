@@ -1,0 +1,178 @@
+//! Options and reports of UNA.
+
+use crate::error::{Error, Result};
+use crate::index::Index;
+use crate::text::tokenize::Rule;
+
+/// Which words are replaced (step 2 of UNA).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplaceWhich {
+    /// Each with a probability that increases with its TF-IDF score.
+    Tfidf,
+    /// Each with probability beta (ablation in Table 2 of the paper).
+    Random,
+}
+
+/// What words are replaced with (step 3 of UNA).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplaceWith {
+    /// A term within the radius, with probability proportional to its maximum score.
+    Radius,
+    /// Any other term, with equal probability (ablation in Table 2, as the paper describes it). The released code draws
+    /// uniformly within the radius in the order of first appearance. An index has no such order, so that variant is not
+    /// offered.
+    Random,
+}
+
+/// What kind of sentence is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Replace words with high scores, so that the meaning changes.
+    Negative,
+    /// Replace words with low scores (UDA), so that the meaning changes little.
+    Positive,
+}
+
+/// How the synthetic sentence is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputForm {
+    /// Exchange replaced words only; spacing, punctuation and case are kept.
+    Keep,
+    /// Join the terms by spaces, as published.
+    Plain,
+}
+
+/// An option whose values have names.
+pub trait Named: Copy + 'static {
+    /// The name of the option, for messages.
+    const FLAG: &'static str;
+    /// The values and their names.
+    const NAMES: &'static [(&'static str, Self)];
+
+    /// Returns the value of this name; an unknown name is an error that lists the known ones.
+    fn from_name(name: &str) -> Result<Self> {
+        let found = Self::NAMES.iter().find(|(known, _)| *known == name);
+        found.map(|&(_, value)| value).ok_or_else(|| {
+            let names: Vec<&str> = Self::NAMES.iter().map(|(name, _)| *name).collect();
+            let why = format!("{name:?} is unknown; choose {}", names.join(" or "));
+            Error::invalid(Self::FLAG, why)
+        })
+    }
+}
+
+impl Named for ReplaceWhich {
+    const FLAG: &'static str = "--replace-which";
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("tfidf", ReplaceWhich::Tfidf),
+        ("random", ReplaceWhich::Random),
+    ];
+}
+
+impl Named for ReplaceWith {
+    const FLAG: &'static str = "--replace-with";
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("radius", ReplaceWith::Radius),
+        ("random", ReplaceWith::Random),
+    ];
+}
+
+impl Named for Mode {
+    const FLAG: &'static str = "--mode";
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("negative", Mode::Negative), ("positive", Mode::Positive)];
+}
+
+impl Named for OutputForm {
+    const FLAG: &'static str = "--surface";
+    const NAMES: &'static [(&'static str, Self)] =
+        &[("keep", OutputForm::Keep), ("plain", OutputForm::Plain)];
+}
+
+/// Options of UNA.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    pub seed: u64,
+    pub epoch: u64,
+    /// Number of the negative among several of the same row.
+    pub copy: u64,
+    /// Approximate share of words that are replaced.
+    pub beta: f64,
+    /// Number of ranks to either side from which replacements are drawn.
+    pub radius: usize,
+    pub surface: OutputForm,
+    pub replace_which: ReplaceWhich,
+    pub replace_with: ReplaceWith,
+    pub mode: Mode,
+}
+
+impl Options {
+    /// Returns the default options: beta 0.5, and the default radius and output form of the index.
+    pub fn new(index: &Index) -> Self {
+        Options {
+            seed: 0,
+            epoch: 0,
+            copy: 0,
+            beta: 0.5,
+            radius: index.default_radius(),
+            surface: default_surface(index),
+            replace_which: ReplaceWhich::Tfidf,
+            replace_with: ReplaceWith::Radius,
+            mode: Mode::Negative,
+        }
+    }
+
+    /// Checks the options against the index and returns them.
+    pub fn checked(self, index: &Index) -> Result<Self> {
+        if !(0.0..=1.0).contains(&self.beta) {
+            let why = format!("{} is not between 0 and 1", self.beta);
+            return Err(Error::invalid("--beta", why));
+        }
+        if self.radius == 0 {
+            let why = "0 leaves no word to draw from; it must be at least 1";
+            return Err(Error::invalid("--radius", why));
+        }
+        if self.surface == OutputForm::Keep && default_surface(index) == OutputForm::Plain {
+            let why = "keep is not possible for an index with the treebank tokenizer, which splits words; \
+                 omit it, or choose plain";
+            return Err(Error::invalid("--surface", why));
+        }
+        Ok(self)
+    }
+}
+
+/// Returns the default output form of an index. The treebank tokenizer splits "don't" into "do" and "n't" and rewrites
+/// quotes, so its terms can only be joined by spaces, as published.
+pub fn default_surface(index: &Index) -> OutputForm {
+    match index.tokenizer.rule {
+        Rule::Treebank => OutputForm::Plain,
+        Rule::Unicode | Rule::Whitespace => OutputForm::Keep,
+    }
+}
+
+/// Totals over augmented rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Rows written: the number of rows read times the number of copies.
+    pub rows: u64,
+    pub blank: u64,
+    /// Rows that did not change: blank, or without a replaceable word, or without another term to replace it with.
+    pub unchanged: u64,
+    pub words: u64,
+    pub unseen: u64,
+    pub replaced: u64,
+    /// Rows whose bytes were not UTF-8, or whose text was not valid Unicode, and were repaired.
+    pub repaired: u64,
+}
+
+impl Report {
+    /// Adds the totals of other rows.
+    pub fn add(&mut self, other: &Report) {
+        self.rows += other.rows;
+        self.blank += other.blank;
+        self.unchanged += other.unchanged;
+        self.words += other.words;
+        self.unseen += other.unseen;
+        self.replaced += other.replaced;
+        self.repaired += other.repaired;
+    }
+}

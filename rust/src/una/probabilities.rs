@@ -1,0 +1,61 @@
+//! The probabilities with which words are replaced.
+
+use crate::una::augment::Word;
+use crate::una::options::{Mode, Options, ReplaceWhich, ReplaceWith};
+
+/// Sets the probabilities of the n replaceable words to p_i = min(1, beta * n * w_i / sum_j w_j), where w is s - min s for
+/// negatives and max s - s for positives.
+///
+/// If no p reaches 1, every word with the largest p gets p = 1, so that the sentence changes (the released code: only the
+/// first such word). Returns whether one word must be replaced whatever its p. This is the case for equal scores, where
+/// p_i = beta, and for [`ReplaceWhich::Random`]; but if also [`ReplaceWith::Random`] is set (the ablation of both steps),
+/// no word must be replaced, and sentences of less than three words do not change.
+pub(super) fn set_probabilities(words: &mut [Word], options: &Options) -> bool {
+    let beta = options.beta;
+    let (mut n, mut low, mut high) = (0, f64::INFINITY, f64::NEG_INFINITY);
+    for word in words.iter().filter(|word| word.replaceable) {
+        n += 1;
+        low = if word.score < low { word.score } else { low };
+        high = if word.score > high { word.score } else { high };
+    }
+    if n == 0 {
+        return false;
+    }
+    if high == low || options.replace_which == ReplaceWhich::Random {
+        let ablation = options.replace_which == ReplaceWhich::Random
+            && options.replace_with == ReplaceWith::Random;
+        let p = if ablation && words.len() < 3 {
+            0.0
+        } else {
+            beta
+        };
+        for word in words.iter_mut().filter(|word| word.replaceable) {
+            word.p = p;
+        }
+        return !ablation;
+    }
+    match options.mode {
+        Mode::Negative => spread(words, beta * n as f64, high - low, |score| score - low),
+        Mode::Positive => spread(words, beta * n as f64, high - low, |score| high - score),
+    }
+    false
+}
+
+/// Distributes `total` in proportion to the weights, of which `heaviest` is the largest.
+fn spread(words: &mut [Word], total: f64, heaviest: f64, weight: impl Fn(f64) -> f64) {
+    let mut sum = 0.0;
+    for word in words.iter().filter(|word| word.replaceable) {
+        sum += weight(word.score);
+    }
+    let scale = total / sum;
+    let force = scale * heaviest < 1.0;
+    for word in words.iter_mut().filter(|word| word.replaceable) {
+        let weight = weight(word.score);
+        let p = scale * weight;
+        word.p = if p > 1.0 || force && weight == heaviest {
+            1.0
+        } else {
+            p
+        };
+    }
+}
