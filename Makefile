@@ -45,6 +45,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest cse._core
+	$(BIN)/lint-imports
 
 # What the core takes; CORPUS is a plain text file. Prints the README's first table.
 bench-core: $(READY)

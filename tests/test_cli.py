@@ -36,11 +36,24 @@ def test_help_answers_at_once_and_imports_neither_torch_nor_transformers(cse):
     import subprocess
     import sys
 
-    for arguments in (["--help"], ["build-tfidf", "--help"]):
+    for arguments in (["--help"], ["build-tfidf", "--help"], ["train", "--help"]):
         out = subprocess.run(
             [sys.executable, "-c", probe.format(args=arguments)], capture_output=True, text=True, check=True
         )
         assert out.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_wrong_flag_of_train_is_answered_without_torch():
+    import subprocess
+    import sys
+
+    script = (
+        "import sys\nfrom cse.training.recipes import with_preset\nfrom cse import TrainConfig\n"
+        "with_preset(TrainConfig(preset='una-bert-base', loss='focal', una={'beta': 0.3}))\n"
+        "print('torch' in sys.modules, 'transformers' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "False False"
 
 
 def test_building_an_index_imports_no_torch(sample, tmp_path):
@@ -142,8 +155,8 @@ def test_train_then_encode_then_eval(cse, indexed, tiny_bert, sample_rows, tmp_p
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert result["una_steps"] == 1
-    for phrase in ("device  cpu", "3 of 8 sentences", "synthetic negatives", "training 3 steps, about"):
+    assert result["synthetic_steps"] == 1
+    for phrase in ("device  cpu", "3 of 8 sentences", "augmentations of the first sentences", "training ..."):
         assert phrase in done.stderr
     best = f"{result['folder']}/best"
 

@@ -12,7 +12,8 @@ import pytest
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'cse[ray]'")
 
 from cse import InputError, TfidfIndex  # noqa: E402
-from cse.tfidf.options import reading_options, word_options  # noqa: E402
+from cse.data.reading import reading_options  # noqa: E402
+from cse.tfidf.options import word_options  # noqa: E402
 from cse.tfidf.ray import build_index  # noqa: E402
 
 OPTIONS = {"words": word_options(), "reading": reading_options()}

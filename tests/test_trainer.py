@@ -125,9 +125,9 @@ def test_evaluation_is_not_disturbed_by_the_batches_prepared_meanwhile(base, tmp
         "".join(f"{i * 7 % 11}\t{a}\t{b}\n" for i, (a, b) in enumerate(zip(long[:60], long[60:120], strict=True))),
         encoding="utf8",
     )
-    config = replace(
-        base, corpus=(str(tmp_path / "long.txt"),), una=True, options={"una": {"every": 1}}, eval_every=1, max_length=8, threads=1,
-        dev=str(tmp_path / "dev.tsv"), max_steps=8,
+    config = base.replace(
+        corpus=(str(tmp_path / "long.txt"),), una=True, options={"una": {"every": 1}}, eval_every=1, max_length=8,
+        threads=1, dev=str(tmp_path / "dev.tsv"), max_steps=8,
     )  # fmt: skip
     first, second = train(config), train(config)
     assert evaluations(first.folder) == evaluations(second.folder)

@@ -139,6 +139,6 @@ def explain_validation(error: Any, name: Any) -> str:
     if kind == "finite_number":
         return f"{where}: {given} was given, and it must be a finite number"
     if kind == "value_error":
-        return f"{where}: {context['error']}"
+        return f"{where}: {str(context['error']).removeprefix(f'{where}: ')}"
     wanted = str(fault["msg"]).removeprefix("Input should be ").removeprefix("a valid ")
     return f"{where}: {given!r} was given, and it must be a valid {wanted}"

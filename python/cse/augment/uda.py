@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from ..tfidf.options import check_radius
 from .base import Augmentation, Block, Resources
 
 __all__ = ["UDA", "UDAOptions"]
@@ -21,7 +22,9 @@ class UDAOptions:
 
     beta: Annotated[float, Field(ge=0, le=1, description="mean replacement probability before it is cut at 1")] = 0.3
     radius: Annotated[
-        int | str | None, Field(description="window in ranks, or a percentage of the vocabulary; min(4000, V/100)")
+        int | str | None,
+        AfterValidator(check_radius),
+        Field(description="window in ranks, or a percentage of the vocabulary; min(4000, V/100)"),
     ] = None
     surface: Annotated[
         Literal["keep", "plain"] | None, Field(description="keep the text's form, or join terms by spaces")

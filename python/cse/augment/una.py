@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from ..tfidf.options import DrawOptions
+from ..tfidf.options import DrawOptions, check_radius
 from .base import Augmentation, Block, Example, Resources
 
 __all__ = ["UNA", "UNAOptions"]
@@ -42,6 +42,7 @@ class UNAOptions:
     ] = 0.5
     radius: Annotated[
         int | str | None,
+        AfterValidator(check_radius),
         Field(
             description="window in ranks, or a percentage of the vocabulary; min(4000, V/100)",
             json_schema_extra={"flag": "--radius"},

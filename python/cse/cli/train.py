@@ -104,7 +104,7 @@ def command(
     """
     from ..registry import parse_setting
     from ..training.config import TrainConfig, read_toml
-    from ..training.recipes import with_preset
+    from ..training.recipes import merge, with_preset
 
     given = {name: value for name, value in values.items() if options.was_given(ctx, name)}
     if options.was_given(ctx, "una"):
@@ -120,11 +120,9 @@ def command(
         raise InputError("--preset: cannot be combined with --config, which holds every value")
     stored = read_toml(config_file) if config_file else {}
     stored.pop("name", None)
-    config = TrainConfig(**stored).replace(**given) if stored else TrainConfig(**given)
-    if tables:
-        merged = {name: {**config.options.get(name, {}), **table} for name, table in tables.items()}
-        config = config.replace(options={**config.options, **merged})
-    config = with_preset(config)  # before torch is imported: a wrong flag is answered at once
+    # Before torch is imported, so that a wrong flag is answered at once.
+    # Before torch is imported, so that a wrong flag is answered at once.
+    config = with_preset(TrainConfig(**merge({**given, "options": tables}, stored)))
 
     from ..training.loop import train
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from functools import cached_property
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from .. import _core
 from ..data import readers
 from ..data.reading import MAX_LINE_BYTES, ReadOptions, SourceFile, complete, reading_options
 from ..errors import InputError
-from .options import DRAW, DrawOptions, WordOptions, percentage, word_options
+from .options import DRAW, DrawOptions, WordOptions, check_radius, percentage, word_options
 from .results import AugmentReport, ExplainedWord, IndexInfo, Replacement
 
 if TYPE_CHECKING:
@@ -156,9 +156,7 @@ class TfidfIndex:
         share = percentage(radius)
         if share is not None:
             return max(1, round(len(self) * share / 100))
-        if not 1 <= int(radius) < 2**63:
-            raise InputError(f"--radius: {radius} was given, and it must be at least 1 and fit into 63 bits")
-        return int(radius)
+        return int(cast(int, check_radius(radius)))
 
     @cached_property
     def terms(self) -> Sequence[str]:

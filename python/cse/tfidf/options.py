@@ -7,7 +7,7 @@ from typing import TypedDict, Unpack
 from ..data.reading import complete
 from ..errors import InputError
 
-__all__ = ["DRAW", "DrawOptions", "WordOptions", "percentage", "word_options"]
+__all__ = ["DRAW", "DrawOptions", "WordOptions", "check_radius", "percentage", "word_options"]
 
 
 class WordOptions(TypedDict, total=False):
@@ -63,6 +63,13 @@ def word_options(**words: Unpack[WordOptions]) -> WordOptions:
     """All tokenization options."""
     options: WordOptions = complete(_WORDS, words)
     return options
+
+
+def check_radius(radius: int | str | None) -> int | str | None:
+    """Returns the radius; ``InputError`` unless it is None, a percentage, or a number of ranks of at least 1."""
+    if radius is not None and percentage(radius) is None and not 1 <= int(radius) < 2**63:
+        raise InputError(f"--radius: {radius} was given, and it must be at least 1 and fit into 63 bits")
+    return radius
 
 
 def percentage(radius: int | str) -> float | None:

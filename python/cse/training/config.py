@@ -211,6 +211,10 @@ class TrainConfig(Settings):
     eval_every: NotNegative | None = None
     """Steps between evaluations; 0: only at the end."""
 
+    def __init__(self, **values: Any) -> None:
+        """Fields as keywords; ``una=True`` adds UNA, ``una={"beta": 0.3}`` sets its options."""
+        super().__init__(**values)
+
     @classmethod
     def from_toml(cls, path: str | Path) -> TrainConfig:
         """Reads what ``to_toml`` wrote; an unknown key raises ``InputError``."""

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -119,6 +120,6 @@ def keyed_uniform(seed: int, batch: Batch, device: str) -> Callable[[str, int], 
     def uniform(purpose: str, count: int) -> Tensor:
         stream = rng.PURPOSES + (crc32(purpose.encode()) << 16)
         columns = [rng.uniform(seed, batch.epoch, batch.rows, stream + i) for i in range(count)]
-        return torch.tensor(columns, dtype=torch.float32, device=device).T
+        return torch.from_numpy(np.stack(columns, axis=1).astype(np.float32)).to(device)
 
     return uniform

@@ -1,0 +1,79 @@
+"""Digests of results that must be equal on every machine: the index, the matrix, and negatives over crossed options.
+
+``python tests/test_digests.py`` computes them anew and writes tests/digests.json; a commit that does so says which
+digests change and why.
+"""
+
+import hashlib
+import json
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+STORED = Path(__file__).with_name("digests.json")
+TOKENIZERS = ("unicode", "whitespace", "treebank")
+FORMS = [("unicode", "keep"), ("unicode", "plain"), ("whitespace", "keep"), ("whitespace", "plain")]
+FORMS += [("treebank", "plain")]
+OPTIONS = list(
+    product(FORMS, ("tfidf", "random"), ("radius", "random"), ("negative", "positive"), (0.3, 0.7), (50, "5%"))
+)
+ROWS = 2000
+
+
+def sha256(data):
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def index_digests(rows, folder):
+    """Built from a file with a relative name, since the name is part of the index."""
+    import os
+
+    from cse.tfidf.index import build_index
+
+    (folder / "corpus.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        for tokenizer in TOKENIZERS:
+            build_index(["corpus.txt"], tokenizer, words={"tokenizer": tokenizer})
+            for name in ("index.safetensors", "matrix.npz"):
+                yield f"{tokenizer}/{name}", sha256((folder / tokenizer / name).read_bytes())
+    finally:
+        os.chdir(before)
+
+
+def negative_digests(rows, folder):
+    from cse import TfidfIndex
+
+    indexes = {tokenizer: TfidfIndex.open(folder / tokenizer) for tokenizer in TOKENIZERS}
+    for (tokenizer, surface), which, using, mode, beta, radius in OPTIONS:
+        negatives = indexes[tokenizer].augment(
+            rows[:ROWS], surface=surface, replace_which=which, replace_with=using, mode=mode, beta=beta, radius=radius,
+            seed=3,
+        )  # fmt: skip
+        name = f"{tokenizer} {surface}, which {which}, with {using}, {mode}, beta {beta}, radius {radius}"
+        yield name, sha256("\n".join(negatives).encode())
+
+
+def digests(rows, folder):
+    return {**dict(index_digests(rows, folder)), **dict(negative_digests(rows, folder))}
+
+
+@pytest.fixture(scope="module")
+def found(sample_rows, tmp_path_factory):
+    return digests(sample_rows, tmp_path_factory.mktemp("digests"))
+
+
+@pytest.mark.parametrize("name", json.loads(STORED.read_text()) if STORED.exists() else ["none stored"])
+def test_a_digest_is_what_it_was(found, name):
+    assert found[name] == json.loads(STORED.read_text())[name]
+
+
+if __name__ == "__main__":
+    import tempfile
+    from importlib.resources import files
+
+    sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").split("\n")[:-1]
+    with tempfile.TemporaryDirectory() as place:
+        STORED.write_text(json.dumps(digests(sample, Path(place)), indent=1) + "\n", encoding="utf8")

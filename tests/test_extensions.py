@@ -1,0 +1,181 @@
+"""Methods that are registered from outside the package train and evaluate by name, without an edit inside it."""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from cse import InputError
+from cse.augment import AUGMENTATIONS, FEATURE_AUGMENTATIONS
+from cse.augment.base import Augmentation, Block, FeatureAugmentation
+from cse.cli import cli
+from cse.evaluation import EVALUATIONS
+from cse.evaluation.base import Evaluation, Report
+from cse.losses import LOSS_TERMS
+from cse.losses.base import LossTerm
+from cse.registry import Registry
+
+
+class Shouted(Augmentation):
+    """The positive is the sentence with a word repeated; rows of an odd number have none."""
+
+    @dataclass(frozen=True)
+    class Options:
+        times: int = 1
+
+    summary = "repeats the last word"
+
+    def __call__(self, texts, rows, *, seed, epoch):
+        positives = [text + " " + " ".join(text.split()[-1:] * self.options.times) for text in texts]
+        return {
+            "anchor": Block(list(texts), ("anchor",)),
+            "positive": Block(positives, ("positive",), rows % 2 == 0),
+        }
+
+
+class Reversed(Augmentation):
+    """A negative: the words in reverse."""
+
+    def __call__(self, texts, rows, *, seed, epoch):
+        return {"synthetic": Block([" ".join(text.split()[::-1]) for text in texts], ("synthetic",))}
+
+
+class Noise(FeatureAugmentation):
+    """Adds keyed noise to the positives."""
+
+    def __call__(self, views, uniform):
+        return {**views, "positive": views["positive"] + 0.01 * uniform("noise", views["positive"].shape[1])}
+
+
+class Norm(LossTerm):
+    """Penalises long embeddings; owns a weight, and makes a forward pass of its own."""
+
+    @dataclass(frozen=True)
+    class Options:
+        weight: float = 0.5
+
+    def __init__(self, options, encoder):
+        super().__init__(options, encoder)
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, views, step):
+        again = step.encoder(dict(step.tokens["anchor"]))
+        return self.options.weight * self.scale * (views["anchor"] - again).square().mean()
+
+
+class Length(Evaluation):
+    """The mean norm of the embeddings of a few sentences."""
+
+    @dataclass(frozen=True)
+    class Options:
+        words: int = 3
+
+    def sentences(self):
+        return 2
+
+    def __call__(self, encoder, progress=None):
+        norms = np.linalg.norm(encoder.encode(["word " * self.options.words, "other"], progress=progress), axis=1)
+        return Report([{"task": "length", "norm": float(norms.mean()), "words": self.options.words}])
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    for table in (AUGMENTATIONS, FEATURE_AUGMENTATIONS, LOSS_TERMS, EVALUATIONS):
+        monkeypatch.setattr(table, "_loaded", dict(table._loaded))
+    AUGMENTATIONS.register("shouted", Shouted)
+    AUGMENTATIONS.register("reversed", Reversed)
+    FEATURE_AUGMENTATIONS.register("noise", Noise)
+    LOSS_TERMS.register("norm", Norm)
+    EVALUATIONS.register("length", Length)
+
+
+@pytest.fixture
+def run(indexed, monkeypatch):
+    """Runs a command in this process, where the methods are registered."""
+    monkeypatch.chdir(indexed)
+
+    def call(*arguments):
+        done = CliRunner().invoke(cli, list(map(str, arguments)), catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return call
+
+
+def log_of(result):
+    lines = open(result["folder"] + "/log.jsonl").read().splitlines()
+    return [record for record in map(json.loads, lines) if "loss" in record]
+
+
+TRAIN = ("train", "--max-steps", 3, "--batch-size", 8, "--eval-every", 0, "--device", "cpu", "--json")
+
+
+def test_a_registered_augmentation_makes_positives_with_una_on_top(run, tiny_bert, tmp_path):
+    more = ("--positive", "shouted", "--set", "shouted.times=3", "--una", "--loss", "mixed", "-o", tmp_path)
+    result = run(*TRAIN, "--model", tiny_bert, *more)
+    log = log_of(result)
+    assert len(log) == 3
+    assert 0 < log[0]["masked/positive"] < 8
+    assert "cos_syn" in log[0]
+    assert "times = 3" in open(result["folder"] + "/config.toml").read()
+
+
+def test_a_registered_negative_is_a_column(run, tiny_bert, tmp_path):
+    log = log_of(run(*TRAIN, "--model", tiny_bert, "--negative", "reversed", "--loss", "focal", "-o", tmp_path))
+    assert all("cos_syn" in record for record in log)
+
+
+def test_a_registered_feature_augmentation_changes_embeddings(run, tiny_bert, tmp_path):
+    plain = run(*TRAIN, "--model", tiny_bert, "-o", tmp_path)
+    noisy = run(*TRAIN, "--model", tiny_bert, "--feature-augmentation", "noise", "-o", tmp_path)
+    again = run(*TRAIN, "--model", tiny_bert, "--feature-augmentation", "noise", "-o", tmp_path)
+    assert log_of(plain)[0]["loss"] != log_of(noisy)[0]["loss"] == log_of(again)[0]["loss"]
+
+
+def test_a_registered_loss_term_is_added_and_logged(run, tiny_bert, tmp_path):
+    more = ("--loss-term", "norm", "--set", "norm.weight=2.0", "-o", tmp_path)
+    for record in log_of(run(*TRAIN, "--model", tiny_bert, *more)):
+        assert record["loss"] == pytest.approx(record["loss/contrastive"] + record["loss/norm"])
+        assert record["loss/norm"] > 0
+
+
+def test_a_registered_evaluation_runs_by_name(run, tiny_bert):
+    value = run("eval", tiny_bert, "--suite", "length", "--set", "length.words=5", "--json")
+    (row,) = value["suites"]["length"]["tasks"]
+    assert row["words"] == 5
+    assert row["norm"] > 0
+
+
+def test_uda_positives_train(run, tiny_bert, tmp_path):
+    result = run(*TRAIN, "--model", tiny_bert, "--positive", "uda", "--una", "-o", tmp_path)
+    assert len(log_of(result)) == 3
+
+
+def test_an_entry_point_is_found_by_name(monkeypatch):
+    import cse.registry
+
+    class Point:
+        name = "shouted"
+
+        def load(self):
+            return Shouted
+
+    def entry_points(group, name=None):
+        return [Point()] if group == "cse.augmentations" and name in (None, "shouted") else []
+
+    monkeypatch.setattr(cse.registry, "entry_points", entry_points)
+    table = Registry("augmentation", "cse.augmentations", {"una": "cse.augment.una:UNA"})
+    assert table.names() == ["shouted", "una"]
+    assert table.get("shouted") is Shouted
+    with pytest.raises(InputError, match="augmentation: 'odd' is unknown; choose one of shouted, una"):
+        table.get("odd")
+
+
+def test_a_block_names_known_views_and_has_one_mask_value_per_row():
+    with pytest.raises(ValueError, match="views"):
+        Block(["a"], ("other",))
+    with pytest.raises(ValueError, match="mask"):
+        Block(["a"], ("anchor",), np.ones(2, dtype=bool))
