@@ -16,6 +16,9 @@ pub enum Error {
     #[error("{}: the file is empty; it should hold one sentence per line", path.display())]
     EmptyFile { path: PathBuf },
 
+    #[error("{}: the file changed while it was read; read it again when no other program writes to it", path.display())]
+    FileChanged { path: PathBuf },
+
     #[error("{path}: holds no row; at least one sentence is needed")]
     NoRows { path: String },
 

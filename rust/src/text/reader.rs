@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Place, Result};
 pub use crate::text::source::Column;
-use crate::text::source::{Blocks, Source, is_stdin};
+use crate::text::source::{Blocks, FileStamp, Source, is_stdin};
 
 /// What to do with bytes that are not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,6 +227,8 @@ struct OpenFile {
     source: Source,
     path: PathBuf,
     column: Option<String>,
+    /// As it was when the file was opened.
+    stamp: Option<FileStamp>,
     /// The beginning of a row whose end was not read yet.
     carry: Vec<u8>,
     at_start: bool,
@@ -337,6 +339,7 @@ impl<'a> Reader<'a> {
 impl OpenFile {
     fn new(input: Input) -> Result<Self> {
         let path = input.path;
+        let stamp = FileStamp::of(&path).map_err(|e| Error::io(&path, e))?;
         let (column, source) = match input.column {
             None => (None, Source::open(&path)?),
             Some((name, column)) => (Some(name), Source::Column(Blocks::new(column))),
@@ -345,6 +348,7 @@ impl OpenFile {
             source,
             path,
             column,
+            stamp,
             carry: Vec::new(),
             at_start: true,
             rows: 0,
@@ -396,12 +400,16 @@ impl OpenFile {
         }
     }
 
-    /// Reads the rest of the file and returns its record.
+    /// Reads the rest of the file and returns its record; a file that changed since it was opened is an error.
     fn close(self) -> Result<FileRecord> {
         let (bytes, hash) = match self.source.into_hash(&self.path) {
             Ok(found) => found,
             Err(e) => return Err(Error::io(&self.path, e)),
         };
+        let stamp = FileStamp::of(&self.path).map_err(|e| Error::io(&self.path, e))?;
+        if stamp != self.stamp {
+            return Err(Error::FileChanged { path: self.path });
+        }
         if bytes == 0 {
             return Err(Error::EmptyFile { path: self.path });
         }

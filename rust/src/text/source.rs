@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
+use std::time::SystemTime;
 
 use xxhash_rust::xxh3::Xxh3;
 
@@ -18,6 +19,27 @@ pub trait Column: Send {
 /// Whether the path means standard input.
 pub(crate) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
+}
+
+/// Size and time of modification of a regular file, by which a change is noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileStamp {
+    bytes: u64,
+    modified: Option<SystemTime>,
+}
+
+impl FileStamp {
+    /// Returns the stamp of a file; `None` for standard input and for what is not a regular file.
+    pub(crate) fn of(path: &Path) -> io::Result<Option<Self>> {
+        if is_stdin(path) {
+            return Ok(None);
+        }
+        let meta = std::fs::metadata(path)?;
+        Ok(meta.is_file().then(|| FileStamp {
+            bytes: meta.len(),
+            modified: meta.modified().ok(),
+        }))
+    }
 }
 
 /// Counts and hashes bytes as stored, before they are decoded.
