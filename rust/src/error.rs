@@ -79,6 +79,9 @@ pub enum Error {
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
 
+    #[error("standard output: is closed; redirect it to a file or a pipe, or name a file with -o")]
+    OutputClosed,
+
     #[error("interrupted")]
     Interrupted,
 }

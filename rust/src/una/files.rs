@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use crate::error::{Error, Result};
 use crate::index::Index;
-use crate::output::PendingFile;
+use crate::output::{PendingFile, standard_output};
 use crate::parallel::{on_each_thread, with_threads};
 use crate::text::reader::{ChunkError, Input, Progress, ReadOptions, Reader, collect_results};
 use crate::una::augment::Augmenter;
@@ -54,7 +54,7 @@ pub fn augment_files(
         })?
     };
     let Some(path) = output else {
-        return run(&mut io::stdout());
+        return run(&mut standard_output()?);
     };
     let mut result = Ok(Report::default());
     let pending = PendingFile::write(path, |file| {
