@@ -44,14 +44,16 @@ pub fn augment_files(
     let reader = Reader::open(files, read, progress)?;
     let run = |out: &mut (dyn Write + Send)| {
         let ordered = OrderedWriter::new(out, output);
-        with_threads(threads, || {
+        let total = with_threads(threads, || {
             let parts = on_each_thread(|| augment_part(index, options, writing, &reader, &ordered));
             let mut total = Report::default();
             for report in collect_results(parts)? {
                 total.add(&report);
             }
-            Ok(total)
-        })?
+            Ok::<_, Error>(total)
+        })??;
+        reader.into_records()?;
+        Ok(total)
     };
     let Some(path) = output else {
         return run(&mut standard_output()?);
