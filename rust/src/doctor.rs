@@ -7,14 +7,16 @@ use serde::Serialize;
 use unicode_script::{Script, UnicodeScript};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::index::build::check_filled;
 use crate::index::stats::{Counter, Stats};
 use crate::parallel::{on_each_thread, with_threads};
+use crate::text::format::FileFormat;
 use crate::text::is_blank;
 use crate::text::reader::{
     ChunkError, EncodingErrors, FileRecord, Input, Progress, ReadOptions, Reader, collect_results,
+    prefix,
 };
 use crate::text::tokenize::Tokenizer;
 use crate::una::augment::{Augmenter, Word};
@@ -25,17 +27,48 @@ const SAMPLE: usize = 10_000;
 /// Number of row hashes that a thread keeps. If there are more, only a half, a quarter, ... of the rows is checked for
 /// duplicates.
 const HASHES: usize = 1 << 24;
+/// Number of bytes of a row from which the replacement rate is predicted.
+const SAMPLE_BYTES: usize = 4096;
 /// Largest number of words that the quantiles distinguish.
 const LONGEST: usize = 4096;
 
-/// The number of rows with some property, and the number of the first one, from 0.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+/// The number of rows with some property, and where the first one is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Found {
     pub rows: u64,
+    /// Number of the line, or of the row of a table, in its file, from 1.
     pub first: Option<u64>,
+    /// The file of the first row.
+    pub file: Option<String>,
 }
 
 impl Found {
+    fn new(tally: &Tally, files: &[FileRecord]) -> Self {
+        let mut found = Found {
+            rows: tally.rows,
+            ..Found::default()
+        };
+        let mut before = 0;
+        for file in files {
+            if let Some(row) = tally.first.filter(|row| *row - before < file.rows) {
+                found.first = Some(row - before + 1);
+                found.file = Some(file.path.clone());
+                break;
+            }
+            before += file.rows;
+        }
+        found
+    }
+}
+
+/// The number of rows with some property, and the number of the first one in the corpus, from 0.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    rows: u64,
+    first: Option<u64>,
+}
+
+impl Tally {
     fn note(&mut self, row: u64, found: bool) {
         if found {
             self.rows += 1;
@@ -43,7 +76,7 @@ impl Found {
         }
     }
 
-    fn add(&mut self, other: &Found) {
+    fn add(&mut self, other: &Tally) {
         self.rows += other.rows;
         self.first = match (self.first, other.first) {
             (Some(a), Some(b)) => Some(a.min(b)),
@@ -52,33 +85,52 @@ impl Found {
     }
 }
 
-/// Counts of rows that can cause trouble later.
+/// Counts of rows that can cause trouble later. `F` is [`Found`], or `Tally` while rows are counted.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Faults {
+pub struct Faults<F = Found> {
     /// Bytes that are not UTF-8.
-    pub invalid: Found,
+    pub invalid: F,
     /// U+FFFD, which stands for bytes that are not UTF-8 in this file or were not in an earlier version of the text.
-    pub replacement: Found,
+    pub replacement: F,
     /// UTF-8 that was read as Latin-1 and encoded as UTF-8 again: "cafÃ©".
-    pub mojibake: Found,
+    pub mojibake: F,
     /// Control characters other than a tab.
-    pub control: Found,
+    pub control: F,
     /// A tab.
-    pub tab: Found,
+    pub tab: F,
     /// U+2028, U+2029, U+0085 or a carriage return inside a row: other tools end a line there.
-    pub line_break: Found,
+    pub line_break: F,
+    /// A carriage return inside a row.
+    pub lone_cr: F,
     /// An HTML entity or tag, such as `&amp;` or `<br>`.
-    pub markup: Found,
+    pub markup: F,
     /// More bytes than other commands accept.
-    pub over_long: Found,
+    pub over_long: F,
     /// More than 128 words: probably not one sentence.
-    pub long: Found,
+    pub long: F,
     /// Less than 3 words, but not blank.
-    pub short: Found,
+    pub short: F,
 }
 
-impl Faults {
-    fn all(&mut self) -> [&mut Found; 10] {
+impl<F> Faults<F> {
+    /// Returns the same counts with each converted.
+    fn map<G>(self, mut convert: impl FnMut(F) -> G) -> Faults<G> {
+        Faults {
+            invalid: convert(self.invalid),
+            replacement: convert(self.replacement),
+            mojibake: convert(self.mojibake),
+            control: convert(self.control),
+            tab: convert(self.tab),
+            line_break: convert(self.line_break),
+            lone_cr: convert(self.lone_cr),
+            markup: convert(self.markup),
+            over_long: convert(self.over_long),
+            long: convert(self.long),
+            short: convert(self.short),
+        }
+    }
+
+    fn all(&mut self) -> [&mut F; 11] {
         [
             &mut self.invalid,
             &mut self.replacement,
@@ -86,6 +138,7 @@ impl Faults {
             &mut self.control,
             &mut self.tab,
             &mut self.line_break,
+            &mut self.lone_cr,
             &mut self.markup,
             &mut self.over_long,
             &mut self.long,
@@ -98,6 +151,8 @@ impl Faults {
 #[derive(Debug, Serialize)]
 pub struct Diagnosis {
     pub files: Vec<FileRecord>,
+    /// The format of each file, by its first bytes.
+    pub formats: Vec<FileFormat>,
     pub rows: u64,
     pub documents: u64,
     pub blank: u64,
@@ -134,14 +189,13 @@ impl Diagnosis {
 /// The findings of one thread.
 struct Worker {
     counter: Counter,
-    faults: Faults,
+    faults: Faults<Tally>,
     /// Number of rows by number of words.
     lengths: Vec<u64>,
     scripts: BTreeMap<&'static str, u64>,
     hashes: Hashes,
     /// The rows whose numbers have the smallest hashes, which are the same for any number of threads.
     sample: BinaryHeap<(u64, String)>,
-    max_line_bytes: usize,
 }
 
 /// Hashes of rows below a limit, which is lowered when there are too many.
@@ -168,7 +222,7 @@ impl Hashes {
 }
 
 impl Worker {
-    fn new(tokenizer: Tokenizer, max_line_bytes: usize) -> Self {
+    fn new(tokenizer: Tokenizer) -> Self {
         Worker {
             counter: Counter::new(tokenizer),
             faults: Faults::default(),
@@ -179,16 +233,16 @@ impl Worker {
                 seen: Vec::new(),
             },
             sample: BinaryHeap::new(),
-            max_line_bytes,
         }
     }
 
-    /// Examines one row.
-    fn examine(&mut self, row: u64, text: &str) {
+    /// Examines one row. Of a row that is too long (`cut`), `text` is the beginning.
+    fn examine(&mut self, row: u64, text: &str, cut: bool) {
         let before = self.counter.tokens();
         self.counter.count_row(text, None);
         let words = (self.counter.tokens() - before) as usize;
         self.find_faults(row, text, words);
+        self.faults.over_long.note(row, cut);
         if is_blank(text) {
             return;
         }
@@ -196,7 +250,8 @@ impl Worker {
         self.hashes.note(xxh3_64(text.as_bytes()));
         let key = xxh3_64(&row.to_le_bytes());
         if self.sample.len() < SAMPLE || self.sample.peek().is_some_and(|top| key < top.0) {
-            self.sample.push((key, text.to_owned()));
+            self.sample
+                .push((key, prefix(text, SAMPLE_BYTES).to_owned()));
             if self.sample.len() > SAMPLE {
                 self.sample.pop();
             }
@@ -232,16 +287,14 @@ impl Worker {
         control |= bytes
             .iter()
             .any(|&b| b < 0x20 && b != b'\t' && b != b'\r' || b == 0x7f);
-        line_break |= memchr::memchr(b'\r', bytes).is_some();
+        let lone_cr = memchr::memchr(b'\r', bytes).is_some();
         faults.replacement.note(row, replacement);
         faults.mojibake.note(row, mojibake);
         faults.control.note(row, control);
-        faults.line_break.note(row, line_break);
+        faults.line_break.note(row, line_break | lone_cr);
+        faults.lone_cr.note(row, lone_cr);
         faults.tab.note(row, memchr::memchr(b'\t', bytes).is_some());
         faults.markup.note(row, has_markup(bytes));
-        faults
-            .over_long
-            .note(row, bytes.len() > self.max_line_bytes);
         faults.long.note(row, words > 128);
         faults.short.note(row, words < 3 && !is_blank(text));
     }
@@ -273,19 +326,18 @@ pub fn diagnose(
     threads: usize,
     progress: &Progress,
 ) -> Result<Diagnosis> {
-    let limit = options.max_line_bytes;
     let lenient = ReadOptions {
         encoding_errors: EncodingErrors::Replace,
-        max_line_bytes: usize::MAX,
+        lenient: true,
         ..options
     };
     let reader = Reader::open(files, lenient, progress)?;
     with_threads(threads, || {
         let results: Vec<Result<Worker, ChunkError>> = on_each_thread(|| {
-            let mut worker = Worker::new(tokenizer, limit);
+            let mut worker = Worker::new(tokenizer);
             reader.work(|chunk| {
-                chunk.for_each_row(|row, text| worker.examine(row, text))?;
-                worker.faults.invalid.add(&Found {
+                chunk.for_each_cut_row(|row, text, cut| worker.examine(row, text, cut))?;
+                worker.faults.invalid.add(&Tally {
                     rows: chunk.repaired,
                     first: chunk.first_repaired,
                 });
@@ -293,7 +345,9 @@ pub fn diagnose(
             })?;
             Ok(worker)
         });
-        summarize(collect_results(results)?, reader.into_records(), tokenizer)
+        let workers = collect_results(results)?;
+        let (files, formats) = reader.into_parts();
+        summarize(workers, files, formats, tokenizer)
     })?
 }
 
@@ -301,9 +355,10 @@ pub fn diagnose(
 fn summarize(
     workers: Vec<Worker>,
     files: Vec<FileRecord>,
+    formats: Vec<FileFormat>,
     tokenizer: Tokenizer,
 ) -> Result<Diagnosis> {
-    let mut faults = Faults::default();
+    let mut faults = Faults::<Tally>::default();
     let mut lengths = vec![0; LONGEST + 1];
     let mut scripts: BTreeMap<&str, u64> = BTreeMap::new();
     let mut sample = Vec::new();
@@ -329,7 +384,13 @@ fn summarize(
         .into_par_iter()
         .map(|counter| counter.finish().0)
         .reduce(Stats::default, |a, b| a.merge(&b));
-    check_filled(&stats, &files, tokenizer)?;
+    if stats.counts.rows == 0 {
+        return Err(Error::no_rows(&files));
+    }
+    if formats.iter().all(FileFormat::is_text) {
+        check_filled(&stats, &files, tokenizer)?;
+    }
+    let faults = faults.map(|tally| Found::new(&tally, &files));
     let (duplicates, duplicates_estimated) = count_duplicates(hashes);
     let counts = stats.counts;
     let singletons = stats.df.iter().filter(|&&df| df == 1).count();
@@ -361,6 +422,7 @@ fn summarize(
         unreplaceable_rate,
         unchanged_rate,
         files: index.files,
+        formats,
     })
 }
 

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::text::reader::FileRecord;
+
 /// An error of the core.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -15,6 +17,16 @@ pub enum Error {
 
     #[error("{}: the file is empty; it should hold one sentence per line", path.display())]
     EmptyFile { path: PathBuf },
+
+    #[error("{}: the file changed while it was read; read it again when no other program writes to it", path.display())]
+    FileChanged { path: PathBuf },
+
+    #[error("{}: {what}; {advice}", path.display())]
+    NotText {
+        path: PathBuf,
+        what: String,
+        advice: &'static str,
+    },
 
     #[error("{path}: holds no row; at least one sentence is needed")]
     NoRows { path: String },
@@ -76,6 +88,9 @@ pub enum Error {
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
 
+    #[error("standard output: is closed; redirect it to a file or a pipe, or name a file with -o")]
+    OutputClosed,
+
     #[error("interrupted")]
     Interrupted,
 }
@@ -125,6 +140,24 @@ impl Error {
             io::ErrorKind::NotFound => Error::NotFound { path },
             io::ErrorKind::IsADirectory => Error::IsDirectory { path },
             _ => Error::Io { path, source },
+        }
+    }
+
+    /// Returns the error for a corpus without a row.
+    pub fn no_rows(files: &[FileRecord]) -> Self {
+        match files {
+            [] => Error::NoRows {
+                path: "texts".into(),
+            },
+            [file] if file.bytes == 0 => Error::EmptyFile {
+                path: PathBuf::from(&file.path),
+            },
+            [file] => Error::NoRows {
+                path: file.path.clone(),
+            },
+            [file, rest @ ..] => Error::NoRows {
+                path: format!("{} and {} more", file.path, rest.len()),
+            },
         }
     }
 

@@ -1,7 +1,7 @@
-//! Files that appear complete or not at all.
+//! Output: files that appear complete or not at all, and standard output.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -52,6 +52,25 @@ impl PendingFile {
         let renamed = temporary.persist(&self.path);
         renamed.map(drop).map_err(|e| failed(&self.path, e.error))
     }
+}
+
+/// Returns standard output as a file of its own. If it is closed, or not open for writing, that is an error.
+///
+/// [`io::stdout`] is not used because it ignores writes if standard output is closed.
+#[cfg(unix)]
+pub fn standard_output() -> Result<File> {
+    use std::os::fd::AsFd;
+
+    let closed = |_| Error::OutputClosed;
+    let mut output = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(closed)?);
+    output.write(b"").map(drop).map_err(closed)?; // fails if it is open for reading only
+    Ok(output)
+}
+
+/// Returns standard output.
+#[cfg(not(unix))]
+pub fn standard_output() -> Result<io::Stdout> {
+    Ok(io::stdout())
 }
 
 fn failed(path: &Path, source: io::Error) -> Error {

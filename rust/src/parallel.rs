@@ -1,23 +1,78 @@
 //! Thread pools.
+//!
+//! All parallel code runs in a pool of this module, never in the global pool of rayon. The threads of a pool do not exist in
+//! a forked child process, where a call into a pool of the parent would wait forever. The global pool cannot be replaced;
+//! the pools of this module can: a pool is used only by the process that made it.
+
+use std::sync::{Arc, Mutex};
+
+use rayon::ThreadPool;
 
 use crate::error::{Error, Result};
 
 /// The largest number of threads that may be asked for.
 const MAX_THREADS: usize = 1024;
 
-/// Runs `work` in a pool of `threads` threads; 0 means one per available core.
+/// Runs `work` in a new pool of `threads` threads; 0 means one per available core.
+///
+/// This is for calls that read or write files. They do not share a pool, so that no call waits for another one that is
+/// blocked on its input.
 pub fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> Result<T> {
     if threads > MAX_THREADS {
         let why =
             format!("{threads} was given, and it must be at most {MAX_THREADS}; 0 takes all cores");
         return Err(Error::invalid("--threads", why));
     }
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-    let pool = pool.map_err(|e| Error::invalid("--threads", e.to_string()))?;
-    Ok(pool.install(work))
+    Ok(new_pool(threads)?.install(work))
 }
 
 /// Runs `work` once on each thread of the current pool and returns all results.
 pub fn on_each_thread<T: Send>(work: impl Fn() -> T + Sync) -> Vec<T> {
     rayon::broadcast(|_| work())
+}
+
+/// Runs `work`, which only computes, in the current pool, or in a shared pool if the calling thread is not in one.
+///
+/// If threads cannot be started, `work` runs in a pool that consists of the calling thread.
+pub fn in_pool<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    if rayon::current_thread_index().is_some() {
+        return work();
+    }
+    shared_pool().install(work)
+}
+
+fn new_pool(threads: usize) -> Result<ThreadPool> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    pool.map_err(|e| Error::invalid("--threads", e.to_string()))
+}
+
+/// The shared pool, and the process that made it.
+static SHARED: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
+
+fn shared_pool() -> Arc<ThreadPool> {
+    let process = std::process::id();
+    // Never waits for the lock: if another thread of the parent held it at the time of a fork, it is never released in the
+    // child, and each call there makes a pool of its own.
+    let Ok(mut shared) = SHARED.try_lock() else {
+        return Arc::new(any_pool());
+    };
+    match &*shared {
+        Some((owner, pool)) if *owner == process => pool.clone(),
+        _ => {
+            let pool = Arc::new(any_pool());
+            let stale = shared.replace((process, pool.clone()));
+            std::mem::forget(stale); // dropping a pool of the parent would wait for its threads
+            pool
+        }
+    }
+}
+
+/// A pool with one thread per core, or of the calling thread alone if no thread can be started.
+fn any_pool() -> ThreadPool {
+    new_pool(0).unwrap_or_else(|_| {
+        let here = rayon::ThreadPoolBuilder::new().num_threads(1);
+        here.use_current_thread()
+            .build()
+            .expect("a pool of the calling thread starts no thread")
+    })
 }

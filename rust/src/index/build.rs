@@ -48,7 +48,7 @@ fn count_files(
         let stats = std::mem::take(&mut parts).into_par_iter().map(|p| p.stats);
         stats.reduce(Stats::default, |a, b| a.merge(&b))
     };
-    let files = reader.into_records();
+    let (files, _) = reader.into_parts();
     let stored = Stored {
         tokenizer,
         files,
@@ -83,7 +83,7 @@ pub fn check_filled(stats: &Stats, files: &[FileRecord], tokenizer: Tokenizer) -
             .map_or("texts".into(), |file| file.path.clone())
     };
     if stats.counts.rows == 0 {
-        return Err(Error::NoRows { path: path() });
+        return Err(Error::no_rows(files));
     }
     if stats.counts.documents == 0 {
         return Err(Error::OnlyBlank {

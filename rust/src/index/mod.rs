@@ -15,6 +15,7 @@ use crate::index::formula::{idf, max_score};
 use crate::index::lookup::{Known, Lookup, on_huge_pages};
 use crate::index::stats::Stats;
 use crate::index::term_table::TermTable;
+use crate::parallel::in_pool;
 use crate::text::reader::FileRecord;
 use crate::text::term::{Key, PAD, Term};
 use crate::text::tokenize::Tokenizer;
@@ -93,6 +94,10 @@ const LONG: u8 = u8::MAX;
 impl Index {
     /// Derives the arrays of an index from its statistics.
     pub fn new(tokenizer: Tokenizer, files: Vec<FileRecord>, stats: Stats) -> Self {
+        in_pool(|| Index::derive(tokenizer, files, stats))
+    }
+
+    fn derive(tokenizer: Tokenizer, files: Vec<FileRecord>, stats: Stats) -> Self {
         let n = stats.counts.documents;
         let idf: Vec<f64> = stats.df.par_iter().map(|&df| idf(n, df)).collect();
         let max_score: Vec<f64> = idf

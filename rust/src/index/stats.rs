@@ -9,6 +9,7 @@ use std::cmp::Ordering;
 use rayon::prelude::*;
 
 use crate::index::term_table::TermTable;
+use crate::parallel::in_pool;
 use crate::text::is_blank;
 use crate::text::tokenize::{Scratch, Tokenizer};
 
@@ -268,9 +269,11 @@ impl Counter {
         let mut order: Vec<(u64, u32)> = (0..table.len())
             .map(|id| (first_eight(table.term(id)), id as u32))
             .collect();
-        order.par_sort_unstable_by(|a, b| {
-            a.0.cmp(&b.0)
-                .then_with(|| table.term(a.1 as usize).cmp(table.term(b.1 as usize)))
+        in_pool(|| {
+            order.par_sort_unstable_by(|a, b| {
+                a.0.cmp(&b.0)
+                    .then_with(|| table.term(a.1 as usize).cmp(table.term(b.1 as usize)))
+            });
         });
         let mut stats = Stats {
             counts: self.counts,

@@ -20,6 +20,7 @@ use crate::index::build::Part;
 use crate::index::stats::{Counts, Stats, Terms};
 use crate::index::{Index, VocabularyFilter, matrix};
 use crate::output::PendingFile;
+use crate::parallel::in_pool;
 use crate::text::reader::FileRecord;
 use crate::text::tokenize::Tokenizer;
 
@@ -271,10 +272,8 @@ fn check(stats: &Stats) -> Result<(), &'static str> {
     {
         return Err("its terms are not UTF-8");
     }
-    if (1..v)
-        .into_par_iter()
-        .any(|t| terms.get(t - 1) >= terms.get(t))
-    {
+    let out_of_order = |t| terms.get(t - 1) >= terms.get(t);
+    if in_pool(|| (1..v).into_par_iter().any(out_of_order)) {
         return Err("its terms are not in byte order");
     }
     let n = stats.counts.documents;

@@ -1,5 +1,6 @@
 //! Text: bytes to rows, rows to terms.
 
+pub mod format;
 pub mod reader;
 pub mod rows;
 pub mod source;

@@ -16,8 +16,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Place, Result};
+use crate::text::format::FileFormat;
 pub use crate::text::source::Column;
-use crate::text::source::{Blocks, Source, is_stdin};
+use crate::text::source::{Blocks, FileStamp, Source, is_stdin};
+
+/// The largest number of bytes of a character.
+const MAX_CHAR_BYTES: usize = 4;
 
 /// What to do with bytes that are not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +41,9 @@ pub struct ReadOptions {
     /// Size of a chunk: small enough for the second-level cache of a core, large enough that threads rarely wait for the
     /// lock.
     pub chunk_bytes: usize,
+    /// Do not return errors for unusual files, but describe them: rows that are too long are cut off after
+    /// `max_line_bytes`, and files that are not text are read as if they were.
+    pub lenient: bool,
 }
 
 impl Default for ReadOptions {
@@ -45,6 +52,7 @@ impl Default for ReadOptions {
             encoding_errors: EncodingErrors::Strict,
             max_line_bytes: 1 << 20,
             chunk_bytes: 512 * 1024,
+            lenient: false,
         }
     }
 }
@@ -111,6 +119,12 @@ pub struct Chunk {
 impl Chunk {
     /// Calls `f(row number, text)` for every row, blank ones included. The text has no `\n` and no final `\r`.
     pub fn for_each_row(&mut self, mut f: impl FnMut(u64, &str)) -> Result<()> {
+        self.for_each_cut_row(|row, text, _| f(row, text))
+    }
+
+    /// The same with a third argument: whether the row is longer than allowed and was cut off, which happens only if
+    /// [`ReadOptions::lenient`] is set.
+    pub fn for_each_cut_row(&mut self, mut f: impl FnMut(u64, &str, bool)) -> Result<()> {
         let owned;
         let text = match std::str::from_utf8(&self.bytes) {
             Ok(text) => text,
@@ -129,15 +143,19 @@ impl Chunk {
         let (mut start, mut row) = (0, self.first_row);
         while start < bytes.len() {
             let end = memchr::memchr(b'\n', &bytes[start..]).map_or(bytes.len(), |k| start + k);
-            if end - start > self.options.max_line_bytes {
+            let mut line = &text[start..end];
+            let too_long = line.len() > self.options.max_line_bytes;
+            if too_long && !self.options.lenient {
                 return Err(Error::LineTooLong {
                     path: self.path.clone(),
                     place: self.place(row - self.first_row, None),
                     limit: self.options.max_line_bytes,
                 });
             }
-            let line = &text[start..end];
-            f(row, line.strip_suffix('\r').unwrap_or(line));
+            if too_long {
+                line = prefix(line, self.options.max_line_bytes);
+            }
+            f(row, line.strip_suffix('\r').unwrap_or(line), too_long);
             row += 1;
             start = end + 1;
         }
@@ -220,6 +238,7 @@ struct State {
     seq: u64,
     rows: u64,
     records: Vec<FileRecord>,
+    formats: Vec<FileFormat>,
 }
 
 /// The file that is being read.
@@ -227,9 +246,12 @@ struct OpenFile {
     source: Source,
     path: PathBuf,
     column: Option<String>,
+    /// As it was when the file was opened.
+    stamp: Option<FileStamp>,
     /// The beginning of a row whose end was not read yet.
     carry: Vec<u8>,
     at_start: bool,
+    format: FileFormat,
     rows: u64,
     offset: u64,
 }
@@ -253,6 +275,7 @@ impl<'a> Reader<'a> {
             seq: 0,
             rows: 0,
             records: Vec::new(),
+            formats: Vec::new(),
         };
         Ok(Reader {
             state: Mutex::new(state),
@@ -308,8 +331,10 @@ impl<'a> Reader<'a> {
             chunk.column.clone_from(&open.column);
             if rows == 0 {
                 let open = state.current.take().expect("opened above");
+                let format = open.format.clone();
                 let record = open.close()?;
                 state.records.push(record);
+                state.formats.push(format);
                 continue;
             }
             chunk.first_line = first_line;
@@ -325,26 +350,37 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns the files that were read, once all threads are done.
-    pub fn into_records(self) -> Vec<FileRecord> {
-        self.state
-            .into_inner()
-            .unwrap_or_else(|e| e.into_inner())
-            .records
+    /// Returns the files that were read, once all threads are done. A corpus without a row is an error; a single file
+    /// without a row is not.
+    pub fn into_records(self) -> Result<Vec<FileRecord>> {
+        let (records, _) = self.into_parts();
+        if records.iter().all(|file| file.rows == 0) {
+            return Err(Error::no_rows(&records));
+        }
+        Ok(records)
+    }
+
+    /// Returns the files that were read and their formats. There may be no row.
+    pub fn into_parts(self) -> (Vec<FileRecord>, Vec<FileFormat>) {
+        let state = self.state.into_inner().unwrap_or_else(|e| e.into_inner());
+        (state.records, state.formats)
     }
 }
 
 impl OpenFile {
     fn new(input: Input) -> Result<Self> {
         let path = input.path;
+        let stamp = FileStamp::of(&path).map_err(|e| Error::io(&path, e))?;
         let (column, source) = match input.column {
             None => (None, Source::open(&path)?),
             Some((name, column)) => (Some(name), Source::Column(Blocks::new(column))),
         };
         Ok(OpenFile {
             source,
+            format: FileFormat::of(&path, b""),
             path,
             column,
+            stamp,
             carry: Vec::new(),
             at_start: true,
             rows: 0,
@@ -370,18 +406,33 @@ impl OpenFile {
             progress
                 .done
                 .fetch_add(self.source.take_unreported(), Ordering::Relaxed);
-            if std::mem::take(&mut self.at_start) && out.starts_with(b"\xef\xbb\xbf") {
-                out.drain(..3);
-                self.offset += 3;
+            if std::mem::take(&mut self.at_start) {
+                self.recognize(out, options)?;
             }
             let rows = if got < options.chunk_bytes {
-                let unended = u64::from(out.last().is_some_and(|&b| b != b'\n'));
-                memchr::memchr_iter(b'\n', out).count() as u64 + unended
+                let ended = memchr::memchr_iter(b'\n', out).count() as u64;
+                if self.rows == 0 && ended == 0 {
+                    self.check_line_ends(out, options)?;
+                }
+                ended + u64::from(out.last().is_some_and(|&b| b != b'\n'))
             } else if let Some(end) = memchr::memrchr(b'\n', out) {
                 self.carry.extend_from_slice(&out[end + 1..]);
                 out.truncate(end + 1);
                 memchr::memchr_iter(b'\n', out).count() as u64
-            } else if out.len() > options.max_line_bytes {
+            } else if out.len() > options.max_line_bytes.saturating_add(MAX_CHAR_BYTES) {
+                if self.rows == 0 {
+                    self.check_line_ends(out, options)?;
+                }
+                if options.lenient {
+                    // Cut after a whole character, so that the row is still too long and no byte is invalid.
+                    let cut = options.max_line_bytes + 1;
+                    let continues = |byte: &&u8| **byte & 0xc0 == 0x80;
+                    let rest = &out[cut..cut + MAX_CHAR_BYTES - 1];
+                    out.truncate(cut + rest.iter().take_while(continues).count());
+                    self.skip_row(options, progress)?;
+                    self.rows += 1;
+                    return Ok(1);
+                }
                 return Err(Error::LineTooLong {
                     path: self.path.clone(),
                     place: place(self.column.as_ref(), self.rows + 1, None),
@@ -396,14 +447,61 @@ impl OpenFile {
         }
     }
 
-    /// Reads the rest of the file and returns its record.
+    /// Examines the beginning of a text file and removes a byte order mark of UTF-8. Other formats are an error.
+    fn recognize(&mut self, out: &mut Vec<u8>, options: &ReadOptions) -> Result<()> {
+        if self.column.is_none() {
+            self.format = FileFormat::of(&self.path, out);
+            let error = self.format.error(&self.path, self.source.is_decoded());
+            error.filter(|_| !options.lenient).map_or(Ok(()), Err)?;
+        }
+        if out.starts_with(b"\xef\xbb\xbf") {
+            out.drain(..3);
+            self.offset += 3;
+        }
+        Ok(())
+    }
+
+    /// Examines the beginning of a text file that has no line feed. Other carriage returns than at the end are an error.
+    fn check_line_ends(&mut self, out: &[u8], options: &ReadOptions) -> Result<()> {
+        let inside = &out[..out.len().saturating_sub(1)];
+        if self.column.is_none() && memchr::memchr(b'\r', inside).is_some() {
+            self.format.cr_only = true;
+            let error = self.format.error(&self.path, self.source.is_decoded());
+            error.filter(|_| !options.lenient).map_or(Ok(()), Err)?;
+        }
+        Ok(())
+    }
+
+    /// Reads to the end of the current row without keeping it.
+    fn skip_row(&mut self, options: &ReadOptions, progress: &Progress) -> Result<()> {
+        let mut block = vec![0; options.chunk_bytes];
+        loop {
+            if progress.cancelled.load(Ordering::Relaxed) {
+                return Err(Error::Interrupted);
+            }
+            let got =
+                read_full(&mut self.source, &mut block).map_err(|e| Error::io(&self.path, e))?;
+            let unreported = self.source.take_unreported();
+            progress.done.fetch_add(unreported, Ordering::Relaxed);
+            if let Some(end) = memchr::memchr(b'\n', &block[..got]) {
+                self.carry.extend_from_slice(&block[end + 1..got]);
+                return Ok(());
+            }
+            if got < block.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads the rest of the file and returns its record; a file that changed since it was opened is an error.
     fn close(self) -> Result<FileRecord> {
         let (bytes, hash) = match self.source.into_hash(&self.path) {
             Ok(found) => found,
             Err(e) => return Err(Error::io(&self.path, e)),
         };
-        if bytes == 0 {
-            return Err(Error::EmptyFile { path: self.path });
+        let stamp = FileStamp::of(&self.path).map_err(|e| Error::io(&self.path, e))?;
+        if stamp != self.stamp {
+            return Err(Error::FileChanged { path: self.path });
         }
         Ok(FileRecord {
             path: self.path.to_string_lossy().into_owned(),
@@ -413,6 +511,15 @@ impl OpenFile {
             column: self.column,
         })
     }
+}
+
+/// Returns the beginning of a text, of at most `len` bytes.
+pub(crate) fn prefix(text: &str, len: usize) -> &str {
+    let mut end = len.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
 /// Reads until `buf` is full or the source ends.

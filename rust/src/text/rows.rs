@@ -29,7 +29,7 @@ impl Rows {
             rows.repaired += chunk.repaired;
             Ok(())
         })])?;
-        rows.files = reader.into_records();
+        rows.files = reader.into_records()?;
         Ok(rows)
     }
 

@@ -1,12 +1,14 @@
 //! The bytes of a corpus file: plain, compressed, or a column of a table.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
+use std::time::SystemTime;
 
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::{Error, Result};
+use crate::text::format::FileFormat;
 
 /// A column of a table, read as text with one row per line.
 pub trait Column: Send {
@@ -18,6 +20,27 @@ pub trait Column: Send {
 /// Whether the path means standard input.
 pub(crate) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
+}
+
+/// Size and time of modification of a regular file, by which a change is noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileStamp {
+    bytes: u64,
+    modified: Option<SystemTime>,
+}
+
+impl FileStamp {
+    /// Returns the stamp of a file; `None` for standard input and for what is not a regular file.
+    pub(crate) fn of(path: &Path) -> io::Result<Option<Self>> {
+        if is_stdin(path) {
+            return Ok(None);
+        }
+        let meta = std::fs::metadata(path)?;
+        Ok(meta.is_file().then(|| FileStamp {
+            bytes: meta.len(),
+            modified: meta.modified().ok(),
+        }))
+    }
 }
 
 /// Counts and hashes bytes as stored, before they are decoded.
@@ -102,16 +125,33 @@ impl Source {
             Box::new(File::open(path).map_err(|e| Error::io(path, e))?)
         };
         let raw = Hashed::new(inner);
-        let buffered = |raw| BufReader::with_capacity(1 << 16, raw);
-        Ok(match path.extension().and_then(|e| e.to_str()) {
-            Some("gz") => Source::Gz(Box::new(flate2::bufread::MultiGzDecoder::new(buffered(
-                raw,
-            )))),
-            Some("zst") => Source::Zst(
-                zstd::Decoder::with_buffer(buffered(raw)).map_err(|e| Error::io(path, e))?,
-            ),
-            _ => Source::Plain(raw),
+        let format = match path.extension().and_then(|e| e.to_str()) {
+            Some("gz") => "gzip",
+            Some("zst") => "zstd",
+            _ => return Ok(Source::Plain(raw)),
+        };
+        let failed = |e| Error::io(path, e);
+        let mut buffered = BufReader::with_capacity(1 << 16, raw);
+        let head = buffered.fill_buf().map_err(failed)?;
+        if head.is_empty() {
+            return Ok(Source::Plain(buffered.into_inner()));
+        }
+        if FileFormat::of(path, head).magic != Some(format) {
+            return Err(Error::NotText {
+                path: path.into(),
+                what: format!("is not {format} data, as its name says"),
+                advice: "rename it",
+            });
+        }
+        Ok(match format {
+            "gzip" => Source::Gz(Box::new(flate2::bufread::MultiGzDecoder::new(buffered))),
+            _ => Source::Zst(zstd::Decoder::with_buffer(buffered).map_err(failed)?),
         })
+    }
+
+    /// Whether the bytes are decoded from something else.
+    pub(crate) fn is_decoded(&self) -> bool {
+        !matches!(self, Source::Plain(_))
     }
 
     /// Returns the number of stored bytes read since the last call.

@@ -56,6 +56,9 @@ fn case_of(word: &str) -> Case {
 }
 
 /// Changes `term`, which is UTF-8 and is the end of `out` from `start`, to the case of the word `old` that it replaces.
+///
+/// A term whose first letter or digit is a digit ("8th", "1970s") is left as it is, and so is one that would become equal
+/// to `old` (the capitals of "ß" are "SS").
 pub(crate) fn take_case(term: &[u8], old: &str, out: &mut Vec<u8>, start: usize) {
     let case = case_of(old);
     if case == Case::Lower {
@@ -63,34 +66,74 @@ pub(crate) fn take_case(term: &[u8], old: &str, out: &mut Vec<u8>, start: usize)
     }
     if term.is_ascii() {
         let new = &mut out[start..];
-        match case {
-            Case::Upper => new.make_ascii_uppercase(),
-            _ => {
-                if let Some(first) = new.iter_mut().find(|b| b.is_ascii_alphabetic()) {
-                    first.make_ascii_uppercase();
-                }
-            }
+        match new.iter().position(u8::is_ascii_alphanumeric) {
+            Some(first) if new[first].is_ascii_alphabetic() => match case {
+                Case::Upper => new.make_ascii_uppercase(),
+                _ => new[first].make_ascii_uppercase(),
+            },
+            _ => return,
         }
     } else if let Ok(text) = std::str::from_utf8(term) {
-        let upper = match case {
-            Case::Upper => text.to_uppercase(),
-            _ => {
-                let at = text.find(char::is_alphabetic).unwrap_or(0);
-                let mut rest = text[at..].chars();
-                let first: String = rest
-                    .next()
-                    .into_iter()
-                    .flat_map(char::to_uppercase)
-                    .collect();
-                [&text[..at], &first, rest.as_str()].concat()
-            }
+        let Some(changed) = in_case(text, case) else {
+            return;
         };
         out.truncate(start);
-        out.extend_from_slice(upper.as_bytes());
+        out.extend_from_slice(changed.as_bytes());
     }
-    // "ß" in capitals is "SS", which would leave the word "SS" unchanged.
     if &out[start..] == old.as_bytes() {
         out.truncate(start);
         out.extend_from_slice(term);
+    }
+}
+
+/// Returns the term in this case; `None` if its first letter or digit is not a letter.
+fn in_case(term: &str, case: Case) -> Option<String> {
+    let first = term.find(char::is_alphanumeric)?;
+    let mut rest = term[first..].chars();
+    let letter = rest.next().filter(|c| c.is_alphabetic())?;
+    Some(match case {
+        Case::Upper => term.to_uppercase(),
+        _ => {
+            let letter: String = letter.to_uppercase().collect();
+            [&term[..first], &letter, rest.as_str()].concat()
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::take_case;
+
+    #[test]
+    fn a_replacement_takes_the_case_of_the_word_unless_it_begins_with_a_digit() {
+        for (old, term, expected) in [
+            ("greetings", "hello", "hello"),
+            ("Greetings", "hello", "Hello"),
+            ("GREETINGS", "hello", "HELLO"),
+            ("Greetings", "8th", "8th"),
+            ("Greetings", "1970s", "1970s"),
+            ("GREETINGS", "8th", "8th"),
+            ("GREETINGS", "1970s", "1970s"),
+            ("GREETINGS", "covid-19", "COVID-19"),
+            ("Greetings", "mp3", "Mp3"),
+            ("Greetings", "3é", "3é"),
+            ("GREETINGS", "3é", "3é"),
+            ("Greetings", "é3", "É3"),
+            ("Greetings", "٣x", "٣x"),
+            ("Greetings,", "(hello)", "(Hello)"),
+            ("GREETINGS,", "\"8th\"", "\"8th\""),
+            ("Greetings", "«élan»", "«Élan»"),
+            ("Greetings", "...", "..."),
+            ("8th", "hello", "hello"),
+            ("1970s", "hello", "hello"),
+            ("I", "hello", "hello"),
+            ("McDonald", "hello", "hello"),
+            ("SS", "ß", "ß"),
+        ] {
+            let mut out = format!("before {term}").into_bytes();
+            take_case(term.as_bytes(), old, &mut out, 7);
+            let written = String::from_utf8(out).expect("terms are UTF-8");
+            assert_eq!(&written[7..], expected, "{old} replaced by {term}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use crate::error::{Error, Result};
 use crate::index::Index;
-use crate::output::PendingFile;
+use crate::output::{PendingFile, standard_output};
 use crate::parallel::{on_each_thread, with_threads};
 use crate::text::reader::{ChunkError, Input, Progress, ReadOptions, Reader, collect_results};
 use crate::una::augment::Augmenter;
@@ -44,17 +44,19 @@ pub fn augment_files(
     let reader = Reader::open(files, read, progress)?;
     let run = |out: &mut (dyn Write + Send)| {
         let ordered = OrderedWriter::new(out, output);
-        with_threads(threads, || {
+        let total = with_threads(threads, || {
             let parts = on_each_thread(|| augment_part(index, options, writing, &reader, &ordered));
             let mut total = Report::default();
             for report in collect_results(parts)? {
                 total.add(&report);
             }
-            Ok(total)
-        })?
+            Ok::<_, Error>(total)
+        })??;
+        reader.into_records()?;
+        Ok(total)
     };
     let Some(path) = output else {
-        return run(&mut io::stdout());
+        return run(&mut standard_output()?);
     };
     let mut result = Ok(Report::default());
     let pending = PendingFile::write(path, |file| {

@@ -1,0 +1,148 @@
+//! Recognition of files that are not UTF-8 text, by their first bytes.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::text::source::is_stdin;
+
+/// A property of the beginning of a file.
+struct Signature {
+    name: &'static str,
+    bytes: &'static [u8],
+    /// What to do if the file has this name but another suffix.
+    advice: &'static str,
+}
+
+const MAGIC: [Signature; 6] = [
+    Signature {
+        name: "gzip",
+        bytes: b"\x1f\x8b\x08",
+        advice: "rename it to end in .gz",
+    },
+    Signature {
+        name: "zstd",
+        bytes: b"\x28\xb5\x2f\xfd",
+        advice: "rename it to end in .zst",
+    },
+    Signature {
+        name: "parquet",
+        bytes: b"PAR1",
+        advice: "rename it to end in .parquet and name the column with --column",
+    },
+    Signature {
+        name: "zip",
+        bytes: b"PK\x03\x04",
+        advice: "decompress it first (unzip)",
+    },
+    Signature {
+        name: "xz",
+        bytes: b"\xfd7zXZ\0",
+        advice: "decompress it first (xz -d)",
+    },
+    Signature {
+        name: "bzip2",
+        bytes: b"1AY&SY",
+        advice: "decompress it first (bzip2 -d)",
+    },
+];
+
+/// Byte order marks; those of UTF-32 come before those of UTF-16, which they begin with.
+const MARKS: [Signature; 5] = [
+    Signature {
+        name: "utf-32-le",
+        bytes: b"\xff\xfe\0\0",
+        advice: "convert it (iconv -f UTF-32 -t UTF-8)",
+    },
+    Signature {
+        name: "utf-32-be",
+        bytes: b"\0\0\xfe\xff",
+        advice: "convert it (iconv -f UTF-32 -t UTF-8)",
+    },
+    Signature {
+        name: "utf-16-le",
+        bytes: b"\xff\xfe",
+        advice: "convert it (iconv -f UTF-16 -t UTF-8)",
+    },
+    Signature {
+        name: "utf-16-be",
+        bytes: b"\xfe\xff",
+        advice: "convert it (iconv -f UTF-16 -t UTF-8)",
+    },
+    Signature {
+        name: UTF8,
+        bytes: b"\xef\xbb\xbf",
+        advice: "",
+    },
+];
+
+const UTF8: &str = "utf-8";
+
+/// What the beginning of a file tells about its format.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FileFormat {
+    pub path: String,
+    /// `gzip`, `zstd`, `parquet`, `zip`, `xz` or `bzip2`, if the text begins with the magic number of that format.
+    pub magic: Option<&'static str>,
+    /// The encoding that a byte order mark at the beginning of the text announces.
+    pub bom: Option<&'static str>,
+    /// The text has carriage returns and no line feed.
+    pub cr_only: bool,
+}
+
+impl FileFormat {
+    /// Examines the first bytes of a text.
+    pub(crate) fn of(path: &Path, head: &[u8]) -> Self {
+        // bzip2: "BZh", a digit, and the magic number of the first block.
+        let begins = |magic: &Signature| match magic.name {
+            "bzip2" => head.starts_with(b"BZh") && head.get(4..10) == Some(magic.bytes),
+            _ => head.starts_with(magic.bytes),
+        };
+        FileFormat {
+            path: path.to_string_lossy().into_owned(),
+            magic: MAGIC.iter().find(|magic| begins(magic)).map(|m| m.name),
+            bom: MARKS
+                .iter()
+                .find(|mark| head.starts_with(mark.bytes))
+                .map(|m| m.name),
+            cr_only: false,
+        }
+    }
+
+    /// Whether the file is UTF-8 text whose lines end in a line feed, as far as is known.
+    pub fn is_text(&self) -> bool {
+        self.magic.is_none() && self.bom.is_none_or(|bom| bom == UTF8) && !self.cr_only
+    }
+
+    /// Returns the error for a file that is not text; `None` for text. `decoded` tells that a decoder produced the bytes.
+    pub(crate) fn error(&self, path: &Path, decoded: bool) -> Option<Error> {
+        if self.is_text() {
+            return None;
+        }
+        let find = |among: &'static [Signature], name: Option<&str>| {
+            among.iter().find(|known| Some(known.name) == name)
+        };
+        let (what, advice) = if let Some(magic) = find(&MAGIC, self.magic) {
+            let renamed = decoded || is_stdin(path);
+            let advice = match magic.name {
+                "gzip" | "zstd" if renamed => "decompress it first",
+                "parquet" if renamed => "give it as a file of its own that ends in .parquet",
+                _ => magic.advice,
+            };
+            let is = if decoded { "contains" } else { "is" };
+            (format!("{is} {} data, not text", magic.name), advice)
+        } else if let Some(mark) = find(&MARKS, self.bom.filter(|bom| *bom != UTF8)) {
+            let encoding = mark.name[..6].to_uppercase();
+            (format!("is {encoding}, not UTF-8"), mark.advice)
+        } else {
+            let advice = "convert it (tr '\\r' '\\n')";
+            ("its lines end in a carriage return alone".into(), advice)
+        };
+        Some(Error::NotText {
+            path: path.into(),
+            what,
+            advice,
+        })
+    }
+}

@@ -1,0 +1,62 @@
+//! Reading files: changes while a file is read, and input that is not text.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use cse_core::text::reader::{Reader, collect_results};
+use cse_core::{Error, Progress, ReadOptions, Result};
+
+/// Reads `paths` in small chunks, calls `between` after the first one, and returns the number of rows.
+fn read(paths: &[&Path], mut between: impl FnMut()) -> Result<u64> {
+    let options = ReadOptions {
+        chunk_bytes: 4096,
+        ..ReadOptions::default()
+    };
+    let progress = Progress::default();
+    let inputs = paths.iter().map(|&path| PathBuf::from(path).into());
+    let reader = Reader::open(inputs.collect(), options, &progress)?;
+    let mut rows = 0;
+    collect_results(vec![reader.work(|chunk| {
+        if chunk.seq == 0 {
+            between();
+        }
+        chunk.for_each_row(|_, _| rows += 1)
+    })])?;
+    Ok(rows)
+}
+
+fn corpus(folder: &Path, name: &str) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, "some row of text\n".repeat(10_000)).expect("room for it");
+    path
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_read_is_an_error_that_names_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let first = corpus(folder.path(), "first.txt");
+    let file = corpus(folder.path(), "changing.txt");
+    let append = |path: &Path| OpenOptions::new().append(true).open(path).expect("a file");
+    assert_eq!(read(&[&first, &file], || ()).expect("a corpus"), 20_000);
+    let changes: [&dyn Fn(); 3] = [
+        &|| append(&file).set_len(9_000).expect("it can shrink"),
+        &|| append(&file).write_all(b"one more\n").expect("it can grow"),
+        &|| {
+            // The same size, with other rows.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            File::create(&file).expect("a file");
+            corpus(folder.path(), "changing.txt");
+        },
+    ];
+    for change in changes {
+        corpus(folder.path(), "changing.txt");
+        match read(&[&file, &first], change) {
+            Err(error @ Error::FileChanged { .. }) => {
+                let message = error.to_string();
+                assert!(message.contains("changing.txt: the file changed while it was read"));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+"""What the core reads: rows of any length, files that are not text, files without rows."""
+
+import bz2
+import gzip
+import json
+import lzma
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from cse import InputError, TfidfIndex, _core
+
+WORDS = {"tokenizer": "unicode", "lowercase": True, "nfkc": False}
+READING = {"encoding_errors": "strict", "max_line_bytes": 1 << 20, "threads": 2}
+TEXT = "One sentence about a cat.\nAnother sentence about a dog.\n"
+
+DIAGNOSE = """
+import json, resource, sys
+from cse import _core
+reading = {"encoding_errors": "strict", "max_line_bytes": 1 << 20, "threads": 2}
+seen = _core.diagnose(sys.argv[1:], {"tokenizer": "unicode", "lowercase": True, "nfkc": False}, reading)
+print(json.dumps([json.loads(seen), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))
+"""
+
+
+def diagnose(*paths, **reading):
+    return json.loads(_core.diagnose([str(path) for path in paths], WORDS, {**READING, **reading}))
+
+
+@pytest.mark.parametrize("kind", ["one_line", "long_lines", "lines_of_a_megabyte"])
+def test_doctor_holds_its_memory_on_rows_of_any_length(tmp_path, kind):
+    path = tmp_path / "long.txt"
+    line, lines = {
+        "one_line": (b"some words in a row " * 5_250_000, 1),
+        "long_lines": (b"some words in a row " * 1_000_000, 5),
+        "lines_of_a_megabyte": (b"some words in a row " * 50_000 + b"\n", 200),
+    }[kind]
+    with open(path, "wb") as file:
+        file.write(b"a first row\n")
+        for _ in range(lines):
+            file.write(line + b"\n")
+    done = subprocess.run([sys.executable, "-c", DIAGNOSE, path], capture_output=True, text=True, check=True)
+    seen, kilobytes = json.loads(done.stdout)
+    assert kilobytes < 300_000
+    if kind != "lines_of_a_megabyte":
+        assert seen["rows"] == 1 + lines
+        assert seen["faults"]["over_long"] == {"rows": lines, "first": 2, "file": str(path)}
+        assert seen["faults"]["invalid"]["rows"] == 0
+
+
+def test_rows_after_one_that_is_cut_off_keep_their_numbers(tmp_path):
+    path = tmp_path / "a.txt"
+    # Characters of several bytes, so that the limit is inside of one; rows that are longer and shorter than a chunk.
+    rows = ["short row here", "\u00e9" * 900_000, "bad &amp; row", "\U0001f600" * 200 + " x", "a\ttab"]
+    path.write_text("\n".join(rows) + "\n", encoding="utf8")
+    for limit in range(100, 110):
+        seen = diagnose(path, max_line_bytes=limit)
+        assert seen["rows"] == 5
+        faults = {name: (found["rows"], found["first"]) for name, found in seen["faults"].items() if found["rows"]}
+        assert faults["over_long"] == (2, 2)
+        assert faults["markup"] == (1, 3)
+        assert faults["tab"] == (1, 5)
+        assert not {"invalid", "replacement"} & set(faults)
+
+
+def test_faults_are_placed_by_file_and_line(tmp_path):
+    (tmp_path / "a.txt").write_text(TEXT)
+    (tmp_path / "b.txt").write_text("")
+    (tmp_path / "c.txt").write_text(TEXT + "a\ttab\n")
+    files = [tmp_path / name for name in ("a.txt", "b.txt", "c.txt")]
+    seen = diagnose(*files)
+    assert seen["faults"]["tab"] == {"rows": 1, "first": 3, "file": str(files[2])}
+    assert seen["faults"]["markup"] == {"rows": 0, "first": None, "file": None}
+
+
+FORMATS = {
+    "gzip": (gzip.compress(TEXT.encode()), "is gzip data, not text; rename it to end in .gz"),
+    "zstd": (b"\x28\xb5\x2f\xfd" + bytes(20), "is zstd data, not text; rename it to end in .zst"),
+    "parquet": (b"PAR1" + bytes(20) + b"PAR1", "rename it to end in .parquet and name the column with --column"),
+    "xz": (lzma.compress(TEXT.encode()), "is xz data, not text; decompress it first (xz -d)"),
+    "bzip2": (bz2.compress(TEXT.encode()), "is bzip2 data, not text; decompress it first (bzip2 -d)"),
+    "utf-16-le": (
+        b"\xff\xfe" + TEXT.encode("utf-16-le"),
+        "is UTF-16, not UTF-8; convert it (iconv -f UTF-16 -t UTF-8)",
+    ),
+    "utf-16-be": (
+        b"\xfe\xff" + TEXT.encode("utf-16-be"),
+        "is UTF-16, not UTF-8; convert it (iconv -f UTF-16 -t UTF-8)",
+    ),
+    "utf-32-le": (
+        b"\xff\xfe\0\0" + TEXT.encode("utf-32-le"),
+        "is UTF-32, not UTF-8; convert it (iconv -f UTF-32 -t UTF-8)",
+    ),
+    "utf-32-be": (
+        b"\0\0\xfe\xff" + TEXT.encode("utf-32-be"),
+        "is UTF-32, not UTF-8; convert it (iconv -f UTF-32 -t UTF-8)",
+    ),
+    "cr_only": (
+        TEXT.replace("\n", "\r").encode(),
+        "its lines end in a carriage return alone; convert it (tr '\\r' '\\n')",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("errors", ["strict", "replace"])
+def test_files_that_are_not_text_are_refused_and_named(tmp_path, name, errors, sample_index):
+    content, advice = FORMATS[name]
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(content)
+    reading = {**READING, "encoding_errors": errors}
+    for call in (
+        lambda: TfidfIndex.build(path, encoding_errors=errors),
+        lambda: _core.build_to([str(path)], tmp_path / "tfidf", WORDS, True, reading),
+        lambda: _core.Rows.read([str(path)], reading),
+        lambda: sample_index._core.augment_files(
+            [str(path)], tmp_path / "out", 1, False, sample_index.draw_options(), reading
+        ),
+    ):
+        with pytest.raises(InputError) as raised:
+            call()
+        assert str(raised.value).startswith(f"{path}: ")
+        assert str(raised.value).endswith(advice)
+    assert not (tmp_path / "out").exists()
+    (found,) = diagnose(path)["formats"]
+    assert found == {
+        "path": str(path),
+        "magic": name if name in ("gzip", "zstd", "parquet", "xz", "bzip2") else None,
+        "bom": name if name.startswith("utf") else None,
+        "cr_only": name == "cr_only",
+    }
+
+
+def test_a_zip_archive_is_named(tmp_path):
+    path = tmp_path / "corpus.txt"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.txt", TEXT)
+    with pytest.raises(InputError, match="is zip data, not text; decompress it first"):
+        TfidfIndex.build(path)
+    assert diagnose(path)["formats"][0]["magic"] == "zip"
+
+
+def test_the_inside_of_compressed_files_is_examined_too(tmp_path):
+    twice = tmp_path / "twice.txt.gz"
+    twice.write_bytes(gzip.compress(gzip.compress(TEXT.encode())))
+    with pytest.raises(InputError, match="contains gzip data, not text; decompress it first"):
+        TfidfIndex.build(twice)
+    plain = tmp_path / "plain.txt.gz"
+    plain.write_text(TEXT)
+    with pytest.raises(InputError, match="is not gzip data, as its name says; rename it"):
+        TfidfIndex.build(plain)
+
+
+def test_text_is_still_text(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode() + b"a\rb\n")
+    assert TfidfIndex.build(path).info.rows == 3
+    seen = diagnose(path)
+    assert seen["formats"] == [{"path": str(path), "magic": None, "bom": "utf-8", "cr_only": False}]
+    assert seen["faults"]["lone_cr"] == {"rows": 1, "first": 3, "file": str(path)}
+    path.write_bytes(b"BZh is no archive, PK neither\r")
+    assert TfidfIndex.build(path).info.rows == 1
+
+
+def test_an_empty_file_among_several_is_no_error_and_an_empty_corpus_is_one(tmp_path, sample_index):
+    empty, more, text = (tmp_path / name for name in ("empty.txt", "more.txt", "text.txt"))
+    empty.write_text("")
+    more.write_text("")
+    text.write_text(TEXT)
+    out = tmp_path / "out"
+
+    def calls(*paths):
+        names = [str(path) for path in paths]
+        yield lambda: TfidfIndex.build(names).info.rows
+        yield lambda: len(_core.Rows.read(names, READING))
+        yield lambda: sample_index._core.augment_files(names, out, 1, False, sample_index.draw_options(), READING)[0]
+        yield lambda: diagnose(*paths)["rows"]
+
+    for paths in ((empty, text), (text, empty), (empty, text, more)):
+        assert [call() for call in calls(*paths)] == [2] * 4
+    assert [(file.bytes, file.rows) for file in TfidfIndex.build([empty, text]).files] == [(0, 0), (len(TEXT), 2)]
+    out.unlink()
+    for call in calls(empty):
+        with pytest.raises(InputError, match=r"empty\.txt: the file is empty"):
+            call()
+    for call in calls(empty, more):
+        with pytest.raises(InputError, match=r"empty\.txt and 1 more: holds no row"):
+            call()
+    assert not out.exists()
+    # A shard may be empty; the whole may not.
+    shards = [_core.count([str(path)], WORDS, READING) for path in (empty, text)]
+    assert TfidfIndex.from_bytes(_core.merge(shards)).info.rows == 2
