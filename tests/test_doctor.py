@@ -32,7 +32,7 @@ def test_a_planted_fault_is_counted_and_placed(tmp_path, cse, sample_rows, fault
     found, before = look(cse, path)["faults"], look(cse, clean)["faults"]
     more = 1 if fault == "short" else 2
     assert found[fault]["rows"] == before[fault]["rows"] + more
-    assert found[fault]["first"] == min(40, before[fault]["first"] if before[fault]["rows"] else 40)
+    assert found[fault]["first"] == min(41, before[fault]["first"] if before[fault]["rows"] else 41)
     others = set(FAULTS) - {fault}
     assert {name: found[name]["rows"] for name in others} == {name: before[name]["rows"] for name in others}
 
@@ -42,8 +42,8 @@ def test_what_other_commands_refuse_is_counted(tmp_path, cse):
     path.write_bytes(b"good row here\nbad \xff byte here\n\n" + b"word " * 1000 + b"\ngood row here\n")
     seen = look(cse, path, "--max-line-bytes", 2000)
     assert (seen["rows"], seen["blank"], seen["duplicates"]) == (5, 1, 1)
-    assert seen["faults"]["invalid"] == {"rows": 1, "first": 1}
-    assert seen["faults"]["over_long"] == {"rows": 1, "first": 3}
+    assert seen["faults"]["invalid"] == {"rows": 1, "first": 2, "file": str(path)}
+    assert seen["faults"]["over_long"] == {"rows": 1, "first": 4, "file": str(path)}
     text = cse("doctor", path, "--max-line-bytes", 2000).stdout
     for phrase in (
         "not UTF-8 in 1 row (20.00%), the first at line 2",
@@ -102,8 +102,8 @@ def test_the_first_broken_row_is_not_the_first_replacement_character(tmp_path, c
     path = tmp_path / "corpus.txt"
     path.write_bytes("a \ufffd stands here\nfine row here\n".encode() + b"broken \xe9 row here\n")
     faults = look(cse, path)["faults"]
-    assert faults["invalid"] == {"rows": 1, "first": 2}
-    assert faults["replacement"] == {"rows": 2, "first": 0}
+    assert faults["invalid"]["first"] == 3
+    assert (faults["replacement"]["rows"], faults["replacement"]["first"]) == (2, 1)
 
 
 def test_japanese_is_one_way_of_writing(tmp_path, cse):

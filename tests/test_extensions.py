@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -106,7 +107,7 @@ def run(indexed, monkeypatch):
 
 
 def log_of(result):
-    lines = open(result["folder"] + "/log.jsonl").read().splitlines()
+    lines = Path(result["folder"], "log.jsonl").read_text().splitlines()
     return [record for record in map(json.loads, lines) if "loss" in record]
 
 
@@ -120,7 +121,7 @@ def test_a_registered_augmentation_makes_positives_with_una_on_top(run, tiny_ber
     assert len(log) == 3
     assert 0 < log[0]["masked/positive"] < 8
     assert "cos_syn" in log[0]
-    assert "times = 3" in open(result["folder"] + "/config.toml").read()
+    assert "times = 3" in Path(result["folder"], "config.toml").read_text()
 
 
 def test_a_registered_negative_is_a_column(run, tiny_bert, tmp_path):

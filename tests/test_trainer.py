@@ -385,9 +385,14 @@ def test_recipes_come_in_their_order():
     columns = TrainConfig(una={"use_as": "hard-negatives"}, negatives=("una",))
     assert resolve(columns, "bert-base").objective == "infonce"
     small = resolve(plain, "minilm", "avg")
+    assert (small.positive, small.temperature) == ("spans", 0.1)
+    focal = resolve(TrainConfig(loss="focal", una=True), "minilm", "avg")
+    assert (focal.temperature, focal.objective, focal.options["una"]["every"]) == (0.05, "infonce", 1)
+    paper = resolve(TrainConfig(una={"use_as": "pairs"}, negatives=("una",)), "minilm", "avg")
+    assert (paper.objective, paper.options["una"]) == ("nt-xent", {"every": 1, "use_as": "pairs"})
     assert (small.batch_size, small.lr, small.lr_scheduler, small.weight_decay, small.pooler) == (
         64,
-        2e-5,
+        1e-5,
         "constant",
         0.01,
         "avg",

@@ -146,13 +146,18 @@ def probabilities(scores: list[float], beta: float, mode: str = "negative") -> t
 
 
 def in_case_of(old: str, term: str) -> str:
-    """The term in the case of the word it replaces; "I" and MixedCase words ask for lower case."""
+    """The term in the case of the word it replaces; "I" and MixedCase words give lower case.
+
+    A term whose first letter or digit is a digit ("8th") stays as it is.
+    """
     cased = [c for c in old if c.isupper() or c.islower()]
     if not cased or not cased[0].isupper() or old == "I" or old.startswith(("I'", "I\u2019")):
         return term
+    first = next((i for i, c in enumerate(term) if c.isalnum()), None)
+    if first is None or not term[first].isalpha():
+        return term
     rest = cased[1:]
     if all(c.islower() for c in rest):
-        first = next((i for i, c in enumerate(term) if c.isalpha()), 0)
         new = term[:first] + term[first : first + 1].upper() + term[first + 1 :]
     elif all(c.isupper() for c in rest):
         new = term.upper()

@@ -71,12 +71,12 @@ def resolve(config: TrainConfig, family: str, own_pooler: str | None = None) -> 
     given = {name: getattr(config, name) for name in config.model_fields_set}
     declared = {"pooler": own_pooler} if own_pooler else {}
     tables = families()
-    values = merge(given, loss_recipe(config, family), declared, tables[family], tables["all"])
-    return ResolvedConfig(**values)
+    used = config.replace(options=merge(given, tables[family]).get("options", {}))
+    return ResolvedConfig(**merge(given, loss_recipe(used, family), declared, tables[family], tables["all"]))
 
 
 def loss_recipe(config: TrainConfig, family: str) -> dict[str, Any]:
-    """What the loss and UNA's form imply."""
+    """What the loss and the form of UNA imply."""
     recipe: dict[str, Any] = {"mixed_negatives": config.loss == "mixed"}
     if config.loss == "focal":
         recipe["temperature"] = 0.07 if family.startswith("bert-") else 0.05

@@ -1,0 +1,269 @@
+"""Search and acceptance of the recipe for encoders that are contrastive models already.
+
+    python benches/adapt.py search --data DIR            # tunes on STS-B train, SICK-R train and the label-free MRR
+    python benches/adapt.py accept --data DIR            # STS-B dev, SICK-R dev, STS16; fresh seeds
+    python benches/adapt.py table                        # prints what is stored
+
+Each run trains all-MiniLM-L6-v2 on the shipped sample. Every finished run is written to benches/results/adapt.json at
+once, with both the trained weights and their average with the base weights (``merged``), and is not run again. The
+search looks at 800 pairs each of STS-B train and SICK-R train (every n-th) and at the halves of 500 held-out sentences.
+Acceptance stores the cosine of every pair, from which ``table`` computes intervals: over pairs by a bootstrap of
+clusters of pairs that share a sentence (2,000 resamples, scores averaged over seeds), over seeds by Student's t.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+RESULTS = Path(__file__).parent / "results" / "adapt.json"
+TUNE = ("stsb.train", "sickr.train")
+ACCEPT = ("stsb.dev", "sickr.dev", "sts16.test")
+TUNE_PAIRS = 800
+FRESH_SEEDS = (11, 12, 13, 14, 15)
+RESAMPLES = 2000
+
+UNA = {"negatives": ["una"], "una": {"every": 1, "use_as": "hard-negatives", "beta": 0.5}}
+COMMON: dict[str, Any] = {"max_steps": 40, "lr": 1e-5, "positive": "spans", "temperature": 0.1}
+# What the search tries; every entry differs from its neighbours in one or two settings.
+CANDIDATES: dict[str, dict[str, Any]] = {
+    "spans tau .1 lr 1e-5": {},
+    "spans tau .1 lr 2e-5": {"lr": 2e-5},
+    "spans tau .1 lr 1e-5, 60 steps": {"max_steps": 60},
+    "spans .3 to .7, tau .1": {"spans": {"shortest": 0.3, "longest": 0.7}},
+    "focal una spans tau .05 lr 1e-5": {"loss": "focal", "temperature": 0.05, **UNA},
+    "focal una spans tau .05 lr 2e-5": {"loss": "focal", "temperature": 0.05, "lr": 2e-5, **UNA},
+    "focal una spans .3 to .7, tau .05": {
+        "loss": "focal",
+        "temperature": 0.05,
+        "spans": {"shortest": 0.3, "longest": 0.7},
+        **UNA,
+    },
+    "focal una spans tau .1 lr 1e-5": {"loss": "focal", **UNA},
+    "mixed spans tau .1 lr 1e-5": {"loss": "mixed"},
+    "standard una spans tau .05 lr 1e-5": {"temperature": 0.05, **UNA},
+    "dropout tau .05 lr 1e-5": {"positive": "dropout", "temperature": 0.05},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("search", "accept", "table"))
+    parser.add_argument("--data", type=Path, help="Folder with stsb.train.tsv, sickr.train.tsv and the others.")
+    parser.add_argument("--only", nargs="*", help="Names of candidates.")
+    parser.add_argument("--seeds", nargs="*", type=int)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    found: dict[str, Any] = json.loads(options.results.read_text()) if options.results.exists() else {}
+    if options.what == "table":
+        print(tables(found))
+        return
+    if options.data is None:
+        parser.error("--data is needed")
+    seeds = options.seeds or ([0] if options.what == "search" else list(FRESH_SEEDS))
+    keys = TUNE if options.what == "search" else ACCEPT
+    wanted = [(name, seed) for seed in seeds for name in ["before", *(options.only or CANDIDATES)]]
+    for name, seed in wanted:
+        key = f"{options.what}/{name}/{seed}"
+        if key in found:
+            continue
+        started = time.perf_counter()
+        found[key] = run(name, seed, options.data, keys)
+        found[key]["seconds"] = round(time.perf_counter() - started, 1)
+        shown = {k: v for k, v in found[key]["trained"].items() if not isinstance(v, list)}
+        print(f"{key}: {json.dumps(shown)}", file=sys.stderr, flush=True)
+        part = options.results.with_suffix(".tmp")
+        part.write_text(json.dumps(found) + "\n")
+        part.replace(options.results)
+    print(tables(found))
+
+
+def run(name: str, seed: int, data: Path, keys: tuple[str, ...]) -> dict[str, Any]:
+    """Trains a candidate and scores its last weights, alone and averaged with the base weights."""
+    from cse import Encoder, TfidfIndex, TrainConfig, train
+    from cse.data.corpus import Corpus, hold_out
+
+    sample = str(files("cse") / "resources" / "sample.txt")
+    corpus = Corpus.read([sample])
+    held_out = corpus.take(hold_out(corpus, seed, wanted=True).held_out)
+    pairs = {key: some_pairs(data / f"{key}.tsv", TUNE_PAIRS if keys is TUNE else None) for key in keys}
+    base = Encoder("minilm", device="cpu")
+    if name == "before":
+        return {"trained": scores(base, pairs, held_out), "versions": versions()}
+    with tempfile.TemporaryDirectory() as folder:
+        TfidfIndex.build(sample).save(f"{folder}/tfidf")
+        config = TrainConfig(
+            corpus=sample,
+            tfidf=f"{folder}/tfidf",
+            output=folder,
+            model="minilm",
+            seed=seed,
+            eval_every=0,
+            device="cpu",
+            log_every=1,
+            **{**COMMON, **CANDIDATES[name]},
+        )
+        result = train(config)
+        lines = (result.folder / "log.jsonl").read_text().splitlines()
+        losses = [record["loss"] for record in map(json.loads, lines) if "loss" in record]
+        encoder = Encoder(result.folder / "last", device="cpu")
+    record = {"trained": scores(encoder, pairs, held_out), "first_loss": losses[0], "last_loss": losses[-1]}
+    start = dict(base.model.backbone.named_parameters())
+    for key, parameter in encoder.model.backbone.named_parameters():
+        parameter.data.lerp_(start[key].data, 0.5)
+    return {**record, "merged": scores(encoder, pairs, held_out), "versions": versions()}
+
+
+def some_pairs(path: Path, limit: int | None) -> Any:
+    """All pairs of a file, or about ``limit`` of them, evenly spread."""
+    from cse.evaluation.sts import Pairs, read_pairs
+
+    pairs = read_pairs(path)
+    step = max(1, len(pairs.gold) // limit) if limit else 1
+    return Pairs(pairs.gold[::step], pairs.left[::step], pairs.right[::step])
+
+
+def scores(encoder: Any, pairs: dict[str, Any], held_out: list[str]) -> dict[str, Any]:
+    from cse.evaluation.geometry import unit
+    from cse.evaluation.split_half import score_halves
+
+    halves = score_halves(encoder, held_out)
+    record: dict[str, Any] = {"mrr": halves.mrr, "mrr_per_sentence": halves.per_sentence.round(6).tolist()}
+    for key, each in pairs.items():
+        left, right = unit(encoder.encode(each.left)), unit(encoder.encode(each.right))
+        cosines = (left * right).sum(1)
+        record[key] = spearman(cosines, each.gold)
+        record[f"{key}/cosines"] = cosines.round(7).tolist()
+    return record
+
+
+def spearman(cosines: npt.NDArray[np.float64], gold: npt.NDArray[np.float64]) -> float:
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(cosines, gold).statistic) * 100
+
+
+def versions() -> dict[str, str]:
+    return {name: version(name) for name in ("cse", "torch", "transformers")}
+
+
+def tables(found: dict[str, Any]) -> str:
+    parts = [search_table(found)]
+    if any(key.startswith("accept/") for key in found):
+        parts.append(accept_table(found))
+    return "\n\n".join(parts)
+
+
+def search_table(found: dict[str, Any]) -> str:
+    """Differences to the model before training, on the sets that were tuned on."""
+    lines = ["| search, seed | STS-B train | SICK-R train | MRR | merged: STS-B | SICK-R | MRR | first loss |"]
+    lines.append("| --- |" + " ---: |" * 7)
+    runs = 0
+    for key, record in found.items():
+        what, name, seed = key.split("/")
+        if what != "search" or name == "before":
+            continue
+        runs += 1
+        before = found[f"search/before/{seed}"]["trained"]
+        cells = []
+        for form in ("trained", "merged"):
+            cells += [f"{record[form][task] - before[task]:+.2f}" for task in TUNE]
+            cells.append(f"{record[form]['mrr'] - before['mrr']:+.4f}")
+        lines.append(f"| {name}, {seed} | {' | '.join(cells)} | {record['first_loss']:.2g} |")
+    return "\n".join([*lines, "", f"{runs} runs tried, each with and without merging."])
+
+
+def accept_table(found: dict[str, Any]) -> str:
+    """Differences with intervals, on sets that were not tuned on."""
+    lines = ["| accepted on | STS-B dev | SICK-R dev | STS16 | mean of three | over pairs | over seeds | MRR |"]
+    lines.append("| --- |" + " ---: |" * 7)
+    names = sorted({key.split("/")[1] for key in found if key.startswith("accept/")} - {"before"})
+    for name in names:
+        seeds = [int(key.split("/")[2]) for key in found if key.startswith(f"accept/{name}/")]
+        for form in ("trained", "merged"):
+            lines.append(accept_row(found, name, form, sorted(seeds)))
+    return "\n".join(lines)
+
+
+def accept_row(found: dict[str, Any], name: str, form: str, seeds: list[int]) -> str:
+    from scipy.stats import t
+
+    before = [found[f"accept/before/{seed}"]["trained"] for seed in seeds]
+    after = [found[f"accept/{name}/{seed}"][form] for seed in seeds]
+    per_seed = [[b[task] - a[task] for task in ACCEPT] for a, b in zip(before, after, strict=True)]
+    means = [statistics.fmean(differences) for differences in per_seed]
+    sets = [statistics.fmean(column) for column in zip(*per_seed, strict=True)]
+    mean, over_seeds = statistics.fmean(means), "one seed"
+    if len(seeds) > 1:
+        half = t.ppf(0.975, len(seeds) - 1) * statistics.stdev(means) / math.sqrt(len(seeds))
+        over_seeds = f"[{mean - half:+.2f}, {mean + half:+.2f}]"
+    low, high = bootstrap(before, after)
+    mrr = statistics.fmean(b["mrr"] - a["mrr"] for a, b in zip(before, after, strict=True))
+    label = f"{name}{' (merged)' if form == 'merged' else ''}, {len(seeds)} seeds"
+    cells = [f"{value:+.2f}" for value in [*sets, mean]]
+    return f"| {label} | {' | '.join(cells)} | [{low:+.2f}, {high:+.2f}] | {over_seeds} | {mrr:+.4f} |"
+
+
+def bootstrap(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> tuple[float, float]:
+    """95 % interval of the mean difference over the three sets; clusters of pairs are resampled, ranks recomputed."""
+    from scipy.stats import rankdata
+
+    generator = np.random.default_rng(0)
+    gold_and_clusters = {task: CLUSTERS[task] for task in ACCEPT}
+    differences = np.zeros(RESAMPLES)
+    for task, (gold, members) in gold_and_clusters.items():
+        old = [np.array(record[f"{task}/cosines"]) for record in before[:1]]
+        new = [np.array(record[f"{task}/cosines"]) for record in after]
+        for resample in range(RESAMPLES):
+            chosen = generator.integers(0, len(members), len(members))
+            rows = np.concatenate([members[cluster] for cluster in chosen])
+            wanted = rankdata(gold[rows])
+            correlation = [float(np.corrcoef(rankdata(each[rows]), wanted)[0, 1]) for each in (*old, *new)]
+            differences[resample] += 100 * (statistics.fmean(correlation[1:]) - correlation[0]) / len(ACCEPT)
+    low, high = np.quantile(differences, [0.025, 0.975])
+    return float(low), float(high)
+
+
+class Clusters(dict[str, Any]):
+    """Gold scores and clusters of pairs that share a sentence, read when they are needed."""
+
+    data: Path | None = None
+
+    def __missing__(self, task: str) -> Any:
+        from scipy.sparse import coo_matrix
+        from scipy.sparse.csgraph import connected_components
+
+        from cse.evaluation.sts import read_pairs
+
+        if self.data is None:
+            sys.exit("--data is needed for the intervals")
+        pairs = read_pairs(self.data / f"{task}.tsv")
+        number = {text: i for i, text in enumerate(dict.fromkeys([*pairs.left, *pairs.right]))}
+        left, right = [number[text] for text in pairs.left], [number[text] for text in pairs.right]
+        edges = (np.array(left), np.array(right))
+        graph = coo_matrix((np.ones(len(left)), edges), shape=(len(number), len(number)))
+        component = connected_components(graph, directed=False)[1][left]
+        order = np.argsort(component, kind="stable")
+        members = np.split(order, np.flatnonzero(np.diff(component[order])) + 1)
+        self[task] = (pairs.gold, members)
+        return self[task]
+
+
+CLUSTERS = Clusters()
+
+if __name__ == "__main__":
+    if "--data" in sys.argv:
+        CLUSTERS.data = Path(sys.argv[sys.argv.index("--data") + 1])
+    main()
