@@ -48,7 +48,7 @@ def test_what_other_commands_refuse_is_counted(tmp_path, cse):
     for phrase in (
         "not UTF-8 in 1 row (20.00%), the first at line 2",
         "2,000 bytes",
-        "said once before",
+        "repeat an earlier row",
         "iconv",
         "--max-line-bytes",
     ):

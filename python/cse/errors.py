@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from ._core import InputError
 
-__all__ = ["InputError", "sentence"]
+__all__ = ["InputError", "check_texts", "sentence"]
+
+
+def check_texts(texts: Iterable[str]) -> list[str]:
+    """The texts as a list of ``str``; ``InputError`` for one string, or for an element that is not a string."""
+    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
+        raise InputError(f"texts: several sentences were expected, not one {type(texts).__name__}")
+    listed = list(texts)
+    for number, text in enumerate(listed):
+        if not isinstance(text, str):
+            raise InputError(f"texts: element {number} is {text!r}, and it must be a string")
+    return [str(text) for text in listed]  # NumPy's str_ becomes str
 
 
 def sentence(error: Exception) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, Field
 
+from ..errors import InputError
 from ..tfidf.options import DrawOptions, check_radius
 from .base import Augmentation, Block, Example, Resources
 
@@ -61,6 +62,10 @@ class UNAOptions:
         Field(description="what replaces them", json_schema_extra={"flag": "--replace-with"}),
     ] = "radius"
 
+    tokenizer: Annotated[
+        Literal["unicode", "whitespace", "treebank"] | None, Field(description="the tokenizer that the index must have")
+    ] = None
+
     def drawing(self) -> DrawOptions:
         """The options of the sampler, for ``TfidfIndex.augment``."""
         return {
@@ -81,6 +86,11 @@ class UNA(Augmentation):
 
     def __init__(self, options: UNAOptions, resources: Resources) -> None:
         self.index = resources.required_index()
+        if options.tokenizer not in (None, self.index.tokenizer):
+            raise InputError(
+                f"--tfidf: the tokenizer of the index is {self.index.tokenizer}, and this recipe needs "
+                f"{options.tokenizer}; build it with cse build-tfidf CORPUS --tokenizer {options.tokenizer}"
+            )
         super().__init__(replace(options, radius=self.index.ranks(options.radius)), resources)
 
     def applies(self, step: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from importlib import import_module
 from typing import Any, NoReturn
@@ -40,6 +42,16 @@ class LazyGroup(click.Group):
         command: click.Command = module.command
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command; a broken pipe is handled here, since click would turn it into exit code 1."""
+        try:
+            value = super().invoke(ctx)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            return value
+        except BrokenPipeError:
+            _end_by_sigpipe()
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """From the table above."""
         with formatter.section("Commands"):
@@ -59,26 +71,34 @@ def cli() -> None:
 
 
 def main() -> NoReturn:
-    """Runs a command. Exit code 0: done; 2: a mistake in the input or a flag; 1: a fault of cse; 130: interrupted."""
+    """Runs a command.
+
+    Exit code 0: done; 2: a mistake in the input or a flag; 1: a fault of cse; 130: interrupted; 143: terminated. If the
+    reader of standard output leaves early, the process ends by SIGPIPE, as ``cat`` does (141 in a shell).
+    """
+    terminated = []
+
+    def stop(*_: object) -> None:
+        terminated.append(True)
+        raise KeyboardInterrupt  # the same way out as Ctrl-C: temporary files are removed
+
+    signal.signal(signal.SIGTERM, stop)
     try:
         code: Any = cli.main(standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(2)
-    except BrokenPipeError:
-        _close_output()
-        sys.exit(0)
     except (InputError, OSError) as error:
         click.echo(f"Error: {sentence(error)}", err=True)
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted.", err=True)
-        sys.exit(130)
+        click.echo("Terminated." if terminated else "Interrupted.", err=True)
+        sys.exit(143 if terminated else 130)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _close_output() -> None:
-    """Redirects standard output, whose reader has left, so that Python does not report an error at exit."""
-    import os
-
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _end_by_sigpipe() -> NoReturn:
+    """Ends the process quietly, as the shell expects of a filter whose reader has left."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGPIPE)
+    os._exit(141)  # where the signal is blocked

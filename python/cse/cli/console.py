@@ -7,17 +7,32 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import InputError
 from ..io import dumps
 
 if TYPE_CHECKING:
     from ..augment.base import Example
 
-__all__ = ["marked", "print_examples", "result", "say", "scores", "span"]
+__all__ = ["OutputStream", "check_output", "marked", "print_examples", "result", "say", "scores", "span"]
 
 
 def say(text: str = "") -> None:
     """A line for people, on standard error, since standard output holds only results."""
     click.echo(text, err=True)
+
+
+def check_output() -> None:
+    """Raises ``InputError`` if standard output is closed, as after ``>&-``."""
+    if sys.stdout is None:
+        raise InputError("standard output: it is closed; name a file with -o, or redirect it")
+
+
+class OutputStream:
+    """Standard output as a binary stream with nothing but ``write``."""
+
+    def write(self, data: bytes) -> int:
+        """Writes bytes; a reader that has left raises ``BrokenPipeError``."""
+        return sys.stdout.buffer.write(data)
 
 
 def result(value: dict[str, Any], as_json: bool, lines: list[str]) -> None:

@@ -37,6 +37,7 @@ def command(
 
     Rows that other commands refuse are counted here.
     """
+    console.check_output()
     found = readers.resolve(corpus, column)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     started = time.perf_counter()

@@ -43,6 +43,8 @@ def command(
     The file holds a float32 array (rows, dimensions); row i is line i. A blank line is a row of zeros.
     """
     options.check_pooler(pooler)
+    if output is None:
+        console.check_output()
     if output is None and (as_json or sys.stdout.isatty()):
         raise InputError("-o: name the file to write; vectors are no text for a terminal or beside --json")
     if output is not None and not Path(output).absolute().parent.is_dir():
@@ -60,6 +62,8 @@ def command(
     encoder = Encoder(model, pooler=pooler, device=device)
     if encoder.plain:
         console.say(f"{model}: the directory does not say how to pool; using --pooler avg")
+    elif encoder.model.pooler == "cls":
+        console.say(f"pooling {encoder.pooling}")
     vectors = np.zeros((len(corpus), encoder.embedding_dim), dtype=np.float32)
     started = time.perf_counter()
     block = 64 * batch_size
@@ -69,7 +73,8 @@ def command(
             vectors[rows] = encoder.encode(corpus.take(rows), batch_size=batch_size, progress=progress)
     seconds = time.perf_counter() - started
     if output is None:
-        np.save(sys.stdout.buffer, vectors)
+        # np.save would write to the file descriptor itself, and report a reader that has left as a short write.
+        np.lib.format.write_array(console.OutputStream(), vectors)
     else:
         write_atomically(output, lambda file: np.save(file, vectors))
     summary = {

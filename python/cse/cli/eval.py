@@ -50,6 +50,7 @@ def command(
     sts, the default, scores the STS tasks found in the folder --data (sts12.test.tsv, ..., sickr.test.tsv): score,
     sentence1, sentence2, separated by tabs. All subsets of a task are joined; the score is Spearman x 100.
     """
+    console.check_output()
     from ..evaluation import EVALUATIONS
     from ..registry import parse_options, parse_setting
 
@@ -72,9 +73,11 @@ def command(
     with counting("evaluating", total, "sentences") as progress:
         reports = {name: evaluation(encoder, progress) for name, evaluation in evaluations.items()}
     notes = [f"{model}: the directory does not say how to pool; used --pooler avg"] if encoder.plain else []
+    if encoder.model.pooler == "cls":
+        notes.append(f"pooling {encoder.pooling}")
     if as_json:
         results = {name: {"tasks": r.rows, **r.summary, "notes": r.notes} for name, r in reports.items()}
-        console.result({"model": model, "suites": results, "notes": notes}, True, [])
+        console.result({"model": model, "pooling": encoder.pooling, "suites": results, "notes": notes}, True, [])
         return
     for name, report in reports.items():
         _print(f"{model}: {name}", report)

@@ -21,6 +21,7 @@ def command(
     sentence: str, tfidf: str, min_df: int, max_terms: int | None, samples: int, as_json: bool, **drawing: Any
 ) -> None:
     """Show each word of SENTENCE: TF-IDF, replacement probability, rank, sampled replacements."""
+    console.check_output()
     index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)
     words = index.explain(sentence, samples=samples, **drawing)
     radius = index.ranks(drawing["radius"])

@@ -18,6 +18,7 @@ def command(name: str | None, as_json: bool) -> None:
 
     Options are set in the method's own table of the configuration file, or by --set NAME.OPTION=VALUE.
     """
+    console.check_output()
     from ..augment import AUGMENTATIONS, FEATURE_AUGMENTATIONS
     from ..errors import InputError
     from ..evaluation import EVALUATIONS

@@ -86,6 +86,8 @@ class Split:
     train: Rows
     held_out: Rows
     blank: int
+    repeats: int = 0
+    """Rows with the text of a held-out row, which are not trained on."""
 
 
 def hold_out(corpus: Corpus, seed: int, wanted: bool) -> Split:
@@ -107,4 +109,5 @@ def hold_out(corpus: Corpus, seed: int, wanted: bool) -> Split:
         return Split(rows, rows[:0], blank)
     order = np.argsort(rng.bits(seed, 0, eligible, rng.HOLD_OUT), kind="stable")
     held = np.sort(eligible[order[:count]])
-    return Split(rows[~np.isin(hashes[rows], hashes[held])], held, blank)
+    train = rows[~np.isin(hashes[rows], hashes[held])]
+    return Split(train, held, blank, len(rows) - len(train) - len(held))

@@ -36,15 +36,18 @@ def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str,
 class SentenceEncoder(nn.Module):
     """A transformer with pooling; with ``pooler="cls"`` also an MLP (linear, tanh) that only training uses."""
 
-    def __init__(self, backbone: Any, tokenizer: Any, source: Source, pooler: str) -> None:
+    def __init__(
+        self, backbone: Any, tokenizer: Any, source: Source, pooler: str, use_trained_pooler: bool = False
+    ) -> None:
         super().__init__()
+        self.use_trained_pooler = use_trained_pooler
         self.backbone = backbone
         self.tokenizer = tokenizer
         self.source = source
         self.pooler = pooler
         size = backbone.config.hidden_size
         self.head: nn.Sequential | None = None
-        if pooler == "cls":
+        if pooler == "cls" and not use_trained_pooler:
             dense = nn.Linear(size, size)
             nn.init.normal_(dense.weight, std=getattr(backbone.config, "initializer_range", 0.02))
             nn.init.zeros_(dense.bias)
@@ -58,6 +61,9 @@ class SentenceEncoder(nn.Module):
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Token ids to ``(B, D)``; the head is applied in training mode only."""
         outputs = self.backbone(**batch, output_hidden_states=self.pooler.startswith("avg_"))
+        if self.use_trained_pooler:
+            trained: Tensor = outputs.pooler_output
+            return trained
         states = outputs.hidden_states or (outputs.last_hidden_state,)
         pooled = pool(self.pooler, states, batch["attention_mask"])
         return self.head(pooled) if self.head is not None and self.training else pooled
@@ -78,6 +84,8 @@ class SentenceEncoder(nn.Module):
         was_training = self.training
         self.eval()
         device = next(self.parameters()).device
+        if len(texts) == 0:
+            return np.empty((0, self.embedding_dim), dtype=np.float32)
         order = np.argsort([-len(text) for text in texts], kind="stable")
         out = np.empty((len(texts), self.embedding_dim), dtype=np.float32)
         for start in range(0, len(texts), batch_size):
@@ -93,8 +101,23 @@ class SentenceEncoder(nn.Module):
         return out
 
 
-def load_encoder(source: Source, pooler: str) -> SentenceEncoder:
-    """Loads weights in float32; missing weights are an error, except for those of an unused BERT pooler."""
+def load_encoder(source: Source, pooler: str, *, for_inference: bool = False) -> SentenceEncoder:
+    """Loads an encoder in float32.
+
+    Args:
+        source: Where its files are.
+        pooler: See ``cse.models.pooling.pool``.
+        for_inference: With ``pooler="cls"``, use the pooler (linear, tanh) of the checkpoint if its files hold one, as
+            for supervised SimCSE. Training always starts a new head.
+
+    Raises:
+        InputError: For files that cannot be read, missing weights other than those of an unused pooler, weights that
+            are not finite, a tokenizer that does not fit, or a pooler that the model cannot have.
+    """
+    if source.causal and pooler in ("cls", "cls_before_pooler"):
+        raise InputError(
+            f"--pooler {pooler}: {source.name} is a decoder, whose first token sees no other token; use --pooler avg"
+        )
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging
 
@@ -103,9 +126,14 @@ def load_encoder(source: Source, pooler: str) -> SentenceEncoder:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            backbone, report = AutoModel.from_pretrained(source.path, local_files_only=True, output_loading_info=True)
+            backbone, report = AutoModel.from_pretrained(
+                source.path,
+                local_files_only=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # reported below
+            )
             tokenizer = AutoTokenizer.from_pretrained(source.path, local_files_only=True)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         raise InputError(f"--model {source.name}: cannot be loaded ({str(error).splitlines()[0]})") from None
     missing = [key for key in report["missing_keys"] if not key.startswith("pooler.")]
     if missing:
@@ -113,7 +141,35 @@ def load_encoder(source: Source, pooler: str) -> SentenceEncoder:
             f"--model {source.name}: {len(missing)} weights are not in its files ({missing[0]}, ...); "
             "it is not a whole encoder"
         )
-    return SentenceEncoder(backbone.float(), tokenizer, source, pooler)
+    if report.get("mismatched_keys"):
+        raise InputError(
+            f"--model {source.name}: {sorted(report['mismatched_keys'], key=str)[0]} has not the shape that its "
+            "config.json says"
+        )
+    backbone = backbone.float()
+    for name, weights in backbone.named_parameters():
+        if not torch.isfinite(weights).all():
+            raise InputError(f"--model {source.name}: the weights {name} hold NaN or infinity; take another checkpoint")
+    _fit_tokenizer(tokenizer, backbone, source)
+    trained = bool(for_inference and pooler == "cls" and getattr(backbone, "pooler", None) is not None)
+    trained = trained and not any(key.startswith("pooler.") for key in report["missing_keys"])
+    return SentenceEncoder(backbone, tokenizer, source, pooler, use_trained_pooler=trained)
+
+
+def _fit_tokenizer(tokenizer: Any, backbone: Any, source: Source) -> None:
+    """Checks the tokenizer against the model, and gives a decoder without a padding token its end token for that."""
+    if tokenizer.pad_token is None:
+        if not source.causal or tokenizer.eos_token is None:
+            raise InputError(
+                f"--model {source.name}: its tokenizer has no padding token; set tokenizer.pad_token and save it again"
+            )
+        tokenizer.pad_token = tokenizer.eos_token
+    rows = backbone.get_input_embeddings().num_embeddings
+    if len(tokenizer) > rows:
+        raise InputError(
+            f"--model {source.name}: its tokenizer has {len(tokenizer):,} tokens and its embeddings only {rows:,}; the "
+            "tokenizer belongs to another model"
+        )
 
 
 def save_encoder(model: SentenceEncoder, folder: Path, card: str) -> None:

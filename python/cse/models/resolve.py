@@ -38,6 +38,8 @@ class Source:
     """Whether embeddings are normalised to unit length."""
     max_length: int
     """Longest input in tokens."""
+    causal: bool = False
+    """Whether it is a decoder-only model: a token sees only those before it."""
 
 
 def find_model(name: str) -> Source:
@@ -143,6 +145,11 @@ def _describe(name: str, path: str) -> Source:
         if isinstance(error, InputError):
             raise
         raise InputError(f"--model {name}: its modules.json or what that names cannot be read ({error})") from None
+    if getattr(config, "is_encoder_decoder", False):
+        raise InputError(
+            f"--model {name}: {config.model_type} is an encoder-decoder, which cse cannot run; use an encoder like "
+            "BERT, or a decoder with --pooler avg"
+        )
     positions = getattr(config, "max_position_embeddings", 512)
     if config.model_type in ("roberta", "xlm-roberta", "camembert"):
         positions -= 2  # positions start after the padding index
@@ -153,7 +160,16 @@ def _describe(name: str, path: str) -> Source:
         pooler=modules.pooler,
         normalize=modules.normalize,
         max_length=min(modules.max_length or positions, positions),
+        causal=_is_causal(config),
     )
+
+
+def _is_causal(config: Any) -> bool:
+    """Whether the model type can only be a decoder: it has a causal language model and no masked one."""
+    from transformers.models.auto import modeling_auto
+
+    causal = config.model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return causal and config.model_type not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 
 def _family(name: str, config: Any) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 from .. import _core
 from ..data import readers
 from ..data.reading import MAX_LINE_BYTES, ReadOptions, SourceFile, complete, reading_options
-from ..errors import InputError
+from ..errors import InputError, check_texts
 from .options import DRAW, DrawOptions, WordOptions, check_radius, percentage, word_options
 from .results import AugmentReport, ExplainedWord, IndexInfo, Replacement
 
@@ -74,7 +74,7 @@ class TfidfIndex:
     ) -> TfidfIndex:
         """Builds an index from texts in memory; blank texts are no documents. For the filters see ``open``."""
         _in_range(min_df=min_df, max_terms=max_terms)
-        return cls(_core.Index.from_texts(_listed(texts), word_options(**words), min_df, max_terms))
+        return cls(_core.Index.from_texts(check_texts(texts), word_options(**words), min_df, max_terms))
 
     @classmethod
     def open(
@@ -200,7 +200,7 @@ class TfidfIndex:
         import numpy as np
         from scipy.sparse import csr_matrix
 
-        texts = _listed(texts)
+        texts = check_texts(texts)
         indptr, indices, values = self._core.transform(texts)
         parts = (np.frombuffer(values, "<f8"), np.frombuffer(indices, "<i8"), np.frombuffer(indptr, "<i8"))
         return csr_matrix(parts, shape=(len(texts), len(self)))
@@ -215,7 +215,7 @@ class TfidfIndex:
         self, texts: Sequence[str], *, rows: Sequence[int] | None = None, **drawing: Unpack[DrawOptions]
     ) -> tuple[list[str], AugmentReport]:
         """Like ``augment``; also returns counts of words and rows."""
-        texts = _listed(texts)
+        texts = check_texts(texts)
         numbers = range(len(texts)) if rows is None else rows
         if len(numbers) != len(texts):
             raise InputError(f"rows: {len(numbers)} row numbers for {len(texts)} texts")
@@ -267,12 +267,6 @@ def _in_range(**numbers: int | None) -> None:
         bits = 64 if name in ("seed", "epoch", "copy", "row") else 63
         if number is not None and not 0 <= number < 2**bits:
             raise InputError(f"{name}: {number} was given, and it must be 0 or more, and fit into {bits} bits")
-
-
-def _listed(texts: Sequence[str]) -> list[str]:
-    if isinstance(texts, str):
-        raise InputError("texts: a list of sentences was expected, not one string")
-    return list(texts)
 
 
 def _existing(folder: str | PathLike[str]) -> str:

@@ -22,6 +22,17 @@ __all__ = ["COLLAPSED", "Selector"]
 COLLAPSED = 0.5
 
 
+# Uniformity above this, or an MRR below this multiple of chance: the embeddings carry nearly no information.
+FLAT = -0.01
+NEAR_CHANCE = 3.0
+
+
+def is_collapsed(score: HalvesScore) -> bool:
+    """Whether nearly all embeddings are equal, or halves find each other hardly better than by chance."""
+    chance = sum(1 / rank for rank in range(1, score.sentences + 1)) / score.sentences
+    return not math.isfinite(score.uniformity) or score.uniformity > FLAT or score.mrr < NEAR_CHANCE * chance
+
+
 class Selector:
     """Evaluates the encoder during training and keeps track of the best step."""
 
@@ -58,6 +69,8 @@ class Selector:
                 record["cos_syn"] = float((own * other).sum(1).mean())
             peak = max((earlier.mrr for earlier in self.halves), default=0.0)
             keep = score.mrr >= COLLAPSED * peak and math.isfinite(score.uniformity)
+            if is_collapsed(score) and not all(is_collapsed(earlier) for earlier in self.halves):
+                keep = False
             self.halves.append(score)
             if not keep:
                 self.collapsed.append(step)
@@ -86,6 +99,12 @@ class Selector:
                 notes.append(
                     f"The embeddings collapsed (at step {self.collapsed[0]}): best/ is step {self.best_step}, "
                     "the last before that; lower --lr or raise --temperature."
+                )
+            elif is_collapsed(self.halves[-1]):
+                notes.append(
+                    f"The embeddings of step {last} are nearly all equal (uniformity {self.halves[-1].uniformity:.3f}, "
+                    f"MRR {self.halves[-1].mrr:.4f}), as they were before training: they cannot tell sentences apart; "
+                    "train longer, or choose another --pooler or --model."
                 )
             else:
                 notes.append(

@@ -27,6 +27,7 @@ from ..registry import parse_options
 from ..tfidf.index import TfidfIndex
 from . import recipes
 from .batches import Batches
+from .checks import corpus_warnings, unchanged_warning
 from .config import ResolvedConfig, TrainConfig
 from .selection import Selector
 from .state import TrainState
@@ -101,6 +102,9 @@ def prepare(config: TrainConfig) -> Run:
             blocks = augmentation(held_out, split.held_out, seed=resolved.seed, epoch=0)
             synthetic = blocks["synthetic"].texts if "synthetic" in blocks else []
     selector = Selector(encoder, pairs, held_out, synthetic)
+    text, warnings = corpus_warnings(corpus, split.train, encoder.tokenizer, resolved.max_length, resolved.model)
+    unchanged = unchanged_warning(negatives, corpus, split.train, resolved.seed)
+    warnings += [unchanged] if unchanged else []
     rows = batches[0].rows[:3]
     shown = [each for each in (positive, *negatives) if each is not positive or resolved.positive != "dropout"]
     examples = [item for each in shown for item in each.examples(corpus.take(rows), rows, seed=resolved.seed)]
@@ -111,7 +115,11 @@ def prepare(config: TrainConfig) -> Run:
         state=TrainState(encoder, terms, features, optimizer, selector),
         batches=batches,
         tasks=tasks,
-        facts=_facts(resolved, corpus, split, batches, device),
+        facts={
+            **_facts(resolved, corpus, split, batches, device),
+            "text": text,
+            **({"warning": "; ".join(warnings)} if warnings else {}),
+        },
         examples=examples,
     )
 
@@ -215,6 +223,7 @@ def _facts(config: ResolvedConfig, corpus: Corpus, split: Split, batches: Batche
         "negatives": "; ".join(["in the batch", *negatives]),
         "corpus": f"{len(corpus):,} rows: {len(split.train):,} to train on"
         + (f", {len(split.held_out):,} held out" if len(split.held_out) else "")
+        + (f", {split.repeats:,} left out because they repeat held-out rows" if split.repeats else "")
         + (f", {split.blank:,} blank" if split.blank else "")
         + (f", {corpus.repaired:,} with repaired bytes" if corpus.repaired else "")
         + (f", {corpus.joined_lines:,} with line breaks joined" if corpus.joined_lines else ""),
