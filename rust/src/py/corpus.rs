@@ -7,7 +7,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::Error;
-use crate::py::convert::{FileTuple, Reading, file_tuple, inputs, le_bytes};
+use crate::py::arguments::{self, Reading};
+use crate::py::convert::{FileTuple, file_tuple, le_bytes};
+use crate::text::reader::Input;
 use crate::text::{reader, rows};
 
 /// Progress of a call in bytes read. `cancel()` stops the call.
@@ -52,13 +54,13 @@ impl Rows {
     #[pyo3(signature = (paths, reading, progress=None))]
     fn read(
         py: Python<'_>,
-        paths: Vec<Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
         reading: Reading,
         progress: Option<&Progress>,
     ) -> PyResult<Self> {
-        let (read, inputs, progress) = (reading.options()?, inputs(paths)?, shared(progress));
+        let (read, progress) = (reading.options()?, shared(progress));
         Ok(Rows(
-            py.detach(|| rows::Rows::read(inputs, read, &progress))?,
+            py.detach(|| rows::Rows::read(paths, read, &progress))?,
         ))
     }
 
