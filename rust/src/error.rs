@@ -12,8 +12,14 @@ pub enum Error {
     #[error("{}: no such file; check the path", path.display())]
     NotFound { path: PathBuf },
 
-    #[error("{}: is a directory, and a text file was expected", path.display())]
+    #[error(
+        "{}: is a directory, and a text file was expected; for the text files in it give the pattern '{}'",
+        path.display(), path.join("*.txt").display()
+    )]
     IsDirectory { path: PathBuf },
+
+    #[error("{}: there is no folder {}; create it, or check the path", path.display(), folder.display())]
+    NoFolder { path: PathBuf, folder: PathBuf },
 
     #[error("{}: the file is empty; it should hold one sentence per line", path.display())]
     EmptyFile { path: PathBuf },
@@ -146,18 +152,21 @@ impl Error {
     /// Returns the error for a corpus without a row.
     pub fn no_rows(files: &[FileRecord]) -> Self {
         match files {
-            [] => Error::NoRows {
-                path: "texts".into(),
-            },
             [file] if file.bytes == 0 => Error::EmptyFile {
                 path: PathBuf::from(&file.path),
             },
-            [file] => Error::NoRows {
-                path: file.path.clone(),
+            _ => Error::NoRows {
+                path: Error::name_of(files),
             },
-            [file, rest @ ..] => Error::NoRows {
-                path: format!("{} and {} more", file.path, rest.len()),
-            },
+        }
+    }
+
+    /// Returns the name of a corpus in messages.
+    pub fn name_of(files: &[FileRecord]) -> String {
+        match files {
+            [] => "texts".into(),
+            [file] => file.path.clone(),
+            [file, rest @ ..] => format!("{} and {} more", file.path, rest.len()),
         }
     }
 

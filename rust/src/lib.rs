@@ -29,6 +29,7 @@ pub mod output;
 pub mod parallel;
 pub mod text;
 pub mod una;
+mod wait;
 
 #[cfg(feature = "python")]
 mod py;

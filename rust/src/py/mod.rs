@@ -35,7 +35,9 @@ impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
         let message = error.to_string();
         match error {
-            Error::NotFound { .. } => PyFileNotFoundError::new_err(message),
+            Error::NotFound { .. } | Error::NoFolder { .. } => {
+                PyFileNotFoundError::new_err(message)
+            }
             Error::IsDirectory { .. } => PyIsADirectoryError::new_err(message),
             Error::Io { source, path } => match source.raw_os_error() {
                 Some(code) => PyOSError::new_err((code, source.to_string(), path)),

@@ -19,6 +19,7 @@ use crate::error::{Error, Place, Result};
 use crate::text::format::FileFormat;
 pub use crate::text::source::Column;
 use crate::text::source::{Blocks, FileStamp, Source, is_stdin};
+use crate::wait::{Until, wait};
 
 /// The largest number of bytes of a character.
 const MAX_CHAR_BYTES: usize = 4;
@@ -66,6 +67,16 @@ pub struct Progress {
     pub done: AtomicU64,
     /// Set to stop the call with [`Error::Interrupted`].
     pub cancelled: AtomicBool,
+}
+
+impl Progress {
+    /// Returns [`Error::Interrupted`] if the call was cancelled.
+    pub fn check(&self) -> Result<()> {
+        if self.cancelled.load(Ordering::Relaxed) {
+            return Err(Error::Interrupted);
+        }
+        Ok(())
+    }
 }
 
 /// A file that a corpus was read from.
@@ -313,9 +324,7 @@ impl<'a> Reader<'a> {
         if self.failed.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        if self.progress.cancelled.load(Ordering::Relaxed) {
-            return Err(Error::Interrupted);
-        }
+        self.progress.check()?;
         loop {
             if state.current.is_none() {
                 let Some(input) = state.inputs.next() else {
@@ -400,12 +409,8 @@ impl OpenFile {
         loop {
             let old = out.len();
             out.resize(old + options.chunk_bytes, 0);
-            let got = read_full(&mut self.source, &mut out[old..])
-                .map_err(|e| Error::io(&self.path, e))?;
+            let got = self.read_full(&mut out[old..], progress)?;
             out.truncate(old + got);
-            progress
-                .done
-                .fetch_add(self.source.take_unreported(), Ordering::Relaxed);
             if std::mem::take(&mut self.at_start) {
                 self.recognize(out, options)?;
             }
@@ -472,17 +477,34 @@ impl OpenFile {
         Ok(())
     }
 
+    /// Reads until `buf` is full or the file ends, and reports progress. Waiting for a pipe can be cancelled.
+    fn read_full(&mut self, mut buf: &mut [u8], progress: &Progress) -> Result<usize> {
+        let mut total = 0;
+        while !buf.is_empty() {
+            if let Some(fd) = self.source.blocking() {
+                wait(fd, Until::Readable, progress)?;
+            }
+            match self.source.read(buf) {
+                Ok(0) => break,
+                Ok(n) => {
+                    total += n;
+                    buf = &mut buf[n..];
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(Error::io(&self.path, e)),
+            }
+        }
+        let unreported = self.source.take_unreported();
+        progress.done.fetch_add(unreported, Ordering::Relaxed);
+        progress.check()?;
+        Ok(total)
+    }
+
     /// Reads to the end of the current row without keeping it.
     fn skip_row(&mut self, options: &ReadOptions, progress: &Progress) -> Result<()> {
         let mut block = vec![0; options.chunk_bytes];
         loop {
-            if progress.cancelled.load(Ordering::Relaxed) {
-                return Err(Error::Interrupted);
-            }
-            let got =
-                read_full(&mut self.source, &mut block).map_err(|e| Error::io(&self.path, e))?;
-            let unreported = self.source.take_unreported();
-            progress.done.fetch_add(unreported, Ordering::Relaxed);
+            let got = self.read_full(&mut block, progress)?;
             if let Some(end) = memchr::memchr(b'\n', &block[..got]) {
                 self.carry.extend_from_slice(&block[end + 1..got]);
                 return Ok(());
@@ -520,21 +542,4 @@ pub(crate) fn prefix(text: &str, len: usize) -> &str {
         end -= 1;
     }
     &text[..end]
-}
-
-/// Reads until `buf` is full or the source ends.
-fn read_full(source: &mut impl Read, mut buf: &mut [u8]) -> io::Result<usize> {
-    let mut total = 0;
-    while !buf.is_empty() {
-        match source.read(buf) {
-            Ok(0) => break,
-            Ok(n) => {
-                total += n;
-                buf = &mut buf[n..];
-            }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(total)
 }
