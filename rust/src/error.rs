@@ -4,8 +4,6 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::text::reader::FileRecord;
-
 /// An error of the core.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -146,27 +144,6 @@ impl Error {
             io::ErrorKind::NotFound => Error::NotFound { path },
             io::ErrorKind::IsADirectory => Error::IsDirectory { path },
             _ => Error::Io { path, source },
-        }
-    }
-
-    /// Returns the error for a corpus without a row.
-    pub fn no_rows(files: &[FileRecord]) -> Self {
-        match files {
-            [file] if file.bytes == 0 => Error::EmptyFile {
-                path: PathBuf::from(&file.path),
-            },
-            _ => Error::NoRows {
-                path: Error::name_of(files),
-            },
-        }
-    }
-
-    /// Returns the name of a corpus in messages.
-    pub fn name_of(files: &[FileRecord]) -> String {
-        match files {
-            [] => "texts".into(),
-            [file] => file.path.clone(),
-            [file, rest @ ..] => format!("{} and {} more", file.path, rest.len()),
         }
     }
 

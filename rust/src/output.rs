@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
 use crate::error::{Error, Result};
-use crate::text::reader::Progress;
+use crate::progress::Progress;
 use crate::wait::{Until, wait};
 
 /// The names of temporary files begin and end like this. Files of other programs do not.

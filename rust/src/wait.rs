@@ -1,7 +1,7 @@
 //! Waiting for pipes and terminals in a way that can be cancelled.
 
 use crate::error::Result;
-use crate::text::reader::Progress;
+use crate::progress::Progress;
 
 /// What to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,8 @@ use crate::error::{Error, Result};
 use crate::index::stats::{CountedRows, Counter, Stats};
 use crate::index::store::{self, Stored};
 use crate::parallel::{on_each_thread, with_threads};
-use crate::text::reader::{
-    ChunkError, FileRecord, Input, Progress, ReadOptions, Reader, collect_results,
-};
+use crate::progress::Progress;
+use crate::text::reader::{ChunkError, FileRecord, Input, ReadOptions, Reader, collect_results};
 use crate::text::tokenize::Tokenizer;
 
 /// The rows that one thread counted.
@@ -79,17 +78,17 @@ fn count_part(reader: &Reader, tokenizer: Tokenizer, keep_rows: bool) -> Result<
 /// Returns an error for a corpus without a row, without a document or without a term.
 pub fn check_filled(stats: &Stats, files: &[FileRecord], tokenizer: Tokenizer) -> Result<()> {
     if stats.counts.rows == 0 {
-        return Err(Error::no_rows(files));
+        return Err(FileRecord::no_rows(files));
     }
     if stats.counts.documents == 0 {
         return Err(Error::OnlyBlank {
-            path: Error::name_of(files),
+            path: FileRecord::name_of(files),
             rows: stats.counts.rows,
         });
     }
     if stats.terms.is_empty() {
         return Err(Error::NoWords {
-            path: Error::name_of(files),
+            path: FileRecord::name_of(files),
             tokenizer: tokenizer.name(),
         });
     }

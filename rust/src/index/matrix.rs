@@ -15,7 +15,7 @@ use crate::index::Index;
 use crate::index::build::Part;
 use crate::index::formula::{idf, tf};
 use crate::index::stats::{CountedRows, Stats};
-use crate::text::reader::Progress;
+use crate::progress::Progress;
 use crate::text::tokenize::Scratch;
 
 /// The TF-IDF matrix of some texts over the terms of an index.

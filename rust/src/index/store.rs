@@ -21,7 +21,8 @@ use crate::index::stats::{Counts, Stats, Terms};
 use crate::index::{Index, VocabularyFilter, matrix};
 use crate::output::PendingFile;
 use crate::parallel::in_pool;
-use crate::text::reader::{FileRecord, Progress};
+use crate::progress::Progress;
+use crate::text::reader::FileRecord;
 use crate::text::tokenize::Tokenizer;
 
 /// Version of the file format.

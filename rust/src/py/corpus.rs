@@ -6,16 +6,16 @@ use std::sync::atomic::Ordering;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::Error;
 use crate::py::arguments::{self, Reading};
 use crate::py::convert::{FileTuple, file_tuple, le_bytes};
 use crate::text::reader::Input;
-use crate::text::{reader, rows};
+use crate::text::rows;
+use crate::{Error, progress};
 
 /// Progress of a call in bytes read. `cancel()` stops the call.
 #[pyclass(frozen)]
 #[derive(Default)]
-pub struct Progress(Arc<reader::Progress>);
+pub struct Progress(Arc<progress::Progress>);
 
 #[pymethods]
 impl Progress {
@@ -40,7 +40,7 @@ impl Progress {
 }
 
 /// Returns the progress to pass to the core; a new one if Python passed none.
-pub fn shared(progress: Option<&Progress>) -> Arc<reader::Progress> {
+pub fn shared(progress: Option<&Progress>) -> Arc<progress::Progress> {
     progress.map(|p| p.0.clone()).unwrap_or_default()
 }
 
