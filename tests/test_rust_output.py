@@ -1,10 +1,15 @@
 """Where the core writes: standard output that is closed or closes early, and temporary files."""
 
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
+
+from cse import InputError, TfidfIndex, _core
 
 AUGMENT = """
 import sys
@@ -42,3 +47,167 @@ def test_a_reader_that_closes_early_is_a_broken_pipe(indexed, sample):
     _, message = process.communicate(timeout=60)
     assert process.returncode == 3
     assert message.startswith("BrokenPipeError 32 ")
+
+
+WRITE = """
+import sys
+from cse import TfidfIndex, _core
+
+index = TfidfIndex.open("tfidf")
+reading = {"encoding_errors": "strict", "max_line_bytes": 1 << 20, "threads": 2}
+what, path = sys.argv[1:]
+if what == "augment":
+    index._core.augment_files([path], "out.txt", 1, False, index.draw_options(), reading)
+else:
+    words = {"tokenizer": "unicode", "lowercase": True, "nfkc": False}
+    _core.build_to([path], ".", words, True, reading)
+"""
+
+
+def temporary(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith(".cse-"))
+
+
+def wait_for(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def stalled(tmp_path, indexed, sample):
+    """A function that starts a process which writes into ``tmp_path`` and waits for more input."""
+    processes = []
+    (tmp_path / "tfidf").symlink_to(indexed / "tfidf")
+
+    def start():
+        process = subprocess.Popen([sys.executable, "-c", WRITE, "augment", "-"], cwd=tmp_path, stdin=subprocess.PIPE)
+        processes.append(process)
+        process.stdin.write(sample.read_bytes())
+        process.stdin.flush()
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def test_temporary_files_of_killed_processes_are_removed_and_those_in_use_are_not(tmp_path, stalled, sample):
+    first, second = stalled(), stalled()
+    wait_for(lambda: len(temporary(tmp_path)) == 2)
+    before = temporary(tmp_path)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert temporary(tmp_path) == before
+    (tmp_path / ".cse-other.tmp").write_text("of another program")
+    subprocess.run([sys.executable, "-c", WRITE, "build", sample], cwd=tmp_path, check=True)
+    (left,) = set(temporary(tmp_path)) - {".cse-other.tmp"}
+    assert left in before
+    assert not (tmp_path / "out.txt").exists()
+    second.communicate(timeout=60)
+    assert second.returncode == 0
+    assert temporary(tmp_path) == [".cse-other.tmp"]
+    assert (tmp_path / "out.txt").read_bytes().count(b"\n") == sample.read_bytes().count(b"\n")
+
+
+READING = {"encoding_errors": "strict", "max_line_bytes": 1 << 20, "threads": 2}
+
+
+def cancelled(work, started):
+    """Cancels a call in a thread once ``started``; returns what it raised and how long that took."""
+    progress, raised = _core.Progress(), []
+
+    def run():
+        try:
+            work(progress)
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    wait_for(lambda: started(progress))
+    progress.cancel()
+    since = time.monotonic()
+    thread.join(30)
+    assert not thread.is_alive()
+    return raised[0], time.monotonic() - since
+
+
+@pytest.mark.parametrize("what", ["build", "augment"])
+@pytest.mark.parametrize("source", ["file", "pipe"])
+def test_cancelling_returns_soon_and_leaves_nothing(tmp_path, sample, sample_index, what, source):
+    out = tmp_path / "out"
+    out.mkdir()
+    reading, writing = os.pipe()
+    if source == "file":
+        path = tmp_path / "corpus.txt"
+        path.write_bytes(sample.read_bytes() * 100)
+    else:
+        path = f"/dev/fd/{reading}"
+        os.write(writing, b"one row of text\n" * 100)
+    words = {"tokenizer": "unicode", "lowercase": True, "nfkc": False}
+    work = {
+        "build": lambda progress: _core.build_to([str(path)], out, words, True, READING, progress),
+        "augment": lambda progress: sample_index._core.augment_files(
+            [str(path)], out / "out.txt", 50, False, sample_index.draw_options(), READING, progress
+        ),
+    }[what]
+    started = (lambda progress: progress.done > 0) if source == "file" else (lambda progress: progress is not None)
+    error, seconds = cancelled(work, started)
+    os.close(reading)
+    os.close(writing)
+    assert isinstance(error, KeyboardInterrupt)
+    assert seconds < 3
+    assert list(out.iterdir()) == []
+
+
+def test_cancelling_while_the_reader_of_standard_output_waits(indexed, sample):
+    script = AUGMENT.replace("reading)", "reading, progress)").replace(
+        "try:", "progress = _core.Progress()\nthreading.Timer(1, progress.cancel).start()\ntry:"
+    )
+    script = script.replace("except Exception", "except KeyboardInterrupt")
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import threading\nfrom cse import _core\n" + script, sample],
+        cwd=indexed,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.wait(timeout=60) == 3
+    process.communicate()
+
+
+def test_messages_name_what_was_typed(tmp_path, indexed, sample, cse):
+    done = cse("augment", sample, "-o", "nosuch/x.txt", cwd=indexed)
+    assert done.returncode == 2
+    assert done.stderr.strip() == "Error: nosuch/x.txt: there is no folder nosuch; create it, or check the path"
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("a text\n")
+    done = cse("build-tfidf", "texts", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "for the text files in it give the pattern 'texts/*.txt'" in done.stderr
+    done = cse("build-tfidf", "texts/*.txt", "-o", "texts/a.txt/out", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.strip().startswith("Error: texts/a.txt/out: ")
+    assert ".cse-" not in done.stderr
+
+
+def test_blank_rows_are_the_same_from_python_and_from_a_file(tmp_path, sample_index):
+    rows = ["", " ", "\t", "\x1c", "\u3000", "a text", "..."]
+    path = tmp_path / "rows.txt"
+    path.write_text("\n".join(rows) + "\n", encoding="utf8")
+    for tokenizer in _core.TOKENIZERS:
+        of_file = TfidfIndex.build(path, tokenizer=tokenizer).info
+        assert TfidfIndex.from_texts(rows, tokenizer=tokenizer).info == of_file
+        assert of_file.blank == 5
+    negatives, report = sample_index.augment_report(rows)
+    of_file = sample_index._core.augment_files(
+        [str(path)], tmp_path / "out.txt", 1, False, sample_index.draw_options(), READING
+    )
+    assert (tmp_path / "out.txt").read_text(encoding="utf8").split("\n")[:-1] == negatives
+    assert (report.rows, report.blank, report.unchanged) == of_file[:3] == (7, 5, 6)
+    path.write_text("\n".join(rows[:5]) + "\n", encoding="utf8")
+    for call in (lambda: TfidfIndex.build(path), lambda: TfidfIndex.from_texts(rows[:5])):
+        with pytest.raises(InputError, match="all 5 lines are blank"):
+            call()

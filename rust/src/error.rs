@@ -4,16 +4,20 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::text::reader::FileRecord;
-
 /// An error of the core.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{}: no such file; check the path", path.display())]
     NotFound { path: PathBuf },
 
-    #[error("{}: is a directory, and a text file was expected", path.display())]
+    #[error(
+        "{}: is a directory, and a text file was expected; for the text files in it give the pattern '{}'",
+        path.display(), path.join("*.txt").display()
+    )]
     IsDirectory { path: PathBuf },
+
+    #[error("{}: there is no folder {}; create it, or check the path", path.display(), folder.display())]
+    NoFolder { path: PathBuf, folder: PathBuf },
 
     #[error("{}: the file is empty; it should hold one sentence per line", path.display())]
     EmptyFile { path: PathBuf },
@@ -140,24 +144,6 @@ impl Error {
             io::ErrorKind::NotFound => Error::NotFound { path },
             io::ErrorKind::IsADirectory => Error::IsDirectory { path },
             _ => Error::Io { path, source },
-        }
-    }
-
-    /// Returns the error for a corpus without a row.
-    pub fn no_rows(files: &[FileRecord]) -> Self {
-        match files {
-            [] => Error::NoRows {
-                path: "texts".into(),
-            },
-            [file] if file.bytes == 0 => Error::EmptyFile {
-                path: PathBuf::from(&file.path),
-            },
-            [file] => Error::NoRows {
-                path: file.path.clone(),
-            },
-            [file, rest @ ..] => Error::NoRows {
-                path: format!("{} and {} more", file.path, rest.len()),
-            },
         }
     }
 

@@ -19,16 +19,18 @@
 //! scores, drawn with probability proportional to its maximum score. With the prefix sums P of the scores in rank order,
 //! a draw takes one uniform number on P[i-r]..P[i+r+1], without the word's own interval, and one search.
 //!
-//! Imports go one way: [`text`] <- [`index`] <- [`una`] <- [`doctor`]; `py` uses all of them. [`error`], [`parallel`] and
-//! [`output`] are used everywhere.
+//! Imports go one way: [`text`] <- [`index`] <- [`una`] <- [`doctor`]; `py` uses all of them. [`error`], [`progress`],
+//! [`parallel`], [`output`] and `wait` are used everywhere.
 
 pub mod doctor;
 pub mod error;
 pub mod index;
 pub mod output;
 pub mod parallel;
+pub mod progress;
 pub mod text;
 pub mod una;
+mod wait;
 
 #[cfg(feature = "python")]
 mod py;
@@ -36,7 +38,8 @@ mod py;
 pub use error::{Error, Result};
 pub use index::stats::Stats;
 pub use index::{Index, VocabularyFilter};
-pub use text::reader::{EncodingErrors, Input, Progress, ReadOptions};
+pub use progress::Progress;
+pub use text::reader::{EncodingErrors, Input, ReadOptions};
 pub use text::tokenize::Tokenizer;
 pub use una::augment::Augmenter;
 pub use una::options::{Options, Report};

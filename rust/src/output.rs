@@ -1,44 +1,67 @@
 //! Output: files that appear complete or not at all, and standard output.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use tempfile::NamedTempFile;
+
 use crate::error::{Error, Result};
+use crate::progress::Progress;
+use crate::wait::{Until, wait};
+
+/// The names of temporary files begin and end like this. Files of other programs do not.
+const PREFIX: &str = ".cse-core-";
+const SUFFIX: &str = ".tmp";
 
 /// A file that is written under a temporary name in the folder of its destination.
 ///
-/// [`commit`](Self::commit) renames it; dropping it without a commit removes it. A symbolic link is followed. A path that
-/// is not a regular file (a device, a pipe) cannot be replaced, and is written to directly.
+/// [`commit`](Self::commit) renames it; dropping it without a commit removes it. If the process is killed, the next
+/// temporary file in the same folder removes it. A symbolic link is followed. A path that is not a regular file (a device,
+/// a pipe) cannot be replaced, and is written to directly.
 pub struct PendingFile {
+    /// The path as it was given, for messages.
+    given: PathBuf,
     path: PathBuf,
-    temporary: Option<tempfile::NamedTempFile>,
+    temporary: Option<NamedTempFile>,
 }
 
 impl PendingFile {
     /// Creates the temporary file and calls `write` with it.
-    pub fn write(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<Self> {
-        let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-        let attempt = || {
-            if std::fs::metadata(&path).is_ok_and(|meta| !meta.is_file()) {
-                write(&mut File::options().write(true).open(&path)?)?;
-                return Ok(None);
-            }
-            let mut builder = tempfile::Builder::new();
-            builder.prefix(".cse-").suffix(".tmp");
-            #[cfg(unix)]
-            builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-            let mut temporary = builder.tempfile_in(match path.parent() {
-                Some(folder) if folder != Path::new("") => folder,
-                _ => Path::new("."),
-            })?;
-            write(temporary.as_file_mut())?;
-            Ok(Some(temporary))
-        };
-        match attempt() {
-            Ok(temporary) => Ok(PendingFile { path, temporary }),
-            Err(source) => Err(failed(&path, source)),
+    pub fn write(given: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<Self> {
+        let path = std::fs::canonicalize(given).unwrap_or_else(|_| given.to_path_buf());
+        let failed = |e| failed(given, e);
+        let given = given.to_path_buf();
+        if std::fs::metadata(&path).is_ok_and(|meta| !meta.is_file()) {
+            let mut file = File::options().write(true).open(&path).map_err(failed)?;
+            write(&mut file).map_err(failed)?;
+            let temporary = None;
+            return Ok(PendingFile {
+                given,
+                path,
+                temporary,
+            });
         }
+        let folder = match path.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        if !folder.exists() {
+            let folder = folder.to_path_buf();
+            return Err(Error::NoFolder {
+                path: given,
+                folder,
+            });
+        }
+        remove_abandoned(folder);
+        let mut temporary = create(folder).map_err(failed)?;
+        write(temporary.as_file_mut()).map_err(failed)?;
+        let temporary = Some(temporary);
+        Ok(PendingFile {
+            given,
+            path,
+            temporary,
+        })
     }
 
     /// Renames the temporary file to its destination, replacing a file of that name.
@@ -50,32 +73,127 @@ impl PendingFile {
             return Ok(());
         };
         let renamed = temporary.persist(&self.path);
-        renamed.map(drop).map_err(|e| failed(&self.path, e.error))
+        renamed.map(drop).map_err(|e| failed(&self.given, e.error))
     }
 }
 
-/// Returns standard output as a file of its own. If it is closed, or not open for writing, that is an error.
-///
-/// [`io::stdout`] is not used because it ignores writes if standard output is closed.
-#[cfg(unix)]
-pub fn standard_output() -> Result<File> {
-    use std::os::fd::AsFd;
-
-    let closed = |_| Error::OutputClosed;
-    let mut output = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(closed)?);
-    output.write(b"").map(drop).map_err(closed)?; // fails if it is open for reading only
-    Ok(output)
+/// Creates a temporary file and locks it, which shows other processes that it is in use.
+fn create(folder: &Path) -> io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(PREFIX).suffix(SUFFIX);
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    loop {
+        let temporary = builder.tempfile_in(folder).map_err(without_path)?;
+        match temporary.as_file().try_lock() {
+            // Another process may have found it before it was locked, and removed it.
+            Ok(()) if !is_removed(temporary.as_file())? => return Ok(temporary),
+            Ok(()) | Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(_)) => return Ok(temporary), // a file system without locks
+        }
+    }
 }
 
-/// Returns standard output.
+#[cfg(unix)]
+fn is_removed(file: &File) -> io::Result<bool> {
+    Ok(std::os::unix::fs::MetadataExt::nlink(&file.metadata()?) == 0)
+}
+
 #[cfg(not(unix))]
-pub fn standard_output() -> Result<io::Stdout> {
-    Ok(io::stdout())
+fn is_removed(_file: &File) -> io::Result<bool> {
+    Ok(false)
+}
+
+/// Removes the temporary files of processes that were killed: those that no process has locked.
+fn remove_abandoned(folder: &Path) {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let is_ours = |name: &str| name.starts_with(PREFIX) && name.ends_with(SUFFIX);
+        if !name.to_str().is_some_and(is_ours) || !entry.file_type().is_ok_and(|t| t.is_file()) {
+            continue;
+        }
+        if let Ok(file) = File::open(entry.path())
+            && file.try_lock().is_ok()
+        {
+            let _ = std::fs::remove_file(entry.path()); // if it fails, the file stays for the next run
+        }
+    }
+}
+
+/// Returns the error of the operating system in an error of `tempfile`, whose message names the temporary file.
+fn without_path(error: io::Error) -> io::Error {
+    let inner = error.get_ref().and_then(|e| e.source());
+    let code = inner
+        .and_then(|e| e.downcast_ref::<io::Error>())
+        .and_then(io::Error::raw_os_error);
+    code.map_or(error, io::Error::from_raw_os_error)
 }
 
 fn failed(path: &Path, source: io::Error) -> Error {
     Error::Io {
         path: path.to_path_buf(),
         source,
+    }
+}
+
+/// Standard output. Writing to a pipe or a terminal can be cancelled.
+pub struct StandardOutput<'a> {
+    #[cfg(unix)]
+    output: File,
+    #[cfg(not(unix))]
+    output: io::Stdout,
+    /// The file descriptor, if writing can block.
+    blocking: Option<i32>,
+    progress: &'a Progress,
+}
+
+/// Bytes that can be written without blocking to a pipe that is ready (PIPE_BUF of Linux).
+const PIECE: usize = 4096;
+
+impl<'a> StandardOutput<'a> {
+    /// Opens standard output. If it is closed, or open for reading only, that is an error.
+    ///
+    /// [`io::stdout`] is not used because it ignores writes if standard output is closed.
+    #[cfg(unix)]
+    pub fn open(progress: &'a Progress) -> Result<Self> {
+        use std::os::fd::{AsFd, AsRawFd};
+
+        let closed = |_| Error::OutputClosed;
+        let mut output = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(closed)?);
+        output.write(b"").map(drop).map_err(closed)?; // fails if it is open for reading only
+        let regular = output.metadata().is_ok_and(|meta| meta.is_file());
+        let blocking = (!regular).then(|| output.as_raw_fd());
+        Ok(StandardOutput {
+            output,
+            blocking,
+            progress,
+        })
+    }
+
+    /// Opens standard output.
+    #[cfg(not(unix))]
+    pub fn open(progress: &'a Progress) -> Result<Self> {
+        Ok(StandardOutput {
+            output: io::stdout(),
+            blocking: None,
+            progress,
+        })
+    }
+}
+
+impl Write for StandardOutput<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(fd) = self.blocking else {
+            return self.output.write(bytes);
+        };
+        wait(fd, Until::Writable, self.progress).map_err(io::Error::other)?;
+        self.output.write(&bytes[..bytes.len().min(PIECE)])
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.output.flush()
     }
 }

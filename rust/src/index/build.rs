@@ -8,9 +8,8 @@ use crate::error::{Error, Result};
 use crate::index::stats::{CountedRows, Counter, Stats};
 use crate::index::store::{self, Stored};
 use crate::parallel::{on_each_thread, with_threads};
-use crate::text::reader::{
-    ChunkError, FileRecord, Input, Progress, ReadOptions, Reader, collect_results,
-};
+use crate::progress::Progress;
+use crate::text::reader::{ChunkError, FileRecord, Input, ReadOptions, Reader, collect_results};
 use crate::text::tokenize::Tokenizer;
 
 /// The rows that one thread counted.
@@ -48,6 +47,7 @@ fn count_files(
         let stats = std::mem::take(&mut parts).into_par_iter().map(|p| p.stats);
         stats.reduce(Stats::default, |a, b| a.merge(&b))
     };
+    progress.check()?;
     let (files, _) = reader.into_parts();
     let stored = Stored {
         tokenizer,
@@ -77,23 +77,18 @@ fn count_part(reader: &Reader, tokenizer: Tokenizer, keep_rows: bool) -> Result<
 
 /// Returns an error for a corpus without a row, without a document or without a term.
 pub fn check_filled(stats: &Stats, files: &[FileRecord], tokenizer: Tokenizer) -> Result<()> {
-    let path = || {
-        files
-            .first()
-            .map_or("texts".into(), |file| file.path.clone())
-    };
     if stats.counts.rows == 0 {
-        return Err(Error::no_rows(files));
+        return Err(FileRecord::no_rows(files));
     }
     if stats.counts.documents == 0 {
         return Err(Error::OnlyBlank {
-            path: path(),
+            path: FileRecord::name_of(files),
             rows: stats.counts.rows,
         });
     }
     if stats.terms.is_empty() {
         return Err(Error::NoWords {
-            path: path(),
+            path: FileRecord::name_of(files),
             tokenizer: tokenizer.name(),
         });
     }
@@ -139,7 +134,7 @@ pub fn build_to(
         let Counted { stored, parts } =
             count_files(files, tokenizer, options, with_matrix, progress)?;
         check_filled(&stored.stats, &stored.files, tokenizer)?;
-        store::save(dir, &stored, with_matrix.then_some(parts))?;
+        store::save(dir, &stored, with_matrix.then_some(parts), progress)?;
         Ok(stored)
     })?
 }
@@ -177,7 +172,7 @@ pub fn merge_to(dir: &Path, shards: &[PathBuf]) -> Result<Stored> {
     let named =
         |shard: &PathBuf| store::read(shard).map(|stored| (shard.display().to_string(), stored));
     let merged = merge(shards.iter().map(named))?;
-    store::save(dir, &merged, None)?;
+    store::save(dir, &merged, None, &Progress::default())?;
     Ok(merged)
 }
 

@@ -10,10 +10,12 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use rayon::prelude::*;
 use zip::write::{SimpleFileOptions, ZipWriter};
 
+use crate::error::Result;
 use crate::index::Index;
 use crate::index::build::Part;
 use crate::index::formula::{idf, tf};
 use crate::index::stats::{CountedRows, Stats};
+use crate::progress::Progress;
 use crate::text::tokenize::Scratch;
 
 /// The TF-IDF matrix of some texts over the terms of an index.
@@ -58,8 +60,14 @@ struct Csr {
     row_ends: Vec<u64>,
 }
 
-/// Writes the matrix of `parts`, which were counted with `keep_rows`; `stats` are the merged statistics of all parts.
-pub fn write_npz(file: &mut File, stats: &Stats, parts: Vec<Part>) -> io::Result<()> {
+/// Writes the matrix of `parts`, which were counted with `keep_rows`; `stats` are the merged statistics of all parts. If the
+/// call is cancelled, that is an error.
+pub fn write_npz(
+    file: &mut File,
+    stats: &Stats,
+    parts: Vec<Part>,
+    progress: &Progress,
+) -> io::Result<()> {
     let idfs: Vec<f64> = stats
         .df
         .par_iter()
@@ -74,8 +82,9 @@ pub fn write_npz(file: &mut File, stats: &Stats, parts: Vec<Part>) -> io::Result
     chunks.par_sort_unstable_by_key(|chunk| chunk.0);
     let pieces: Vec<Csr> = chunks
         .into_par_iter()
-        .map(|(_, rows, p)| csr(&rows, &columns_of[p], &idfs))
-        .collect();
+        .map(|(_, rows, p)| progress.check().map(|()| csr(&rows, &columns_of[p], &idfs)))
+        .collect::<Result<_>>()
+        .map_err(io::Error::other)?;
 
     let nnz: u64 = pieces.iter().map(|piece| piece.columns.len() as u64).sum();
     let (n_rows, n_terms) = (stats.counts.rows, stats.terms.len() as u64);
@@ -91,6 +100,7 @@ pub fn write_npz(file: &mut File, stats: &Stats, parts: Vec<Part>) -> io::Result
     let mut first_error = None;
     let capture = ErrorCapture {
         file,
+        progress,
         first_error: &mut first_error,
     };
     let mut zip = ZipWriter::new(BufWriter::with_capacity(1 << 20, capture));
@@ -137,6 +147,7 @@ pub fn write_npz(file: &mut File, stats: &Stats, parts: Vec<Part>) -> io::Result
 /// error, would try to finish the archive and print a message of its own to standard error.
 struct ErrorCapture<'a> {
     file: &'a mut File,
+    progress: &'a Progress,
     first_error: &'a mut Option<io::Error>,
 }
 
@@ -145,10 +156,13 @@ impl ErrorCapture<'_> {
         if self.first_error.is_some() {
             return fallback;
         }
-        work(self.file).unwrap_or_else(|error| {
-            *self.first_error = Some(error);
-            fallback
-        })
+        let cancelled = self.progress.check().map_err(io::Error::other);
+        cancelled
+            .and_then(|()| work(self.file))
+            .unwrap_or_else(|error| {
+                *self.first_error = Some(error);
+                fallback
+            })
     }
 }
 

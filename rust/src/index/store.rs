@@ -21,6 +21,7 @@ use crate::index::stats::{Counts, Stats, Terms};
 use crate::index::{Index, VocabularyFilter, matrix};
 use crate::output::PendingFile;
 use crate::parallel::in_pool;
+use crate::progress::Progress;
 use crate::text::reader::FileRecord;
 use crate::text::tokenize::Tokenizer;
 
@@ -89,15 +90,23 @@ impl Stored {
 
 /// Writes `DIR/index.safetensors`, and `DIR/matrix.npz` if `parts` are given; otherwise the matrix of an older index is
 /// removed. Both files are complete before either is renamed to its final name.
-pub fn save(dir: &Path, stored: &Stored, parts: Option<Vec<Part>>) -> Result<()> {
+/// If the call is cancelled, neither is written.
+pub fn save(
+    dir: &Path,
+    stored: &Stored,
+    parts: Option<Vec<Part>>,
+    progress: &Progress,
+) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
     let write = |parts| {
         PendingFile::write(&matrix_path(dir), |file| {
-            matrix::write_npz(file, &stored.stats, parts)
+            matrix::write_npz(file, &stored.stats, parts, progress)
         })
     };
-    let matrix = parts.map(write).transpose()?;
-    let bytes = stored.to_bytes()?;
+    let matrix = parts.map(write).transpose();
+    progress.check()?;
+    let (matrix, bytes) = (matrix?, stored.to_bytes()?);
+    progress.check()?;
     put(dir, &bytes, matrix)
 }
 

@@ -6,14 +6,16 @@ use std::sync::atomic::Ordering;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::Error;
-use crate::py::convert::{FileTuple, Reading, file_tuple, inputs, le_bytes};
-use crate::text::{reader, rows};
+use crate::py::arguments::{self, Reading};
+use crate::py::convert::{FileTuple, file_tuple, le_bytes};
+use crate::text::reader::Input;
+use crate::text::rows;
+use crate::{Error, progress};
 
 /// Progress of a call in bytes read. `cancel()` stops the call.
 #[pyclass(frozen)]
 #[derive(Default)]
-pub struct Progress(Arc<reader::Progress>);
+pub struct Progress(Arc<progress::Progress>);
 
 #[pymethods]
 impl Progress {
@@ -38,7 +40,7 @@ impl Progress {
 }
 
 /// Returns the progress to pass to the core; a new one if Python passed none.
-pub fn shared(progress: Option<&Progress>) -> Arc<reader::Progress> {
+pub fn shared(progress: Option<&Progress>) -> Arc<progress::Progress> {
     progress.map(|p| p.0.clone()).unwrap_or_default()
 }
 
@@ -52,13 +54,13 @@ impl Rows {
     #[pyo3(signature = (paths, reading, progress=None))]
     fn read(
         py: Python<'_>,
-        paths: Vec<Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
         reading: Reading,
         progress: Option<&Progress>,
     ) -> PyResult<Self> {
-        let (read, inputs, progress) = (reading.options()?, inputs(paths)?, shared(progress));
+        let (read, progress) = (reading.options()?, shared(progress));
         Ok(Rows(
-            py.detach(|| rows::Rows::read(inputs, read, &progress))?,
+            py.detach(|| rows::Rows::read(paths, read, &progress))?,
         ))
     }
 

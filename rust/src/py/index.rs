@@ -4,17 +4,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyString};
+use pyo3::types::{PyByteArray, PyBytes};
 
 use crate::VocabularyFilter;
 use crate::index::store::{self, Stored};
 use crate::index::{build, matrix};
+use crate::py::arguments::{self, Drawing, Reading, Text, Words};
 use crate::py::convert::{
-    CountsTuple, Drawing, FileTuple, Reading, ReportTuple, Text, Words, counts_tuple, file_tuple,
-    inputs, le_bytes, report_tuple,
+    CountsTuple, FileTuple, ReportTuple, counts_tuple, file_tuple, le_bytes, report_tuple,
 };
 use crate::py::corpus::{Progress, shared};
 use crate::py::numbers::Numbers;
+use crate::text::reader::Input;
 use crate::una::files::{self, OutputOptions};
 use crate::una::texts::{self, Explained, Replaced};
 
@@ -32,7 +33,12 @@ impl Index {
 impl Index {
     /// Opens the index in the folder `dir`.
     #[staticmethod]
-    fn open(py: Python<'_>, dir: PathBuf, min_df: u64, max_terms: Option<usize>) -> PyResult<Self> {
+    fn open(
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::dir)] dir: PathBuf,
+        #[pyo3(from_py_with = arguments::min_df)] min_df: u64,
+        #[pyo3(from_py_with = arguments::max_terms)] max_terms: Option<usize>,
+    ) -> PyResult<Self> {
         let filter = VocabularyFilter { min_df, max_terms };
         Ok(Index(Arc::new(py.detach(|| store::open(&dir, filter))?)))
     }
@@ -42,14 +48,14 @@ impl Index {
     #[pyo3(signature = (paths, words, reading, progress=None))]
     fn build(
         py: Python<'_>,
-        paths: Vec<Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
         words: Words,
         reading: Reading,
         progress: Option<&Progress>,
     ) -> PyResult<Self> {
         let (tokenizer, read) = (words.tokenizer()?, reading.options()?);
-        let (inputs, progress) = (inputs(paths)?, shared(progress));
-        let work = || build::build(inputs, tokenizer, read, reading.threads, &progress);
+        let progress = shared(progress);
+        let work = || build::build(paths, tokenizer, read, reading.threads, &progress);
         Index::new(py.detach(work)?, VocabularyFilter::default())
     }
 
@@ -57,19 +63,23 @@ impl Index {
     #[staticmethod]
     fn from_texts(
         py: Python<'_>,
-        texts: Vec<Bound<'_, PyString>>,
+        #[pyo3(from_py_with = arguments::texts)] texts: Vec<Text>,
         words: Words,
-        min_df: u64,
-        max_terms: Option<usize>,
+        #[pyo3(from_py_with = arguments::min_df)] min_df: u64,
+        #[pyo3(from_py_with = arguments::max_terms)] max_terms: Option<usize>,
     ) -> PyResult<Self> {
-        let (tokenizer, texts) = (words.tokenizer()?, Text::list(&texts)?);
+        let tokenizer = words.tokenizer()?;
         let work = || build::build_from_texts(texts.iter().map(Text::as_str), tokenizer);
         Index::new(py.detach(work)?, VocabularyFilter { min_df, max_terms })
     }
 
     /// Merges the indexes in the folders `shards`, writes the result into `dir`, and opens it.
     #[staticmethod]
-    fn merge_to(py: Python<'_>, dir: PathBuf, shards: Vec<PathBuf>) -> PyResult<Self> {
+    fn merge_to(
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::dir)] dir: PathBuf,
+        shards: Vec<PathBuf>,
+    ) -> PyResult<Self> {
         let merged = py.detach(|| build::merge_to(&dir, &shards))?;
         Index::new(merged, VocabularyFilter::default())
     }
@@ -79,8 +89,8 @@ impl Index {
     fn from_bytes(
         py: Python<'_>,
         bytes: &[u8],
-        min_df: u64,
-        max_terms: Option<usize>,
+        #[pyo3(from_py_with = arguments::min_df)] min_df: u64,
+        #[pyo3(from_py_with = arguments::max_terms)] max_terms: Option<usize>,
     ) -> PyResult<Self> {
         let stored = py.detach(|| store::deserialize(bytes, Path::new("bytes")))?;
         Index::new(stored, VocabularyFilter { min_df, max_terms })
@@ -92,7 +102,11 @@ impl Index {
     }
 
     /// Writes the index into the folder `dir`.
-    fn save(&self, py: Python<'_>, dir: PathBuf) -> PyResult<()> {
+    fn save(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::dir)] dir: PathBuf,
+    ) -> PyResult<()> {
         let save = || store::save_bytes(&dir, &self.0.to_bytes()?);
         Ok(py.detach(save)?)
     }
@@ -101,9 +115,8 @@ impl Index {
     fn transform<'py>(
         &self,
         py: Python<'py>,
-        texts: Vec<Bound<'py, PyString>>,
+        #[pyo3(from_py_with = arguments::texts)] texts: Vec<Text>,
     ) -> PyResult<[Bound<'py, PyByteArray>; 3]> {
-        let texts = Text::list(&texts)?;
         let csr = py.detach(|| matrix::transform(&self.0, texts.iter().map(Text::as_str)));
         Ok([
             PyByteArray::new(py, &le_bytes(&csr.indptr, |x| x.to_le_bytes())),
@@ -152,11 +165,11 @@ impl Index {
     fn augment(
         &self,
         py: Python<'_>,
-        texts: Vec<Bound<'_, PyString>>,
-        rows: Vec<u64>,
+        #[pyo3(from_py_with = arguments::texts)] texts: Vec<Text>,
+        #[pyo3(from_py_with = arguments::rows)] rows: Vec<u64>,
         drawing: Drawing,
     ) -> PyResult<(Vec<String>, ReportTuple)> {
-        let (options, texts) = (drawing.options(&self.0)?, Text::list(&texts)?);
+        let options = drawing.options(&self.0)?;
         let (outputs, mut report) = py.detach(|| {
             let texts = texts.iter().map(Text::as_str);
             texts::augment_texts(&self.0, options, texts.zip(rows))
@@ -168,22 +181,22 @@ impl Index {
     /// Returns the output, and for each replaced word: old, new, span in the input, span in the output, p, both ranks.
     fn replacements(
         &self,
-        text: &Bound<'_, PyString>,
-        row: u64,
+        #[pyo3(from_py_with = arguments::text)] text: Text,
+        #[pyo3(from_py_with = arguments::row)] row: u64,
         drawing: Drawing,
     ) -> PyResult<(String, Vec<Replaced>)> {
-        let (options, text) = (drawing.options(&self.0)?, Text::new(text)?);
+        let options = drawing.options(&self.0)?;
         Ok(texts::replacements(&self.0, options, text.as_str(), row))
     }
 
-    /// Returns for each word: the word as written, seen, document frequency, tf-idf, p, rank from 1, samples.
+    /// Returns for each word: the word as written, seen, document frequency, tf-idf, p, rank from 1, samples, replaceable.
     fn explain(
         &self,
-        text: &Bound<'_, PyString>,
-        samples: usize,
+        #[pyo3(from_py_with = arguments::text)] text: Text,
+        #[pyo3(from_py_with = arguments::samples)] samples: usize,
         drawing: Drawing,
     ) -> PyResult<Vec<Explained>> {
-        let (options, text) = (drawing.options(&self.0)?, Text::new(text)?);
+        let options = drawing.options(&self.0)?;
         Ok(texts::explain(&self.0, options, text.as_str(), samples))
     }
 
@@ -193,21 +206,21 @@ impl Index {
     fn augment_files(
         &self,
         py: Python<'_>,
-        paths: Vec<Bound<'_, PyAny>>,
-        output: Option<PathBuf>,
-        copies: u64,
+        #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
+        #[pyo3(from_py_with = arguments::output)] output: Option<PathBuf>,
+        #[pyo3(from_py_with = arguments::copies)] copies: u64,
         as_records: bool,
         drawing: Drawing,
         reading: Reading,
         progress: Option<&Progress>,
     ) -> PyResult<ReportTuple> {
         let (options, read) = (drawing.options(&self.0)?, reading.options()?);
-        let (inputs, progress) = (inputs(paths)?, shared(progress));
+        let progress = shared(progress);
         let writing = OutputOptions { copies, as_records };
         let (output, threads) = (output.as_deref(), reading.threads);
         let report = py.detach(|| {
             files::augment_files(
-                &self.0, options, writing, inputs, read, output, threads, &progress,
+                &self.0, options, writing, paths, read, output, threads, &progress,
             )
         })?;
         Ok(report_tuple(&report))

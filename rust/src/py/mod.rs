@@ -7,18 +7,21 @@ use pyo3::exceptions::{
     PyFileNotFoundError, PyIsADirectoryError, PyKeyboardInterrupt, PyOSError, PyValueError,
 };
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::PyBytes;
 
 use crate::index::build;
+use crate::text::reader::Input;
 use crate::una::sampler;
 use crate::{Error, Tokenizer, doctor, text};
 
+mod arguments;
 mod convert;
 mod corpus;
 mod index;
 mod numbers;
 
-use convert::{CountsTuple, FileTuple, Reading, Text, Words, inputs, le_bytes, stored_tuple};
+use arguments::{Reading, Text, Words};
+use convert::{CountsTuple, FileTuple, le_bytes, stored_tuple};
 use corpus::{Progress, Rows, shared};
 
 create_exception!(
@@ -32,7 +35,9 @@ impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
         let message = error.to_string();
         match error {
-            Error::NotFound { .. } => PyFileNotFoundError::new_err(message),
+            Error::NotFound { .. } | Error::NoFolder { .. } => {
+                PyFileNotFoundError::new_err(message)
+            }
             Error::IsDirectory { .. } => PyIsADirectoryError::new_err(message),
             Error::Io { source, path } => match source.raw_os_error() {
                 Some(code) => PyOSError::new_err((code, source.to_string(), path)),
@@ -52,17 +57,17 @@ impl From<Error> for PyErr {
 #[pyo3(signature = (paths, dir, words, matrix, reading, progress=None))]
 fn build_to(
     py: Python<'_>,
-    paths: Vec<Bound<'_, PyAny>>,
-    dir: PathBuf,
+    #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
+    #[pyo3(from_py_with = arguments::dir)] dir: PathBuf,
     words: Words,
     matrix: bool,
     reading: Reading,
     progress: Option<&Progress>,
 ) -> PyResult<(CountsTuple, Vec<FileTuple>)> {
     let (tokenizer, read) = (words.tokenizer()?, reading.options()?);
-    let (inputs, progress) = (inputs(paths)?, shared(progress));
+    let progress = shared(progress);
     let threads = reading.threads;
-    let work = || build::build_to(&dir, inputs, tokenizer, read, matrix, threads, &progress);
+    let work = || build::build_to(&dir, paths, tokenizer, read, matrix, threads, &progress);
     Ok(stored_tuple(&py.detach(work)?))
 }
 
@@ -70,13 +75,13 @@ fn build_to(
 #[pyfunction]
 fn count(
     py: Python<'_>,
-    paths: Vec<Bound<'_, PyAny>>,
+    #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
     words: Words,
     reading: Reading,
 ) -> PyResult<Py<PyBytes>> {
     let (tokenizer, read) = (words.tokenizer()?, reading.options()?);
-    let (inputs, threads) = (inputs(paths)?, reading.threads);
-    let work = || build::count(inputs, tokenizer, read, threads, &Default::default())?.to_bytes();
+    let threads = reading.threads;
+    let work = || build::count(paths, tokenizer, read, threads, &Default::default())?.to_bytes();
     Ok(PyBytes::new(py, &py.detach(work)?).unbind())
 }
 
@@ -90,15 +95,22 @@ fn merge(py: Python<'_>, shards: Vec<Bound<'_, PyBytes>>) -> PyResult<Py<PyBytes
 
 /// Writes an index given as bytes into `dir` and returns its counts and files.
 #[pyfunction]
-fn save(py: Python<'_>, dir: PathBuf, bytes: &[u8]) -> PyResult<(CountsTuple, Vec<FileTuple>)> {
+fn save(
+    py: Python<'_>,
+    #[pyo3(from_py_with = arguments::dir)] dir: PathBuf,
+    bytes: &[u8],
+) -> PyResult<(CountsTuple, Vec<FileTuple>)> {
     let stored = py.detach(|| build::save_bytes(&dir, bytes))?;
     Ok(stored_tuple(&stored))
 }
 
 /// Returns the terms of a text: first character, one after the last character, term.
 #[pyfunction]
-fn tokenize(text: &Bound<'_, PyString>, words: Words) -> PyResult<Vec<(usize, usize, String)>> {
-    let (tokenizer, text) = (words.tokenizer()?, Text::new(text)?);
+fn tokenize(
+    #[pyo3(from_py_with = arguments::text)] text: Text,
+    words: Words,
+) -> PyResult<Vec<(usize, usize, String)>> {
+    let tokenizer = words.tokenizer()?;
     Ok(text::tokenize::terms(text.as_str(), tokenizer))
 }
 
@@ -107,14 +119,14 @@ fn tokenize(text: &Bound<'_, PyString>, words: Words) -> PyResult<Vec<(usize, us
 #[pyo3(signature = (paths, words, reading, progress=None))]
 fn diagnose(
     py: Python<'_>,
-    paths: Vec<Bound<'_, PyAny>>,
+    #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
     words: Words,
     reading: Reading,
     progress: Option<&Progress>,
 ) -> PyResult<String> {
     let (tokenizer, read) = (words.tokenizer()?, reading.options()?);
-    let (inputs, progress) = (inputs(paths)?, shared(progress));
-    let work = || doctor::diagnose(inputs, tokenizer, read, reading.threads, &progress);
+    let progress = shared(progress);
+    let work = || doctor::diagnose(paths, tokenizer, read, reading.threads, &progress);
     Ok(py.detach(work)?.to_json())
 }
 
@@ -124,7 +136,7 @@ fn random_bits<'py>(
     py: Python<'py>,
     seed: u64,
     epoch: u64,
-    rows: Vec<u64>,
+    #[pyo3(from_py_with = arguments::rows)] rows: Vec<u64>,
     stream: u64,
 ) -> Bound<'py, PyBytes> {
     let bits = py.detach(|| sampler::random_bits(seed, epoch, &rows, stream));

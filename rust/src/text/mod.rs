@@ -1,6 +1,8 @@
 //! Text: bytes to rows, rows to terms.
 
+pub mod chunk;
 pub mod format;
+mod open_file;
 pub mod reader;
 pub mod rows;
 pub mod source;

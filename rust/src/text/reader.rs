@@ -8,20 +8,19 @@
 //! A row ends at `\n` and nowhere else. `\r` at the end of a row is dropped; U+2028, U+2029, U+0085, `\x1c` to `\x1f` and
 //! a `\r` elsewhere are part of the row.
 
-use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+use crate::text::chunk::Chunk;
 use crate::text::format::FileFormat;
+use crate::text::open_file::OpenFile;
 pub use crate::text::source::Column;
-use crate::text::source::{Blocks, FileStamp, Source, is_stdin};
-
-/// The largest number of bytes of a character.
-const MAX_CHAR_BYTES: usize = 4;
+use crate::text::source::is_stdin;
 
 /// What to do with bytes that are not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,17 +56,6 @@ impl Default for ReadOptions {
     }
 }
 
-/// Progress of a long call, and a flag that stops it. Shared with the code that shows a progress bar.
-#[derive(Debug, Default)]
-pub struct Progress {
-    /// Number of stored bytes to read; 0 if that is unknown (standard input).
-    pub total: AtomicU64,
-    /// Number of stored bytes read so far.
-    pub done: AtomicU64,
-    /// Set to stop the call with [`Error::Interrupted`].
-    pub cancelled: AtomicBool,
-}
-
 /// A file that a corpus was read from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRecord {
@@ -83,6 +71,29 @@ pub struct FileRecord {
     pub column: Option<String>,
 }
 
+impl FileRecord {
+    /// Returns the name of a corpus in messages.
+    pub fn name_of(files: &[FileRecord]) -> String {
+        match files {
+            [] => "texts".into(),
+            [file] => file.path.clone(),
+            [file, rest @ ..] => format!("{} and {} more", file.path, rest.len()),
+        }
+    }
+
+    /// Returns the error for a corpus without a row.
+    pub fn no_rows(files: &[FileRecord]) -> Error {
+        match files {
+            [file] if file.bytes == 0 => Error::EmptyFile {
+                path: PathBuf::from(&file.path),
+            },
+            _ => Error::NoRows {
+                path: FileRecord::name_of(files),
+            },
+        }
+    }
+}
+
 /// A file to read rows from.
 pub struct Input {
     pub path: PathBuf,
@@ -94,109 +105,6 @@ impl From<PathBuf> for Input {
     fn from(path: PathBuf) -> Self {
         Input { path, column: None }
     }
-}
-
-/// Whole rows of one file.
-#[derive(Debug, Default)]
-pub struct Chunk {
-    /// Number of the chunk: 0, 1, 2, ... in the order of the corpus.
-    pub seq: u64,
-    /// Number of its first row, counted over all files from 0.
-    pub first_row: u64,
-    /// Number of rows whose bytes were replaced (`EncodingErrors::Replace`), and the number of the first such row; set by
-    /// `for_each_row`.
-    pub repaired: u64,
-    pub first_repaired: Option<u64>,
-    bytes: Vec<u8>,
-    path: PathBuf,
-    column: Option<String>,
-    /// Line number of the first row in its file, from 1, and its byte offset in the decoded text.
-    first_line: u64,
-    offset: u64,
-    options: ReadOptions,
-}
-
-impl Chunk {
-    /// Calls `f(row number, text)` for every row, blank ones included. The text has no `\n` and no final `\r`.
-    pub fn for_each_row(&mut self, mut f: impl FnMut(u64, &str)) -> Result<()> {
-        self.for_each_cut_row(|row, text, _| f(row, text))
-    }
-
-    /// The same with a third argument: whether the row is longer than allowed and was cut off, which happens only if
-    /// [`ReadOptions::lenient`] is set.
-    pub fn for_each_cut_row(&mut self, mut f: impl FnMut(u64, &str, bool)) -> Result<()> {
-        let owned;
-        let text = match std::str::from_utf8(&self.bytes) {
-            Ok(text) => text,
-            Err(error) => match self.options.encoding_errors {
-                EncodingErrors::Strict => return Err(self.invalid_utf8(error.valid_up_to())),
-                EncodingErrors::Replace => {
-                    let faulty = faulty_rows(&self.bytes);
-                    self.repaired = faulty.len() as u64;
-                    self.first_repaired = faulty.first().map(|nth| self.first_row + nth);
-                    owned = String::from_utf8_lossy(&self.bytes);
-                    &owned
-                }
-            },
-        };
-        let bytes = text.as_bytes();
-        let (mut start, mut row) = (0, self.first_row);
-        while start < bytes.len() {
-            let end = memchr::memchr(b'\n', &bytes[start..]).map_or(bytes.len(), |k| start + k);
-            let mut line = &text[start..end];
-            let too_long = line.len() > self.options.max_line_bytes;
-            if too_long && !self.options.lenient {
-                return Err(Error::LineTooLong {
-                    path: self.path.clone(),
-                    place: self.place(row - self.first_row, None),
-                    limit: self.options.max_line_bytes,
-                });
-            }
-            if too_long {
-                line = prefix(line, self.options.max_line_bytes);
-            }
-            f(row, line.strip_suffix('\r').unwrap_or(line), too_long);
-            row += 1;
-            start = end + 1;
-        }
-        Ok(())
-    }
-
-    /// Returns the size of the chunk in bytes.
-    pub fn byte_len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    fn invalid_utf8(&self, at: usize) -> Error {
-        let before = memchr::memchr_iter(b'\n', &self.bytes[..at]).count();
-        Error::InvalidUtf8 {
-            path: self.path.clone(),
-            place: self.place(before as u64, Some(self.offset + at as u64)),
-        }
-    }
-
-    /// Returns the position of the `nth` row of the chunk.
-    fn place(&self, nth: u64, offset: Option<u64>) -> Place {
-        place(self.column.as_ref(), self.first_line + nth, offset)
-    }
-}
-
-fn place(column: Option<&String>, line: u64, offset: Option<u64>) -> Place {
-    match column {
-        Some(column) => Place::Row {
-            row: line,
-            column: column.clone(),
-        },
-        None => Place::Line { line, offset },
-    }
-}
-
-/// Returns the positions of the rows that are not UTF-8.
-fn faulty_rows(bytes: &[u8]) -> Vec<u64> {
-    let rows = (0..).zip(bytes.split(|&b| b == b'\n'));
-    rows.filter(|(_, row)| std::str::from_utf8(row).is_err())
-        .map(|(nth, _)| nth)
-        .collect()
 }
 
 /// Reads a list of files, in order, as one corpus. `work` may be called from several threads at the same time.
@@ -239,21 +147,6 @@ struct State {
     rows: u64,
     records: Vec<FileRecord>,
     formats: Vec<FileFormat>,
-}
-
-/// The file that is being read.
-struct OpenFile {
-    source: Source,
-    path: PathBuf,
-    column: Option<String>,
-    /// As it was when the file was opened.
-    stamp: Option<FileStamp>,
-    /// The beginning of a row whose end was not read yet.
-    carry: Vec<u8>,
-    at_start: bool,
-    format: FileFormat,
-    rows: u64,
-    offset: u64,
 }
 
 impl<'a> Reader<'a> {
@@ -313,9 +206,7 @@ impl<'a> Reader<'a> {
         if self.failed.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        if self.progress.cancelled.load(Ordering::Relaxed) {
-            return Err(Error::Interrupted);
-        }
+        self.progress.check()?;
         loop {
             if state.current.is_none() {
                 let Some(input) = state.inputs.next() else {
@@ -355,7 +246,7 @@ impl<'a> Reader<'a> {
     pub fn into_records(self) -> Result<Vec<FileRecord>> {
         let (records, _) = self.into_parts();
         if records.iter().all(|file| file.rows == 0) {
-            return Err(Error::no_rows(&records));
+            return Err(FileRecord::no_rows(&records));
         }
         Ok(records)
     }
@@ -365,176 +256,4 @@ impl<'a> Reader<'a> {
         let state = self.state.into_inner().unwrap_or_else(|e| e.into_inner());
         (state.records, state.formats)
     }
-}
-
-impl OpenFile {
-    fn new(input: Input) -> Result<Self> {
-        let path = input.path;
-        let stamp = FileStamp::of(&path).map_err(|e| Error::io(&path, e))?;
-        let (column, source) = match input.column {
-            None => (None, Source::open(&path)?),
-            Some((name, column)) => (Some(name), Source::Column(Blocks::new(column))),
-        };
-        Ok(OpenFile {
-            source,
-            format: FileFormat::of(&path, b""),
-            path,
-            column,
-            stamp,
-            carry: Vec::new(),
-            at_start: true,
-            rows: 0,
-            offset: 0,
-        })
-    }
-
-    /// Replaces the content of `out` by the next whole rows and returns their number; 0 at the end of the file.
-    fn fill(
-        &mut self,
-        out: &mut Vec<u8>,
-        options: &ReadOptions,
-        progress: &Progress,
-    ) -> Result<u64> {
-        out.clear();
-        out.append(&mut self.carry);
-        loop {
-            let old = out.len();
-            out.resize(old + options.chunk_bytes, 0);
-            let got = read_full(&mut self.source, &mut out[old..])
-                .map_err(|e| Error::io(&self.path, e))?;
-            out.truncate(old + got);
-            progress
-                .done
-                .fetch_add(self.source.take_unreported(), Ordering::Relaxed);
-            if std::mem::take(&mut self.at_start) {
-                self.recognize(out, options)?;
-            }
-            let rows = if got < options.chunk_bytes {
-                let ended = memchr::memchr_iter(b'\n', out).count() as u64;
-                if self.rows == 0 && ended == 0 {
-                    self.check_line_ends(out, options)?;
-                }
-                ended + u64::from(out.last().is_some_and(|&b| b != b'\n'))
-            } else if let Some(end) = memchr::memrchr(b'\n', out) {
-                self.carry.extend_from_slice(&out[end + 1..]);
-                out.truncate(end + 1);
-                memchr::memchr_iter(b'\n', out).count() as u64
-            } else if out.len() > options.max_line_bytes.saturating_add(MAX_CHAR_BYTES) {
-                if self.rows == 0 {
-                    self.check_line_ends(out, options)?;
-                }
-                if options.lenient {
-                    // Cut after a whole character, so that the row is still too long and no byte is invalid.
-                    let cut = options.max_line_bytes + 1;
-                    let continues = |byte: &&u8| **byte & 0xc0 == 0x80;
-                    let rest = &out[cut..cut + MAX_CHAR_BYTES - 1];
-                    out.truncate(cut + rest.iter().take_while(continues).count());
-                    self.skip_row(options, progress)?;
-                    self.rows += 1;
-                    return Ok(1);
-                }
-                return Err(Error::LineTooLong {
-                    path: self.path.clone(),
-                    place: place(self.column.as_ref(), self.rows + 1, None),
-                    limit: options.max_line_bytes,
-                });
-            } else {
-                continue;
-            };
-            self.rows += rows;
-            self.offset += out.len() as u64;
-            return Ok(rows);
-        }
-    }
-
-    /// Examines the beginning of a text file and removes a byte order mark of UTF-8. Other formats are an error.
-    fn recognize(&mut self, out: &mut Vec<u8>, options: &ReadOptions) -> Result<()> {
-        if self.column.is_none() {
-            self.format = FileFormat::of(&self.path, out);
-            let error = self.format.error(&self.path, self.source.is_decoded());
-            error.filter(|_| !options.lenient).map_or(Ok(()), Err)?;
-        }
-        if out.starts_with(b"\xef\xbb\xbf") {
-            out.drain(..3);
-            self.offset += 3;
-        }
-        Ok(())
-    }
-
-    /// Examines the beginning of a text file that has no line feed. Other carriage returns than at the end are an error.
-    fn check_line_ends(&mut self, out: &[u8], options: &ReadOptions) -> Result<()> {
-        let inside = &out[..out.len().saturating_sub(1)];
-        if self.column.is_none() && memchr::memchr(b'\r', inside).is_some() {
-            self.format.cr_only = true;
-            let error = self.format.error(&self.path, self.source.is_decoded());
-            error.filter(|_| !options.lenient).map_or(Ok(()), Err)?;
-        }
-        Ok(())
-    }
-
-    /// Reads to the end of the current row without keeping it.
-    fn skip_row(&mut self, options: &ReadOptions, progress: &Progress) -> Result<()> {
-        let mut block = vec![0; options.chunk_bytes];
-        loop {
-            if progress.cancelled.load(Ordering::Relaxed) {
-                return Err(Error::Interrupted);
-            }
-            let got =
-                read_full(&mut self.source, &mut block).map_err(|e| Error::io(&self.path, e))?;
-            let unreported = self.source.take_unreported();
-            progress.done.fetch_add(unreported, Ordering::Relaxed);
-            if let Some(end) = memchr::memchr(b'\n', &block[..got]) {
-                self.carry.extend_from_slice(&block[end + 1..got]);
-                return Ok(());
-            }
-            if got < block.len() {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Reads the rest of the file and returns its record; a file that changed since it was opened is an error.
-    fn close(self) -> Result<FileRecord> {
-        let (bytes, hash) = match self.source.into_hash(&self.path) {
-            Ok(found) => found,
-            Err(e) => return Err(Error::io(&self.path, e)),
-        };
-        let stamp = FileStamp::of(&self.path).map_err(|e| Error::io(&self.path, e))?;
-        if stamp != self.stamp {
-            return Err(Error::FileChanged { path: self.path });
-        }
-        Ok(FileRecord {
-            path: self.path.to_string_lossy().into_owned(),
-            bytes,
-            rows: self.rows,
-            xxh3: format!("{hash:032x}"),
-            column: self.column,
-        })
-    }
-}
-
-/// Returns the beginning of a text, of at most `len` bytes.
-pub(crate) fn prefix(text: &str, len: usize) -> &str {
-    let mut end = len.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
-}
-
-/// Reads until `buf` is full or the source ends.
-fn read_full(source: &mut impl Read, mut buf: &mut [u8]) -> io::Result<usize> {
-    let mut total = 0;
-    while !buf.is_empty() {
-        match source.read(buf) {
-            Ok(0) => break,
-            Ok(n) => {
-                total += n;
-                buf = &mut buf[n..];
-            }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(total)
 }

@@ -3,8 +3,9 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::Result;
+use crate::progress::Progress;
 use crate::text::is_space;
-use crate::text::reader::{FileRecord, Input, Progress, ReadOptions, Reader, collect_results};
+use crate::text::reader::{FileRecord, Input, ReadOptions, Reader, collect_results};
 
 /// All rows of some files: one text buffer and the end of each row in it.
 #[derive(Debug, Default)]

@@ -46,6 +46,8 @@ impl FileStamp {
 /// Counts and hashes bytes as stored, before they are decoded.
 pub(crate) struct Hashed {
     inner: Box<dyn Read + Send>,
+    /// The file descriptor, if reading can block.
+    blocking: Option<i32>,
     hasher: Box<Xxh3>,
     bytes: u64,
     /// Bytes since the last progress report.
@@ -53,9 +55,32 @@ pub(crate) struct Hashed {
 }
 
 impl Hashed {
-    pub(crate) fn new(inner: Box<dyn Read + Send>) -> Self {
+    #[cfg(unix)]
+    fn open(path: &Path) -> io::Result<Self> {
+        use std::os::fd::{AsFd, AsRawFd};
+
+        // Not the buffered `io::stdin`, whose file descriptor may not be ready while there are bytes in the buffer.
+        let file = match is_stdin(path) {
+            true => File::from(io::stdin().as_fd().try_clone_to_owned()?),
+            false => File::open(path)?,
+        };
+        let regular = file.metadata().is_ok_and(|meta| meta.is_file());
+        let blocking = (!regular).then(|| file.as_raw_fd());
+        Ok(Hashed::new(Box::new(file), blocking))
+    }
+
+    #[cfg(not(unix))]
+    fn open(path: &Path) -> io::Result<Self> {
+        Ok(match is_stdin(path) {
+            true => Hashed::new(Box::new(io::stdin()), None),
+            false => Hashed::new(Box::new(File::open(path)?), None),
+        })
+    }
+
+    fn new(inner: Box<dyn Read + Send>, blocking: Option<i32>) -> Self {
         Hashed {
             inner,
+            blocking,
             hasher: Box::new(Xxh3::new()),
             bytes: 0,
             unreported: 0,
@@ -119,12 +144,7 @@ pub(crate) enum Source {
 impl Source {
     /// Opens a text file; the suffixes `.gz` and `.zst` select a decoder.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let inner: Box<dyn Read + Send> = if is_stdin(path) {
-            Box::new(io::stdin())
-        } else {
-            Box::new(File::open(path).map_err(|e| Error::io(path, e))?)
-        };
-        let raw = Hashed::new(inner);
+        let raw = Hashed::open(path).map_err(|e| Error::io(path, e))?;
         let format = match path.extension().and_then(|e| e.to_str()) {
             Some("gz") => "gzip",
             Some("zst") => "zstd",
@@ -149,6 +169,14 @@ impl Source {
         })
     }
 
+    /// Returns the file descriptor if reading can block, and the file is not decoded.
+    pub(crate) fn blocking(&self) -> Option<i32> {
+        match self {
+            Source::Plain(raw) => raw.blocking,
+            _ => None,
+        }
+    }
+
     /// Whether the bytes are decoded from something else.
     pub(crate) fn is_decoded(&self) -> bool {
         !matches!(self, Source::Plain(_))
@@ -171,7 +199,7 @@ impl Source {
             Source::Plain(raw) => raw,
             Source::Gz(decoder) => decoder.into_inner().into_inner(),
             Source::Zst(decoder) => decoder.finish().into_inner(),
-            Source::Column(_) => Hashed::new(Box::new(File::open(path)?)),
+            Source::Column(_) => Hashed::open(path)?,
         };
         io::copy(&mut raw, &mut io::sink())?;
         Ok((raw.bytes, raw.hasher.digest128()))

@@ -7,9 +7,10 @@ use std::sync::Mutex;
 
 use crate::error::{Error, Result};
 use crate::index::Index;
-use crate::output::{PendingFile, standard_output};
+use crate::output::{PendingFile, StandardOutput};
 use crate::parallel::{on_each_thread, with_threads};
-use crate::text::reader::{ChunkError, Input, Progress, ReadOptions, Reader, collect_results};
+use crate::progress::Progress;
+use crate::text::reader::{ChunkError, Input, ReadOptions, Reader, collect_results};
 use crate::una::augment::Augmenter;
 use crate::una::options::{Options, Report};
 use crate::una::record;
@@ -43,7 +44,7 @@ pub fn augment_files(
     };
     let reader = Reader::open(files, read, progress)?;
     let run = |out: &mut (dyn Write + Send)| {
-        let ordered = OrderedWriter::new(out, output);
+        let ordered = OrderedWriter::new(out, output, progress);
         let total = with_threads(threads, || {
             let parts = on_each_thread(|| augment_part(index, options, writing, &reader, &ordered));
             let mut total = Report::default();
@@ -53,10 +54,11 @@ pub fn augment_files(
             Ok::<_, Error>(total)
         })??;
         reader.into_records()?;
+        progress.check()?;
         Ok(total)
     };
     let Some(path) = output else {
-        return run(&mut standard_output()?);
+        return run(&mut StandardOutput::open(progress)?);
     };
     let mut result = Ok(Report::default());
     let pending = PendingFile::write(path, |file| {
@@ -107,6 +109,7 @@ fn augment_part(
 struct OrderedWriter<'a> {
     state: Mutex<WriterState<'a>>,
     path: &'a Path,
+    progress: &'a Progress,
 }
 
 struct WriterState<'a> {
@@ -116,11 +119,16 @@ struct WriterState<'a> {
 }
 
 impl<'a> OrderedWriter<'a> {
-    fn new(out: &'a mut (dyn Write + Send), path: Option<&'a Path>) -> Self {
+    fn new(
+        out: &'a mut (dyn Write + Send),
+        path: Option<&'a Path>,
+        progress: &'a Progress,
+    ) -> Self {
         let (next, waiting) = (0, BTreeMap::new());
         OrderedWriter {
             state: Mutex::new(WriterState { next, waiting, out }),
             path: path.unwrap_or(Path::new("standard output")),
+            progress,
         }
     }
 
@@ -131,6 +139,7 @@ impl<'a> OrderedWriter<'a> {
         waiting.insert(seq, piece);
         while let Some(piece) = waiting.remove(next) {
             let written = out.write_all(&piece);
+            self.progress.check()?;
             written.map_err(|source| Error::Io {
                 path: self.path.into(),
                 source,

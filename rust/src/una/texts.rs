@@ -62,9 +62,10 @@ pub fn replacements(
     (output, replaced)
 }
 
-/// A word as UNA sees it: the word as written, whether it is in the index, document frequency, score, p, rank from 1, and
-/// terms that could replace it.
-pub type Explained = (String, bool, u64, f64, f64, usize, Vec<String>);
+/// A word as UNA sees it: the word as written, whether it is in the index, document frequency, score, p, rank from 1,
+/// terms that could replace it, and whether it can be replaced. A word that touches another one without a boundary cannot be
+/// replaced: its p is 0, and no terms are given.
+pub type Explained = (String, bool, u64, f64, f64, usize, Vec<String>, bool);
 
 /// The random stream of [`explain`], different from all others.
 const EXPLAIN: u64 = u64::MAX;
@@ -82,6 +83,7 @@ pub fn explain(index: &Index, options: Options, text: &str, samples: usize) -> V
         };
         let sampled = random_bits(options.seed, w as u64, &draws, EXPLAIN)
             .into_iter()
+            .filter(|_| word.replaceable)
             .filter_map(|bits| augmenter.sample(w, to_unit(bits)))
             .map(str::to_owned)
             .collect();
@@ -94,6 +96,7 @@ pub fn explain(index: &Index, options: Options, text: &str, samples: usize) -> V
             word.p,
             word.rank + 1,
             sampled,
+            word.replaceable,
         )
     });
     explained.collect()

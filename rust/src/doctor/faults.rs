@@ -1,0 +1,124 @@
+//! Counts of rows that can cause trouble later.
+
+use serde::Serialize;
+
+use crate::text::reader::FileRecord;
+
+/// The number of rows with some property, and where the first one is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Found {
+    pub rows: u64,
+    /// Number of the line, or of the row of a table, in its file, from 1.
+    pub first: Option<u64>,
+    /// The file of the first row.
+    pub file: Option<String>,
+}
+
+impl Found {
+    /// Finds the file of the first row.
+    pub(super) fn new(tally: &Tally, files: &[FileRecord]) -> Self {
+        let mut found = Found {
+            rows: tally.rows,
+            ..Found::default()
+        };
+        let mut before = 0;
+        for file in files {
+            if let Some(row) = tally.first.filter(|row| *row - before < file.rows) {
+                found.first = Some(row - before + 1);
+                found.file = Some(file.path.clone());
+                break;
+            }
+            before += file.rows;
+        }
+        found
+    }
+}
+
+/// The number of rows with some property, and the number of the first one in the corpus, from 0.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) rows: u64,
+    pub(super) first: Option<u64>,
+}
+
+impl Tally {
+    /// Adds a row if it has the property.
+    pub(super) fn note(&mut self, row: u64, found: bool) {
+        if found {
+            self.rows += 1;
+            self.first = Some(self.first.map_or(row, |first| first.min(row)));
+        }
+    }
+
+    /// Adds the rows of another thread.
+    pub(super) fn add(&mut self, other: &Tally) {
+        self.rows += other.rows;
+        self.first = match (self.first, other.first) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+    }
+}
+
+/// Counts of rows that can cause trouble later. `F` is [`Found`], or `Tally` while rows are counted.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Faults<F = Found> {
+    /// Bytes that are not UTF-8.
+    pub invalid: F,
+    /// U+FFFD, which stands for bytes that are not UTF-8 in this file or were not in an earlier version of the text.
+    pub replacement: F,
+    /// UTF-8 that was read as Latin-1 and encoded as UTF-8 again: "cafÃ©".
+    pub mojibake: F,
+    /// Control characters other than a tab.
+    pub control: F,
+    /// A tab.
+    pub tab: F,
+    /// U+2028, U+2029, U+0085 or a carriage return inside a row: other tools end a line there.
+    pub line_break: F,
+    /// A carriage return inside a row.
+    pub lone_cr: F,
+    /// An HTML entity or tag, such as `&amp;` or `<br>`.
+    pub markup: F,
+    /// More bytes than other commands accept.
+    pub over_long: F,
+    /// More than 128 words: probably not one sentence.
+    pub long: F,
+    /// Less than 3 words, but not blank.
+    pub short: F,
+}
+
+impl<F> Faults<F> {
+    /// Returns the same counts with each converted.
+    pub(super) fn map<G>(self, mut convert: impl FnMut(F) -> G) -> Faults<G> {
+        Faults {
+            invalid: convert(self.invalid),
+            replacement: convert(self.replacement),
+            mojibake: convert(self.mojibake),
+            control: convert(self.control),
+            tab: convert(self.tab),
+            line_break: convert(self.line_break),
+            lone_cr: convert(self.lone_cr),
+            markup: convert(self.markup),
+            over_long: convert(self.over_long),
+            long: convert(self.long),
+            short: convert(self.short),
+        }
+    }
+
+    /// Returns all counts.
+    pub(super) fn all(&mut self) -> [&mut F; 11] {
+        [
+            &mut self.invalid,
+            &mut self.replacement,
+            &mut self.mojibake,
+            &mut self.control,
+            &mut self.tab,
+            &mut self.line_break,
+            &mut self.lone_cr,
+            &mut self.markup,
+            &mut self.over_long,
+            &mut self.long,
+            &mut self.short,
+        ]
+    }
+}

@@ -1,0 +1,26 @@
+//! Progress of long calls.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::error::{Error, Result};
+
+/// Progress of a long call, and a flag that stops it. Shared with the code that shows a progress bar.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Number of stored bytes to read; 0 if that is unknown (standard input).
+    pub total: AtomicU64,
+    /// Number of stored bytes read so far.
+    pub done: AtomicU64,
+    /// Set to stop the call with [`Error::Interrupted`].
+    pub cancelled: AtomicBool,
+}
+
+impl Progress {
+    /// Returns [`Error::Interrupted`] if the call was cancelled.
+    pub fn check(&self) -> Result<()> {
+        if self.cancelled.load(Ordering::Relaxed) {
+            return Err(Error::Interrupted);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,292 @@
+//! Arguments from Python. A value of a wrong type is an `InputError` that names the argument.
+
+use std::io;
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
+use pyo3::types::{PyBytes, PyString};
+
+use crate::text::reader::{Column, EncodingErrors, Input, ReadOptions};
+use crate::una::options::{Named, Options, default_surface};
+use crate::{Error, Tokenizer};
+
+const WHOLE: &str = "a whole number from 0 to 2^64 - 1";
+const PATH: &str = "a path (str or os.PathLike)";
+const STRING: &str = "a str";
+const BOOL: &str = "True or False";
+
+/// Converts `value`, or returns the error that `name` must be `expected`.
+fn convert<'py, T: for<'a> FromPyObject<'a, 'py>>(
+    value: &Bound<'py, PyAny>,
+    name: &'static str,
+    expected: &str,
+) -> PyResult<T> {
+    value.extract().map_err(|_| wrong(value, name, expected))
+}
+
+fn wrong(value: &Bound<'_, PyAny>, name: &'static str, expected: &str) -> PyErr {
+    let given = value.repr().map_or("?".into(), |repr| repr.to_string());
+    let mut given: String = given.chars().take(60).collect();
+    if given.chars().count() == 60 {
+        given.push_str("...");
+    }
+    Error::invalid(
+        name,
+        format!("{given} was given, and it must be {expected}"),
+    )
+    .into()
+}
+
+/// Converts the value of a key of a mapping. `option` is its name in messages.
+fn field<'py, T: for<'a> FromPyObject<'a, 'py>>(
+    mapping: &Bound<'py, PyAny>,
+    key: &'static str,
+    option: &'static str,
+    expected: &str,
+) -> PyResult<T> {
+    let missing = |_| Error::invalid(option, format!("the options have no key {key:?}"));
+    let value = mapping.get_item(key).map_err(missing)?;
+    convert(&value, option, expected)
+}
+
+/// Options for reading: a mapping with these keys.
+pub struct Reading {
+    encoding_errors: String,
+    max_line_bytes: usize,
+    pub threads: usize,
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Reading {
+    type Error = PyErr;
+
+    fn extract(options: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Reading {
+            encoding_errors: field(&options, "encoding_errors", "--encoding-errors", STRING)?,
+            max_line_bytes: field(&options, "max_line_bytes", "--max-line-bytes", WHOLE)?,
+            threads: field(&options, "threads", "--threads", WHOLE)?,
+        })
+    }
+}
+
+impl Reading {
+    /// Converts and checks the options.
+    pub fn options(&self) -> PyResult<ReadOptions> {
+        let encoding_errors = match self.encoding_errors.as_str() {
+            "strict" => EncodingErrors::Strict,
+            "replace" => EncodingErrors::Replace,
+            other => {
+                let why = format!("{other:?} is unknown; choose strict or replace");
+                return Err(Error::invalid("--encoding-errors", why).into());
+            }
+        };
+        Ok(ReadOptions {
+            encoding_errors,
+            max_line_bytes: self.max_line_bytes,
+            ..ReadOptions::default()
+        })
+    }
+}
+
+/// Options for words: a mapping with these keys.
+pub struct Words {
+    tokenizer: String,
+    lowercase: bool,
+    nfkc: bool,
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Words {
+    type Error = PyErr;
+
+    fn extract(options: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Words {
+            tokenizer: field(&options, "tokenizer", "--tokenizer", STRING)?,
+            lowercase: field(&options, "lowercase", "--lowercase", BOOL)?,
+            nfkc: field(&options, "nfkc", "--nfkc", BOOL)?,
+        })
+    }
+}
+
+impl Words {
+    /// Converts and checks the options.
+    pub fn tokenizer(&self) -> PyResult<Tokenizer> {
+        Ok(Tokenizer::new(&self.tokenizer, self.lowercase, self.nfkc)?)
+    }
+}
+
+/// Options of UNA: a mapping with these keys.
+pub struct Drawing {
+    seed: u64,
+    epoch: u64,
+    copy: u64,
+    beta: f64,
+    radius: Option<usize>,
+    surface: Option<String>,
+    replace_which: String,
+    replace_with: String,
+    mode: String,
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Drawing {
+    type Error = PyErr;
+
+    fn extract(options: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        let radius = "a whole number of ranks, at least 1";
+        Ok(Drawing {
+            seed: field(&options, "seed", "--seed", WHOLE)?,
+            epoch: field(&options, "epoch", "--epoch", WHOLE)?,
+            copy: field(&options, "copy", "copy", WHOLE)?,
+            beta: field(&options, "beta", "--beta", "a number from 0 to 1")?,
+            radius: field(&options, "radius", "--radius", radius)?,
+            surface: field(&options, "surface", "--surface", STRING)?,
+            replace_which: field(&options, "replace_which", "--replace-which", STRING)?,
+            replace_with: field(&options, "replace_with", "--replace-with", STRING)?,
+            mode: field(&options, "mode", "--mode", STRING)?,
+        })
+    }
+}
+
+impl Drawing {
+    /// Converts the options and checks them against the index.
+    pub fn options(&self, index: &crate::Index) -> PyResult<Options> {
+        let surface = match &self.surface {
+            Some(name) => Named::from_name(name)?,
+            None => default_surface(index),
+        };
+        let options = Options {
+            seed: self.seed,
+            epoch: self.epoch,
+            copy: self.copy,
+            beta: self.beta,
+            radius: self.radius.unwrap_or_else(|| index.default_radius()),
+            surface,
+            replace_which: Named::from_name(&self.replace_which)?,
+            replace_with: Named::from_name(&self.replace_with)?,
+            mode: Named::from_name(&self.mode)?,
+        };
+        Ok(options.checked(index)?)
+    }
+}
+
+/// The argument `min_df`.
+pub fn min_df(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    convert(value, "min_df", WHOLE)
+}
+
+/// The argument `max_terms`.
+pub fn max_terms(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    convert(value, "max_terms", "None or a whole number")
+}
+
+/// The argument `row`.
+pub fn row(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    convert(value, "row", WHOLE)
+}
+
+/// The argument `samples`.
+pub fn samples(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    convert(value, "samples", WHOLE)
+}
+
+/// The argument `copies`.
+pub fn copies(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    convert(value, "--copies", WHOLE)
+}
+
+/// The argument `dir`.
+pub fn dir(value: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
+    convert(value, "dir", PATH)
+}
+
+/// The argument `output`.
+pub fn output(value: &Bound<'_, PyAny>) -> PyResult<Option<PathBuf>> {
+    convert(value, "--output", PATH)
+}
+
+/// Row numbers.
+pub fn rows(value: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    let each = "row numbers that are 0 or more, and no larger than 64 bits hold";
+    convert(value, "rows", each)
+}
+
+/// A column that is decoded in Python: an object with `path`, `column` and `next_block()`.
+struct Decoded(Py<PyAny>);
+
+impl Column for Decoded {
+    fn next_block(&mut self) -> io::Result<Option<(Vec<u8>, u64)>> {
+        Python::attach(|py| self.0.call_method0(py, "next_block")?.extract(py))
+            .map_err(io::Error::other)
+    }
+}
+
+/// The files of a corpus: paths, and objects that decode a column.
+pub fn inputs(value: &Bound<'_, PyAny>) -> PyResult<Vec<Input>> {
+    let items: Vec<Bound<'_, PyAny>> = convert(value, "paths", "a list of paths")?;
+    let input = |item: Bound<'_, PyAny>| {
+        if !item.hasattr("next_block")? {
+            return Ok(Input::from(convert::<PathBuf>(&item, "paths", PATH)?));
+        }
+        let name: String = item.getattr("column")?.extract()?;
+        let column: Box<dyn Column> = Box::new(Decoded(item.clone().unbind()));
+        Ok(Input {
+            path: item.getattr("path")?.extract()?,
+            column: Some((name, column)),
+        })
+    };
+    items.into_iter().map(input).collect()
+}
+
+/// A Python string as UTF-8.
+pub enum Text {
+    /// A view of the memory of the Python string.
+    Borrowed(PyBackedStr),
+    /// A copy in which each lone surrogate is replaced by U+FFFD.
+    Repaired(String),
+}
+
+impl Text {
+    /// Converts a string.
+    fn new(text: &Bound<'_, PyString>) -> PyResult<Self> {
+        if let Ok(text) = PyBackedStr::try_from(text.clone()) {
+            return Ok(Text::Borrowed(text));
+        }
+        let wide = text.call_method1("encode", ("utf-16-le", "surrogatepass"))?;
+        let units: Vec<u16> = wide
+            .cast::<PyBytes>()?
+            .as_bytes()
+            .chunks_exact(2)
+            .map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
+            .collect();
+        Ok(Text::Repaired(String::from_utf16_lossy(&units)))
+    }
+
+    /// Returns the number of texts that were repaired.
+    pub fn repaired(texts: &[Text]) -> u64 {
+        let repaired = texts.iter().filter(|t| matches!(t, Text::Repaired(_)));
+        repaired.count() as u64
+    }
+
+    /// Returns the text.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Text::Borrowed(text) => text,
+            Text::Repaired(text) => text,
+        }
+    }
+}
+
+/// The argument `text`.
+pub fn text(value: &Bound<'_, PyAny>) -> PyResult<Text> {
+    let text = value.cast::<PyString>();
+    Text::new(text.map_err(|_| wrong(value, "text", STRING))?)
+}
+
+/// The argument `texts`.
+pub fn texts(value: &Bound<'_, PyAny>) -> PyResult<Vec<Text>> {
+    let items: Vec<Bound<'_, PyAny>> = convert(value, "texts", "a list of strings")?;
+    let text = |item: Bound<'_, PyAny>| match item.cast::<PyString>() {
+        Ok(text) => Text::new(text),
+        Err(_) => Err(wrong(&item, "texts", "a list of strings")),
+    };
+    items.into_iter().map(text).collect()
+}

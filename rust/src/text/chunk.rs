@@ -1,0 +1,119 @@
+//! Chunks of whole rows.
+
+use std::path::PathBuf;
+
+use crate::error::{Error, Place, Result};
+use crate::text::reader::{EncodingErrors, ReadOptions};
+
+/// Whole rows of one file.
+#[derive(Debug, Default)]
+pub struct Chunk {
+    /// Number of the chunk: 0, 1, 2, ... in the order of the corpus.
+    pub seq: u64,
+    /// Number of its first row, counted over all files from 0.
+    pub first_row: u64,
+    /// Number of rows whose bytes were replaced (`EncodingErrors::Replace`), and the number of the first such row; set by
+    /// `for_each_row`.
+    pub repaired: u64,
+    pub first_repaired: Option<u64>,
+    pub(super) bytes: Vec<u8>,
+    pub(super) path: PathBuf,
+    pub(super) column: Option<String>,
+    /// Line number of the first row in its file, from 1, and its byte offset in the decoded text.
+    pub(super) first_line: u64,
+    pub(super) offset: u64,
+    pub(super) options: ReadOptions,
+}
+
+impl Chunk {
+    /// Calls `f(row number, text)` for every row, blank ones included. The text has no `\n` and no final `\r`.
+    pub fn for_each_row(&mut self, mut f: impl FnMut(u64, &str)) -> Result<()> {
+        self.for_each_cut_row(|row, text, _| f(row, text))
+    }
+
+    /// The same with a third argument: whether the row is longer than allowed and was cut off, which happens only if
+    /// [`ReadOptions::lenient`] is set.
+    pub fn for_each_cut_row(&mut self, mut f: impl FnMut(u64, &str, bool)) -> Result<()> {
+        let owned;
+        let text = match std::str::from_utf8(&self.bytes) {
+            Ok(text) => text,
+            Err(error) => match self.options.encoding_errors {
+                EncodingErrors::Strict => return Err(self.invalid_utf8(error.valid_up_to())),
+                EncodingErrors::Replace => {
+                    let faulty = faulty_rows(&self.bytes);
+                    self.repaired = faulty.len() as u64;
+                    self.first_repaired = faulty.first().map(|nth| self.first_row + nth);
+                    owned = String::from_utf8_lossy(&self.bytes);
+                    &owned
+                }
+            },
+        };
+        let bytes = text.as_bytes();
+        let (mut start, mut row) = (0, self.first_row);
+        while start < bytes.len() {
+            let end = memchr::memchr(b'\n', &bytes[start..]).map_or(bytes.len(), |k| start + k);
+            let mut line = &text[start..end];
+            let too_long = line.len() > self.options.max_line_bytes;
+            if too_long && !self.options.lenient {
+                return Err(Error::LineTooLong {
+                    path: self.path.clone(),
+                    place: self.place(row - self.first_row, None),
+                    limit: self.options.max_line_bytes,
+                });
+            }
+            if too_long {
+                line = prefix(line, self.options.max_line_bytes);
+            }
+            f(row, line.strip_suffix('\r').unwrap_or(line), too_long);
+            row += 1;
+            start = end + 1;
+        }
+        Ok(())
+    }
+
+    /// Returns the size of the chunk in bytes.
+    pub fn byte_len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn invalid_utf8(&self, at: usize) -> Error {
+        let before = memchr::memchr_iter(b'\n', &self.bytes[..at]).count();
+        Error::InvalidUtf8 {
+            path: self.path.clone(),
+            place: self.place(before as u64, Some(self.offset + at as u64)),
+        }
+    }
+
+    /// Returns the position of the `nth` row of the chunk.
+    fn place(&self, nth: u64, offset: Option<u64>) -> Place {
+        place(self.column.as_ref(), self.first_line + nth, offset)
+    }
+}
+
+/// Returns the position of a line, or of a row of a table.
+pub(super) fn place(column: Option<&String>, line: u64, offset: Option<u64>) -> Place {
+    match column {
+        Some(column) => Place::Row {
+            row: line,
+            column: column.clone(),
+        },
+        None => Place::Line { line, offset },
+    }
+}
+
+/// Returns the positions of the rows that are not UTF-8.
+fn faulty_rows(bytes: &[u8]) -> Vec<u64> {
+    let rows = (0..).zip(bytes.split(|&b| b == b'\n'));
+    rows.filter(|(_, row)| std::str::from_utf8(row).is_err())
+        .map(|(nth, _)| nth)
+        .collect()
+}
+
+/// Returns the beginning of a text, of at most `len` bytes.
+pub(crate) fn prefix(text: &str, len: usize) -> &str {
+    let mut end = len.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}

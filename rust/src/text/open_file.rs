@@ -1,0 +1,191 @@
+//! The file that is being read.
+
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+use crate::text::chunk::place;
+use crate::text::format::FileFormat;
+use crate::text::reader::{FileRecord, Input, ReadOptions};
+use crate::text::source::{Blocks, FileStamp, Source};
+use crate::wait::{Until, wait};
+
+/// The largest number of bytes of a character.
+const MAX_CHAR_BYTES: usize = 4;
+
+/// The file that is being read.
+pub(super) struct OpenFile {
+    pub(super) source: Source,
+    pub(super) path: PathBuf,
+    pub(super) column: Option<String>,
+    /// As it was when the file was opened.
+    stamp: Option<FileStamp>,
+    /// The beginning of a row whose end was not read yet.
+    carry: Vec<u8>,
+    at_start: bool,
+    pub(super) format: FileFormat,
+    pub(super) rows: u64,
+    pub(super) offset: u64,
+}
+
+impl OpenFile {
+    /// Opens a file.
+    pub(super) fn new(input: Input) -> Result<Self> {
+        let path = input.path;
+        let stamp = FileStamp::of(&path).map_err(|e| Error::io(&path, e))?;
+        let (column, source) = match input.column {
+            None => (None, Source::open(&path)?),
+            Some((name, column)) => (Some(name), Source::Column(Blocks::new(column))),
+        };
+        Ok(OpenFile {
+            source,
+            format: FileFormat::of(&path, b""),
+            path,
+            column,
+            stamp,
+            carry: Vec::new(),
+            at_start: true,
+            rows: 0,
+            offset: 0,
+        })
+    }
+
+    /// Replaces the content of `out` by the next whole rows and returns their number; 0 at the end of the file.
+    pub(super) fn fill(
+        &mut self,
+        out: &mut Vec<u8>,
+        options: &ReadOptions,
+        progress: &Progress,
+    ) -> Result<u64> {
+        out.clear();
+        out.append(&mut self.carry);
+        loop {
+            let old = out.len();
+            out.resize(old + options.chunk_bytes, 0);
+            let got = self.read_full(&mut out[old..], progress)?;
+            out.truncate(old + got);
+            if std::mem::take(&mut self.at_start) {
+                self.recognize(out, options)?;
+            }
+            let rows = if got < options.chunk_bytes {
+                let ended = memchr::memchr_iter(b'\n', out).count() as u64;
+                if self.rows == 0 && ended == 0 {
+                    self.check_line_ends(out, options)?;
+                }
+                ended + u64::from(out.last().is_some_and(|&b| b != b'\n'))
+            } else if let Some(end) = memchr::memrchr(b'\n', out) {
+                self.carry.extend_from_slice(&out[end + 1..]);
+                out.truncate(end + 1);
+                memchr::memchr_iter(b'\n', out).count() as u64
+            } else if out.len() > options.max_line_bytes.saturating_add(MAX_CHAR_BYTES) {
+                if self.rows == 0 {
+                    self.check_line_ends(out, options)?;
+                }
+                if options.lenient {
+                    // Cut after a whole character, so that the row is still too long and no byte is invalid.
+                    let cut = options.max_line_bytes + 1;
+                    let continues = |byte: &&u8| **byte & 0xc0 == 0x80;
+                    let rest = &out[cut..cut + MAX_CHAR_BYTES - 1];
+                    out.truncate(cut + rest.iter().take_while(continues).count());
+                    self.skip_row(options, progress)?;
+                    self.rows += 1;
+                    return Ok(1);
+                }
+                return Err(Error::LineTooLong {
+                    path: self.path.clone(),
+                    place: place(self.column.as_ref(), self.rows + 1, None),
+                    limit: options.max_line_bytes,
+                });
+            } else {
+                continue;
+            };
+            self.rows += rows;
+            self.offset += out.len() as u64;
+            return Ok(rows);
+        }
+    }
+
+    /// Examines the beginning of a text file and removes a byte order mark of UTF-8. Other formats are an error.
+    fn recognize(&mut self, out: &mut Vec<u8>, options: &ReadOptions) -> Result<()> {
+        if self.column.is_none() {
+            self.format = FileFormat::of(&self.path, out);
+            let error = self.format.error(&self.path, self.source.is_decoded());
+            error.filter(|_| !options.lenient).map_or(Ok(()), Err)?;
+        }
+        if out.starts_with(b"\xef\xbb\xbf") {
+            out.drain(..3);
+            self.offset += 3;
+        }
+        Ok(())
+    }
+
+    /// Examines the beginning of a text file that has no line feed. Other carriage returns than at the end are an error.
+    fn check_line_ends(&mut self, out: &[u8], options: &ReadOptions) -> Result<()> {
+        let inside = &out[..out.len().saturating_sub(1)];
+        if self.column.is_none() && memchr::memchr(b'\r', inside).is_some() {
+            self.format.cr_only = true;
+            let error = self.format.error(&self.path, self.source.is_decoded());
+            error.filter(|_| !options.lenient).map_or(Ok(()), Err)?;
+        }
+        Ok(())
+    }
+
+    /// Reads until `buf` is full or the file ends, and reports progress. Waiting for a pipe can be cancelled.
+    fn read_full(&mut self, mut buf: &mut [u8], progress: &Progress) -> Result<usize> {
+        let mut total = 0;
+        while !buf.is_empty() {
+            if let Some(fd) = self.source.blocking() {
+                wait(fd, Until::Readable, progress)?;
+            }
+            match self.source.read(buf) {
+                Ok(0) => break,
+                Ok(n) => {
+                    total += n;
+                    buf = &mut buf[n..];
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(Error::io(&self.path, e)),
+            }
+        }
+        let unreported = self.source.take_unreported();
+        progress.done.fetch_add(unreported, Ordering::Relaxed);
+        progress.check()?;
+        Ok(total)
+    }
+
+    /// Reads to the end of the current row without keeping it.
+    fn skip_row(&mut self, options: &ReadOptions, progress: &Progress) -> Result<()> {
+        let mut block = vec![0; options.chunk_bytes];
+        loop {
+            let got = self.read_full(&mut block, progress)?;
+            if let Some(end) = memchr::memchr(b'\n', &block[..got]) {
+                self.carry.extend_from_slice(&block[end + 1..got]);
+                return Ok(());
+            }
+            if got < block.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Reads the rest of the file and returns its record; a file that changed since it was opened is an error.
+    pub(super) fn close(self) -> Result<FileRecord> {
+        let (bytes, hash) = match self.source.into_hash(&self.path) {
+            Ok(found) => found,
+            Err(e) => return Err(Error::io(&self.path, e)),
+        };
+        let stamp = FileStamp::of(&self.path).map_err(|e| Error::io(&self.path, e))?;
+        if stamp != self.stamp {
+            return Err(Error::FileChanged { path: self.path });
+        }
+        Ok(FileRecord {
+            path: self.path.to_string_lossy().into_owned(),
+            bytes,
+            rows: self.rows,
+            xxh3: format!("{hash:032x}"),
+            column: self.column,
+        })
+    }
+}

@@ -1,0 +1,68 @@
+"""Arguments of a wrong type are errors of the input that name the argument."""
+
+import pytest
+
+from cse import InputError, _core
+
+WORDS = {"tokenizer": "unicode", "lowercase": True, "nfkc": False}
+READING = {"encoding_errors": "strict", "max_line_bytes": 1 << 20, "threads": 1}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "name"),
+    [
+        ("seed", "x", "--seed"),
+        ("seed", -1, "--seed"),
+        ("epoch", 1.5, "--epoch"),
+        ("copy", None, "copy"),
+        ("beta", "half", "--beta"),
+        ("radius", [3], "--radius"),
+        ("surface", 3, "--surface"),
+        ("replace_which", None, "--replace-which"),
+        ("replace_with", b"radius", "--replace-with"),
+        ("mode", 1, "--mode"),
+    ],
+)
+def test_drawing_options_of_a_wrong_type_are_named(sample_index, key, value, name):
+    drawing = {**sample_index.draw_options(), key: value}
+    with pytest.raises(InputError, match=f"^{name}: .* was given, and it must be "):
+        sample_index._core.augment(["a text"], [0], drawing)
+
+
+@pytest.mark.parametrize(
+    ("words", "reading", "name"),
+    [
+        ({"tokenizer": 3}, {}, "--tokenizer"),
+        ({"lowercase": "yes"}, {}, "--lowercase"),
+        ({"nfkc": None}, {}, "--nfkc"),
+        ({}, {"encoding_errors": None}, "--encoding-errors"),
+        ({}, {"max_line_bytes": "1 MB"}, "--max-line-bytes"),
+        ({}, {"threads": -1}, "--threads"),
+    ],
+)
+def test_word_and_reading_options_of_a_wrong_type_are_named(sample, words, reading, name):
+    with pytest.raises(InputError, match=f"^{name}: .* was given, and it must be "):
+        _core.count([str(sample)], {**WORDS, **words}, {**READING, **reading})
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda index: index.augment(["a", 3], [0, 1], {}), "texts: 3 was given"),
+        (lambda index: index.augment("abc", [0, 1, 2], {}), "texts: 'abc' was given"),
+        (lambda index: index.augment(["a"], ["x"], {}), r"rows: \['x'\] was given"),
+        (lambda index: index.transform([None]), "texts: None was given"),
+        (lambda index: index.explain(3, 1, {}), "text: 3 was given"),
+        (lambda index: index.explain("a", "many", {}), "samples: 'many' was given"),
+        (lambda index: index.save(3), "dir: 3 was given"),
+        (lambda _: _core.tokenize(b"abc", WORDS), "text: b'abc' was given"),
+        (lambda _: _core.Index.open("tfidf", "few", None), "min_df: 'few' was given"),
+        (lambda _: _core.Index.open("tfidf", 1, -3), "max_terms: -3 was given"),
+        (lambda _: _core.count([3], WORDS, READING), "paths: 3 was given"),
+        (lambda _: _core.count("corpus.txt", WORDS, READING), "paths: 'corpus.txt' was given"),
+        (lambda _: _core.count(["a"], {}, READING), "--tokenizer: the options have no key"),
+    ],
+)
+def test_other_arguments_of_a_wrong_type_are_named(sample_index, call, name):
+    with pytest.raises(InputError, match=f"^{name}"):
+        call(sample_index._core)

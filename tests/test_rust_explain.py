@@ -1,0 +1,14 @@
+"""What explain tells about words that cannot be replaced."""
+
+from cse import TfidfIndex
+
+
+def test_explain_tells_which_words_cannot_be_replaced():
+    index = TfidfIndex.from_texts(["the cat sat", "\u5317\u4eac a b c", "some other words"])
+    drawing = index.draw_options()
+    for word, _, _, _, p, _, samples, replaceable in index._core.explain("the cat \u5317\u4eac", 5, drawing):
+        touches = word in "\u5317\u4eac"
+        assert replaceable == (not touches)
+        assert len(samples) == (0 if touches else 5)
+        if touches:
+            assert p == 0
