@@ -291,3 +291,54 @@ def test_a_loss_that_is_not_finite_names_its_step_and_leaves_the_weights_finite(
     with pytest.raises(InputError, match="not finite at step 2; lower --lr"):
         train(config(tmp_path, sample, tiny_bert, pooler="avg"))
     assert all(torch.isfinite(weights).all() for weights in states[0].state.encoder.parameters())
+
+
+def test_a_quote_that_is_never_closed_is_an_error_with_its_line(tmp_path, cse):
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'cse[tables]'")
+    path = tmp_path / "b.csv"
+    path.write_text('b,text\n1,hello world\n2,"open quote\n3,foo bar\n4,last\n')
+    with pytest.raises(InputError, match=r"b\.csv: a quote in the record at line 3 is never closed"):
+        TfidfIndex.build(path, column="text")
+    path.write_text('b,text\n1,hello world\n2,"closed\nquote"\n')
+    assert TfidfIndex.build(path, column="text").info.documents == 2
+
+
+def test_a_json_array_is_refused_with_the_way_out(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text('["a sentence"]')
+    with pytest.raises(InputError, match=r"a \.json file is not read; .*\.jsonl"):
+        TfidfIndex.build(path)
+
+
+def test_a_corpus_whose_name_is_not_utf8_is_found_through_its_index(tmp_path, tiny_bert, sample_rows):
+    import os
+
+    name = os.fsencode(tmp_path) + b"/caf\xe9.txt"
+    try:
+        with open(name, "w", encoding="utf8") as file:
+            file.write("\n".join(sample_rows[:100]))
+    except OSError:
+        pytest.skip("the file system takes only UTF-8 names")
+    TfidfIndex.build(os.fsdecode(name)).save(tmp_path / "tfidf")
+    values = {"model": str(tiny_bert), "max_steps": 1, "batch_size": 8, "device": "cpu"}
+    assert train(TrainConfig(tfidf=tmp_path / "tfidf", output=tmp_path, **values)).steps == 1
+
+
+def test_a_dangling_link_is_replaced_by_every_command(indexed, tiny_bert, sample, tmp_path, cse):
+    for number, arguments in enumerate((["augment", sample], ["encode", tiny_bert, sample])):
+        link = tmp_path / f"link{number}"
+        link.symlink_to(tmp_path / "nowhere" / "file")
+        done = cse(*arguments, "-o", link, cwd=indexed)
+        assert done.returncode == 0, done.stderr
+        assert link.is_file()
+        assert not link.is_symlink()
+
+
+def test_explain_says_which_words_are_never_replaced(tmp_path, cse):
+    (tmp_path / "a.txt").write_text("\u5317\u4eac is a city\nanother city is here\n", encoding="utf8")
+    assert cse("build-tfidf", "a.txt", cwd=tmp_path).returncode == 0
+    done = cse("explain", "the \u5317\u4eac city", cwd=tmp_path)
+    assert "touches another word" in " ".join(done.stdout.split())
+    words = json.loads(cse("explain", "the \u5317\u4eac city", "--json", cwd=tmp_path).stdout)["words"]
+    assert [word["replaceable"] for word in words] == [True, False, False, True]
+    assert not words[1]["samples"]

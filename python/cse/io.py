@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,7 +45,9 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
 
     A link is followed. What is not a regular file (a device, a pipe) is written to directly.
     """
-    path = Path(os.path.realpath(path))
+    if os.path.exists(path):  # a dangling link is replaced, as by the core
+        path = os.path.realpath(path)
+    path = Path(path)
     with naming(path):
         if path.exists() and not path.is_file():
             with open(path, "wb") as file:
@@ -52,8 +55,12 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
             return
         temporary = None
         try:
-            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".cse-", suffix=".tmp", delete=False) as file:
+            # The name and the lock of the core's temporary files. Those of a killed process have no lock, and the core
+            # removes them when it next writes into the folder.
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".cse-core-", suffix=".tmp", delete=False) as file:
                 temporary = file.name
+                with suppress(OSError):  # some network file systems have no locks
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 write(file)  # type: ignore[arg-type]
             os.chmod(temporary, file_mode())
             os.replace(temporary, path)

@@ -4,6 +4,7 @@
 //! a forked child process, where a call into a pool of the parent would wait forever. The global pool cannot be replaced;
 //! the pools of this module can: a pool is used only by the process that made it.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rayon::ThreadPool;
@@ -13,16 +14,34 @@ use crate::error::{Error, Result};
 /// The largest number of threads that may be asked for.
 const MAX_THREADS: usize = 1024;
 
-/// Runs `work` in a new pool of `threads` threads; 0 means one per available core.
-///
-/// This is for calls that read or write files. They do not share a pool, so that no call waits for another one that is
-/// blocked on its input.
-pub fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> Result<T> {
+/// What 0 threads mean: 0 here is one per available core.
+static DEFAULT_THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets the number of threads of every call that asks for 0, and of the shared pool from its next use on.
+pub fn set_default_threads(threads: usize) -> Result<()> {
+    check_threads(threads)?;
+    DEFAULT_THREADS.store(threads, Ordering::Relaxed);
+    if let Ok(mut shared) = SHARED.try_lock() {
+        std::mem::forget(shared.take()); // its threads sleep; dropping a pool of a parent process would wait forever
+    }
+    Ok(())
+}
+
+fn check_threads(threads: usize) -> Result<()> {
     if threads > MAX_THREADS {
         let why =
             format!("{threads} was given, and it must be at most {MAX_THREADS}; 0 takes all cores");
         return Err(Error::invalid("--threads", why));
     }
+    Ok(())
+}
+
+/// Runs `work` in a new pool of `threads` threads; 0 means the default, which is one per available core.
+///
+/// This is for calls that read or write files. They do not share a pool, so that no call waits for another one that is
+/// blocked on its input.
+pub fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> Result<T> {
+    check_threads(threads)?;
     Ok(new_pool(threads)?.install(work))
 }
 
@@ -42,7 +61,14 @@ pub fn in_pool<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 }
 
 fn new_pool(threads: usize) -> Result<ThreadPool> {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    let threads = match threads {
+        0 => DEFAULT_THREADS.load(Ordering::Relaxed),
+        given => given,
+    };
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .thread_name(|i| format!("cse-core-{i}"))
+        .build();
     pool.map_err(|e| Error::invalid("--threads", e.to_string()))
 }
 

@@ -42,7 +42,9 @@ def result(value: dict[str, Any], as_json: bool, lines: list[str]) -> None:
 
 def span(radius: int, terms: int) -> str:
     """A radius in words."""
-    return f"{radius:,} ranks to either side ({min(radius / terms, 1):.1%} of {terms:,} terms)"
+    return (
+        f"{radius:,} rank{'s' if radius != 1 else ''} to either side ({min(radius / terms, 1):.1%} of {terms:,} terms)"
+    )
 
 
 def marked(text: str, spans: tuple[tuple[int, int], ...], colour: str) -> str:

@@ -51,7 +51,7 @@ def command(
             f"{word.score:.4f}",
             f"{word.p:.3f}",
             f"{word.rank:,}",
-            Text(", ".join(word.samples) or "-"),
+            Text(", ".join(word.samples) or ("-" if word.replaceable else "touches another word: never replaced")),
         )
     Console().print(table)
     if not words:

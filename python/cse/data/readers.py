@@ -1,6 +1,7 @@
-"""Which files a corpus is: globs are expanded, and columns of tables are decoded into rows.
+"""Readers of a corpus: patterns are expanded, and columns of tables are decoded into rows.
 
-Whoever reads a corpus (the index, the trainer, ``augment``, ``encode``) resolves it here, so a row has one number.
+The index, the trainer, ``augment`` and ``encode`` all read a corpus through this module, so a row has the same number
+everywhere.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..errors import InputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Column", "Paths", "is_table", "joined_lines", "resolve"]
+__all__ = ["Column", "Paths", "find_again", "is_table", "joined_lines", "resolve"]
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
@@ -29,15 +30,20 @@ RECORDS = 10_000
 
 
 def resolve(paths: Paths, column: str | None = None) -> list[str | Column]:
-    """The inputs in order: text files by path, tables as their ``column``.
+    """The inputs in order: paths of text files, and a ``Column`` for each table.
 
-    A pattern (``*``, ``?``, ``[]``, ``**``) that is no file's own name stands for the files it matches, sorted by name.
-    Raises ``InputError`` if it matches none, if a table comes without a column, or a column without a table.
+    A pattern (``*``, ``?``, ``[]``, ``**``) that is not the name of a file stands for the files it matches, sorted by
+    name. Raises ``InputError`` if it matches none, for a table without a column, and for a column without a table.
     """
     given = [paths] if isinstance(paths, (str, PathLike)) else list(paths)
     if not given:
         raise InputError("corpus: no file was given; name one, or a pattern")
     names = [name for path in given for name in _matches(fspath(path))]
+    for name in names:
+        if name.lower().removesuffix(".gz").removesuffix(".zst").endswith(".json"):
+            raise InputError(
+                f"{name}: a .json file is not read; write one object per line (jq -c '.[]') to a .jsonl file"
+            )
     inputs: list[str | Column] = [Column(name, column) if is_table(name) else name for name in names]
     if column is not None and not any(isinstance(item, Column) for item in inputs):
         raise InputError(f"--column {column}: none of the files is a table ({', '.join(TABLES)})")
@@ -45,13 +51,44 @@ def resolve(paths: Paths, column: str | None = None) -> list[str | Column]:
 
 
 def is_table(path: str) -> bool:
-    """Whether the name is that of a table, which is read by column."""
+    """Whether the suffix is that of a table, which is read by column."""
     return _kind(path) is not None
 
 
 def joined_lines(inputs: Sequence[str | Column]) -> int:
-    """Fields that held a line break, which became a space, once they have been read."""
+    """Fields in which a line break was replaced by a space, counted while reading."""
     return sum(item.line_breaks for item in inputs if isinstance(item, Column))
+
+
+def find_again(path: str) -> str:
+    """A path as it was stored, which has U+FFFD in place of bytes that are not UTF-8, as the file system has it."""
+    folder, name = os.path.split(path)
+    if "\ufffd" not in name or os.path.exists(path) or not os.path.isdir(folder or "."):
+        return path
+    alike = [each for each in os.listdir(folder or ".") if os.fsencode(each).decode("utf8", "replace") == name]
+    return os.path.join(folder, alike[0]) if len(alike) == 1 else path
+
+
+def _check_quotes(path: str) -> None:
+    """Raises ``InputError`` if the last record of a csv file begins a quoted field that never ends.
+
+    pyarrow takes the rest of the file as that field. Called only if the last field has a line break.
+    """
+    import csv
+
+    import pyarrow as pa
+
+    csv.field_size_limit(2**31 - 1)
+    with io.TextIOWrapper(pa.input_stream(path), encoding="utf8", errors="replace", newline="") as lines:
+        records = csv.reader(lines, strict=True)
+        begin = 1
+        try:
+            for _ in records:
+                begin = records.line_num + 1
+        except csv.Error:
+            raise InputError(
+                f"{path}: a quote in the record at line {begin} is never closed; check that line"
+            ) from None
 
 
 def _matches(path: str) -> list[str]:
@@ -74,9 +111,9 @@ def _kind(path: str) -> str | None:
 class Column:
     """A column of a csv, tsv, jsonl or parquet file, decoded block by block by pyarrow.
 
-    A missing value is a blank row; a line break inside a field becomes a space. Fields of a csv may be quoted and then
-    span lines; those of a tsv are taken as they stand, quotes included. The first line of both names the columns, and
-    lines without anything in them are no rows.
+    A missing value is a blank row; a line break inside a field is replaced by a space. Fields of a csv file may be quoted
+    and then contain line breaks; quotes in a tsv file have no meaning. The first line of both names the columns, and
+    empty lines are not rows.
     """
 
     def __init__(self, path: str, column: str | None) -> None:
@@ -99,19 +136,24 @@ class Column:
         """Fields that held one, so far."""
         self._size = os.path.getsize(path)
         self._told = 0
+        self._ends_in_line_break = False
         self._blocks: Iterator[pa.ChunkedArray | pa.Array] | None = None
 
     def next_block(self) -> tuple[bytes, int] | None:
-        """Rows as text, each ended by a line feed, and how many of the file's bytes that is about; None at the end."""
+        """Rows as text, each ended by a line feed, and about how many bytes of the file they are; None at the end."""
         if self._blocks is None:
             self._blocks = _guarded(self.path, lambda: _blocks(self.path, self.column))
         blocks = self._blocks
         values = _guarded(self.path, lambda: next(blocks, None))
         if values is None:
+            if self._ends_in_line_break:
+                _check_quotes(self.path)
             rest, self._told = self._size - self._told, self._size
             self._blocks = iter(())
             return (b"", rest) if rest > 0 else None
         text, joined = _guarded(self.path, lambda: _rows(values))
+        last = values[-1].as_py() if len(values) else None
+        self._ends_in_line_break = _kind(self.path) == ".csv" and b"\n" in (last or b"")
         self.line_breaks += joined
         stored = min(len(text), self._size - self._told)
         self._told += stored
@@ -119,7 +161,7 @@ class Column:
 
 
 def _guarded(path: str, work: Callable[[], Any]) -> Any:
-    """Calls ``work``; what pyarrow raises becomes a sentence that names the file."""
+    """Calls ``work``; an error of pyarrow becomes an ``InputError`` that names the file."""
     import pyarrow as pa
 
     try:
@@ -143,7 +185,7 @@ def _column_names(path: str, wanted: str | None) -> list[str]:
 
 
 def _json_names(path: str, wanted: str | None) -> list[str]:
-    """The fields of the first records, as far as the one that is wanted: records may leave out what is empty."""
+    """The fields of the first records, up to the one that is wanted: records may leave out empty fields."""
     import json
 
     import pyarrow as pa
@@ -212,7 +254,7 @@ def _open_csv(path: str, column: str | None = None) -> Any:
 
 
 def _rows(values: Any) -> tuple[bytes, int]:
-    """The values as lines, and how many held a line break."""
+    """The values as lines, and in how many a line break was replaced."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

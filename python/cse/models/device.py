@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .. import _core
 from ..errors import InputError
 
 __all__ = ["autocast", "describe_device", "generator_states", "pick_device", "restore_generators", "set_threads"]
@@ -25,9 +26,10 @@ def pick_device(name: str) -> str:
 
 
 def set_threads(threads: int) -> None:
-    """Sets the number of PyTorch's CPU threads; 0 leaves its default."""
+    """Sets the number of CPU threads of PyTorch and of the Rust core; 0 leaves their defaults."""
     if threads:
         torch.set_num_threads(threads)
+        _core.set_default_threads(threads)
 
 
 def autocast(device: str) -> AbstractContextManager[Any]:

@@ -66,3 +66,5 @@ class ExplainedWord:
     rank: int
     """From 1; for a word that is not in the index, the rank that its score would have."""
     samples: list[str]
+    replaceable: bool = True
+    """False for a word that touches another one without a boundary; its probability is 0."""

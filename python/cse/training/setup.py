@@ -138,7 +138,11 @@ def open_corpus(config: TrainConfig, index: TfidfIndex | None) -> Corpus:
             "CORPUS: the index was built from standard input or from memory; name the text file to train on"
         )
     else:
-        files = [file.path if file.column is None else readers.Column(file.path, file.column) for file in index.files]
+        paths = [readers.find_again(file.path) for file in index.files]
+        files = [
+            path if file.column is None else readers.Column(path, file.column)
+            for path, file in zip(paths, index.files, strict=True)
+        ]
     corpus = Corpus.read(
         files,
         encoding_errors=config.encoding_errors,

@@ -130,6 +130,12 @@ fn diagnose(
     Ok(py.detach(work)?.to_json())
 }
 
+/// Sets the number of threads of every call that asks for 0.
+#[pyfunction]
+fn set_default_threads(threads: usize) -> PyResult<()> {
+    Ok(crate::parallel::set_default_threads(threads)?)
+}
+
 /// Returns 64 random bits for each row, little-endian.
 #[pyfunction]
 fn random_bits<'py>(
@@ -158,6 +164,7 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(save, m)?)?;
     m.add_function(wrap_pyfunction!(tokenize, m)?)?;
     m.add_function(wrap_pyfunction!(diagnose, m)?)?;
+    m.add_function(wrap_pyfunction!(set_default_threads, m)?)?;
     m.add_function(wrap_pyfunction!(random_bits, m)?)?;
     Ok(())
 }
