@@ -223,6 +223,18 @@ def test_negatives_are_drawn_as_the_run_says(base, sample, sample_rows):
         train(config.replace(una={"radius": "some"}))
 
 
+def test_merging_averages_with_the_base_weights_and_leaves_training_alone(base):
+    plain, merged = train(base), train(base.replace(merge_with_base=0.25))
+    start = load_file(f"{base.model}/model.safetensors")
+    trained, saved = weights(plain.folder / "last"), weights(merged.folder / "last")
+    for name, value in trained.items():
+        if not name.startswith("pooler"):
+            torch.testing.assert_close(saved[name], 0.75 * value + 0.25 * start[name])
+    assert [record["loss"] for record in steps(plain.folder)] == [record["loss"] for record in steps(merged.folder)]
+    best = Encoder(merged.folder / "best", device="cpu").encode(["A sentence."])
+    np.testing.assert_array_equal(best, Encoder(merged.folder / "last", device="cpu").encode(["A sentence."]))
+
+
 def test_una_every_zero_is_off(base):
     assert train(base.replace(una={"every": 0}, negatives=("una",))).synthetic_steps == 0
 
@@ -416,19 +428,19 @@ def test_a_configuration_goes_to_toml_and_back(tmp_path):
     assert TrainConfig.from_toml(tmp_path / "c.toml") == config
 
 
-def test_standard_loss_raises_stsb_dev_within_a_hundred_steps(minilm, shared, sample, tmp_path):
-    """The recipe of minilm on the shipped sample; 86.72 before."""
+def test_the_default_recipe_of_minilm_raises_stsb_dev(minilm, shared, sample, tmp_path):
+    """Standard loss on the shipped sample; 86.72 before. benches/adapt.py measures more sets and seeds."""
     result = train(
         TrainConfig(
             corpus=(str(sample),),
             output=str(tmp_path),
             model=minilm,
             seed=1,
-            max_steps=60,
+            max_steps=30,
             eval_every=30,
             dev=str(shared("sts_raw/stsb.dev.tsv")),
             device="cpu",
         )
     )
     assert result.before["spearman"] == pytest.approx(86.72, abs=0.01)
-    assert result.best["spearman"] > 87.2
+    assert result.after["spearman"] > 87.0

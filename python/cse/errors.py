@@ -13,7 +13,7 @@ __all__ = ["InputError", "check_texts", "sentence"]
 def check_texts(texts: Iterable[str]) -> list[str]:
     """The texts as a list of ``str``; ``InputError`` for one string, or for an element that is not a string."""
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
-        raise InputError(f"texts: several sentences were expected, not one {type(texts).__name__}")
+        raise InputError(f"texts: a list of sentences was expected, not one {type(texts).__name__}")
     listed = list(texts)
     for number, text in enumerate(listed):
         if not isinstance(text, str):

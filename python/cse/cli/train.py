@@ -68,6 +68,9 @@ METHOD_FLAGS = {
 @options.option("--lr-scheduler", metavar="linear|constant", help="Linear to 0, or constant.", default_text=RECIPE)
 @options.option("--weight-decay", type=float, help="Weight decay of AdamW.", default_text="0")
 @options.option("--max-grad-norm", type=float, help="Clips the gradient; 0: never.", default_text="1")
+@options.option(
+    "--merge-with-base", type=float, help="Share of the base weights in what is saved.", default_text=RECIPE
+)
 @options.option("--epochs", default=1, help="Passes over the corpus.")
 @options.option("--max-steps", type=int, metavar="N", help="Stop after N steps.")
 @group("Evaluation")

@@ -111,9 +111,9 @@ def _kind(path: str) -> str | None:
 class Column:
     """A column of a csv, tsv, jsonl or parquet file, decoded block by block by pyarrow.
 
-    A missing value is a blank row; a line break inside a field is replaced by a space. Fields of a csv file may be quoted
-    and then contain line breaks; quotes in a tsv file have no meaning. The first line of both names the columns, and
-    empty lines are not rows.
+    A missing value is a blank row; a line break inside a field is replaced by a space. Fields of a csv file may be
+    quoted and then contain line breaks; quotes in a tsv file have no meaning. The first line of both names the columns,
+    and empty lines are not rows.
     """
 
     def __init__(self, path: str, column: str | None) -> None:

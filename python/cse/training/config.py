@@ -51,6 +51,7 @@ MaxLength = Annotated[int, Field(ge=3)]
 BatchSize = Annotated[int, Field(ge=2)]
 AboveZero = Annotated[float, Field(gt=0)]
 AtLeastZero = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Settings(BaseModel):
@@ -208,6 +209,8 @@ class TrainConfig(Settings):
     weight_decay: AtLeastZero | None = None
     max_grad_norm: AtLeastZero | None = None
     """Largest norm of the gradient; 0 does not clip."""
+    merge_with_base: Share | None = None
+    """Weight of the base model's weights in the encoder that is evaluated and saved; 0: only the trained weights."""
     eval_every: NotNegative | None = None
     """Steps between evaluations; 0: only at the end."""
 
@@ -236,6 +239,7 @@ class ResolvedConfig(Settings):
     lr_scheduler: Scheduler
     weight_decay: AtLeastZero
     max_grad_norm: AtLeastZero
+    merge_with_base: Share
     eval_every: NotNegative
 
 

@@ -99,10 +99,12 @@ def train(config: TrainConfig, callback: Callback | None = None) -> RunResult:
         except KeyboardInterrupt:
             if state.step:  # before the first step there is nothing to keep
                 log.write(*buffer.read())
-                save(run, "last")
+                with run.base.merged(state.encoder):
+                    save(run, "last")
                 callback.on_interrupt(f"stopped at step {state.step}; {folder / 'last'} holds the encoder of that step")
             raise
-        save(run, "last")
+        with run.base.merged(state.encoder):
+            save(run, "last")
     result = RunResult(
         folder=folder,
         steps=steps,
@@ -124,10 +126,11 @@ def evaluate(run: Run, log: JsonLines, callback: Callback) -> float:
     """Evaluates the encoder, saves best/ if it is the best so far, and returns the seconds that this took."""
     began, state = time.perf_counter(), run.state
     callback.on_status("evaluating")
-    record, keep = state.selector.score(state.step)
-    log.write({"step": state.step, "event": "evaluation", **record})
-    if keep:
-        save(run, "best")
+    with run.base.merged(state.encoder):
+        record, keep = state.selector.score(state.step)
+        log.write({"step": state.step, "event": "evaluation", **record})
+        if keep:
+            save(run, "best")
     callback.on_evaluate(state.step, record)
     return time.perf_counter() - began
 

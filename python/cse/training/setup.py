@@ -22,6 +22,7 @@ from ..losses.base import LossTerm
 from ..losses.contrastive import Contrastive, ContrastiveOptions
 from ..models.device import describe_device, pick_device, set_threads
 from ..models.encoder import SentenceEncoder, load_encoder
+from ..models.merging import BaseWeights
 from ..models.resolve import find_model
 from ..registry import parse_options
 from ..tfidf.index import TfidfIndex
@@ -45,6 +46,8 @@ class Run:
     folder: Path
     device: str
     state: TrainState
+    base: BaseWeights
+    """The weights before training, for ``merge_with_base``."""
     batches: Batches
     tasks: list[tuple[Task, Pairs]]
     facts: dict[str, str]
@@ -113,6 +116,7 @@ def prepare(config: TrainConfig) -> Run:
         folder=folder,
         device=device,
         state=TrainState(encoder, terms, features, optimizer, selector),
+        base=BaseWeights(encoder, resolved.merge_with_base),
         batches=batches,
         tasks=tasks,
         facts={
@@ -231,7 +235,8 @@ def _facts(config: ResolvedConfig, corpus: Corpus, split: Split, batches: Batche
         + (f", {split.blank:,} blank" if split.blank else "")
         + (f", {corpus.repaired:,} with repaired bytes" if corpus.repaired else "")
         + (f", {corpus.joined_lines:,} with line breaks joined" if corpus.joined_lines else ""),
-        "steps": f"{len(batches):,} of {batches.size} sentences, lr {config.lr:g} {config.lr_scheduler}",
+        "steps": f"{len(batches):,} of {batches.size} sentences, lr {config.lr:g} {config.lr_scheduler}"
+        + (f", merged with {config.merge_with_base:.0%} of the base weights" if config.merge_with_base else ""),
     }
 
 
