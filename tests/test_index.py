@@ -97,7 +97,7 @@ def test_several_files_and_compressed_ones_count_as_their_join(sample, tmp_path)
 
 def test_blank_rows_keep_their_number_and_are_no_documents(tmp_path):
     path = write(tmp_path / "blank.txt", "one two\n\n \t\x1c\u2003\nthree\n")
-    info, _ = build_index([str(path)], tmp_path)
+    info, *_ = build_index([str(path)], tmp_path)
     assert (info.documents, info.rows, info.blank) == (2, 4, 2)
     matrix = scipy.sparse.load_npz(tmp_path / "matrix.npz")
     assert matrix.shape == (4, 3)

@@ -264,6 +264,22 @@ def test_a_masked_row_has_no_influence_and_a_finite_gradient():
         assert gradients[name][0].any()
 
 
+@pytest.mark.parametrize("weights", ["none", "row masks"])
+def test_the_probability_of_the_positive_is_that_of_the_softmax(weights):
+    views, ours, theirs = arguments_of("infonce", "focal", "una pairs", None, weights)
+    metrics = {}
+    contrastive_loss(views, metrics=metrics, **ours)
+    probabilities = []
+    for row in range(2 * B):
+        only = {name: torch.zeros(B, dtype=torch.bool) for name in ("anchor", "synthetic")}
+        only["anchor" if row < B else "synthetic"][row % B] = True
+        masks = {name: only.get(name, True) & (ours["masks"] or {}).get(name, only["anchor"] | True) for name in views}
+        if any(masks[name][row % B] and masks[twin][row % B] and only[name][row % B] for name, twin in PAIRS):
+            one = double_loop(views, objective="infonce", logits="focal", mixed=None, **{**theirs, "masks": masks})
+            probabilities.append(math.exp(-one))
+    assert metrics["p_pos"].item() == pytest.approx(sum(probabilities) / len(probabilities), rel=1e-10)
+
+
 def test_a_batch_without_an_anchor_has_loss_zero():
     views = {name: z.requires_grad_() for name, z in views_of("none").items()}
     loss = contrastive_loss(views, masks={"positive": torch.zeros(B, dtype=torch.bool)})
@@ -309,7 +325,10 @@ def test_summary_is_the_mean_cosine_of_each_kind():
         "cos_hard": mean([cos(anchor[i], views["hard_negative"][i]) for i in range(B)]),
         "cos_syn": mean([cos(anchor[i], views["synthetic"][i]) for i in range(B)]),
     }
-    assert summary == pytest.approx(expected, abs=1e-6)
+    assert {key: summary[key] for key in expected} == pytest.approx(expected, abs=1e-6)
+    hardest = [max(cos(anchor[i], positive[j]) for j in range(B) if i != j) for i in range(B)]
+    harder = [float(cos(anchor[i], views["synthetic"][i]) > hardest[i]) for i in range(B)]
+    assert summary.pop("syn_harder") == pytest.approx(mean(harder))
     masked = similarity_summary(views, {"synthetic": torch.arange(B) != 2})
     rows = [i for i in range(B) if i != 2]
     assert masked["cos_syn"].item() == pytest.approx(

@@ -9,8 +9,9 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from cse import Encoder, InputError, TrainConfig, train
+from cse.data.words import cut_in_two
 from cse.evaluation.geometry import alignment, uniformity
-from cse.evaluation.split_half import cut_in_two, reciprocal_ranks
+from cse.evaluation.split_half import reciprocal_ranks
 from cse.evaluation.sts import find_tasks, read_pairs, score_pairs
 from cse.models.pooling import POOLERS, pool
 

@@ -13,8 +13,8 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'cse[
 
 from cse import InputError, TfidfIndex  # noqa: E402
 from cse.data.reading import reading_options  # noqa: E402
+from cse.tfidf.index import build_index  # noqa: E402
 from cse.tfidf.options import word_options  # noqa: E402
-from cse.tfidf.ray import build_index  # noqa: E402
 
 OPTIONS = {"words": word_options(), "reading": reading_options()}
 
@@ -63,7 +63,7 @@ def wait_for(condition, seconds=120):
 
 
 def test_a_cluster_gives_the_bytes_of_one_build(cluster, shards):
-    info, files, joined = build_index("shard*.txt", "ray", **OPTIONS)
+    info, files, joined = build_index("shard*.txt", "ray", engine="ray", **OPTIONS)
     whole = TfidfIndex.build("shard*.txt")
     assert Path("ray/index.safetensors").read_bytes() == whole.to_bytes()
     assert (info, files, joined) == (whole.info, whole.files, 0)
@@ -73,12 +73,12 @@ def test_a_shard_may_be_blank(cluster, shards):
     """One build takes it, so the cluster does."""
     Path("shard1.txt").write_text("\n \n")
     Path("shard3.txt").write_text("...\n")
-    build_index("shard*.txt", "ray", **OPTIONS)
+    build_index("shard*.txt", "ray", engine="ray", **OPTIONS)
     assert Path("ray/index.safetensors").read_bytes() == TfidfIndex.build("shard*.txt").to_bytes()
     for n in range(5):
         Path(f"shard{n}.txt").write_text("\n")
     with pytest.raises(InputError, match="all 5 lines are blank"):
-        build_index("shard*.txt", "none", **OPTIONS)
+        build_index("shard*.txt", "none", engine="ray", **OPTIONS)
     assert not Path("none").exists()
 
 
@@ -100,7 +100,9 @@ def test_a_killed_worker_is_replaced(cluster, shards):
     os.mkfifo(path)
     pipe = os.open(path, os.O_RDWR)  # a writer, so that readers wait for its text
     outcome = {}
-    run = threading.Thread(target=lambda: outcome.update(done=build_index("shard*.txt", "ray", **OPTIONS)))
+    run = threading.Thread(
+        target=lambda: outcome.update(done=build_index("shard*.txt", "ray", engine="ray", **OPTIONS))
+    )
     run.start()
     (victim,) = wait_for(lambda: readers(path))
     os.kill(victim, signal.SIGKILL)
@@ -118,7 +120,7 @@ def test_a_killed_worker_is_replaced(cluster, shards):
 def test_a_fault_in_a_file_is_the_users_sentence(cluster, shards):
     Path("shard3.txt").write_bytes(b"fine\nbad \xff\n")
     with pytest.raises(InputError, match=r"shard3\.txt: line 2 is not valid UTF-8"):
-        build_index("shard*.txt", "ray", **OPTIONS)
+        build_index("shard*.txt", "ray", engine="ray", **OPTIONS)
     assert not Path("ray").exists()
     with pytest.raises(InputError, match="standard input"):
-        build_index("-", "ray", **OPTIONS)
+        build_index("-", "ray", engine="ray", **OPTIONS)

@@ -235,6 +235,19 @@ def test_merging_averages_with_the_base_weights_and_leaves_training_alone(base):
     np.testing.assert_array_equal(best, Encoder(merged.folder / "last", device="cpu").encode(["A sentence."]))
 
 
+def test_a_task_that_is_solved_from_the_start_is_reported(minilm, sample, tmp_path):
+    """Dropout positives for a contrastive model; its own recipe is not solved."""
+    config = TrainConfig(
+        corpus=sample, output=tmp_path, model=minilm, batch_size=8, max_steps=10, eval_every=0, device="cpu"
+    )
+    solved = train(config.replace(positive="dropout", temperature=0.05))
+    assert any("solved from the start" in note and "--positive spans" in note for note in solved.notes)
+    log = steps(solved.folder)
+    assert all(record["p_pos"] > 0.99 for record in log)
+    own = train(config.replace(batch_size=64, max_steps=10, max_length=16))
+    assert not any("solved from the start" in note for note in own.notes)
+
+
 def test_una_every_zero_is_off(base):
     assert train(base.replace(una={"every": 0}, negatives=("una",))).synthetic_steps == 0
 

@@ -13,13 +13,27 @@ import numpy.typing as npt
 
 from . import _core
 
-__all__ = ["HOLD_OUT", "MIX", "PURPOSES", "SHUFFLE", "SPANS", "bits", "partners", "shuffled", "uniform"]
+__all__ = [
+    "CROP",
+    "DELETE",
+    "HOLD_OUT",
+    "MIX",
+    "PURPOSES",
+    "SHUFFLE",
+    "SPANS",
+    "bits",
+    "partners",
+    "shuffled",
+    "uniform",
+]
 
 # One stream per purpose. UNA's negatives use the number of the copy: 0, 1, 2, ...
 SHUFFLE = 2**32
 HOLD_OUT = 2**32 + 1
 MIX = 2**33
 SPANS = 2**34
+CROP = 2**35
+DELETE = 2**36
 PURPOSES = 2**48
 
 Rows = npt.NDArray[np.int64]

@@ -15,7 +15,10 @@ AUGMENTATIONS: Registry[type[Augmentation]] = Registry(
     "augmentation",
     "cse.augmentations",
     {
+        "crop": "cse.augment.crop:Crop",
+        "delete": "cse.augment.delete:Delete",
         "dropout": "cse.augment.dropout:Dropout",
+        "halves": "cse.augment.halves:Halves",
         "spans": "cse.augment.spans:Spans",
         "uda": "cse.augment.uda:UDA",
         "una": "cse.augment.una:UNA",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import click
 
-from ..data import readers
 from ..data.reading import reading_options
 from ..errors import InputError
 from ..tfidf.index import build_index
@@ -59,19 +59,13 @@ def command(
     words = word_options(tokenizer=tokenizer, lowercase=lowercase, nfkc=nfkc)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     started = time.perf_counter()
-    if engine == "ray":
-        from ..tfidf.ray import build_index as build_on_ray
-
-        info, files, joined = build_on_ray(corpus, output, column=column, words=words, reading=reading, say=console.say)
-    elif engine == "local":
-        found = readers.resolve(corpus, column)
-        info, files = in_background(
-            "counting",
-            lambda progress: build_index(found, output, matrix=matrix, words=words, reading=reading, progress=progress),
-        )
-        joined = readers.joined_lines(found)
+    build = partial(
+        build_index, corpus, output, column=column, matrix=matrix, engine=engine, words=words, reading=reading
+    )
+    if engine == "ray":  # in the main thread, where Ctrl-C interrupts the wait for the cluster
+        info, files, joined = build(say=console.say)
     else:
-        raise InputError(f"--engine: {engine!r} is unknown; choose local or ray")
+        info, files, joined = in_background("counting", lambda progress: build(progress=progress))
     seconds = time.perf_counter() - started
     names = ["index.safetensors", *(["matrix.npz"] if matrix else [])]
     written = {name: (Path(output) / name).stat().st_size for name in names}

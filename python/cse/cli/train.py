@@ -164,6 +164,13 @@ class ConsoleCallback(Callback):
         if self.display is None:
             console.say(f"{text} ...")
 
+    def on_warning(self, text: str) -> None:
+        """A line, also beside a bar."""
+        if self.display is not None:
+            self.display.print(f"Warning: {text}")
+        else:
+            console.say(f"Warning: {text}")
+
     def on_step_end(self, step: int, steps: int) -> None:
         """Moves the bar. The estimate is announced once the second step is done, since the first warms up."""
         if self.display is None:

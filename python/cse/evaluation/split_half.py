@@ -16,11 +16,12 @@ from pydantic import Field
 
 from ..data import readers
 from ..data.corpus import HELD_OUT_WORDS, Corpus
+from ..data.words import cut_in_two
 from ..errors import InputError
 from .base import Encodes, Evaluation, Report
 from .geometry import alignment, uniformity, unit
 
-__all__ = ["HalvesScore", "SplitHalf", "SplitHalfOptions", "cut_in_two", "reciprocal_ranks", "score_halves"]
+__all__ = ["HalvesScore", "SplitHalf", "SplitHalfOptions", "reciprocal_ranks", "score_halves"]
 
 # Cosines of float32 vectors that differ by less are counted as equal.
 TIE = 1e-6
@@ -46,13 +47,6 @@ class HalvesScore:
             "alignment": self.alignment,
             "uniformity": self.uniformity,
         }
-
-
-def cut_in_two(sentence: str) -> tuple[str, str]:
-    """The first and the second half of the words; the first is longer if their number is odd."""
-    words = sentence.split()
-    middle = (len(words) + 1) // 2
-    return " ".join(words[:middle]), " ".join(words[middle:])
 
 
 def reciprocal_ranks(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:

@@ -71,6 +71,8 @@ class LossTerm(nn.Module):
     def __init__(self, options: Any, encoder: nn.Module) -> None:
         super().__init__()
         self.options = options
+        self.metrics: dict[str, Tensor] = {}
+        """Scalar tensors of the last batch that are logged beside the loss."""
 
     def forward(self, views: Views, step: Step) -> Tensor:
         """The term's contribution to the loss of this batch, a scalar."""

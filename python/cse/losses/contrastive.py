@@ -56,6 +56,7 @@ def contrastive_loss(
     hard_negative_weight: float = 1.0,
     masks: Mapping[str, Tensor] | None = None,
     duplicates: Tensor | None = None,
+    metrics: dict[str, Tensor] | None = None,
 ) -> Tensor:
     """The contrastive loss of one batch.
 
@@ -78,6 +79,7 @@ def contrastive_loss(
             any denominator; an anchor without a positive is left out too.
         duplicates: (B, B) bool, symmetric: rows with the same sentence. Their anchors and positives are left out of
             each other's negatives.
+        metrics: Gets ``p_pos``, the mean probability that the softmax gives the positive.
 
     Returns:
         A scalar tensor: the mean over anchors, 0 if no anchor is left.
@@ -115,9 +117,16 @@ def contrastive_loss(
     elif mixed == "release":
         similarity = release_similarities(views["anchor"], views["positive"], mix_lambda)
         scores = torch.cat([scores, shape(similarity, None, temperature, margin)], dim=1)
-    if not masks and duplicates is None:
+    kept = None
+    if masks or duplicates is not None:
+        scores, kept = _apply_masks(scores, layout, views, masks or {}, duplicates, mixed)
+    if metrics is not None:
+        with torch.no_grad():
+            metrics["p_pos"] = _mean((-cross_entropy(scores, layout.target, reduction="none")).exp(), kept)
+    if kept is None:
         return cross_entropy(scores, layout.target)
-    return _masked_cross_entropy(scores, layout, views, masks or {}, duplicates, mixed)
+    losses = cross_entropy(scores, layout.target, reduction="none")
+    return torch.where(kept, losses, 0.0).sum() / kept.sum().clamp(min=1)
 
 
 def arrange(views: Mapping[str, Tensor], objective: str) -> Layout:
@@ -149,15 +158,15 @@ def partner_count(pairs: int, objective: str) -> tuple[int, int]:
     return (2 * pairs, 2 * pairs) if objective == "nt-xent" else (pairs, pairs)
 
 
-def _masked_cross_entropy(
+def _apply_masks(
     scores: Tensor,
     layout: Layout,
     views: Mapping[str, Tensor],
     masks: Mapping[str, Tensor],
     duplicates: Tensor | None,
     mixed: str | None,
-) -> Tensor:
-    """Mean cross-entropy over the anchors that hold, without the columns that do not."""
+) -> tuple[Tensor, Tensor]:
+    """The logits without the columns that do not hold, and (M,) True for the anchors that do."""
     batch, device = len(views["anchor"]), scores.device
     everything = torch.ones(batch, dtype=torch.bool, device=device)
     names = layout.candidates + layout.columns
@@ -182,9 +191,8 @@ def _masked_cross_entropy(
     elif extra:
         removed = torch.cat([removed, removed.new_zeros(len(removed), extra)], 1)
     scores = scores.masked_fill(removed, -math.inf)
-    scores = scores.masked_fill(~kept[:, None], 0.0)  # keeps the gradient of anchors that are left out finite
-    losses = cross_entropy(scores, layout.target, reduction="none")
-    return torch.where(kept, losses, 0.0).sum() / kept.sum().clamp(min=1)
+    # Anchors that are left out get logits of 0, which keeps their gradient finite.
+    return scores.masked_fill(~kept[:, None], 0.0), kept
 
 
 @dataclass(frozen=True)
@@ -212,7 +220,10 @@ class Contrastive(LossTerm):
 
     def forward(self, views: Views, step: Step) -> Tensor:
         """The loss of the batch."""
-        return contrastive_loss(views.embeddings, masks=views.masks, partners=step.partners, **self.parts)
+        self.metrics = {}
+        return contrastive_loss(
+            views.embeddings, masks=views.masks, partners=step.partners, metrics=self.metrics, **self.parts
+        )
 
 
 @torch.no_grad()
@@ -220,7 +231,8 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
     """Mean cosines of a batch, as scalar tensors on its device.
 
     ``cos_pos``: positives (a_i, a+_i). ``cos_neg``: in-batch negatives (a_i, a+_j). ``cos_hard``: own labelled hard
-    negatives. ``cos_syn``: own synthetic negatives (a_i, n_i). Rows whose mask is False are left out.
+    negatives. ``cos_syn``: own synthetic negatives (a_i, n_i). ``syn_harder``: share of synthetic negatives that are
+    closer to their anchor than every in-batch negative. Rows whose mask is False are left out.
     """
     masks = masks or {}
     h = {name: normalize(z.float(), dim=-1) for name, z in views.items()}
@@ -231,7 +243,11 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
         summary["cos_neg"] = (s.sum() - s.diagonal().sum()) / (batch * (batch - 1))
     for name, key in (("hard_negative", "cos_hard"), ("synthetic", "cos_syn")):
         if name in h:
-            summary[key] = _mean((h["anchor"] * h[name]).sum(-1), masks.get(name))
+            own = (h["anchor"] * h[name]).sum(-1)
+            summary[key] = _mean(own, masks.get(name))
+            if name == "synthetic" and batch > 1:
+                others = s.masked_fill(torch.eye(batch, dtype=torch.bool, device=s.device), -math.inf)
+                summary["syn_harder"] = _mean((own > others.max(1).values).float(), masks.get(name))
     return summary
 
 

@@ -5,8 +5,9 @@ All computation is done in Rust (``cse._core``); this module is its documented P
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from numbers import Integral
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -66,7 +67,7 @@ class TfidfIndex:
     @classmethod
     def from_texts(
         cls,
-        texts: Sequence[str],
+        texts: Iterable[str],
         *,
         min_df: int = 0,
         max_terms: int | None = None,
@@ -192,7 +193,7 @@ class TfidfIndex:
         """The terms of a text as (start, end, term); start and end count characters, end is exclusive."""
         return _core.tokenize(text, self.words)
 
-    def transform(self, texts: Sequence[str]) -> csr_matrix:
+    def transform(self, texts: Iterable[str]) -> csr_matrix:
         """The TF-IDF matrix ``(len(texts), V)`` in CSR, float64: ln(1 + c/L) * idf.
 
         A term that is not in the index counts in L and has no column.
@@ -206,13 +207,13 @@ class TfidfIndex:
         return csr_matrix(parts, shape=(len(texts), len(self)))
 
     def augment(
-        self, texts: Sequence[str], *, rows: Sequence[int] | None = None, **drawing: Unpack[DrawOptions]
+        self, texts: Iterable[str], *, rows: Sequence[int] | None = None, **drawing: Unpack[DrawOptions]
     ) -> list[str]:
         """One hard negative per text (UNA, section 3.2); ``rows`` are their row numbers (default 0, 1, ...)."""
         return self.augment_report(texts, rows=rows, **drawing)[0]
 
     def augment_report(
-        self, texts: Sequence[str], *, rows: Sequence[int] | None = None, **drawing: Unpack[DrawOptions]
+        self, texts: Iterable[str], *, rows: Sequence[int] | None = None, **drawing: Unpack[DrawOptions]
     ) -> tuple[list[str], AugmentReport]:
         """Like ``augment``; also returns counts of words and rows."""
         texts = check_texts(texts)
@@ -245,25 +246,53 @@ class TfidfIndex:
 
 
 def build_index(
-    files: Sequence[str | readers.Column],
+    paths: readers.Paths,
     folder: str | PathLike[str],
     *,
+    column: str | None = None,
     matrix: bool = True,
+    engine: str = "local",
     words: WordOptions | None = None,
     reading: ReadOptions | None = None,
     progress: _core.Progress | None = None,
-) -> tuple[IndexInfo, list[SourceFile]]:
-    """Builds ``folder/index.safetensors`` and, with ``matrix``, ``folder/matrix.npz`` from ``readers.resolve``'s files.
+    say: Callable[[str], None] = lambda line: None,
+) -> tuple[IndexInfo, list[SourceFile], int]:
+    """Builds an index in a folder. Unlike ``TfidfIndex.build`` it does not open the index.
 
-    The matrix is documents x terms in CSR, float64; its row i is row i of the corpus. No text passes through Python.
+    Args:
+        paths: As for ``TfidfIndex.build``.
+        folder: Gets ``index.safetensors`` and, with ``matrix``, ``matrix.npz``: documents x terms in CSR, float64, its
+            row i being row i of the corpus. No text passes through Python.
+        column: The column of the tables that holds the sentences.
+        matrix: Whether to write the matrix, which is held in memory; the engine ``ray`` makes none.
+        engine: ``local``, or ``ray``: one task per file on a Ray cluster, with the same result.
+        words: Tokenization.
+        reading: How files are read.
+        progress: Shows the progress of ``local`` and cancels it.
+        say: Called with lines of progress by ``ray``.
+
+    Returns:
+        Counts of the corpus, the files, and the number of fields in which a line break was replaced.
     """
     words, reading = word_options(**(words or {})), reading_options(**(reading or {}))
-    counts, read = _core.build_to(list(files), folder, words, matrix, reading, progress)
-    return IndexInfo(*counts), [SourceFile(*file) for file in read]
+    if engine == "ray":
+        from .ray import count_on_cluster
+
+        data, joined = count_on_cluster(paths, column=column, words=words, reading=reading, say=say)
+        counts, read = _core.save(folder, data)
+    elif engine == "local":
+        files = readers.resolve(paths, column)
+        counts, read = _core.build_to(files, folder, words, matrix, reading, progress)
+        joined = readers.joined_lines(files)
+    else:
+        raise InputError(f"--engine: {engine!r} is unknown; choose local or ray")
+    return IndexInfo(*counts), [SourceFile(*file) for file in read], joined
 
 
 def _in_range(**numbers: int | None) -> None:
     for name, number in numbers.items():
+        if number is not None and (isinstance(number, bool) or not isinstance(number, Integral)):
+            raise InputError(f"{name}: {number!r} was given, and it must be an integer")
         bits = 64 if name in ("seed", "epoch", "copy", "row") else 63
         if number is not None and not 0 <= number < 2**bits:
             raise InputError(f"{name}: {number} was given, and it must be 0 or more, and fit into {bits} bits")

@@ -10,17 +10,15 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from os import PathLike
 from typing import Any
 
 from .. import _core
 from ..data import readers
-from ..data.reading import ReadOptions, SourceFile
+from ..data.reading import ReadOptions
 from ..errors import InputError
 from .options import WordOptions
-from .results import IndexInfo
 
-__all__ = ["build_index"]
+__all__ = ["count_on_cluster"]
 
 RETRIES = 3
 SAY_SECONDS = 5.0
@@ -41,18 +39,17 @@ def merge_shards(*shards: bytes) -> bytes:
     return _core.merge(list(shards)) if len(shards) > 1 else shards[0]
 
 
-def build_index(
+def count_on_cluster(
     paths: readers.Paths,
-    folder: str | PathLike[str],
     *,
-    column: str | None = None,
+    column: str | None,
     words: WordOptions,
     reading: ReadOptions,
-    say: Callable[[str], None] = lambda line: None,
-) -> tuple[IndexInfo, list[SourceFile], int]:
-    """Builds an index on the cluster at ``RAY_ADDRESS``, on one that runs on this machine, or on a new one.
+    say: Callable[[str], None],
+) -> tuple[bytes, int]:
+    """Counts files on the cluster at ``RAY_ADDRESS``, on one that runs on this machine, or on a new one.
 
-    Writes ``folder/index.safetensors``. Returns its counts, its files, and the number of fields with line breaks.
+    Returns the index as bytes, and the number of fields with line breaks. ``say`` is called with lines of progress.
     """
     files = [item if isinstance(item, str) else item.path for item in readers.resolve(paths, column)]
     if "-" in files:
@@ -69,12 +66,10 @@ def build_index(
         except (ConnectionError, RuntimeError) as error:
             raise InputError(f"--engine ray: no cluster could be reached ({str(error).splitlines()[0]})") from None
     try:
-        data, joined = _on_cluster(ray, files, column, words, reading, say)
+        return _on_cluster(ray, files, column, words, reading, say)
     finally:
         if ours:
             ray.shutdown()
-    counts, read = _core.save(folder, data)
-    return IndexInfo(*counts), [SourceFile(*file) for file in read], joined
 
 
 def _on_cluster(

@@ -19,6 +19,9 @@ class Callback:
     def on_status(self, text: str) -> None:
         """A part of the run that takes time begins."""
 
+    def on_warning(self, text: str) -> None:
+        """The run goes on, but probably not as intended."""
+
     def on_step_end(self, step: int, steps: int) -> None:
         """A step is done; metrics follow in ``on_log``."""
 

@@ -20,6 +20,7 @@ from .callbacks import Callback
 from .config import TrainConfig
 from .environment import environment
 from .loggers import Clock, JsonLines, MetricBuffer
+from .saturation import SaturationCheck
 from .setup import Run, describe_loss, prepare
 from .state import TrainState
 from .step import learning_rate, training_step
@@ -78,6 +79,7 @@ def train(config: TrainConfig, callback: Callback | None = None) -> RunResult:
         callback.on_status("training")
         state.encoder.train()
         buffer, clock = MetricBuffer(), Clock()
+        saturation = SaturationCheck(run.config.positive, run.config.temperature)
         try:
             for step in range(state.step, steps):
                 batch = batches.get(step)
@@ -94,6 +96,8 @@ def train(config: TrainConfig, callback: Callback | None = None) -> RunResult:
                     log.write(*records)
                     for record in records:
                         callback.on_log(record)
+                    if note := saturation.update(records):
+                        callback.on_warning(note)
                 if evaluation_due:
                     clock.leave_out(evaluate(run, log, callback))
         except KeyboardInterrupt:
@@ -114,7 +118,7 @@ def train(config: TrainConfig, callback: Callback | None = None) -> RunResult:
         before=state.selector.records[0],
         after=state.selector.records[-1],
         best=state.selector.best_record,
-        notes=state.selector.verdict(),
+        notes=[*state.selector.verdict(), *([saturation.note] if saturation.note else [])],
         sts=score_best(run, callback),
     )
     write_text(folder / "result.json", dumps(result.to_dict(), indent=2) + "\n")

@@ -85,13 +85,15 @@ def training_step(state: TrainState, batch: Batch, config: ResolvedConfig, rate:
 
 
 def sum_of_terms(terms: Mapping[str, LossTerm], views: Views, step: Step) -> tuple[Tensor, dict[str, Tensor]]:
-    """The sum of all terms, and each term but the contrastive one by ``loss/NAME`` where there are several."""
+    """The sum of all terms; each by ``loss/NAME`` if there are several, and the metrics of the terms."""
     values = {name: term(views, step) for name, term in terms.items()}
     first, *others = values.values()
     total = first
     for value in others:
         total = total + value
     parts = {f"loss/{name}": value.detach() for name, value in values.items()} if others else {}
+    for term in terms.values():
+        parts.update(term.metrics)
     return total, parts
 
 

@@ -1,0 +1,32 @@
+"""Positives by splitting: the two halves of a sentence are each other's positive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ..data.words import cut_in_two
+from .base import Augmentation, Block
+
+__all__ = ["Halves"]
+
+
+class Halves(Augmentation):
+    """Anchor and positive are the first and the second half of the words.
+
+    A sentence of one word has no second half: it has no positive and is masked.
+    """
+
+    summary = "the two halves of the sentence"
+
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int, epoch: int) -> dict[str, Block]:
+        """The blocks ``anchor`` and ``positive``."""
+        halves = [cut_in_two(text) for text in texts]
+        mask = np.array([bool(second) for _, second in halves])
+        positives = [second or first for first, second in halves]
+        return {
+            "anchor": Block([first for first, _ in halves], ("anchor",)),
+            "positive": Block(positives, ("positive",), None if mask.all() else mask),
+        }

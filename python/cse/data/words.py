@@ -1,0 +1,12 @@
+"""Sentences as lists of words, separated by white space."""
+
+from __future__ import annotations
+
+__all__ = ["cut_in_two"]
+
+
+def cut_in_two(sentence: str) -> tuple[str, str]:
+    """The first and the second half of the words; the first is longer if their number is odd."""
+    words = sentence.split()
+    middle = (len(words) + 1) // 2
+    return " ".join(words[:middle]), " ".join(words[middle:])

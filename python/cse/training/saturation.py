@@ -1,0 +1,43 @@
+"""Detects a contrastive task that is solved from the first step, so that nothing can be learned from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["SaturationCheck"]
+
+FIRST_STEPS = 10
+SOLVED = 0.99
+
+
+class SaturationCheck:
+    """Looks at the mean probability that the softmax of the loss gives the positive, over the first 10 steps.
+
+    If it is above 0.99, the gradients are mostly noise, which AdamW scales up to steps of the usual size: the weights
+    drift, and scores fall. This is what happens to a model that is contrastive already with dropout positives at a low
+    temperature.
+    """
+
+    def __init__(self, positive: str, temperature: float) -> None:
+        self.positive, self.temperature = positive, temperature
+        self.note: str | None = None
+        self._first: list[float] = []
+
+    def update(self, records: list[dict[str, Any]]) -> str | None:
+        """Takes the records of further steps; returns the note once, when the first steps are complete."""
+        if self.note is not None or len(self._first) >= FIRST_STEPS:
+            return None
+        self._first += [record["p_pos"] for record in records if "p_pos" in record]
+        first = self._first[:FIRST_STEPS]
+        if len(first) < FIRST_STEPS:
+            return None
+        mean = sum(first) / len(first)
+        if mean <= SOLVED:
+            return None
+        remedy = "raise --temperature" if self.positive == "spans" else "use --positive spans or raise --temperature"
+        self.note = (
+            f"The task is solved from the start: in the first {FIRST_STEPS} steps the positive has a probability of "
+            f"{mean:.4f} among the candidates (--positive {self.positive}, temperature {self.temperature:g}), so the "
+            f"model learns little and may drift; {remedy}."
+        )
+        return self.note

@@ -1,0 +1,126 @@
+"""Augmentations that make positives: what they keep, how they are distributed, and what they depend on."""
+
+import json
+
+import numpy as np
+import pytest
+
+from cse import InputError, TrainConfig, train
+from cse.augment import AUGMENTATIONS
+from cse.augment.base import Resources
+from cse.registry import parse_options
+
+NAMES = ("crop", "delete", "dropout", "halves", "spans", "uda")
+
+
+def made(name, texts, index=None, seed=1, epoch=0, rows=None, **options):
+    kind = AUGMENTATIONS.get(name)
+    augmentation = kind(parse_options(name, kind.Options, options), Resources(index))
+    rows = np.arange(len(texts)) if rows is None else rows
+    return augmentation(texts, rows, seed=seed, epoch=epoch)
+
+
+def pairs(blocks):
+    positive = blocks.get("positive", blocks["anchor"])
+    return list(zip(blocks["anchor"].texts, positive.texts, strict=True))
+
+
+def is_span(part, words):
+    part = part.split()
+    return any(words[i : i + len(part)] == part for i in range(len(words) - len(part) + 1))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_positive_is_a_function_of_seed_epoch_and_row(name, sample_rows, sample_index):
+    texts, rows = sample_rows[:64], np.arange(64)
+    whole = pairs(made(name, texts, sample_index))
+    one_by_one = [pairs(made(name, [text], sample_index, rows=rows[i : i + 1]))[0] for i, text in enumerate(texts)]
+    assert whole == one_by_one
+    if name not in ("dropout", "halves"):
+        assert pairs(made(name, texts, sample_index, epoch=1)) != whole
+        assert pairs(made(name, texts, sample_index, seed=2)) != whole
+
+
+def test_dropout_is_one_block_with_two_views():
+    blocks = made("dropout", ["a b"])
+    assert blocks["anchor"].views == ("anchor", "positive")
+    assert list(blocks) == ["anchor"]
+
+
+def test_spans_are_two_independent_runs_of_half_to_nine_tenths_of_the_words():
+    text = " ".join(f"w{i}" for i in range(20))
+    lengths, starts = [], []
+    for anchor, positive in pairs(made("spans", [text] * 4000)):
+        for part in (anchor, positive):
+            words = part.split()
+            assert is_span(part, text.split())
+            lengths.append(len(words))
+            starts.append(int(words[0][1:]) / (20 - len(words)) if len(words) < 20 else 0)
+    assert (min(lengths), max(lengths)) == (10, 18)
+    assert np.mean(lengths) == pytest.approx(14, abs=0.15)
+    assert np.mean(starts) == pytest.approx(0.5, abs=0.02)
+    first, second = np.array(lengths[0::2]), np.array(lengths[1::2])
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.06
+    assert pairs(made("spans", ["only three words"])) == [("only three words", "only three words")]
+    with pytest.raises(InputError, match=r"spans\.shortest: 0\.9"):
+        made("spans", ["a b c d"], shortest=0.9, longest=0.5)
+
+
+def test_crop_keeps_a_run_of_the_words_and_masks_single_words():
+    text = " ".join(f"w{i}" for i in range(20))
+    blocks = made("crop", [text] * 500 + ["one"], share=0.2)
+    starts = set()
+    for anchor, positive in pairs(blocks)[:-1]:
+        assert anchor == text
+        assert len(positive.split()) == 16
+        assert is_span(positive, text.split())
+        starts.add(positive.split()[0])
+    assert starts == {"w0", "w1", "w2", "w3", "w4"}
+    assert blocks["positive"].mask.tolist() == [True] * 500 + [False]
+
+
+def test_delete_removes_every_word_equally_often_and_masks_single_words():
+    text = " ".join(f"w{i}" for i in range(10))
+    blocks = made("delete", [text] * 5000 + ["one"], share=0.2)
+    gone = np.zeros(10)
+    for anchor, positive in pairs(blocks)[:-1]:
+        assert anchor == text
+        kept = positive.split()
+        assert len(kept) == 8
+        assert kept == sorted(kept)
+        gone[[i for i in range(10) if f"w{i}" not in kept]] += 1
+    assert gone / 5000 == pytest.approx(np.full(10, 0.2), abs=0.025)
+    assert blocks["positive"].mask.tolist() == [True] * 5000 + [False]
+
+
+def test_halves_share_no_word_and_mask_single_words():
+    blocks = made("halves", ["a b c d e", "one"])
+    assert pairs(blocks)[0] == ("a b c", "d e")
+    assert blocks["positive"].mask.tolist() == [True, False]
+
+
+def test_uda_replaces_words_of_low_score(sample_index, sample_rows):
+    blocks = made("uda", sample_rows[:50], sample_index)
+    assert blocks["anchor"].texts == sample_rows[:50]
+    assert blocks["positive"].texts == sample_index.augment(sample_rows[:50], seed=1, beta=0.3, mode="positive")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("loss", "objective"), [("standard", "infonce"), ("focal", "nt-xent"), ("mixed", "nt-xent")])
+def test_every_positive_trains_with_every_loss_and_una_on_the_sentence_itself(
+    tmp_path, tiny_bert, sample_index, sample_rows, name, loss, objective
+):
+    sample_index.save(tmp_path / "tfidf")
+    (tmp_path / "some.txt").write_text("\n".join([*sample_rows[:40], "single"] * 3), encoding="utf8")
+    config = TrainConfig(
+        corpus=tmp_path / "some.txt", tfidf=tmp_path / "tfidf", output=tmp_path, model=str(tiny_bert), batch_size=16,
+        max_steps=3, eval_every=0, log_every=1, device="cpu", positive=name, loss=loss, objective=objective, una=True,
+        options={"una": {"every": 1}},
+    )  # fmt: skip
+    result = train(config)
+    lines = (result.folder / "log.jsonl").read_text().splitlines()
+    log = [record for record in map(json.loads, lines) if "loss" in record]
+    assert len(log) == 3
+    assert all(np.isfinite(record["loss"]) and "cos_syn" in record for record in log)
+    masked = sum(record.get("masked/positive", 0) for record in log)
+    assert (masked > 0) == (name in ("crop", "delete", "halves"))
