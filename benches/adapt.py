@@ -59,6 +59,13 @@ CANDIDATES: dict[str, dict[str, Any]] = {
         "spans": {"shortest": 0.3, "longest": 0.7},
         **UNA,
     },
+    "spans .4 to .8, tau .1": {"spans": {"shortest": 0.4, "longest": 0.8}},
+    "focal una spans .4 to .8, tau .05": {
+        "loss": "focal",
+        "temperature": 0.05,
+        "spans": {"shortest": 0.4, "longest": 0.8},
+        **UNA,
+    },
     "focal una spans tau .1 lr 1e-5": {"loss": "focal", **UNA},
     "mixed spans tau .1 lr 1e-5": {"loss": "mixed"},
     "standard una spans tau .05 lr 1e-5": {"temperature": 0.05, **UNA},
