@@ -1,13 +1,13 @@
-"""Contrastive losses as functions of named embeddings, and the loss term that training uses.
+"""Contrastive losses as a function of named embeddings, and as a loss term.
 
 A loss has four independent parts:
 
-1. the objective, which says which similarities enter which denominator: ``infonce`` (anchors against candidates;
-   SimCSE, equation 1) or ``nt-xent`` (every view of a pair against every other; UNA);
+1. the objective, which determines the denominator of each anchor: ``infonce`` (anchors against candidates; SimCSE,
+   equation 1) or ``nt-xent`` (every view of a pair against every other; UNA);
 2. the logits: ``cosine`` (s / tau) or ``focal`` (Focal-InfoNCE);
-3. further negatives: columns of labelled or synthetic hard negatives, synthetic negatives as pairs of their own, and
-   mixed negatives (MixCSE);
-4. weights: the weight of the own hard negative, masks of rows, and a mask of duplicates.
+3. additional negatives: labelled or synthetic hard negatives as further columns of the similarity matrix, synthetic
+   negatives as further pairs, and mixed negatives (MixCSE);
+4. weights: the weight of an anchor's own hard negative, masks of rows, and a mask of duplicates.
 
 ``s`` is the cosine similarity, ``tau`` the temperature. All losses are means over anchors, in nats.
 """
@@ -33,14 +33,14 @@ __all__ = ["Contrastive", "ContrastiveOptions", "contrastive_loss", "partner_cou
 
 @dataclass(frozen=True)
 class Layout:
-    """Which views are anchors and candidates, and where each anchor's positive is."""
+    """Layout of the similarity matrix: the views in its rows and columns, and the column of each anchor's positive."""
 
     anchors: list[str]
     candidates: list[str]
     columns: list[str]
-    """Views that are negatives only; they follow the candidates."""
+    """Views that are used as negatives only; their columns follow those of the candidates."""
     target: Tensor
-    """(M,) column of each anchor's positive."""
+    """``(M,)`` int64, column of each anchor's positive."""
 
 
 def contrastive_loss(
@@ -57,33 +57,35 @@ def contrastive_loss(
     masks: Mapping[str, Tensor] | None = None,
     duplicates: Tensor | None = None,
 ) -> Tensor:
-    """The contrastive loss of one batch.
+    """Computes the contrastive loss of a batch.
 
     Args:
         views: Embeddings by name, each ``(B, D)``, any float dtype, not necessarily normalised: ``anchor`` and
             ``positive``; optionally ``hard_negative``, and ``synthetic`` with or without ``synthetic_positive``.
-            Without its twin, ``synthetic`` is a column of hard negatives that every anchor sees; with it, both are a
-            second pair of views, anchors and candidates like the first.
-        objective: ``infonce``: anchors against the other side of all pairs, and the columns. ``nt-xent``: each view
-            of a pair against all other such views, its twin being the positive, and the columns.
-        logits: ``cosine`` or ``focal``; mixed negatives and columns get the logit of a negative.
+            Without ``synthetic_positive``, ``synthetic`` is a set of hard negatives in the denominator of every anchor;
+            with it, the two are a second pair of views, used as anchors and candidates like the first.
+        objective: ``infonce``: anchors against the candidates (the second view of each pair) and the hard negatives.
+            ``nt-xent``: each view of a pair against all other such views, with the other view of its pair as the
+            positive, and against the hard negatives.
+        logits: ``cosine`` or ``focal``; mixed and hard negatives have the logit of a negative.
         temperature: tau.
-        margin: m of the focal logits.
-        mixed: ``paper``: one mixed negative per anchor, in its own denominator only. ``release``: the released code's
-            mixtures; see ``cse.losses.mixed``. None: no mixed negatives.
+        margin: m of the focal logits; ignored by ``cosine``.
+        mixed: ``paper``: one mixed negative per anchor, in its own denominator only. ``release``: mixtures as in the
+            released code; see ``cse.losses.mixed``. None: no mixed negatives.
         mix_lambda: Weight of the anchor's own positive in its mixture.
-        partners: (M,) for ``paper``: the candidate that each anchor's positive is mixed with; see ``partner_count``.
-        hard_negative_weight: alpha; the logit of the anchor's own ``hard_negative`` is increased by ln(alpha).
-        masks: (B,) bool by view name: rows for which a view holds. Where it does not, it is neither an anchor nor in
-            any denominator; an anchor without a positive is left out too.
-        duplicates: (B, B) bool, symmetric: rows with the same sentence. Their anchors and positives are left out of
-            each other's negatives.
+        partners: ``(M,)`` int64, required by ``paper``: the candidate that each anchor's positive is mixed with; see
+            ``partner_count``.
+        hard_negative_weight: alpha; ln(alpha) is added to the logit of the anchor's own ``hard_negative``.
+        masks: ``(B,)`` bool by view name, True for valid rows. An invalid row of a view is neither an anchor nor in any
+            denominator; an anchor whose positive is invalid is left out as well.
+        duplicates: ``(B, B)`` bool, symmetric, True for rows with the same sentence. Their anchors and positives are
+            excluded from each other's negatives.
 
     Returns:
-        A scalar tensor: the mean over anchors, 0 if no anchor is left.
+        A scalar tensor: the mean over all valid anchors, 0 if there are none.
 
     Raises:
-        ValueError: For a combination that is not defined, or missing partners.
+        ValueError: For an undefined combination of parts, or missing partners.
     """
     problem = incompatibility(
         objective=objective,
@@ -101,7 +103,7 @@ def contrastive_loss(
     candidates = torch.cat([views[name] for name in layout.candidates + layout.columns])
     s = normalize(anchors, dim=-1) @ normalize(candidates, dim=-1).T  # (M, K)
     scores = shape(s, layout.target, temperature, margin)
-    if objective == "nt-xent":  # no view is its own negative
+    if objective == "nt-xent":  # exclude the similarity of each view with itself
         scores = scores.masked_fill(torch.eye(*s.shape, dtype=torch.bool, device=s.device), -math.inf)
     if hard_negative_weight != 1.0:
         own = torch.arange(len(views["anchor"]), device=s.device)
@@ -121,7 +123,7 @@ def contrastive_loss(
 
 
 def arrange(views: Mapping[str, Tensor], objective: str) -> Layout:
-    """The layout of the similarity matrix for these views; ``ValueError`` for an unknown objective."""
+    """Returns the layout of the similarity matrix for these views; raises ``ValueError`` for an unknown objective."""
     pairs = [("anchor", "positive")]
     columns = ["hard_negative"] if "hard_negative" in views else []
     if "synthetic_positive" in views:
@@ -142,9 +144,9 @@ def arrange(views: Mapping[str, Tensor], objective: str) -> Layout:
 
 
 def partner_count(pairs: int, objective: str) -> tuple[int, int]:
-    """How many views have anchors, and from how many the partners of mixed negatives are drawn.
+    """Returns the number of views with anchors, and of views from which the partners of mixed negatives are sampled.
 
-    ``pairs`` is 1, or 2 with synthetic pairs. Columns of hard negatives are never mixed in.
+    ``pairs`` is 1, or 2 with synthetic pairs. Hard negatives are never partners.
     """
     return (2 * pairs, 2 * pairs) if objective == "nt-xent" else (pairs, pairs)
 
@@ -157,7 +159,7 @@ def _masked_cross_entropy(
     duplicates: Tensor | None,
     mixed: str | None,
 ) -> Tensor:
-    """Mean cross-entropy over the anchors that hold, without the columns that do not."""
+    """Returns the mean cross-entropy over valid anchors, excluding invalid columns."""
     batch, device = len(views["anchor"]), scores.device
     everything = torch.ones(batch, dtype=torch.bool, device=device)
     names = layout.candidates + layout.columns
@@ -174,7 +176,7 @@ def _masked_cross_entropy(
         )
     extra = scores.shape[1] - removed.shape[1]
     if mixed == "release":
-        # Row k of a mixture is made of rows k and k + 1; those of z2 come first, then the views of z2 themselves.
+        # Mixture k combines rows k and k + 1. First z1 against the mixtures of z2, then the mixtures of z1 against z2.
         first = masks.get("anchor", everything), masks.get("positive", everything)
         whole = [mask & mask.roll(-1, 0) for mask in first]
         columns = torch.cat([whole[1].expand(batch, -1), whole[0][:, None] & first[1][None, :]], 1)
@@ -182,14 +184,14 @@ def _masked_cross_entropy(
     elif extra:
         removed = torch.cat([removed, removed.new_zeros(len(removed), extra)], 1)
     scores = scores.masked_fill(removed, -math.inf)
-    scores = scores.masked_fill(~kept[:, None], 0.0)  # keeps the gradient of anchors that are left out finite
+    scores = scores.masked_fill(~kept[:, None], 0.0)  # so that the gradient of excluded anchors is finite
     losses = cross_entropy(scores, layout.target, reduction="none")
     return torch.where(kept, losses, 0.0).sum() / kept.sum().clamp(min=1)
 
 
 @dataclass(frozen=True)
 class ContrastiveOptions:
-    """The parts of a contrastive loss; see ``contrastive_loss``."""
+    """Options of the contrastive loss; see ``contrastive_loss``."""
 
     objective: str = "infonce"
     logits: str = "cosine"
@@ -201,7 +203,7 @@ class ContrastiveOptions:
 
 
 class Contrastive(LossTerm):
-    """The contrastive loss as a term of training."""
+    """The contrastive loss as a loss term."""
 
     Options = ContrastiveOptions
     summary = "the contrastive loss; always part of training"
@@ -211,16 +213,17 @@ class Contrastive(LossTerm):
         self.parts = vars(options)
 
     def forward(self, views: Views, step: Step) -> Tensor:
-        """The loss of the batch."""
+        """Returns the contrastive loss of a batch, a scalar tensor."""
         return contrastive_loss(views.embeddings, masks=views.masks, partners=step.partners, **self.parts)
 
 
 @torch.no_grad()
 def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """Mean cosines of a batch, as scalar tensors on its device.
+    """Returns the mean cosines of a batch, as scalar tensors on its device.
 
-    ``cos_pos``: positives (a_i, a+_i). ``cos_neg``: in-batch negatives (a_i, a+_j). ``cos_hard``: own labelled hard
-    negatives. ``cos_syn``: own synthetic negatives (a_i, n_i). Rows whose mask is False are left out.
+    ``cos_pos``: anchor and positive (a_i, a+_i). ``cos_neg``: anchor and in-batch negatives (a_i, a+_j).
+    ``cos_hard``: anchor and its own labelled hard negative. ``cos_syn``: anchor and its own synthetic negative
+    (a_i, n_i). Except for ``cos_neg``, rows whose mask is False are excluded. Keys of absent views are omitted.
     """
     masks = masks or {}
     h = {name: normalize(z.float(), dim=-1) for name, z in views.items()}
