@@ -1,7 +1,7 @@
-"""Building an index on a Ray cluster: one task per file, merged in a tree (extra ``cse[ray]``).
+"""Building an index on a Ray cluster: one task per file, and a tree of merges (extra ``cse[ray]``).
 
-Merging is associative, so the bytes equal those of one build over the same files in the same order. Ray handles
-placement, retries and lost workers; every node must be able to read the files under the paths given.
+Merging is associative, so the result is byte for byte equal to that of a local build over the same files in the same
+order. Ray handles placement, retries and lost workers. Every node must be able to read the files at the given paths.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ SAY_SECONDS = 5.0
 def count_shard(
     path: str, column: str | None, words: WordOptions, reading: ReadOptions, home: str
 ) -> tuple[bytes, int]:
-    """One file's index as bytes, and how many fields held a line break. Runs on a worker."""
+    """Returns the index of one file as bytes, and its number of fields with a line break. Runs on a worker."""
     if os.path.isdir(home):
-        os.chdir(home)  # relative paths are resolved as by the caller, and recorded as given
+        os.chdir(home)  # resolves relative paths as in the calling process; they are recorded as given
     found = readers.resolve([path], column if readers.is_table(path) else None)
     return _core.count(found, words, reading), readers.joined_lines(found)
 
 
 def merge_shards(*shards: bytes) -> bytes:
-    """Merges neighbouring indexes. Runs on a worker."""
+    """Merges consecutive indexes. Runs on a worker."""
     return _core.merge(list(shards)) if len(shards) > 1 else shards[0]
 
 
@@ -50,9 +50,24 @@ def build_index(
     reading: ReadOptions,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[IndexInfo, list[SourceFile], int]:
-    """Builds an index on the cluster at ``RAY_ADDRESS``, on one that runs on this machine, or on a new one.
+    """Builds ``folder/index.safetensors`` on a Ray cluster.
 
-    Writes ``folder/index.safetensors``. Returns its counts, its files, and the number of fields with line breaks.
+    If Ray is not initialised, ``ray.init`` connects to the cluster at ``RAY_ADDRESS``, else to one that runs on this
+    machine, else starts one.
+
+    Args:
+        paths: See ``cse.data.readers.resolve``, as for ``column``.
+        folder: Folder of the index.
+        words: Tokenization; see ``WordOptions``.
+        reading: See ``ReadOptions``; each task uses one thread.
+        say: Called with lines of progress.
+
+    Returns:
+        Counts of the corpus, the files that were read, and the number of fields with line breaks.
+
+    Raises:
+        InputError: If Ray is not installed, no cluster can be reached, it fails, or an input is invalid.
+        OSError: For a file that cannot be read or written.
     """
     files = [item if isinstance(item, str) else item.path for item in readers.resolve(paths, column)]
     if "-" in files:
