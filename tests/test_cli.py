@@ -140,7 +140,7 @@ def test_stream_writes_no_matrix(cse, sample, tmp_path):
 def test_explain_shows_each_word(cse, indexed):
     sentence = "Greetings from the real universe."
     done = cse("explain", sentence, cwd=indexed, env={"COLUMNS": "120"})
-    for word in ("Greetings", "never seen", "universe", "p(replace)"):
+    for word in ("Greetings", "not in index", "universe", "p(replace)"):
         assert word in done.stdout
     value = json.loads(cse("explain", sentence, "--json", cwd=indexed).stdout)
     assert [word["word"] for word in value["words"]] == ["Greetings", "from", "the", "real", "universe"]

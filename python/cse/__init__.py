@@ -1,9 +1,9 @@
-"""cse: contrastive sentence embeddings, trained on your own sentences.
+"""cse: train contrastive sentence embeddings on an unlabelled corpus.
 
 >>> from cse import TfidfIndex, TrainConfig, train, Encoder
 
-Names are imported on first use, so that ``cse --help`` and ``cse build-tfidf`` load neither
-torch nor transformers.
+Public names are imported on first use, so that ``cse --help`` and ``cse build-tfidf`` import neither torch nor
+transformers.
 """
 
 from __future__ import annotations

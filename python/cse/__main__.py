@@ -1,4 +1,4 @@
-"""``python -m cse`` is the command ``cse``."""
+"""Runs the command line as ``python -m cse``, equivalent to ``cse``."""
 
 from .cli import main
 

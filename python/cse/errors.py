@@ -1,4 +1,4 @@
-"""The exception for mistakes of the user, and the wording of system errors."""
+"""The exception for invalid user input, and formatting of system errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ __all__ = ["InputError", "check_texts", "sentence"]
 
 
 def check_texts(texts: Iterable[str]) -> list[str]:
-    """The texts as a list of ``str``; ``InputError`` for one string, or for an element that is not a string."""
+    """Converts an iterable of texts to a list of ``str``.
+
+    Raises:
+        InputError: If ``texts`` is a single string, is not iterable, or has an element that is not a string.
+    """
     if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
         raise InputError(f"texts: a list of sentences was expected, not one {type(texts).__name__}")
     listed = list(texts)
@@ -22,7 +26,7 @@ def check_texts(texts: Iterable[str]) -> list[str]:
 
 
 def sentence(error: Exception) -> str:
-    """One sentence for a user's mistake or a system error, with the path if there is one."""
+    """Formats an ``InputError`` or ``OSError`` as one line, with the path if the error has one."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         if isinstance(error, FileNotFoundError):
             return f"{os.fspath(error.filename)}: no such file; check the path"

@@ -1,4 +1,4 @@
-"""Writing files atomically, JSON, and errors that name the path."""
+"""Atomic file writes, JSON output, and write errors that include the path."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ __all__ = ["dumps", "file_mode", "naming", "write_atomically", "write_text"]
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Adds the path to an error that is raised while writing there.
+    """Context manager that adds ``path`` to any error raised while writing to it.
 
-    Libraries written in Rust report a full disk as an exception of their own, which becomes an OSError here.
+    Libraries written in Rust (safetensors, tokenizers) report a full disk with their own exception types; these are
+    converted to ``OSError``.
     """
     try:
         yield
@@ -34,18 +35,19 @@ def naming(path: str | Path) -> Iterator[None]:
 
 
 def file_mode() -> int:
-    """The mode of a new file: 0666 without the user's umask."""
+    """Returns the permission bits of a new file: 0666 with the bits of the process's umask cleared."""
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
 
 
 def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
-    """Calls ``write`` with a temporary file, which then replaces ``path``; on an error ``path`` is unchanged.
+    """Calls ``write`` with a temporary file, then renames it to ``path``; on an error ``path`` is unchanged.
 
-    A link is followed. What is not a regular file (a device, a pipe) is written to directly.
+    A symbolic link is followed, unless its target does not exist. If ``path`` exists and is not a regular file (a
+    device or a pipe), it is written to directly.
     """
-    if os.path.exists(path):  # a dangling link is replaced, as by the core
+    if os.path.exists(path):  # a dangling symbolic link is replaced, as in the Rust core
         path = os.path.realpath(path)
     path = Path(path)
     with naming(path):
@@ -55,8 +57,8 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
             return
         temporary = None
         try:
-            # The name and the lock of the core's temporary files. Those of a killed process have no lock, and the core
-            # removes them when it next writes into the folder.
+            # Same name pattern and lock as the temporary files of the Rust core. When the core next writes to this
+            # folder, it removes temporary files without a lock, which a killed process has left.
             with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".cse-core-", suffix=".tmp", delete=False) as file:
                 temporary = file.name
                 with suppress(OSError):  # some network file systems have no locks
@@ -75,7 +77,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def dumps(value: object, indent: int | None = None) -> str:
-    """JSON that every parser reads: a number that is not finite becomes null."""
+    """Serialises ``value`` to standard JSON; NaN and infinities, which JSON does not have, become null."""
     return json.dumps(_finite(value), indent=indent, ensure_ascii=False)
 
 

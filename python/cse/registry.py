@@ -1,8 +1,8 @@
-"""Tables from the names of methods to their classes, loaded on first use.
+"""Registries of methods (augmentations, loss terms, evaluations) by name. Classes are imported on first use.
 
-A method (an augmentation, a loss term, an evaluation) is one class with an ``Options`` dataclass. The package lists its
-own methods as ``"module:Class"``, so that looking up one imports no other. Other packages add theirs with
-``Registry.register`` or through an entry point:
+A method is a class with an ``Options`` dataclass. Built-in methods are listed as ``"module:Class"`` strings, so that
+looking up one method does not import the others. Other packages add methods with ``Registry.register`` or through an
+entry point:
 
 .. code-block:: toml
 
@@ -27,12 +27,12 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Methods of one kind, by name.
+    """A registry of methods of one kind.
 
     Args:
-        kind: What the methods are, as error messages say it (``"augmentation"``).
-        group: The entry-point group in which other packages announce theirs.
-        builtin: Name to ``"module:attribute"`` for the methods of this package.
+        kind: Name of the kind, used in error messages (``"augmentation"``).
+        group: Entry-point group in which other packages declare methods.
+        builtin: Maps the names of the built-in methods to ``"module:attribute"``.
     """
 
     def __init__(self, kind: str, group: str, builtin: Mapping[str, str]) -> None:
@@ -41,12 +41,12 @@ class Registry(Generic[T]):
         self._loaded: dict[str, T] = {}
 
     def register(self, name: str, method: T) -> T:
-        """Adds a method for this process, or replaces one of the same name; returns it."""
+        """Registers a method in this process, replacing any method of the same name, and returns it."""
         self._loaded[name] = method
         return method
 
     def names(self) -> list[str]:
-        """All known names: built in, announced by entry points, and registered, sorted."""
+        """Returns the sorted names of all methods: built-in, declared by entry points, and registered."""
         announced = {point.name for point in entry_points(group=self.group)}
         return sorted({*self._targets, *self._loaded, *announced})
 
@@ -54,9 +54,14 @@ class Registry(Generic[T]):
         return name in self._loaded or name in self._targets or name in self.names()
 
     def get(self, name: str, flag: str = "") -> T:
-        """The method of this name, imported if needed.
+        """Returns the method with this name, importing it if necessary.
 
-        Raises ``InputError`` for an unknown name; ``flag`` is the command-line flag that the message starts with.
+        Args:
+            name: Name of the method.
+            flag: Command-line flag at the start of the error message; default: the kind of the registry.
+
+        Raises:
+            InputError: If the name is unknown.
         """
         if name in self._loaded:
             return self._loaded[name]
@@ -71,9 +76,15 @@ class Registry(Generic[T]):
 
 
 def parse_options(name: str, kind: type[Any], table: Mapping[str, Any]) -> Any:
-    """An ``Options`` dataclass from a table of a configuration file or from ``--set`` values.
+    """Creates an ``Options`` instance from a table of a configuration file or from ``--set`` values.
 
-    Types and ``pydantic.Field`` constraints of the dataclass are checked; ``InputError`` names the option.
+    Args:
+        name: Name of the method, used in error messages.
+        kind: The ``Options`` dataclass.
+        table: Option values by name.
+
+    Raises:
+        InputError: If an option is unknown, or violates the type or ``pydantic.Field`` constraints of the dataclass.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -88,9 +99,10 @@ def parse_options(name: str, kind: type[Any], table: Mapping[str, Any]) -> Any:
 
 
 def option_notes(kind: type[Any]) -> dict[str, dict[str, Any]]:
-    """Default, description and command-line flag ("" if it has none of its own) of each option of a dataclass.
+    """Returns ``default``, ``description`` and ``flag`` of each option of an ``Options`` dataclass, by option name.
 
-    They are those of a ``pydantic.Field(description=..., json_schema_extra={"flag": ...})`` in its annotation.
+    Description and flag are read from ``pydantic.Field(description=..., json_schema_extra={"flag": ...})`` in the
+    annotation of the field; they are "" if absent.
     """
     hints = get_type_hints(kind, include_extras=True)
     notes = {}
@@ -106,7 +118,11 @@ def option_notes(kind: type[Any]) -> dict[str, dict[str, Any]]:
 
 
 def parse_setting(text: str) -> tuple[str, str, Any]:
-    """``METHOD.OPTION=VALUE`` as (method, option, value); the value is read as TOML, else taken as a string."""
+    """Parses ``METHOD.OPTION=VALUE`` into (method, option, value).
+
+    The value is parsed as TOML; if it is not valid TOML, it is returned as a string. Raises ``InputError`` if the text
+    does not have this form.
+    """
     key, equals, value = text.partition("=")
     method, dot, option = key.strip().partition(".")
     if not (equals and dot and method and option):
@@ -118,7 +134,7 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
 
 
 def explain_validation(error: Any, name: Any) -> str:
-    """One sentence for the first fault of a ``pydantic.ValidationError``; ``name`` maps a field to its flag."""
+    """Formats the first error of a ``pydantic.ValidationError`` as one line; ``name`` maps a field to its flag."""
     fault = error.errors(include_url=False)[0]
     place = fault["loc"][0] if fault["loc"] else ""
     where, given, context = name(place), fault["input"], fault.get("ctx", {})

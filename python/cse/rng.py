@@ -1,7 +1,7 @@
-"""Random numbers as functions of (seed, epoch, row, stream), without a generator state.
+"""Stateless random numbers: pure functions of (seed, epoch, row, stream).
 
-A choice therefore does not depend on the number of threads, on how rows are batched, or on where a run is resumed.
-Only dropout uses PyTorch's generator.
+Results therefore do not depend on the number of threads or on how rows are batched. PyTorch's generator is used only
+for dropout and weight initialisation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
     "uniform",
 ]
 
-# One stream per purpose. UNA's negatives use the number of the copy: 0, 1, 2, ...
+# One stream per purpose. UNA uses the copy number (0, 1, 2, ...) as its stream.
 SHUFFLE = 2**32
 HOLD_OUT = 2**32 + 1
 MIX = 2**33
@@ -40,17 +40,17 @@ Rows = npt.NDArray[np.int64]
 
 
 def bits(seed: int, epoch: int, rows: npt.NDArray[Any], stream: int) -> npt.NDArray[np.uint64]:
-    """64 random bits per row: ``(n,)`` uint64."""
+    """Returns 64 random bits per row: ``(n,)`` uint64."""
     return np.frombuffer(_core.random_bits(seed, epoch, rows.tolist(), stream), dtype="<u8")
 
 
 def uniform(seed: int, epoch: int, rows: npt.NDArray[Any], stream: int) -> npt.NDArray[np.float64]:
-    """One number in [0, 1) per row: ``(n,)`` float64, a multiple of 2**-53."""
+    """Returns one uniform number in [0, 1) per row: ``(n,)`` float64, multiples of 2**-53."""
     return (bits(seed, epoch, rows, stream) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def shuffled(rows: Rows, seed: int, epoch: int) -> Rows:
-    """The rows in the order of this epoch: sorted by their random bits."""
+    """Returns ``rows`` in random order for this epoch, sorted by their random bits."""
     return rows[np.argsort(bits(seed, epoch, rows, SHUFFLE), kind="stable")]
 
 
@@ -62,21 +62,23 @@ def partners(
     candidate_views: int,
     valid: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.int64]:
-    """For MixCSE: the candidate that each anchor's positive is mixed with.
+    """Samples, for MixCSE, the candidate that each anchor's positive is mixed with.
 
     Args:
-        rows: (B,) row numbers.
-        anchor_views: Views that have anchors; anchors are ordered by view, then by row.
-        candidate_views: Views to draw from, in the same order.
-        valid: (candidate_views, B) True where a candidate may be drawn; None: all may.
+        rows: ``(B,)`` int64 row numbers.
+        seed: Seed of the run.
+        epoch: Epoch, from 0.
+        anchor_views: Number of views that contain anchors; anchors are ordered by view, then by row.
+        candidate_views: Number of views to sample from; candidates are ordered by view, then by row.
+        valid: ``(candidate_views, B)`` bool, True where a candidate may be sampled. None: all candidates are valid.
 
     Returns:
-        ``(anchor_views * B,)`` positions among the ``candidate_views * B`` candidates, uniform over the valid
-        candidates of other rows. An anchor without any gets its own position.
+        ``(anchor_views * B,)`` int64 positions among the ``candidate_views * B`` candidates, uniform over the valid
+        candidates of other rows. If there are none, the anchor's own position is returned.
     """
     batch = len(rows)
     own = np.arange(batch)
-    # Candidates of other rows in the order of the draw: view by view, rows cyclically from the next one.
+    # Sampling order of the candidates: by view, then by row, cyclically from the row after the anchor's.
     others = (own[:, None] + 1 + np.arange(batch - 1)[None, :]) % batch  # (B, B - 1)
     found = []
     for view in range(anchor_views):

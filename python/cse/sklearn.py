@@ -1,4 +1,4 @@
-"""Alias of :mod:`cse.tfidf.sklearn`: the index as a step of a scikit-learn pipeline (extra ``cse[sklearn]``)."""
+"""Alias of :mod:`cse.tfidf.sklearn`: the TF-IDF index as a scikit-learn transformer (extra ``cse[sklearn]``)."""
 
 from .tfidf.sklearn import TfidfVectorizer
 

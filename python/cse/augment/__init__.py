@@ -1,4 +1,4 @@
-"""Augmentations, one per file, and the tables of their names."""
+"""Augmentations, one per module, and their registries."""
 
 from __future__ import annotations
 

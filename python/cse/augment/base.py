@@ -1,19 +1,19 @@
-"""The interface of augmentations.
+"""Base classes of augmentations.
 
-A text augmentation turns the sentences of a batch into named blocks of texts. Each block says under which view names
-the encoder's output for it enters the loss:
+A text augmentation converts the sentences of a batch to named blocks of texts. A block lists the view names under which
+its embeddings are passed to the loss:
 
 =====================  ============================================================================
-``anchor``             the sentence, or the form of it that the augmentation chose
-``positive``           what the anchor is to be similar to
+``anchor``             the sentence, or an augmented form of it
+``positive``           the positive example of the anchor
 ``hard_negative``      a labelled hard negative (the third column of triples)
 ``synthetic``          a synthetic hard negative (UNA)
-``synthetic_positive`` the dropout twin of the synthetic negative, which makes the two a pair of their own
+``synthetic_positive`` the synthetic negative encoded under another dropout mask, as its positive
 =====================  ============================================================================
 
-A block with two views is encoded twice, under different dropout masks. Examples: dropout positives are one block
-``anchor`` with the views anchor and positive; cropping and span positives are two blocks, since they change the anchor
-too; UNA is one block ``synthetic``.
+A block with two views is encoded twice, under different dropout masks. For example, dropout positives are one block
+``anchor`` with the views ``anchor`` and ``positive``; span positives are two blocks, because the anchor is changed as
+well; UNA is one block ``synthetic``.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ VIEWS = ("anchor", "positive", "hard_negative", "synthetic", "synthetic_positive
 
 @dataclass(frozen=True)
 class Block:
-    """Texts of one kind, one per row of the batch."""
+    """Texts to encode, one per row of the batch. Raises ``ValueError`` for unknown views or a mask of wrong shape."""
 
     texts: list[str]
     views: tuple[str, ...]
-    """The views that this block is encoded as, from ``VIEWS``."""
+    """Names of the views, from ``VIEWS``; the block is encoded once for each."""
     mask: npt.NDArray[np.bool_] | None = None
-    """(B,) True where the views hold; the loss leaves out the others. None: they hold for every row."""
+    """``(B,)`` bool, True for valid rows; the loss ignores the views in other rows. None: all rows are valid."""
 
     def __post_init__(self) -> None:
-        """Raises ``ValueError`` for unknown views or a mask of another length."""
+        """Checks the names of the views and the shape of the mask."""
         unknown = [view for view in self.views if view not in VIEWS]
         if unknown or not self.views:
             raise ValueError(f"views: {unknown} are unknown; choose from {', '.join(VIEWS)}")
@@ -58,7 +58,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Example:
-    """A sentence and its augmented form; spans are (start, end) in characters of what was replaced."""
+    """A sentence and its augmented form. Spans are the (start, end) character offsets of the replaced words."""
 
     text: str
     augmented: str
@@ -68,49 +68,63 @@ class Example:
 
 @dataclass(frozen=True)
 class NoOptions:
-    """Options of a method that has none."""
+    """Options of a method without options."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What an augmentation may use besides the texts."""
+    """Resources for augmentations."""
 
     index: TfidfIndex | None = None
-    """The TF-IDF index, opened if a method with ``needs_index`` is used."""
+    """The TF-IDF index; None unless the run uses a method with ``needs_index = True``."""
 
     def required_index(self) -> TfidfIndex:
-        """The index; ``InputError`` if there is none."""
+        """Returns the index; raises ``InputError`` if there is none."""
         if self.index is None:
             raise InputError("--tfidf: this augmentation needs a TF-IDF index; make one with cse build-tfidf CORPUS")
         return self.index
 
 
 class Augmentation(ABC):
-    """A text augmentation.
+    """Base class of text augmentations.
 
-    Subclasses define ``Options``, a frozen dataclass that is filled from the method's own table of the configuration
-    file (``[una]``) or from ``--set una.beta=0.3``, and ``__call__``. It must be a function of its arguments alone, so
-    that a run repeats itself for any batch split, number of workers or resumption.
+    Subclasses define ``__call__`` and, if they have options, ``Options``: a frozen dataclass whose values are read from
+    the method's table in the configuration file (``[una]``) or from ``--set una.beta=0.3``. ``__call__`` must be a pure
+    function of its arguments, so that results do not depend on the order in which batches are prepared.
+
+    Args:
+        options: An instance of ``Options``.
+        resources: The TF-IDF index, if ``needs_index`` is True.
     """
 
     Options: ClassVar[type] = NoOptions
     needs_index: ClassVar[bool] = False
     summary: ClassVar[str] = ""
-    """One line for ``cse methods``."""
+    """One-line description, shown by ``cse methods``."""
 
     def __init__(self, options: Any, resources: Resources) -> None:
         self.options = options
 
     @abstractmethod
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int, epoch: int) -> dict[str, Block]:
-        """Blocks for a batch: ``texts`` are B sentences, ``rows`` (B,) their row numbers in the corpus."""
+        """Augments a batch.
+
+        Args:
+            texts: B sentences.
+            rows: ``(B,)`` int64, their row numbers in the corpus.
+            seed: Seed of the run.
+            epoch: Epoch, from 0.
+
+        Returns:
+            Blocks of B texts by name.
+        """
 
     def applies(self, step: int) -> bool:
-        """Whether the batch of this step, counted from 0, is augmented; True by default."""
+        """Returns whether the batch of this step (counted from 0) is augmented. Default: always True."""
         return True
 
     def examples(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int) -> list[Example]:
-        """A few sentences with what the augmentation makes of them in epoch 0, to be shown before training."""
+        """Returns the texts with their augmented forms in epoch 0, which are shown before training."""
         blocks = self(texts, rows, seed=seed, epoch=0)
         block = blocks.get("synthetic") or blocks.get("positive")
         if block is None:
@@ -118,12 +132,16 @@ class Augmentation(ABC):
         return [Example(text, new) for text, new in zip(texts, block.texts, strict=True)]
 
     def describe(self) -> str:
-        """The options in one phrase, for the first lines of a run."""
+        """Returns the options as one line of text, which is shown before training."""
         return ", ".join(f"{name} {value}" for name, value in vars(self.options).items())
 
 
 class FeatureAugmentation(ABC):
-    """An augmentation of embeddings, applied before the loss."""
+    """Base class of augmentations of embeddings, which are applied between the encoder and the loss.
+
+    Args:
+        options: An instance of ``Options``.
+    """
 
     Options: ClassVar[type] = NoOptions
     summary: ClassVar[str] = ""
@@ -135,7 +153,13 @@ class FeatureAugmentation(ABC):
     def __call__(
         self, views: dict[str, torch.Tensor], uniform: Callable[[str, int], torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """New embeddings by view name, each ``(B, D)``.
+        """Augments the embeddings of a batch.
 
-        ``uniform(purpose, n)`` returns ``(B, n)`` float32 numbers in [0, 1), a function of (seed, epoch, row, purpose).
+        Args:
+            views: Embeddings by view name, each ``(B, D)`` float32.
+            uniform: ``uniform(purpose, n)`` returns ``(B, n)`` float32 numbers in [0, 1), a pure function of (seed,
+                epoch, row, purpose).
+
+        Returns:
+            The new embeddings by view name, each ``(B, D)``.
         """

@@ -18,5 +18,5 @@ class Dropout(Augmentation):
     summary = "the sentence itself under another dropout mask (SimCSE)"
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int, epoch: int) -> dict[str, Block]:
-        """One block with the views anchor and positive."""
+        """Returns one block ``anchor`` with the views ``anchor`` and ``positive``."""
         return {"anchor": Block(list(texts), ("anchor", "positive"))}

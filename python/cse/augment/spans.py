@@ -21,17 +21,17 @@ __all__ = ["Spans", "SpansOptions"]
 class SpansOptions:
     """Options of span positives."""
 
-    shortest: Annotated[float, Field(gt=0, le=1, description="smallest share of the words in a span")] = 0.5
-    longest: Annotated[float, Field(gt=0, le=1, description="largest share of the words in a span")] = 0.9
-    min_words: Annotated[int, Field(ge=2, description="sentences with fewer words keep their dropout twin")] = 4
+    shortest: Annotated[float, Field(gt=0, le=1, description="minimum fraction of the words in a span")] = 0.5
+    longest: Annotated[float, Field(gt=0, le=1, description="maximum fraction of the words in a span")] = 0.9
+    min_words: Annotated[int, Field(ge=2, description="shorter sentences are not cut (dropout positives)")] = 4
 
 
 class Spans(Augmentation):
-    """Anchor and positive are two contiguous runs of words, drawn independently.
+    """Anchor and positive are two contiguous spans of words, sampled independently.
 
-    The length of each is a uniform share of the words between ``shortest`` and ``longest``, its start is uniform.
-    Words are separated by white space. A sentence of fewer than ``min_words`` words is not cut: its positive is its
-    dropout twin.
+    The fraction of words in a span is uniform between ``shortest`` and ``longest``, its start position is uniform.
+    Words are separated by whitespace. A sentence of fewer than ``min_words`` words is not cut: anchor and positive are
+    the whole sentence, encoded under different dropout masks. Raises ``InputError`` if ``shortest > longest``.
     """
 
     Options = SpansOptions
@@ -45,7 +45,7 @@ class Spans(Augmentation):
             )
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int, epoch: int) -> dict[str, Block]:
-        """The blocks ``anchor`` and ``positive``."""
+        """Returns the blocks ``anchor`` and ``positive``."""
         share, place, other_share, other_place = (
             rng.uniform(seed, epoch, rows, rng.SPANS + number).tolist() for number in range(4)
         )

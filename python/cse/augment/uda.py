@@ -20,33 +20,35 @@ __all__ = ["UDA", "UDAOptions"]
 class UDAOptions:
     """Options of UDA."""
 
-    beta: Annotated[float, Field(ge=0, le=1, description="mean replacement probability before it is cut at 1")] = 0.3
+    beta: Annotated[float, Field(ge=0, le=1, description="mean replacement probability before clipping at 1")] = 0.3
     radius: Annotated[
         int | str | None,
         AfterValidator(check_radius),
-        Field(description="window in ranks, or a percentage of the vocabulary; min(4000, V/100)"),
+        Field(description="window in ranks, or a percentage of the vocabulary; None: min(4000, V/100)"),
     ] = None
     surface: Annotated[
-        Literal["keep", "plain"] | None, Field(description="keep the text's form, or join terms by spaces")
+        Literal["keep", "plain"] | None,
+        Field(description="keep the original text between terms, or join terms by spaces"),
     ] = None
 
 
 class UDA(Augmentation):
-    """The positive is the sentence with some words of low TF-IDF replaced: the sampler of UNA, reversed.
+    """The positive is the sentence with some words of low TF-IDF replaced.
 
-    A sentence in which nothing can be replaced keeps its dropout twin as positive.
+    Replacements are sampled as in UNA, with the highest probability for the words of lowest TF-IDF. If no word of a
+    sentence can be replaced, its positive is the sentence itself under another dropout mask.
     """
 
     Options = UDAOptions
     needs_index = True
-    summary = "replaces words of low TF-IDF, so that the meaning stays (UDA)"
+    summary = "replaces words of low TF-IDF, which carry little meaning (UDA)"
 
     def __init__(self, options: UDAOptions, resources: Resources) -> None:
         self.index = resources.required_index()
         super().__init__(replace(options, radius=self.index.ranks(options.radius)), resources)
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int, epoch: int) -> dict[str, Block]:
-        """The blocks ``anchor``, unchanged, and ``positive``."""
+        """Returns the blocks ``anchor`` (the unchanged sentences) and ``positive``."""
         options = self.options
         positives = self.index.augment(
             list(texts),

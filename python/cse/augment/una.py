@@ -19,7 +19,7 @@ __all__ = ["UNA", "UNAOptions"]
 
 @dataclass(frozen=True)
 class UNAOptions:
-    """Options of UNA; the defaults are the paper's, except for the radius."""
+    """Options of UNA. The defaults are those of the paper, except for the radius (paper: 4000)."""
 
     every: Annotated[
         int,
@@ -28,7 +28,7 @@ class UNAOptions:
     use_as: Annotated[
         Literal["pairs", "hard-negatives"],
         Field(
-            description="negatives with their dropout twins as further pairs (as published), or as hard negatives",
+            description="add negatives as further anchor-positive pairs (as published), or as hard negatives only",
             json_schema_extra={"flag": "--una-as"},
         ),
     ] = "pairs"
@@ -37,7 +37,7 @@ class UNAOptions:
         Field(
             ge=0,
             le=1,
-            description="mean replacement probability before it is cut at 1",
+            description="mean replacement probability before clipping at 1",
             json_schema_extra={"flag": "--beta"},
         ),
     ] = 0.5
@@ -45,29 +45,33 @@ class UNAOptions:
         int | str | None,
         AfterValidator(check_radius),
         Field(
-            description="window in ranks, or a percentage of the vocabulary; min(4000, V/100)",
+            description="window in ranks, or a percentage of the vocabulary; None: min(4000, V/100)",
             json_schema_extra={"flag": "--radius"},
         ),
     ] = None
     surface: Annotated[
         Literal["keep", "plain"] | None,
-        Field(description="keep the text's form, or join terms by spaces", json_schema_extra={"flag": "--surface"}),
+        Field(
+            description="keep the original text between terms, or join terms by spaces",
+            json_schema_extra={"flag": "--surface"},
+        ),
     ] = None
     replace_which: Annotated[
         Literal["tfidf", "random"],
-        Field(description="which words are replaced", json_schema_extra={"flag": "--replace-which"}),
+        Field(description="how words to replace are selected", json_schema_extra={"flag": "--replace-which"}),
     ] = "tfidf"
     replace_with: Annotated[
         Literal["radius", "random"],
-        Field(description="what replaces them", json_schema_extra={"flag": "--replace-with"}),
+        Field(description="how replacements are selected", json_schema_extra={"flag": "--replace-with"}),
     ] = "radius"
 
     tokenizer: Annotated[
-        Literal["unicode", "whitespace", "treebank"] | None, Field(description="the tokenizer that the index must have")
+        Literal["unicode", "whitespace", "treebank"] | None,
+        Field(description="required tokenizer of the index; None: any"),
     ] = None
 
     def drawing(self) -> DrawOptions:
-        """The options of the sampler, for ``TfidfIndex.augment``."""
+        """Returns the sampling options as keyword arguments of ``TfidfIndex.augment``."""
         return {
             "beta": self.beta,
             "radius": self.radius,
@@ -78,7 +82,10 @@ class UNAOptions:
 
 
 class UNA(Augmentation):
-    """A synthetic hard negative per sentence, on every ``every``-th step."""
+    """Generates one synthetic hard negative per sentence, on steps 0, ``every``, 2 ``every``, ...
+
+    Raises ``InputError`` if there is no index, or if its tokenizer is not the one in the options.
+    """
 
     Options = UNAOptions
     needs_index = True
@@ -94,12 +101,12 @@ class UNA(Augmentation):
         super().__init__(replace(options, radius=self.index.ranks(options.radius)), resources)
 
     def applies(self, step: int) -> bool:
-        """True on steps 0, ``every``, 2 ``every``, ...; never if ``every`` is 0."""
+        """Returns True on steps 0, ``every``, 2 ``every``, ...; always False if ``every`` is 0."""
         every: int = self.options.every
         return every > 0 and step % every == 0
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int, epoch: int) -> dict[str, Block]:
-        """The block ``synthetic``; rows in which nothing could be replaced are masked out."""
+        """Returns the block ``synthetic``, with a mask that is False for sentences without a replaced word."""
         negatives = self.index.augment(
             list(texts), rows=rows.tolist(), seed=seed, epoch=epoch, **self.options.drawing()
         )
@@ -109,7 +116,7 @@ class UNA(Augmentation):
         return {"synthetic": Block(negatives, views, None if changed.all() else changed)}
 
     def examples(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int) -> list[Example]:
-        """Sentences and negatives with the spans of the replaced words."""
+        """Returns the sentences and their negatives, with the spans of the replaced words."""
         shown = []
         for text, row in zip(texts, rows.tolist(), strict=True):
             negative, replaced = self.index.replacements(text, row=row, seed=seed, **self.options.drawing())
@@ -118,7 +125,7 @@ class UNA(Augmentation):
         return shown
 
     def describe(self) -> str:
-        """The schedule, the form and the sampler's options that differ from the defaults."""
+        """Returns ``every``, ``use_as``, ``beta``, ``radius`` and any non-default selection modes as text."""
         options = self.options
         if not options.every:
             return "off (every 0 steps)"

@@ -1,4 +1,4 @@
-"""The command line: imports the module of a command when it runs, and reports errors in one place."""
+"""The command line. Commands are imported when they run; errors are reported by ``main``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from .. import __version__
 from ..errors import InputError, sentence
 
-# Name -> help line, so that cse --help imports no command.
+# Help line of each command, so that cse --help does not import the commands.
 COMMANDS = {
     "build-tfidf": "Build a TF-IDF index from a corpus.",
     "doctor": "Check a corpus before it is used.",
@@ -31,11 +31,11 @@ class LazyGroup(click.Group):
     """A group that imports the module of a command when the command runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order of a typical first use."""
+        """Returns the names of the commands in the order of typical use."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports ``cse.cli.<name>``."""
+        """Imports ``cse.cli.<name>`` and returns its command; None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f".{cmd_name.replace('-', '_')}", __name__)
@@ -43,7 +43,7 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command; a broken pipe is handled here, since click would turn it into exit code 1."""
+        """Runs the command. A broken pipe is handled here, because click would exit with code 1."""
         try:
             value = super().invoke(ctx)
             if sys.stdout is not None:
@@ -53,7 +53,7 @@ class LazyGroup(click.Group):
             _end_by_sigpipe()
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """From the table above."""
+        """Writes the help lines of ``COMMANDS``, without importing the commands."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
@@ -61,7 +61,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="cse")
 def cli() -> None:
-    """Contrastive sentence embeddings: train an encoder on your own sentences.
+    """Train contrastive sentence embeddings on an unlabelled corpus.
 
     \b
     cse build-tfidf corpus.txt          build the index         -> tfidf/
@@ -71,16 +71,16 @@ def cli() -> None:
 
 
 def main() -> NoReturn:
-    """Runs a command.
+    """Runs a command and exits.
 
-    Exit code 0: done; 2: a mistake in the input or a flag; 1: a fault of cse; 130: interrupted; 143: terminated. If the
-    reader of standard output leaves early, the process ends by SIGPIPE, as ``cat`` does (141 in a shell).
+    Exit codes: 0, success; 1, internal error; 2, invalid input or flag; 130, interrupted (SIGINT); 143, terminated
+    (SIGTERM). If standard output is closed by its reader, the process ends by SIGPIPE, like ``cat`` (141 in a shell).
     """
     terminated = []
 
     def stop(*_: object) -> None:
         terminated.append(True)
-        raise KeyboardInterrupt  # the same way out as Ctrl-C: temporary files are removed
+        raise KeyboardInterrupt  # handled like Ctrl-C, which removes temporary files
 
     signal.signal(signal.SIGTERM, stop)
     try:
@@ -98,7 +98,7 @@ def main() -> NoReturn:
 
 
 def _end_by_sigpipe() -> NoReturn:
-    """Ends the process quietly, as the shell expects of a filter whose reader has left."""
+    """Ends the process by SIGPIPE without a message, as is usual for a filter in a pipeline."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGPIPE)
-    os._exit(141)  # where the signal is blocked
+    os._exit(141)  # reached only if the signal is blocked

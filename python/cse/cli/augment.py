@@ -20,17 +20,15 @@ from .progress import in_background
 @click.command("augment")
 @click.argument("sentences", nargs=-1)
 @options.option("-o", "--output", metavar="FILE", help="Output file.", default_text="standard output")
-@options.option(
-    "--format", "form", default="text", metavar="text|jsonl", help="Lines, or objects with the replacements."
-)
+@options.option("--format", "form", default="text", metavar="text|jsonl", help="Text, or JSON with the replacements.")
 @options.option("--copies", default=1, type=click.IntRange(1, 10_000), metavar="N", help="Negatives per row.")
 @options.option(
-    "--mode", default="negative", metavar="negative|positive", help="Replace words of high TF-IDF, or of low (UDA)."
+    "--mode", default="negative", metavar="negative|positive", help="Replace words of high or of low TF-IDF (UNA, UDA)."
 )
 @options.drawing
 @options.seed
 @options.option(
-    "--epoch", default=0, type=click.IntRange(0, 2**64 - 1), metavar="N", help="Each epoch has other negatives."
+    "--epoch", default=0, type=click.IntRange(0, 2**64 - 1), metavar="N", help="Epoch; negatives differ by epoch."
 )
 @options.reading
 @options.threads
@@ -52,12 +50,12 @@ def command(
 ) -> None:
     """Write a synthetic hard negative for each row of SENTENCES (standard input if none), in order.
 
-    Blank rows stay blank, so rows of input and output match. The negative of a row depends only on its text, its row
-    number, --seed and --epoch. With --format jsonl each is an object that also holds the replaced words: their
-    positions in characters, what replaced them, the probability, and both ranks.
+    Blank rows stay blank, so that rows of input and output correspond. The negative of a row depends only on its text,
+    its row number, the index, --seed, --epoch and the sampling options. With --format jsonl, each negative is a JSON
+    object that includes the replaced words: their character offsets, replacements, probabilities, and ranks.
     """
     if as_json and output is None:
-        raise InputError("--json: needs -o FILE here, since standard output holds the negatives")
+        raise InputError("--json: needs -o FILE, because otherwise the negatives are written to standard output")
     if form not in ("text", "jsonl"):
         raise InputError(f"--format: {form!r} is unknown; choose text or jsonl")
     index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)
@@ -91,7 +89,7 @@ def command(
         }
         console.result(summary, True, [])
         return
-    unseen = "never seen" if min_df <= 1 and max_terms is None else "without a rank"
+    unseen = "not in the index" if min_df <= 1 and max_terms is None else "without a rank"
     console.say(
         f"{report.rows:,} rows in {seconds:.2f} s ({report.rows / seconds:,.0f}/s): {report.replaced / words:.1%} of "
         f"{report.words:,} words replaced, {report.unseen / words:.1%} {unseen}, "
@@ -100,4 +98,4 @@ def command(
         + (f", {joined:,} with line breaks joined" if joined else "")
     )
     if drawn["replace_with"] == "radius":
-        console.say(f"drawn from {console.span(index.ranks(drawn['radius']), len(index))}")
+        console.say(f"sampled from {console.span(index.ranks(drawn['radius']), len(index))}")

@@ -21,10 +21,10 @@ from .progress import in_background
 @click.argument("corpus", nargs=-1, required=True)
 @options.option("-o", "--output", default="tfidf", metavar="DIR", help="Folder of the index.")
 @options.words
-@options.option("--matrix/--no-matrix", default=True, help="Also write DIR/matrix.npz, which is held in memory.")
-@options.option("--stream", is_flag=True, show_default=False, help="--no-matrix: memory bounded by the vocabulary.")
+@options.option("--matrix/--no-matrix", default=True, help="Also write DIR/matrix.npz, which needs memory.")
+@options.option("--stream", is_flag=True, show_default=False, help="Same as --no-matrix.")
 @options.option(
-    "--engine", default="local", metavar="local|ray", help="This machine, or a Ray cluster, a task per file."
+    "--engine", default="local", metavar="local|ray", help="Run here, or on a Ray cluster, one task per file."
 )
 @options.reading
 @options.threads
@@ -47,14 +47,14 @@ def command(
     as_json: bool,
 ) -> None:
     """Build a TF-IDF index from CORPUS: text files with one sentence per line (.gz and .zst are decompressed, - is
-    standard input), patterns like 'shards/*.txt', or a --column of tables.
+    standard input), patterns like 'shards/*.txt', or tables (see --column).
 
     Writes DIR/index.safetensors, from which negatives are sampled, and DIR/matrix.npz (documents x terms, CSR), which
-    scipy.sparse.load_npz reads. Without the matrix, memory is bounded by the vocabulary.
+    scipy.sparse.load_npz reads. The matrix is held in memory; without it, memory is proportional to the vocabulary.
     """
     asked = options.was_given(ctx, "matrix")
     if matrix and asked and (stream or engine == "ray"):
-        raise InputError("--matrix: the matrix is held in memory; leave it out with --stream and --engine ray")
+        raise InputError("--matrix: the matrix is held in memory; it cannot be combined with --stream or --engine ray")
     matrix = matrix and not stream and engine == "local"
     words = word_options(tokenizer=tokenizer, lowercase=lowercase, nfkc=nfkc)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)

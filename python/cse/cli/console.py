@@ -1,4 +1,4 @@
-"""What people see: results on standard output, everything else on standard error."""
+"""Console output: results on standard output, everything else on standard error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["OutputStream", "check_output", "marked", "print_examples", "result",
 
 
 def say(text: str = "") -> None:
-    """A line for people, on standard error, since standard output holds only results."""
+    """Prints a line on standard error; standard output is reserved for results."""
     click.echo(text, err=True)
 
 
@@ -28,27 +28,27 @@ def check_output() -> None:
 
 
 class OutputStream:
-    """Standard output as a binary stream with nothing but ``write``."""
+    """Standard output as a binary stream that has only ``write``."""
 
     def write(self, data: bytes) -> int:
-        """Writes bytes; a reader that has left raises ``BrokenPipeError``."""
+        """Writes bytes; raises ``BrokenPipeError`` if the reader has closed the pipe."""
         return sys.stdout.buffer.write(data)
 
 
 def result(value: dict[str, Any], as_json: bool, lines: list[str]) -> None:
-    """The result of a command on standard output."""
+    """Prints the result of a command on standard output, as JSON or as lines of text."""
     click.echo(dumps(value) if as_json else "\n".join(lines))
 
 
 def span(radius: int, terms: int) -> str:
-    """A radius in words."""
+    """Describes a radius in ranks as text."""
     return (
         f"{radius:,} rank{'s' if radius != 1 else ''} to either side ({min(radius / terms, 1):.1%} of {terms:,} terms)"
     )
 
 
 def marked(text: str, spans: tuple[tuple[int, int], ...], colour: str) -> str:
-    """The text with these characters marked: in colour on a terminal, in brackets elsewhere."""
+    """Returns the text with the spans marked: in colour if standard error is a terminal, else in brackets."""
     out, at = [], 0
     for start, end in spans:
         word = text[start:end]
@@ -59,7 +59,7 @@ def marked(text: str, spans: tuple[tuple[int, int], ...], colour: str) -> str:
 
 
 def print_examples(examples: list[Example]) -> None:
-    """Sentences and their augmented forms, what was replaced marked."""
+    """Prints sentences and their augmented forms, with replaced words marked."""
     if not examples:
         return
     say("augmentations of the first sentences:")
@@ -69,7 +69,7 @@ def print_examples(examples: list[Example]) -> None:
 
 
 def scores(record: dict[str, Any]) -> str:
-    """The scores of an evaluation in one phrase."""
+    """Returns the scores of an evaluation as text."""
     parts = []
     if "spearman" in record:
         parts.append(f"Spearman {record['spearman']:.2f}")

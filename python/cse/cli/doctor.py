@@ -32,10 +32,10 @@ def command(
     as_json: bool,
     **words: Any,
 ) -> None:
-    """Check CORPUS in one pass before it is used: encoding, blank and duplicate rows, lengths, scripts, rare words, the
-    share of words that UNA could replace, and what to do about each finding.
+    """Check CORPUS in one pass before it is used: encoding, blank and duplicate rows, lengths, scripts, rare words, and
+    the fraction of words that UNA would replace. Each finding has a recommendation.
 
-    Rows that other commands refuse are counted here.
+    Invalid rows, which are errors in other commands, are counted.
     """
     console.check_output()
     found = readers.resolve(corpus, column)

@@ -40,13 +40,13 @@ def command(
 ) -> None:
     """Encode each row of SENTENCES (standard input if none) with MODEL, a folder or a name, into a NumPy file.
 
-    The file holds a float32 array (rows, dimensions); row i is line i. A blank line is a row of zeros.
+    The file contains a float32 array (rows, dimensions) in the order of the rows. Blank rows are encoded as zeros.
     """
     options.check_pooler(pooler)
     if output is None:
         console.check_output()
     if output is None and (as_json or sys.stdout.isatty()):
-        raise InputError("-o: name the file to write; vectors are no text for a terminal or beside --json")
+        raise InputError("-o: name the output file; binary output cannot go to a terminal or beside --json")
     if output is not None and not Path(output).absolute().parent.is_dir():
         raise InputError(f"-o {output}: its folder does not exist")
     import numpy as np
@@ -61,7 +61,7 @@ def command(
     filled = corpus.filled()
     encoder = Encoder(model, pooler=pooler, device=device)
     if encoder.plain:
-        console.say(f"{model}: the directory does not say how to pool; using --pooler avg")
+        console.say(f"{model}: the directory does not declare a pooling; using --pooler avg")
     elif encoder.model.pooler == "cls":
         console.say(f"pooling {encoder.pooling}")
     vectors = np.zeros((len(corpus), encoder.embedding_dim), dtype=np.float32)
@@ -73,7 +73,7 @@ def command(
             vectors[rows] = encoder.encode(corpus.take(rows), batch_size=batch_size, progress=progress)
     seconds = time.perf_counter() - started
     if output is None:
-        # np.save would write to the file descriptor itself, and report a reader that has left as a short write.
+        # np.save would write to the file descriptor directly, and report a broken pipe as an incomplete write.
         np.lib.format.write_array(console.OutputStream(), vectors)
     else:
         write_atomically(output, lambda file: np.save(file, vectors))

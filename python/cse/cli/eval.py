@@ -12,7 +12,7 @@ from .progress import counting
 if TYPE_CHECKING:
     from ..evaluation.base import Report
 
-# Averages over the seven test sets, as published (reproductions by others in brackets).
+# Averages over the seven test sets, as published; independent reproductions in parentheses.
 PUBLISHED = [
     ("SimCSE-BERT-base", "76.25 (74.83, 75.32, 75.68)"),
     ("+ Focal-InfoNCE", "77.33 +- .08"),
@@ -28,7 +28,7 @@ PUBLISHED = [
 @click.argument("model")
 @options.option("--suite", "suites", default=("sts",), multiple=True, metavar="NAME", help="See cse methods.")
 @options.option("--data", metavar="PATH", help="File or folder of the data.", show_default=False)
-@options.option("--allow-partial", is_flag=True, show_default=False, help="Score files that lack pairs.")
+@options.option("--allow-partial", is_flag=True, show_default=False, help="Accept incomplete STS files.")
 @options.option("--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="An option of an evaluation.")
 @options.pooler
 @options.device
@@ -45,10 +45,11 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Evaluate MODEL, a folder or a name, by one or more suites.
+    """Evaluate MODEL, a folder or a name, with one or more suites.
 
-    sts, the default, scores the STS tasks found in the folder --data (sts12.test.tsv, ..., sickr.test.tsv): score,
-    sentence1, sentence2, separated by tabs. All subsets of a task are joined; the score is Spearman x 100.
+    The default suite, sts, evaluates the STS tasks found in the folder --data (sts12.test.tsv, ..., sickr.test.tsv):
+    score, sentence1, sentence2, separated by tabs. All subsets of a task are concatenated; the score is Spearman's
+    correlation x 100.
     """
     console.check_output()
     from ..evaluation import EVALUATIONS
@@ -72,7 +73,7 @@ def command(
     total = sum(evaluation.sentences() for evaluation in evaluations.values())
     with counting("evaluating", total, "sentences") as progress:
         reports = {name: evaluation(encoder, progress) for name, evaluation in evaluations.items()}
-    notes = [f"{model}: the directory does not say how to pool; used --pooler avg"] if encoder.plain else []
+    notes = [f"{model}: the directory does not declare a pooling; used --pooler avg"] if encoder.plain else []
     if encoder.model.pooler == "cls":
         notes.append(f"pooling {encoder.pooling}")
     if as_json:
@@ -85,7 +86,7 @@ def command(
         click.echo(f"Note: {note}")
     if "sts" in reports and reports["sts"].summary["average_of_seven"] is not None:
         published = "; ".join(f"{name} {value}" for name, value in PUBLISHED)
-        click.echo(f"Published averages of the seven: {published}. Seeds alone move one by about 0.8.")
+        click.echo(f"Published averages of the seven: {published}. The average varies by about 0.8 between seeds.")
 
 
 def _print(title: str, report: Report) -> None:

@@ -20,7 +20,7 @@ from . import console, options
 def command(
     sentence: str, tfidf: str, min_df: int, max_terms: int | None, samples: int, as_json: bool, **drawing: Any
 ) -> None:
-    """Show each word of SENTENCE: TF-IDF, replacement probability, rank, sampled replacements."""
+    """Show TF-IDF, replacement probability, rank and sampled replacements of each word of SENTENCE."""
     console.check_output()
     index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)
     words = index.explain(sentence, samples=samples, **drawing)
@@ -42,8 +42,8 @@ def command(
     table = Table(title=title, title_justify="left")
     for name in ("word", "df", "tf-idf", "p(replace)", "rank"):
         table.add_column(name, justify="left" if name == "word" else "right")
-    table.add_column("could become", overflow="fold")
-    unseen = "never seen" if min_df <= 1 and max_terms is None else "no rank"
+    table.add_column("samples", overflow="fold")
+    unseen = "not in index" if min_df <= 1 and max_terms is None else "no rank"
     for word in words:
         table.add_row(
             Text(word.word),
@@ -55,6 +55,6 @@ def command(
         )
     Console().print(table)
     if not words:
-        click.echo("There is no word: the sentence would be returned unchanged.")
+        click.echo("The sentence has no words; it would be returned unchanged.")
     elif len({word.score for word in words}) == 1:
         click.echo("All words have the same score: one of them, chosen at random, is always replaced.")

@@ -15,9 +15,9 @@ from . import console, options
 @options.option("-o", "--output", default="tfidf", metavar="DIR", help="Folder of the merged index.")
 @options.as_json
 def command(shards: tuple[str, ...], output: str, as_json: bool) -> None:
-    """Merge the indexes in SHARDS, folders that cse build-tfidf wrote, into one index of all their files in this order.
+    """Merge the indexes in the folders SHARDS, written by cse build-tfidf, in the given order.
 
-    The result equals, byte for byte, an index built from all the files. No matrix is written.
+    The result is byte for byte equal to an index built from all their files. No matrix is written.
     """
     index = TfidfIndex.merge(shards, output)
     info = index.info

@@ -16,7 +16,7 @@ from . import console, options
 def command(name: str | None, as_json: bool) -> None:
     """List augmentations, loss terms and evaluations, or the options of the method NAME.
 
-    Options are set in the method's own table of the configuration file, or by --set NAME.OPTION=VALUE.
+    Options are set in the table of the method in the configuration file, or with --set NAME.OPTION=VALUE.
     """
     console.check_output()
     from ..augment import AUGMENTATIONS, FEATURE_AUGMENTATIONS

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the grouping of options in help."""
+"""Options shared by several commands, and grouping of options in the help text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GroupedCommand(click.Command):
     """A command whose help lists its options under headings; see ``group``."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """One section per heading, in the order of the declarations."""
+        """Writes one section per heading, in the order of declaration."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -32,10 +32,10 @@ class GroupedCommand(click.Command):
 
 
 def group(heading: str) -> Callable[[F], F]:
-    """Puts the options declared below it, as far as the next heading, under this one."""
+    """Decorator that places the options declared below it, up to the next ``group``, under a heading."""
 
     def decorate(function: F) -> F:
-        # Decorators run from the bottom up: the parameters that have no heading yet are those below this line.
+        # Decorators are applied from the bottom up, so the parameters without a heading are those declared below.
         for parameter in getattr(function, "__click_params__", []):
             if getattr(parameter, "heading", None) is None:
                 parameter.heading = heading
@@ -45,7 +45,7 @@ def group(heading: str) -> Callable[[F], F]:
 
 
 def option(*names: str, default_text: str | None = None, **settings: Any) -> Callable[[F], F]:
-    """A click option that shows its default; ``default_text`` replaces the value that is shown."""
+    """Returns ``click.option`` that shows its default in the help; ``default_text`` replaces the shown value."""
     if default_text:
         settings["help"] += f"  [default: {default_text}]"
     settings.setdefault("show_default", not default_text)
@@ -53,7 +53,7 @@ def option(*names: str, default_text: str | None = None, **settings: Any) -> Cal
 
 
 def was_given(ctx: click.Context, name: str) -> bool:
-    """Whether the user gave this parameter."""
+    """Returns whether the user specified this parameter."""
     return ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
 
 
@@ -70,14 +70,14 @@ threads = option("--threads", default=0, type=click.IntRange(min=0), metavar="N"
 
 reading = _all(
     option("--column", metavar="NAME", help="Column of .csv, .tsv, .jsonl and .parquet files with the sentences."),
-    option("--encoding-errors", default="strict", metavar="strict|replace", help="What to do with invalid UTF-8."),
-    option(
-        "--max-line-bytes", default=1 << 20, type=click.IntRange(1, 2**40), metavar="N", help="Longer rows are refused."
-    ),
+    option("--encoding-errors", default="strict", metavar="strict|replace", help="How to handle invalid UTF-8."),
+    option("--max-line-bytes", default=1 << 20, type=click.IntRange(1, 2**40), metavar="N", help="Maximum row length."),
 )
 
 words = _all(
-    option("--tokenizer", default="unicode", metavar="unicode|whitespace|treebank", help="What a term is."),
+    option(
+        "--tokenizer", default="unicode", metavar="unicode|whitespace|treebank", help="How text is split into terms."
+    ),
     option("--lowercase/--no-lowercase", default=True, help="Lower-case the terms."),
     option("--nfkc/--no-nfkc", default=False, help="Unify compatibility forms (Unicode NFKC)."),
 )
@@ -91,21 +91,21 @@ drawing = _all(
     option(
         "--beta",
         default=0.5,
-        help="Mean replacement probability over the words of a sentence, 0 to 1, before probabilities are cut at 1. At "
-        "least one word is replaced, so 0 still replaces some and 1 does not replace all.",
+        help="Mean replacement probability over the words of a sentence, 0 to 1, before clipping at 1. At least one "
+        "word is replaced even for 0; not all words are replaced for 1.",
     ),
     option(
         "--radius",
         metavar="N|P%",
-        help="Sample from N ranks to either side, or from P per cent of the V terms.",
+        help="Sample from N ranks to either side; P% is a percentage of the V terms.",
         default_text="min(4000, V/100)",
     ),
-    option("--replace-which", default="tfidf", metavar="tfidf|random", help="Which words: by TF-IDF, or any."),
-    option("--replace-with", default="radius", metavar="radius|random", help="With what: a near rank, or any term."),
+    option("--replace-which", default="tfidf", metavar="tfidf|random", help="Select words by TF-IDF, or any."),
+    option("--replace-with", default="radius", metavar="radius|random", help="Sample near ranks, or any term."),
     option(
         "--surface",
         metavar="keep|plain",
-        help="Keep the form of the text, or join terms by spaces.",
+        help="Keep the original text between terms, or join terms by spaces.",
         default_text="keep; treebank: plain",
     ),
 )

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, otherwise a line now and then."""
+"""Progress of long operations: a bar on a terminal, otherwise a line at regular intervals."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["ProgressDisplay", "counting", "duration", "in_background"]
 
 T = TypeVar("T")
 
-# Where standard error is not a terminal, a line of progress is written this often.
+# Seconds between lines of progress if standard error is not a terminal.
 PLAIN_SECONDS = 15.0
 
 
 class ProgressDisplay:
-    """Progress of one piece of work on standard error, with an estimate of the time left.
+    """Displays the progress of one operation on standard error, with an estimate of the remaining time.
 
     Args:
-        label: What is being done.
-        unit: What is counted; ``bytes`` are shown in MB.
-        total: How many there are; 0 if that is not known yet.
+        label: Name of the operation.
+        unit: Unit of the progress; ``bytes`` are shown in MB.
+        total: Total number of units; 0 if it is not known yet.
     """
 
     def __init__(self, label: str, unit: str, total: int = 0) -> None:
@@ -52,7 +52,7 @@ class ProgressDisplay:
         self._bar.start()
 
     def update(self, done: int, total: int | None = None, text: str = "") -> None:
-        """Sets how much is done; ``text`` is shown beside it."""
+        """Sets the number of units done, and if given the total; ``text`` is shown next to the bar."""
         self.done, now = done, time.monotonic()
         self.total = total if total is not None else self.total
         if self._first is None:
@@ -64,11 +64,11 @@ class ProgressDisplay:
             click.echo(f"{self.label}: {self._amount()}{f', {text}' if text else ''}{self._left(now)}", err=True)
 
     def advance(self, more: int) -> None:
-        """Adds to what is done."""
+        """Increases the number of units done."""
         self.update(self.done + more)
 
     def seconds_left(self, now: float) -> float | None:
-        """Estimated seconds until the end, from the rate after the first update; None if it is not known."""
+        """Returns the estimated seconds left, from the rate since the first update; None if there is no estimate."""
         if self._first is None or not self.total or self.done <= self._first[1]:
             return None
         started, before = self._first
@@ -84,7 +84,7 @@ class ProgressDisplay:
         return f"{self.done:,}{f' of {self.total:,}' if self.total else ''} {self.unit}"
 
     def print(self, text: str) -> None:
-        """A line of text, above the bar if there is one."""
+        """Prints a line of text, above the bar if there is one."""
         if self._bar is not None:
             self._bar.console.print(text, highlight=False, markup=False)
         else:
@@ -99,7 +99,7 @@ class ProgressDisplay:
 
 @contextmanager
 def counting(label: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
-    """Progress of a loop in Python: yields a function that is called with how many more are done."""
+    """Context manager for the progress of a loop; yields a function to call with the number of further units done."""
     display = ProgressDisplay(label, unit, total)
     try:
         yield display.advance
@@ -108,7 +108,10 @@ def counting(label: str, total: int, unit: str) -> Iterator[Callable[[int], None
 
 
 def in_background(label: str, work: Callable[[Progress], T]) -> T:
-    """Runs a call into the Rust core in a thread, shows its progress in bytes, and cancels it on Ctrl-C."""
+    """Runs a call of the Rust core in a thread, shows its progress in bytes, and cancels it on KeyboardInterrupt.
+
+    Returns the result of ``work``, or raises its exception.
+    """
     progress = Progress()
     outcome: list[T] = []
     failure: list[BaseException] = []
@@ -124,7 +127,7 @@ def in_background(label: str, work: Callable[[Progress], T]) -> T:
 
     threading.Thread(target=run).start()
     try:
-        if not finished.wait(0.3):  # most calls end before a bar would be drawn
+        if not finished.wait(0.3):  # do not show a bar for short calls
             display = ProgressDisplay(label, "bytes")
             try:
                 while not finished.wait(0.1):
@@ -147,7 +150,7 @@ def in_background(label: str, work: Callable[[Progress], T]) -> T:
 
 
 def duration(seconds: float) -> str:
-    """12 s, 3 min 5 s, 2 h 10 min."""
+    """Formats a duration, for example as 12 s, 3 min 5 s or 2 h 10 min."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

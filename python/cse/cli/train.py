@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..augment.base import Example
 
 RECIPE = "by recipe"
-# Flags of methods -> (method, option).
+# Parameters that set an option of a method: (method, option).
 METHOD_FLAGS = {
     "una_every": ("una", "every"),
     "una_as": ("una", "use_as"),
@@ -29,38 +29,44 @@ METHOD_FLAGS = {
 @group("Data")
 @options.option("--tfidf", default="tfidf", metavar="DIR", help="Folder of the TF-IDF index.")
 @options.option("--column", metavar="NAME", help="Column of .csv, .tsv, .jsonl and .parquet files with the sentences.")
-@options.option("--encoding-errors", default="strict", metavar="strict|replace", help="What to do with invalid UTF-8.")
-@options.option("--max-line-bytes", default=1 << 20, type=int, metavar="N", help="Longer rows are refused.")
-@options.option("--max-length", type=int, help="Tokens of a training sentence.", default_text="32")
+@options.option("--encoding-errors", default="strict", metavar="strict|replace", help="How to handle invalid UTF-8.")
+@options.option("--max-line-bytes", default=1 << 20, type=int, metavar="N", help="Maximum row length.")
+@options.option("--max-length", type=int, help="Maximum tokens per sentence.", default_text="32")
 @group("Model")
 @options.option("--model", help="minilm, a folder, or a hub name.", default_text="bert-base-uncased")
 @options.option("--pooler", metavar="NAME", help=options.POOLER_NAMES, default_text="the model's own, else cls")
 @options.option("--preset", metavar="NAME", help="A published recipe, like simcse-bert-base or una-bert-base.")
 @options.option("--config", "config_file", metavar="FILE", help="A run's config.toml, to repeat it.")
 @group("Positives and negatives")
-@options.option("--positive", metavar="NAME", help="What makes the positive; see cse methods.", default_text="dropout")
+@options.option(
+    "--positive", metavar="NAME", help="Augmentation for positives; see cse methods.", default_text="dropout"
+)
 @options.option("--una/--no-una", default=False, help="Synthetic hard negatives from the TF-IDF index (UNA).")
 @options.option("--una-every", type=int, metavar="N", help="UNA on steps 0, N, 2N, ...; 0: never.", default_text="5")
 @options.option("--una-as", metavar="pairs|hard-negatives", help="Form of UNA's negatives.", default_text="pairs")
 @options.option("--beta", type=float, help="UNA: mean replacement probability, 0 to 1.", default_text="0.5")
 @options.option("--radius", metavar="N|P%", help="UNA: window of ranks.", default_text="min(4000, V/100)")
-@options.option("--surface", metavar="keep|plain", help="UNA: form of the text.", default_text="keep; treebank: plain")
+@options.option("--surface", metavar="keep|plain", help="UNA: output text.", default_text="keep; treebank: plain")
 @options.option("--replace-which", metavar="tfidf|random", help="UNA: which words are replaced.", default_text="tfidf")
-@options.option("--replace-with", metavar="radius|random", help="UNA: what replaces them.", default_text="radius")
+@options.option(
+    "--replace-with", metavar="radius|random", help="UNA: how replacements are sampled.", default_text="radius"
+)
 @options.option("--min-df", default=0, type=int, metavar="N", help="Use only terms in N sentences or more.")
 @options.option("--max-terms", type=int, metavar="N", help="Use only the N most frequent terms.")
-@options.option("--negative", "negatives", multiple=True, metavar="NAME", help="Another negative; see cse methods.")
+@options.option("--negative", "negatives", multiple=True, metavar="NAME", help="Further negatives; see cse methods.")
 @options.option(
-    "--feature-augmentation", "feature_augmentations", multiple=True, metavar="NAME", help="Changes embeddings."
+    "--feature-augmentation", "feature_augmentations", multiple=True, metavar="NAME", help="Augmentation of embeddings."
 )
 @group("Loss")
 @options.option("--loss", default="standard", metavar="standard|focal|mixed", help="SimCSE, Focal-InfoNCE or MixCSE.")
 @options.option("--temperature", type=float, help="tau.", default_text="0.05; focal on BERT 0.07")
 @options.option("--objective", metavar="infonce|nt-xent", help="Which views are negatives.", default_text=RECIPE)
 @options.option("--margin", default=0.3, help="m of the focal logits.")
-@options.option("--mixed-negatives/--no-mixed-negatives", default=None, help="MixCSE's negatives with any loss.")
+@options.option("--mixed-negatives/--no-mixed-negatives", default=None, help="Mixed negatives (MixCSE) with any loss.")
 @options.option("--mix-lambda", default=0.2, help="Weight of the own positive in a mixed negative.")
-@options.option("--mix-variant", default="paper", metavar="paper|release", help="MixCSE as in the paper, or its code.")
+@options.option(
+    "--mix-variant", default="paper", metavar="paper|release", help="MixCSE as in the paper, or as in its code."
+)
 @options.option("--loss-term", "loss_terms", multiple=True, metavar="NAME", help="A further term; see cse methods.")
 @group("Optimisation")
 @options.option("--batch-size", type=int, help="Sentences per step.", default_text=RECIPE)
@@ -74,12 +80,12 @@ METHOD_FLAGS = {
 @options.option("--epochs", default=1, help="Passes over the corpus.")
 @options.option("--max-steps", type=int, metavar="N", help="Stop after N steps.")
 @group("Evaluation")
-@options.option("--dev", metavar="FILE.tsv", help="score, sentence1, sentence2: best/ is the best Spearman.")
+@options.option("--dev", metavar="FILE.tsv", help="Scored pairs, to select best/ by Spearman.")
 @options.option(
     "--eval-every", type=int, metavar="N", help="Steps between evaluations; 0: at the end.", default_text="125"
 )
-@options.option("--data", metavar="DIR", help="Score best/ on the STS files in DIR at the end.")
-@options.option("--allow-partial", is_flag=True, show_default=False, help="Accept STS files that lack pairs.")
+@options.option("--data", metavar="DIR", help="Evaluate best/ on the STS files in DIR at the end.")
+@options.option("--allow-partial", is_flag=True, show_default=False, help="Accept incomplete STS files.")
 @group("Run")
 @options.option("-o", "--output", default="runs", metavar="DIR", help="Folder of runs.")
 @options.option("--name", help="Name of the run's folder.", default_text="from model, loss and seed")
@@ -101,9 +107,9 @@ def command(
 ) -> None:
     """Train an encoder on CORPUS (one sentence per line), or on the files the TF-IDF index was built from.
 
-    The result is DIR/NAME/best, which AutoModel and SentenceTransformer load. Values that are not given come from
-    --preset, else from the recipe of the loss, else from that of the model family. cse methods lists the augmentations
-    and loss terms with their options, which --set and the configuration file set ([una] beta = 0.3).
+    The result is DIR/NAME/best, which AutoModel and SentenceTransformer can load. Values that are not given are taken
+    from --preset, else from the defaults of the loss, else from those of the model family. cse methods lists the
+    augmentations and loss terms with their options, which are set with --set una.beta=0.3 or in the configuration file.
     """
     from ..registry import parse_setting
     from ..training.config import TrainConfig, read_toml
@@ -123,8 +129,7 @@ def command(
         raise InputError("--preset: cannot be combined with --config, which holds every value")
     stored = read_toml(config_file) if config_file else {}
     stored.pop("name", None)
-    # Before torch is imported, so that a wrong flag is answered at once.
-    # Before torch is imported, so that a wrong flag is answered at once.
+    # Validated before torch is imported, so that an invalid flag is reported immediately.
     config = with_preset(TrainConfig(**merge({**given, "options": tables}, stored)))
 
     from ..training.loop import train
@@ -147,20 +152,20 @@ def command(
 
 
 class ConsoleCallback(Callback):
-    """Shows a run on standard error."""
+    """Shows the progress of a training run on standard error."""
 
     def __init__(self) -> None:
         self.display: ProgressDisplay | None = None
         self.loss = ""
 
     def on_train_begin(self, facts: dict[str, str], examples: list[Example]) -> None:
-        """One line per fact, then the examples."""
+        """Prints one line per fact, then the examples."""
         for name, value in facts.items():
             console.say(f"{name:>9}  {value}")
         console.print_examples(examples)
 
     def on_status(self, text: str) -> None:
-        """A line on what takes time, unless a bar shows it."""
+        """Prints the name of the phase, unless the progress bar is shown."""
         if self.display is None:
             console.say(f"{text} ...")
 
@@ -172,7 +177,7 @@ class ConsoleCallback(Callback):
             console.say(f"Warning: {text}")
 
     def on_step_end(self, step: int, steps: int) -> None:
-        """Moves the bar. The estimate is announced once the second step is done, since the first warms up."""
+        """Updates the progress bar; after step 4, prints an estimate of the total time."""
         if self.display is None:
             self.display = ProgressDisplay("training", "steps", steps)
         self.display.update(step, text=self.loss)
@@ -184,11 +189,11 @@ class ConsoleCallback(Callback):
                 self.display.print(f"{steps:,} steps, about {duration(left)} left ({left / (steps - 4):.2f} s a step)")
 
     def on_log(self, record: dict[str, Any]) -> None:
-        """The loss beside the bar."""
+        """Shows the loss next to the progress bar."""
         self.loss = f"loss {record['loss']:.3g}"
 
     def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
-        """The scores."""
+        """Prints the scores."""
         text = f"step {step:,}: {console.scores(record)}" if step else f"before training: {console.scores(record)}"
         if self.display is not None:
             self.display.print(text)
@@ -196,16 +201,16 @@ class ConsoleCallback(Callback):
             console.say(text)
 
     def on_interrupt(self, why: str) -> None:
-        """What was saved."""
+        """Prints the step and folder of the saved encoder."""
         self.close()
         console.say(why)
 
     def on_train_end(self, result: Any) -> None:
-        """The result itself goes to standard output."""
+        """Removes the bar; the command prints the result."""
         self.close()
 
     def close(self) -> None:
-        """Removes the bar."""
+        """Removes the progress bar."""
         if self.display is not None:
             self.display.close()
             self.display = None

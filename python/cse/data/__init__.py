@@ -1,1 +1,1 @@
-"""From text files and tables to rows. Nothing here imports torch."""
+"""Reading text files and tables into rows. No module in this package imports torch."""

@@ -1,4 +1,4 @@
-"""The sentences of a run: rows in memory, and which of them are trained on or held out."""
+"""The corpus of a training run: rows in memory, and the split into training and held-out rows."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Rows = npt.NDArray[np.int64]
 
 
 class Corpus:
-    """Text in memory, one row per line, with the row numbers of the TF-IDF index."""
+    """The rows of a corpus in memory, numbered as in the TF-IDF index. Create it with ``Corpus.read``."""
 
     def __init__(self, core: _core.Rows, joined_lines: int) -> None:
         self._core = core
         self.joined_lines = joined_lines
-        """Fields of a table in which a line break was replaced by a space."""
+        """Number of table fields in which a line break was replaced by a space."""
 
     @classmethod
     def read(
@@ -39,35 +39,44 @@ class Corpus:
         max_line_bytes: int = MAX_LINE_BYTES,
         threads: int = 0,
     ) -> Corpus:
-        """Reads the files that ``cse.data.readers.resolve`` returned; raises ``InputError`` or ``OSError``."""
+        """Reads files into memory.
+
+        Args:
+            files: The inputs that ``cse.data.readers.resolve`` returned.
+            encoding_errors: See ``ReadOptions``, as for ``max_line_bytes`` and ``threads``.
+
+        Raises:
+            InputError: For an invalid file or option.
+            OSError: For a file that cannot be read.
+        """
         reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
         core = _core.Rows.read(list(files), reading)
         return cls(core, joined_lines(files))
 
     def __len__(self) -> int:
-        """Rows, blank ones included."""
+        """Number of rows, including blank ones."""
         return len(self._core)
 
     def take(self, rows: npt.NDArray[np.integer] | Sequence[int]) -> list[str]:
-        """The texts of these rows."""
+        """Returns the texts of the given row numbers, in their order."""
         return self._core.take([int(row) for row in rows])
 
     @property
     def files(self) -> list[SourceFile]:
-        """The files that were read."""
+        """The files that were read, in order."""
         return [SourceFile(*file) for file in self._core.files]
 
     @property
     def repaired(self) -> int:
-        """Rows with bytes that were not UTF-8."""
+        """Number of rows in which invalid UTF-8 was replaced by U+FFFD."""
         return self._core.repaired
 
     def word_counts(self) -> npt.NDArray[np.uint32]:
-        """Words of each row, separated by white space; 0 for a blank row."""
+        """Returns the number of whitespace-separated words of each row, ``(n,)`` uint32; 0 for a blank row."""
         return np.frombuffer(self._core.word_counts(), dtype="<u4")
 
     def filled(self) -> Rows:
-        """The rows that are not blank; ``InputError`` if there are none."""
+        """Returns the numbers of the rows that are not blank, ascending; raises ``InputError`` if there are none."""
         rows = np.flatnonzero(self.word_counts()).astype(np.int64)
         if not len(rows):
             names = ", ".join(file.path for file in self.files)
@@ -75,25 +84,34 @@ class Corpus:
         return rows
 
     def hashes(self) -> npt.NDArray[np.uint64]:
-        """64-bit hashes of the rows; equal rows have equal hashes."""
+        """Returns a 64-bit hash of the text of each row: ``(n,)`` uint64."""
         return np.frombuffer(self._core.hashes(), dtype="<u8")
 
 
 @dataclass(frozen=True)
 class Split:
-    """Row numbers, ascending."""
+    """The split of a corpus. ``train`` and ``held_out`` are ascending row numbers, ``blank`` is a number of rows."""
 
     train: Rows
     held_out: Rows
     blank: int
     repeats: int = 0
-    """Rows with the text of a held-out row, which are not trained on."""
+    """Number of rows with the same text as a held-out row, which are excluded from training."""
 
 
 def hold_out(corpus: Corpus, seed: int, wanted: bool) -> Split:
-    """Chooses the held-out rows of the label-free score: min(2000, 5 %) distinct rows of at least 8 words.
+    """Splits a corpus into training rows and held-out rows for the label-free score.
 
-    The choice depends on seed and row number. No row with the text of a held-out row is trained on, and no blank row.
+    At most min(2000, 5 % of the rows) are held out; they have at least 8 words and distinct texts, and are selected by
+    seed and row number. Blank rows and rows with the same text as a held-out row are excluded from training.
+
+    Args:
+        corpus: The corpus.
+        seed: Seed of the run.
+        wanted: If False, no row is held out.
+
+    Raises:
+        InputError: If all rows are blank.
     """
     words = corpus.word_counts()
     rows = corpus.filled()

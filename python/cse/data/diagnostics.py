@@ -1,4 +1,4 @@
-"""Findings of ``cse doctor``: what the counts of a corpus mean, and what to do about each."""
+"""Findings of ``cse doctor``: problems of a corpus, derived from its counts, each with a recommendation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 __all__ = ["findings"]
 
-# Shares of rows above which a finding is reported.
+# Fractions of rows above which a finding is reported.
 MANY = 0.01
 OFTEN = 0.001
 
@@ -21,11 +21,14 @@ FORMATS = {
 
 
 def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, str]]:
-    """(``fault`` or ``note``, finding, what to do), the most serious first.
+    """Returns the findings as (level, finding, recommendation), the most serious first.
 
     Args:
-        seen: The JSON of ``cse._core.diagnose``, with ``joined_lines`` from the reader of tables.
-        max_line_bytes: The row limit that was used.
+        seen: The parsed output of ``cse._core.diagnose``, with ``joined_lines`` of the table readers added.
+        max_line_bytes: The limit of the row length that was used.
+
+    Returns:
+        A list of tuples; level is ``fault`` or ``note``.
     """
     rows, documents = seen["rows"], max(seen["documents"], 1)
     faults, tables = seen["faults"], any("column" in file for file in seen["files"])
@@ -59,7 +62,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
                 "convert it (tr '\\r' '\\n')",
             )
     if binary:
-        return out  # counts of bytes that are not text would only mislead
+        return out  # counts of a file that is not UTF-8 text are meaningless
     if faults["invalid"]["rows"]:
         add(
             "fault",
@@ -119,9 +122,9 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
             "other tools end a line there and count other rows; replace them by spaces",
         )
     if seen["blank"]:
-        add("note", f"{_rows(seen['blank'])} blank", "nothing: they keep their row number and are not trained on")
+        add("note", f"{_rows(seen['blank'])} blank", "no action: they keep their row number and are not trained on")
     if seen["joined_lines"]:
-        add("note", f"a line break inside {_rows(seen['joined_lines'])}", "nothing: it is read as a space")
+        add("note", f"a line break inside {_rows(seen['joined_lines'])}", "no action: it is read as a space")
     if 0.8 * seen["terms"] < seen["singletons"] < seen["terms"]:
         add(
             "note",
@@ -141,7 +144,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
 
 
 def _writing(scripts: list[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Shares of the scripts; those of Japanese and those of Korean are added up."""
+    """Returns the fraction of each script, descending; the scripts of Japanese and of Korean are merged."""
     shares = {name: share for name, share in scripts if name != "Common"}
     for name, parts in (("Japanese", ("Hiragana", "Katakana", "Han")), ("Korean", ("Hangul", "Han"))):
         if shares.get(parts[0], 0) > 0.05:

@@ -1,7 +1,6 @@
-"""Readers of a corpus: patterns are expanded, and columns of tables are decoded into rows.
+"""Expansion of file patterns, and decoding of table columns into rows.
 
-The index, the trainer, ``augment`` and ``encode`` all read a corpus through this module, so a row has the same number
-everywhere.
+The index, the trainer, ``augment`` and ``encode`` all read a corpus with this module, so that row numbers agree.
 """
 
 from __future__ import annotations
@@ -30,10 +29,19 @@ RECORDS = 10_000
 
 
 def resolve(paths: Paths, column: str | None = None) -> list[str | Column]:
-    """The inputs in order: paths of text files, and a ``Column`` for each table.
+    """Expands patterns and opens the columns of tables.
 
-    A pattern (``*``, ``?``, ``[]``, ``**``) that is not the name of a file stands for the files it matches, sorted by
-    name. Raises ``InputError`` if it matches none, for a table without a column, and for a column without a table.
+    Args:
+        paths: A path or a list of paths. A pattern (``*``, ``?``, ``[]``, ``**``) that is not the name of an existing
+            file is replaced by the files it matches, sorted by name.
+        column: Name of the column to read; required if one of the files is a table.
+
+    Returns:
+        The inputs in order: the path of each text file, and a ``Column`` for each table.
+
+    Raises:
+        InputError: If no path is given, a pattern matches no file, a table is given without a column, or a column
+            without a table.
     """
     given = [paths] if isinstance(paths, (str, PathLike)) else list(paths)
     if not given:
@@ -51,17 +59,20 @@ def resolve(paths: Paths, column: str | None = None) -> list[str | Column]:
 
 
 def is_table(path: str) -> bool:
-    """Whether the suffix is that of a table, which is read by column."""
+    """Returns whether the suffix of a path, ignoring compression, is that of a table format."""
     return _kind(path) is not None
 
 
 def joined_lines(inputs: Sequence[str | Column]) -> int:
-    """Fields in which a line break was replaced by a space, counted while reading."""
+    """Returns the number of fields in which a line break was replaced by a space; call it after reading."""
     return sum(item.line_breaks for item in inputs if isinstance(item, Column))
 
 
 def find_again(path: str) -> str:
-    """A path as it was stored, which has U+FFFD in place of bytes that are not UTF-8, as the file system has it."""
+    """Finds the file of a path that was stored with U+FFFD in place of bytes that are not UTF-8.
+
+    Returns the name in the file system if exactly one file of the folder matches, else ``path``.
+    """
     folder, name = os.path.split(path)
     if "\ufffd" not in name or os.path.exists(path) or not os.path.isdir(folder or "."):
         return path
@@ -70,9 +81,10 @@ def find_again(path: str) -> str:
 
 
 def _check_quotes(path: str) -> None:
-    """Raises ``InputError`` if the last record of a csv file begins a quoted field that never ends.
+    """Raises ``InputError`` if a quoted field of a csv file is not closed.
 
-    pyarrow takes the rest of the file as that field. Called only if the last field has a line break.
+    pyarrow silently reads the rest of the file as that field, so this is called only if the last field of the file
+    contains a line break.
     """
     import csv
 
@@ -101,7 +113,7 @@ def _matches(path: str) -> list[str]:
 
 
 def _kind(path: str) -> str | None:
-    """The suffix of a table, without that of a compression."""
+    """Returns the suffix of a table format, ignoring a compression suffix; None for other files."""
     stem, suffix = os.path.splitext(path.lower())
     if suffix in COMPRESSED:
         suffix = os.path.splitext(stem)[1]
@@ -133,14 +145,14 @@ class Column:
             raise InputError(f"{path}: has {names.count(column)} columns named {column!r}; rename all but one")
         self.path, self.column = path, column
         self.line_breaks = 0
-        """Fields that held one, so far."""
+        """Number of fields with a line break read so far."""
         self._size = os.path.getsize(path)
         self._told = 0
         self._ends_in_line_break = False
         self._blocks: Iterator[pa.ChunkedArray | pa.Array] | None = None
 
     def next_block(self) -> tuple[bytes, int] | None:
-        """Rows as text, each ended by a line feed, and about how many bytes of the file they are; None at the end."""
+        """Returns the next rows, each ended by a line feed, and their approximate size in the file; None at the end."""
         if self._blocks is None:
             self._blocks = _guarded(self.path, lambda: _blocks(self.path, self.column))
         blocks = self._blocks
@@ -161,7 +173,7 @@ class Column:
 
 
 def _guarded(path: str, work: Callable[[], Any]) -> Any:
-    """Calls ``work``; an error of pyarrow becomes an ``InputError`` that names the file."""
+    """Calls ``work`` and converts errors of pyarrow to an ``InputError`` that starts with the path."""
     import pyarrow as pa
 
     try:
@@ -185,7 +197,10 @@ def _column_names(path: str, wanted: str | None) -> list[str]:
 
 
 def _json_names(path: str, wanted: str | None) -> list[str]:
-    """The fields of the first records, up to the one that is wanted: records may leave out empty fields."""
+    """Returns the field names of the first records, reading until ``wanted`` is found.
+
+    One record is not enough, because records may omit empty fields.
+    """
     import json
 
     import pyarrow as pa
@@ -239,7 +254,7 @@ def _open_csv(path: str, column: str | None = None) -> Any:
     from pyarrow import csv
 
     tabs = _kind(path) == ".tsv"
-    # Bytes, not strings: the core checks the encoding, and names the row.
+    # Read as bytes, not strings, because the Rust core validates UTF-8 and reports the row of an error.
     convert = (
         csv.ConvertOptions(include_columns=[column], column_types={column: pa.binary()}) if column is not None else None
     )
@@ -254,7 +269,7 @@ def _open_csv(path: str, column: str | None = None) -> Any:
 
 
 def _rows(values: Any) -> tuple[bytes, int]:
-    """The values as lines, and in how many a line break was replaced."""
+    """Returns the values as lines, and the number of values in which a line break was replaced."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

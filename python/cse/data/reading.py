@@ -1,4 +1,4 @@
-"""Options for reading files, with their defaults."""
+"""Options for reading files, and their defaults."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MAX_LINE_BYTES = 1 << 20
 
 
 class ReadOptions(TypedDict, total=False):
-    """How files are read."""
+    """Options for reading files."""
 
     encoding_errors: str
-    """Bytes that are not UTF-8: ``strict`` refuses them (the default), ``replace`` counts them."""
+    """``strict`` (default): invalid UTF-8 raises ``InputError``. ``replace``: it is replaced by U+FFFD and counted."""
     max_line_bytes: int
-    """Longer rows are refused; 2**20."""
+    """Maximum length of a row in bytes; a longer row raises ``InputError``. Default: 2**20."""
     threads: int
-    """0, the default, uses all cores. No result depends on it."""
+    """Number of threads. Default: 0, all cores. Results do not depend on it."""
 
 
 _DEFAULTS: ReadOptions = {"encoding_errors": "strict", "max_line_bytes": MAX_LINE_BYTES, "threads": 0}
@@ -31,7 +31,11 @@ _DEFAULTS: ReadOptions = {"encoding_errors": "strict", "max_line_bytes": MAX_LIN
 class SourceFile:
     """A file that a corpus was read from.
 
-    Attributes: path as given, bytes as stored, rows, and the XXH3 hash (128 bits, hexadecimal).
+    Attributes:
+        path: Path as given.
+        bytes: Size of the file as stored, before decompression.
+        rows: Number of rows.
+        xxh3: 128-bit XXH3 hash, hexadecimal.
     """
 
     path: str
@@ -39,11 +43,16 @@ class SourceFile:
     rows: int
     xxh3: str
     column: str | None = None
-    """The column of a table; None for a text file."""
+    """Column of a table; None for a text file."""
 
 
 def reading_options(**reading: Unpack[ReadOptions]) -> ReadOptions:
-    """All reading options; ``InputError`` for a number below 0 or above what 63 bits hold."""
+    """Returns the given reading options completed by the defaults.
+
+    Raises:
+        InputError: If a number is not an integer in [0, 2**63).
+        TypeError: For an unknown option.
+    """
     options: ReadOptions = complete(_DEFAULTS, reading)
     for name, number in (("threads", options["threads"]), ("max_line_bytes", options["max_line_bytes"])):
         if isinstance(number, bool) or not isinstance(number, int):
@@ -54,7 +63,7 @@ def reading_options(**reading: Unpack[ReadOptions]) -> ReadOptions:
 
 
 def complete(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
-    """The defaults, overridden by what was given; ``TypeError`` for an option that has no default."""
+    """Returns ``defaults`` updated with ``given``; raises ``TypeError`` for a name that is not in ``defaults``."""
     unknown = set(given) - set(defaults)
     if unknown:
         raise TypeError(f"unknown option {sorted(unknown)[0]!r}; choose from {', '.join(defaults)}")

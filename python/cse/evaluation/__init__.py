@@ -1,4 +1,4 @@
-"""Evaluation protocols, one per file, and the table of their names."""
+"""Evaluations, one per module, and their registry."""
 
 from __future__ import annotations
 

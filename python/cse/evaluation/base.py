@@ -1,4 +1,4 @@
-"""The interface of evaluations."""
+"""Base class of evaluations."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Progress = Callable[[int], None]
 
 
 class Encodes(Protocol):
-    """An encoder: ``encode`` returns embeddings ``(n, D)``."""
+    """Protocol of encoders that can be evaluated."""
 
     def encode(
         self, texts: Sequence[str], *, batch_size: int = ..., progress: Progress | None = ...
     ) -> npt.NDArray[np.float32]:
-        """Embeddings of the texts; ``progress`` is called with the number of texts done since the last call."""
+        """Returns embeddings ``(n, D)`` float32; calls ``progress`` with the number of texts since its last call."""
         ...
 
 
 @dataclass(frozen=True)
 class NoOptions:
-    """Options of an evaluation that has none."""
+    """Options of an evaluation without options."""
 
 
 @dataclass(frozen=True)
@@ -35,22 +35,23 @@ class Report:
     """The result of an evaluation."""
 
     rows: list[dict[str, Any]]
-    """The table: one record per task, the first value its name."""
+    """One record per task; its first value is the name of the task."""
     summary: dict[str, Any] = field(default_factory=dict)
-    """Figures over all tasks."""
+    """Scores over all tasks."""
     notes: list[str] = field(default_factory=list)
-    """Sentences that the reader should know."""
+    """Remarks on the interpretation of the scores."""
 
 
 class Evaluation(ABC):
-    """An evaluation of an encoder.
+    """Base class of evaluations of an encoder.
 
-    Subclasses define ``Options``, a frozen dataclass filled from ``--set NAME.OPTION=VALUE``, ``sentences`` and
-    ``__call__``. The constructor reads and checks the data, so that a fault is found before the model is loaded.
+    Subclasses define ``sentences``, ``__call__`` and, if they have options, ``Options``: a frozen dataclass filled from
+    ``--set NAME.OPTION=VALUE``. The constructor reads and checks the data, so that errors are raised before the model
+    is loaded.
 
     Args:
         options: An instance of ``Options``.
-        data: The value of ``--data``, a file or a folder; None if it was not given.
+        data: Value of ``--data``, a file or a folder; None if it was not given.
     """
 
     Options: ClassVar[type] = NoOptions
@@ -61,8 +62,8 @@ class Evaluation(ABC):
 
     @abstractmethod
     def sentences(self) -> int:
-        """How many texts will be encoded."""
+        """Returns the number of texts that are encoded."""
 
     @abstractmethod
     def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
-        """Evaluates the encoder."""
+        """Evaluates an encoder; ``progress`` is called with the number of texts encoded since its last call."""

@@ -17,19 +17,22 @@ Vectors = npt.NDArray[np.float64]
 
 
 def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
-    """Rows normalised to unit length, float64."""
+    """Normalises the rows of ``(n, D)`` to unit length, in float64."""
     wide = vectors.astype(np.float64)
     points: Vectors = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
     return points
 
 
 def alignment(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> float:
-    """Mean |x - y|^2 over positive pairs ``(n, D)``, ``(n, D)``; 0 to 4, lower is closer."""
+    """Returns the mean |x - y|^2 over positive pairs ``(n, D)``, ``(n, D)``, normalised; 0 to 4, lower is closer."""
     return float(((unit(left) - unit(right)) ** 2).sum(1).mean())
 
 
 def uniformity(vectors: npt.NDArray[np.floating]) -> float:
-    """ln mean exp(-2 |x - y|^2) over all pairs of ``(n, D)``; lower is more uniform, 0 means that all are equal."""
+    """Returns ln mean exp(-2 |x - y|^2) over all pairs of rows of ``(n, D)``, normalised.
+
+    Lower is more uniform; 0 means that all embeddings are equal.
+    """
     points = unit(vectors)
     n, total = len(points), 0.0
     for start in range(0, n, 1024):  # in blocks, since n^2 cosines may not fit in memory
@@ -39,26 +42,32 @@ def uniformity(vectors: npt.NDArray[np.floating]) -> float:
 
 
 def effective_rank(vectors: npt.NDArray[np.floating]) -> float:
-    """exp of the entropy of the normalised singular values of ``(n, D)`` (Roy and Vetterli 2007); 1 to min(n, D)."""
+    """Returns the effective rank of ``(n, D)`` (Roy and Vetterli 2007), from 1 to min(n, D).
+
+    It is exp of the entropy of the singular values divided by their sum; rows are normalised to unit length first.
+    """
     values = np.linalg.svd(unit(vectors), compute_uv=False)
     shares = values[values > 0] / values.sum()
     return float(np.exp(-(shares * np.log(shares)).sum()))
 
 
 def mean_cosine(vectors: npt.NDArray[np.floating]) -> float:
-    """Mean cosine over all pairs of different rows of ``(n, D)``; near 0 for isotropic embeddings."""
+    """Returns the mean cosine over all pairs of different rows of ``(n, D)``; near 0 for isotropic embeddings."""
     points = unit(vectors)
     n = len(points)
     return float((np.square(points.sum(0)).sum() - n) / (n * (n - 1)))
 
 
 class Geometry(Evaluation):
-    """Geometry of the sentences of a TSV file of scored pairs; alignment is that of the pairs scored above 4."""
+    """Geometry of the embeddings of the sentences in a TSV file of scored pairs.
+
+    Alignment is computed over the pairs with a score above 4.
+    """
 
     summary = "alignment, uniformity, effective rank and mean cosine on --data FILE.tsv (score, sentence1, sentence2)"
 
     def __init__(self, options: Any, data: str | None) -> None:
-        from .sts import read_pairs  # here, because sts.py imports this module
+        from .sts import read_pairs  # not at the top: sts.py imports this module
 
         super().__init__(options, data)
         if data is None:
@@ -67,11 +76,11 @@ class Geometry(Evaluation):
         self.texts = list(dict.fromkeys([*self.pairs.left, *self.pairs.right]))
 
     def sentences(self) -> int:
-        """Distinct sentences."""
+        """Returns the number of distinct sentences."""
         return len(self.texts)
 
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
-        """One row."""
+        """Returns a report with one row."""
         vectors = encoder.encode(self.texts, progress=progress)
         row = {text: i for i, text in enumerate(self.texts)}
         left = vectors[[row[text] for text in self.pairs.left]]

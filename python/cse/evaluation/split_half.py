@@ -1,7 +1,7 @@
-"""A score without labels: each sentence is cut in two, and the halves must find each other.
+"""A score without labels: retrieval of one half of a sentence by the other half, among all halves.
 
-The mean reciprocal rank falls to chance when embeddings collapse, so it guards a run. Differences between good encoders
-are small compared with its standard error.
+The mean reciprocal rank falls to chance when embeddings collapse, so it detects collapse during training. It does not
+rank good encoders: their differences are small compared with its standard error.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .geometry import alignment, uniformity, unit
 
 __all__ = ["HalvesScore", "SplitHalf", "SplitHalfOptions", "reciprocal_ranks", "score_halves"]
 
-# Cosines of float32 vectors that differ by less are counted as equal.
+# Cosines of float32 vectors with a smaller difference are treated as equal.
 TIE = 1e-6
 
 
 @dataclass(frozen=True)
 class HalvesScore:
-    """Mean reciprocal rank in both directions (0 to 1) with its standard error, alignment, uniformity."""
+    """Mean reciprocal rank over both directions (0 to 1), its standard error, alignment and uniformity."""
 
     mrr: float
     mrr_se: float
@@ -37,10 +37,10 @@ class HalvesScore:
     uniformity: float
     sentences: int
     per_sentence: npt.NDArray[np.float64]
-    """(n,) mean of a sentence's two reciprocal ranks, for paired differences."""
+    """``(n,)`` mean of the two reciprocal ranks of each sentence, for paired differences."""
 
     def to_dict(self) -> dict[str, float]:
-        """Without the per-sentence values."""
+        """Returns the scores without the per-sentence values."""
         return {
             "mrr": self.mrr,
             "mrr_se": self.mrr_se,
@@ -50,13 +50,17 @@ class HalvesScore:
 
 
 def reciprocal_ranks(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """For each pair, the mean over both directions of 1 / rank of the true half among all n by cosine: ``(n,)``.
+    """Returns, for each pair, the mean over both directions of 1 / rank of the true half by cosine: ``(n,)`` float64.
 
-    Equal cosines rank before the true half, so a collapsed encoder scores 1/n, not 1.
+    Halves with a cosine equal to that of the true half rank before it, so a collapsed encoder scores 1/n, not 1.
+
+    Args:
+        left: ``(n, D)`` embeddings of the first halves.
+        right: ``(n, D)`` embeddings of the second halves.
     """
     scores = unit(left) @ unit(right).T
     own = np.diagonal(scores)
-    # The true half is among those at least as good, so its rank from 1 is their number.
+    # The rank, from 1, is the number of halves with at least the cosine of the true half, which is one of them.
     forward = (scores >= own[:, None] - TIE).sum(1)
     backward = (scores >= own[None, :] - TIE).sum(0)
     # NaN gets the worst rank.
@@ -68,7 +72,10 @@ def reciprocal_ranks(left: npt.NDArray[np.floating], right: npt.NDArray[np.float
 def score_halves(
     model: Encodes, sentences: Sequence[str], progress: Callable[[int], None] | None = None
 ) -> HalvesScore:
-    """Encodes both halves of each sentence and scores them."""
+    """Encodes both halves of each sentence and computes the split-half scores.
+
+    The standard error is NaN for fewer than two sentences.
+    """
     halves = [cut_in_two(sentence) for sentence in sentences]
     texts = [first for first, _ in halves] + [second for _, second in halves]
     vectors = model.encode(texts, progress=progress)
@@ -88,12 +95,12 @@ def score_halves(
 class SplitHalfOptions:
     """Options of the split-half evaluation."""
 
-    limit: Annotated[int, Field(ge=2, description="at most so many sentences, the first of the file")] = 2000
-    column: Annotated[str | None, Field(description="the column of a table")] = None
+    limit: Annotated[int, Field(ge=2, description="maximum number of sentences, from the start of the file")] = 2000
+    column: Annotated[str | None, Field(description="column of a table that holds the sentences")] = None
 
 
 class SplitHalf(Evaluation):
-    """The split-half score on the distinct sentences of a corpus with at least 8 words."""
+    """Split-half scores on the distinct sentences of at least 8 words in a corpus."""
 
     Options = SplitHalfOptions
     summary = "mean reciprocal rank of the halves of sentences of --data CORPUS, without labels"
@@ -110,10 +117,10 @@ class SplitHalf(Evaluation):
             raise InputError(f"{data}: at least two sentences of {HELD_OUT_WORDS} words or more are needed")
 
     def sentences(self) -> int:
-        """Two halves of each sentence."""
+        """Returns the number of halves."""
         return 2 * len(self.texts)
 
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
-        """One row."""
+        """Returns a report with one row."""
         score = score_halves(encoder, self.texts, progress)
         return Report([{"task": str(self.data), "sentences": score.sentences, **score.to_dict()}])

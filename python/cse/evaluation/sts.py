@@ -1,6 +1,6 @@
-"""Semantic textual similarity by SimCSE's protocol "all".
+"""Semantic textual similarity with the "all" setting of SimCSE.
 
-All subsets of a task are joined; the score is Spearman's correlation x 100 between cosine and gold score.
+All subsets of a task are concatenated; the score is Spearman's correlation x 100 between cosines and gold scores.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .geometry import alignment, uniformity, unit
 
 __all__ = ["SEVEN", "STS", "PairScore", "Pairs", "STSOptions", "Task", "load_tasks", "read_pairs", "score_pairs"]
 
-# Pairs of each whole task, as in SentEval.
+# Title and number of pairs of each complete task, as in SentEval.
 SEVEN = {
     "sts12.test": ("STS12", 3108),
     "sts13.test": ("STS13", 1500),
@@ -35,7 +35,7 @@ DEV = {"stsb.dev": ("STS-B dev", 1500), "sickr.dev": ("SICK-R dev", 500)}
 
 @dataclass(frozen=True)
 class Pairs:
-    """Gold scores (n,), and two lists of n sentences."""
+    """Scored sentence pairs: gold scores ``(n,)`` float64, and two lists of n sentences."""
 
     gold: npt.NDArray[np.float64]
     left: list[str]
@@ -44,7 +44,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Task:
-    """The file of a task, and how many pairs the whole task has."""
+    """The file of a task, and the number of pairs of the complete task (``expected``)."""
 
     key: str
     title: str
@@ -54,7 +54,7 @@ class Task:
 
 @dataclass(frozen=True)
 class PairScore:
-    """Spearman's correlation x 100, the number of pairs, alignment of the pairs scored above 4, and uniformity."""
+    """Spearman's correlation x 100, number of pairs, alignment of the pairs with a score above 4, and uniformity."""
 
     spearman: float
     pairs: int
@@ -62,7 +62,7 @@ class PairScore:
     uniformity: float
 
     def to_dict(self) -> dict[str, float]:
-        """For logs."""
+        """Returns the scores without the number of pairs, for logs."""
         return {
             "spearman": self.spearman,
             "alignment": self.alignment,
@@ -71,7 +71,10 @@ class PairScore:
 
 
 def find_tasks(folder: str | Path) -> list[Task]:
-    """The STS files in a folder, in the papers' order, development sets last."""
+    """Finds the STS files ``KEY.tsv`` in a folder, for the keys of ``SEVEN`` and ``DEV``, in this order.
+
+    Raises ``InputError`` if the folder does not exist or has none of the files.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"--data {folder}: no such folder")
@@ -87,9 +90,9 @@ def find_tasks(folder: str | Path) -> list[Task]:
 
 
 def load_tasks(folder: str | Path, allow_partial: bool = False) -> list[tuple[Task, Pairs]]:
-    """The tasks found in a folder with their pairs.
+    """Returns the tasks found in a folder with their pairs.
 
-    A file with another number of pairs than the whole task raises ``InputError``, unless ``allow_partial``.
+    Raises ``InputError`` for an invalid file, and for an incomplete one unless ``allow_partial`` is True.
     """
     found = [(task, read_pairs(task.path)) for task in find_tasks(folder)]
     for task, pairs in found:
@@ -102,7 +105,7 @@ def load_tasks(folder: str | Path, allow_partial: bool = False) -> list[tuple[Ta
 
 
 def average_of_seven(scores: dict[str, float], loaded: list[tuple[Task, Pairs]]) -> float | None:
-    """The papers' average over the seven test sets; None if one is missing or partial."""
+    """Returns the mean over the seven test sets, as in the papers; None if one of them is missing or incomplete."""
     whole = {task.key for task, pairs in loaded if len(pairs.gold) == task.expected}
     if not set(SEVEN) <= whole:
         return None
@@ -110,7 +113,11 @@ def average_of_seven(scores: dict[str, float], loaded: list[tuple[Task, Pairs]])
 
 
 def read_pairs(path: str | Path) -> Pairs:
-    """Reads score, sentence1, sentence2, separated by tabs; further columns are ignored, quotes have no meaning."""
+    """Reads a TSV file of score, sentence1, sentence2.
+
+    Further columns are ignored, quotes are ordinary characters, blank lines are skipped. Raises ``InputError`` for
+    invalid UTF-8, an invalid line, or fewer than two different scores.
+    """
     path = Path(path)
     gold, left, right = [], [], []
     try:
@@ -136,9 +143,9 @@ def read_pairs(path: str | Path) -> Pairs:
 
 
 def score_pairs(model: Encodes, pairs: Pairs, progress: Callable[[int], None] | None = None) -> PairScore:
-    """Spearman's correlation between cosines and gold scores; nan if all cosines are equal.
+    """Scores an encoder on sentence pairs; each distinct sentence is encoded once.
 
-    Each distinct sentence is encoded once.
+    The correlation is NaN if all cosines are equal, alignment is NaN if no pair has a score above 4.
     """
     from scipy.stats import spearmanr
 
@@ -167,7 +174,7 @@ class STSOptions:
 
 
 class STS(Evaluation):
-    """The STS tasks found in a folder; see ``find_tasks`` for the names of the files."""
+    """STS tasks in a folder; see ``find_tasks`` for the file names."""
 
     Options = STSOptions
     summary = "Spearman's correlation on the STS tasks in --data DIR (sts12.test.tsv, ..., sickr.test.tsv)"
@@ -179,11 +186,11 @@ class STS(Evaluation):
         self.tasks = load_tasks(data, options.allow_partial)
 
     def sentences(self) -> int:
-        """Distinct sentences of each task."""
+        """Returns the number of distinct sentences, summed over tasks."""
         return sum(len({*pairs.left, *pairs.right}) for _, pairs in self.tasks)
 
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
-        """One row per task, and the average of the seven test sets if all are whole."""
+        """Returns one row per task; the summary is the mean of the seven test sets if all are complete."""
         scored = [(task, score_pairs(encoder, pairs, progress)) for task, pairs in self.tasks]
         rows = [
             {"task": task.title, "key": task.key, "pairs": score.pairs, "expected": task.expected, **score.to_dict()}

@@ -1,4 +1,4 @@
-"""Loss terms: functions of the named embeddings of a batch, and the table of their names."""
+"""Loss terms: functions of the embeddings of a batch, and their registry."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 __all__ = ["LOSS_TERMS"]
 
 LOSS_TERMS: Registry[type[LossTerm]] = Registry("loss term", "cse.loss_terms", {})
-"""Loss terms that are added to the contrastive loss, by name: ``cse train --loss-term NAME``."""
+"""Additional loss terms by name: ``cse train --loss-term NAME`` adds one to the contrastive loss."""

@@ -1,4 +1,4 @@
-"""The interface of loss terms. Imports torch alone."""
+"""Base class of loss terms. This package imports only torch and its own registry."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["LossTerm", "NoOptions", "Step", "Views"]
 
 @dataclass
 class Views:
-    """Embeddings of a batch by view name, and the rows for which each view holds."""
+    """Embeddings of a batch by view name, and masks of valid rows."""
 
     embeddings: dict[str, Tensor]
     """Each ``(B, D)`` float32; see ``cse.augment.base`` for the names."""
     masks: dict[str, Tensor] = field(default_factory=dict)
-    """(B,) bool by view name; a view without a mask holds for every row."""
+    """``(B,)`` bool by view name, True for valid rows; without a mask all rows of a view are valid."""
 
     def __getitem__(self, name: str) -> Tensor:
         return self.embeddings[name]
@@ -29,40 +29,42 @@ class Views:
 
 @dataclass(frozen=True)
 class Step:
-    """What a loss term may use besides the embeddings."""
+    """Inputs of a loss term besides the embeddings."""
 
     number: int
-    """Steps done before this one."""
+    """Number of steps before this one, from 0."""
     epoch: int
     seed: int
     rows: Tensor
-    """(B,) int64 row numbers of the batch."""
+    """``(B,)`` int64, row numbers of the batch."""
     tokens: Mapping[str, Mapping[str, Tensor]]
     """Token ids and attention masks ``(B, T)`` by block name, on the device."""
     encoder: nn.Module
-    """Calling it with tokens returns embeddings ``(B, D)``; ``encoder.backbone`` is the transformer. A term that needs
-    a forward pass of its own, like masked language modelling, makes it here."""
+    """The sentence encoder. Called with tokens, it returns embeddings ``(B, D)``; ``encoder.backbone`` is the
+    transformer, for terms with their own forward pass, like masked language modelling."""
     partners: Tensor | None = None
-    """Positions that mixed negatives are made with; see ``cse.rng.partners``."""
+    """``(M,)`` int64, positions of the mixing partners of mixed negatives; see ``cse.rng.partners``."""
     uniform: Callable[[str, int], Tensor] | None = None
-    """``uniform(purpose, n)``: (B, n) numbers in [0, 1), a function of (seed, epoch, row, purpose)."""
+    """``uniform(purpose, n)`` returns ``(B, n)`` float32 numbers in [0, 1), a pure function of (seed, epoch, row,
+    purpose)."""
 
 
 @dataclass(frozen=True)
 class NoOptions:
-    """Options of a term that has none."""
+    """Options of a loss term without options."""
 
 
 class LossTerm(nn.Module):
-    """A term of the loss.
+    """Base class of loss terms.
 
-    Terms are summed; a term applies its own weight. It may own parameters, which are trained and not saved with the
-    encoder. Subclasses define ``Options``, a frozen dataclass filled from the term's table of the configuration file,
-    and ``forward``.
+    The loss of a batch is the sum of its terms; a weight is applied by the term itself. A term may have parameters,
+    which are trained but not saved with the encoder. Subclasses define ``forward`` and, if they have options,
+    ``Options``: a frozen dataclass whose values are read from the term's table in the configuration file.
 
     Args:
         options: An instance of ``Options``.
-        encoder: The sentence encoder: its ``backbone.config`` gives sizes, its ``tokenizer`` special tokens.
+        encoder: The sentence encoder; ``encoder.backbone.config`` has its sizes, ``encoder.tokenizer`` its special
+            tokens.
     """
 
     Options: ClassVar[type] = NoOptions
@@ -75,5 +77,5 @@ class LossTerm(nn.Module):
         """Scalar tensors of the last batch that are logged beside the loss."""
 
     def forward(self, views: Views, step: Step) -> Tensor:
-        """The term's contribution to the loss of this batch, a scalar."""
+        """Returns the value of the term for a batch, a scalar tensor."""
         raise TypeError(f"{type(self).__name__} does not define forward")

@@ -1,13 +1,13 @@
-"""Contrastive losses as functions of named embeddings, and the loss term that training uses.
+"""Contrastive losses as a function of named embeddings, and as a loss term.
 
 A loss has four independent parts:
 
-1. the objective, which says which similarities enter which denominator: ``infonce`` (anchors against candidates;
-   SimCSE, equation 1) or ``nt-xent`` (every view of a pair against every other; UNA);
+1. the objective, which determines the denominator of each anchor: ``infonce`` (anchors against candidates; SimCSE,
+   equation 1) or ``nt-xent`` (every view of a pair against every other; UNA);
 2. the logits: ``cosine`` (s / tau) or ``focal`` (Focal-InfoNCE);
-3. further negatives: columns of labelled or synthetic hard negatives, synthetic negatives as pairs of their own, and
-   mixed negatives (MixCSE);
-4. weights: the weight of the own hard negative, masks of rows, and a mask of duplicates.
+3. additional negatives: labelled or synthetic hard negatives as further columns of the similarity matrix, synthetic
+   negatives as further pairs, and mixed negatives (MixCSE);
+4. weights: the weight of an anchor's own hard negative, masks of rows, and a mask of duplicates.
 
 ``s`` is the cosine similarity, ``tau`` the temperature. All losses are means over anchors, in nats.
 """
@@ -33,14 +33,14 @@ __all__ = ["Contrastive", "ContrastiveOptions", "contrastive_loss", "partner_cou
 
 @dataclass(frozen=True)
 class Layout:
-    """Which views are anchors and candidates, and where each anchor's positive is."""
+    """Layout of the similarity matrix: the views in its rows and columns, and the column of each anchor's positive."""
 
     anchors: list[str]
     candidates: list[str]
     columns: list[str]
-    """Views that are negatives only; they follow the candidates."""
+    """Views that are used as negatives only; their columns follow those of the candidates."""
     target: Tensor
-    """(M,) column of each anchor's positive."""
+    """``(M,)`` int64, column of each anchor's positive."""
 
 
 def contrastive_loss(
@@ -58,20 +58,21 @@ def contrastive_loss(
     duplicates: Tensor | None = None,
     metrics: dict[str, Tensor] | None = None,
 ) -> Tensor:
-    """The contrastive loss of one batch.
+    """Computes the contrastive loss of a batch.
 
     Args:
         views: Embeddings by name, each ``(B, D)``, any float dtype, not necessarily normalised: ``anchor`` and
             ``positive``; optionally ``hard_negative``, and ``synthetic`` with or without ``synthetic_positive``.
-            Without its twin, ``synthetic`` is a column of hard negatives that every anchor sees; with it, both are a
-            second pair of views, anchors and candidates like the first.
-        objective: ``infonce``: anchors against the other side of all pairs, and the columns. ``nt-xent``: each view
-            of a pair against all other such views, its twin being the positive, and the columns.
-        logits: ``cosine`` or ``focal``; mixed negatives and columns get the logit of a negative.
+            Without ``synthetic_positive``, ``synthetic`` is a set of hard negatives in the denominator of every anchor;
+            with it, the two are a second pair of views, used as anchors and candidates like the first.
+        objective: ``infonce``: anchors against the candidates (the second view of each pair) and the hard negatives.
+            ``nt-xent``: each view of a pair against all other such views, with the other view of its pair as the
+            positive, and against the hard negatives.
+        logits: ``cosine`` or ``focal``; mixed and hard negatives have the logit of a negative.
         temperature: tau.
-        margin: m of the focal logits.
-        mixed: ``paper``: one mixed negative per anchor, in its own denominator only. ``release``: the released code's
-            mixtures; see ``cse.losses.mixed``. None: no mixed negatives.
+        margin: m of the focal logits; ignored by ``cosine``.
+        mixed: ``paper``: one mixed negative per anchor, in its own denominator only. ``release``: mixtures as in the
+            released code; see ``cse.losses.mixed``. None: no mixed negatives.
         mix_lambda: Weight of the anchor's own positive in its mixture.
         partners: (M,) for ``paper``: the candidate that each anchor's positive is mixed with; see ``partner_count``.
         hard_negative_weight: alpha; the logit of the anchor's own ``hard_negative`` is increased by ln(alpha).
@@ -82,10 +83,10 @@ def contrastive_loss(
         metrics: Gets ``p_pos``, the mean probability that the softmax gives the positive.
 
     Returns:
-        A scalar tensor: the mean over anchors, 0 if no anchor is left.
+        A scalar tensor: the mean over all valid anchors, 0 if there are none.
 
     Raises:
-        ValueError: For a combination that is not defined, or missing partners.
+        ValueError: For an undefined combination of parts, or missing partners.
     """
     problem = incompatibility(
         objective=objective,
@@ -103,7 +104,7 @@ def contrastive_loss(
     candidates = torch.cat([views[name] for name in layout.candidates + layout.columns])
     s = normalize(anchors, dim=-1) @ normalize(candidates, dim=-1).T  # (M, K)
     scores = shape(s, layout.target, temperature, margin)
-    if objective == "nt-xent":  # no view is its own negative
+    if objective == "nt-xent":  # exclude the similarity of each view with itself
         scores = scores.masked_fill(torch.eye(*s.shape, dtype=torch.bool, device=s.device), -math.inf)
     if hard_negative_weight != 1.0:
         own = torch.arange(len(views["anchor"]), device=s.device)
@@ -130,7 +131,7 @@ def contrastive_loss(
 
 
 def arrange(views: Mapping[str, Tensor], objective: str) -> Layout:
-    """The layout of the similarity matrix for these views; ``ValueError`` for an unknown objective."""
+    """Returns the layout of the similarity matrix for these views; raises ``ValueError`` for an unknown objective."""
     pairs = [("anchor", "positive")]
     columns = ["hard_negative"] if "hard_negative" in views else []
     if "synthetic_positive" in views:
@@ -151,9 +152,9 @@ def arrange(views: Mapping[str, Tensor], objective: str) -> Layout:
 
 
 def partner_count(pairs: int, objective: str) -> tuple[int, int]:
-    """How many views have anchors, and from how many the partners of mixed negatives are drawn.
+    """Returns the number of views with anchors, and of views from which the partners of mixed negatives are sampled.
 
-    ``pairs`` is 1, or 2 with synthetic pairs. Columns of hard negatives are never mixed in.
+    ``pairs`` is 1, or 2 with synthetic pairs. Hard negatives are never partners.
     """
     return (2 * pairs, 2 * pairs) if objective == "nt-xent" else (pairs, pairs)
 
@@ -183,7 +184,7 @@ def _apply_masks(
         )
     extra = scores.shape[1] - removed.shape[1]
     if mixed == "release":
-        # Row k of a mixture is made of rows k and k + 1; those of z2 come first, then the views of z2 themselves.
+        # Mixture k combines rows k and k + 1. First z1 against the mixtures of z2, then the mixtures of z1 against z2.
         first = masks.get("anchor", everything), masks.get("positive", everything)
         whole = [mask & mask.roll(-1, 0) for mask in first]
         columns = torch.cat([whole[1].expand(batch, -1), whole[0][:, None] & first[1][None, :]], 1)
@@ -197,7 +198,7 @@ def _apply_masks(
 
 @dataclass(frozen=True)
 class ContrastiveOptions:
-    """The parts of a contrastive loss; see ``contrastive_loss``."""
+    """Options of the contrastive loss; see ``contrastive_loss``."""
 
     objective: str = "infonce"
     logits: str = "cosine"
@@ -209,7 +210,7 @@ class ContrastiveOptions:
 
 
 class Contrastive(LossTerm):
-    """The contrastive loss as a term of training."""
+    """The contrastive loss as a loss term."""
 
     Options = ContrastiveOptions
     summary = "the contrastive loss; always part of training"
@@ -228,7 +229,7 @@ class Contrastive(LossTerm):
 
 @torch.no_grad()
 def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """Mean cosines of a batch, as scalar tensors on its device.
+    """Returns the mean cosines of a batch, as scalar tensors on its device.
 
     ``cos_pos``: positives (a_i, a+_i). ``cos_neg``: in-batch negatives (a_i, a+_j). ``cos_hard``: own labelled hard
     negatives. ``cos_syn``: own synthetic negatives (a_i, n_i). ``syn_harder``: share of synthetic negatives that are

@@ -1,4 +1,4 @@
-"""From cosine similarities to logits."""
+"""Conversion of cosine similarities to logits."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ __all__ = ["LOGITS", "cosine", "focal"]
 
 
 def cosine(s: Tensor, positive: Tensor | None, temperature: float, margin: float) -> Tensor:
-    """s / tau for positives and negatives alike (SimCSE, equation 1); the other arguments are not used."""
+    """Returns s / tau for positives and negatives (SimCSE, equation 1); ``positive`` and ``margin`` are ignored."""
     return s / temperature
 
 
 def focal(s: Tensor, positive: Tensor | None, temperature: float, margin: float) -> Tensor:
-    """s^2 / tau for positives, s (s + m) / tau for negatives (Focal-InfoNCE, equation 2).
+    """Returns s^2 / tau for positives and s (s + m) / tau for negatives (Focal-InfoNCE, equation 2).
 
-    Gradients flow through the modulation. Below s = -m/2 the logit of a negative rises again as s falls.
+    The modulating factors s and s + m are not detached. The logit of a negative has its minimum at s = -m/2 and
+    increases again for smaller s.
 
     Args:
-        s: (M, K) cosine similarities.
-        positive: (M,) column of each row's positive; None if all columns are negatives.
+        s: ``(M, K)`` cosine similarities.
+        positive: ``(M,)`` int64, column of each row's positive; None if all columns are negatives.
         temperature: tau.
         margin: m.
+
+    Returns:
+        ``(M, K)`` logits.
     """
     if positive is None:
         return s * (s + margin) / temperature

@@ -1,4 +1,4 @@
-"""Which combinations of loss parts are defined. Imports nothing, so that a configuration is checked without torch."""
+"""Validity of combinations of loss parts. Imports nothing, so that configurations are checked without torch."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ def incompatibility(
     hard_negatives: bool,
     weighted: bool,
 ) -> str | None:
-    """Why a combination of loss parts is not defined, in one sentence; None if it is.
+    """Returns an error message if a combination of loss parts is not defined, else None.
 
     Args:
         objective: ``infonce``, ``nt-xent``, or None if it is not known yet.
         logits: ``cosine`` or ``focal``.
         mixed: ``paper``, ``release`` or None.
-        synthetic_pairs: Whether synthetic negatives have dropout twins (UNA as published).
+        synthetic_pairs: Whether synthetic negatives form pairs (UNA as published).
         hard_negatives: Whether there are labelled hard negatives.
-        weighted: Whether the own hard negative has a weight other than 1.
+        weighted: Whether ``hard_negative_weight`` is not 1.
     """
     if mixed == "release":
         remedy = "use --mix-variant paper"

@@ -1,1 +1,1 @@
-"""Finding, running and saving an encoder."""
+"""Finding, loading, running and saving encoders."""

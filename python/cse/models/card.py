@@ -26,8 +26,9 @@ from sentence_transformers import SentenceTransformer
 vectors = SentenceTransformer("this/folder").encode(["A sentence.", "Another one."])
 ```
 
-With transformers alone, `AutoModel` and `AutoTokenizer` load it; pool as described above. The MLP head that training
-used is not part of it. A BERT pooler in the weights is the base model's, or untrained, and is not used.
+With transformers alone, load it with `AutoModel` and `AutoTokenizer` and pool as described above. The MLP head used in
+training is not included. If the weights contain a BERT pooler, it is that of the base model, or untrained, and is not
+used.
 
 ## Training
 
@@ -45,10 +46,10 @@ Step {{ step }}, seed {{ seed }}. {{ methods }}
 
 @dataclass(frozen=True)
 class CardRecord:
-    """What a model card says."""
+    """The contents of a model card."""
 
     model: str
-    """The base model as the user named it."""
+    """The base model, as given by the user."""
     embedding_dim: int
     pooler: str
     normalize: bool
@@ -56,17 +57,17 @@ class CardRecord:
     step: int
     seed: int
     methods: str
-    """Loss and augmentations, in sentences."""
+    """Description of the loss and augmentations."""
     config: str
     """The configuration as TOML."""
     columns: Sequence[str] = ()
-    """Names of the scores."""
+    """Names of the scores to list."""
     scores: Sequence[dict[str, Any]] = field(default_factory=list)
-    """One record per evaluation, with ``step``."""
+    """One record per evaluation: ``step``, and scores by name."""
 
 
 def model_card(record: CardRecord) -> str:
-    """The card as Markdown with the metadata block of the Hugging Face hub."""
+    """Returns the card as Markdown with the metadata block of the Hugging Face hub."""
     from huggingface_hub import ModelCard, ModelCardData
 
     base = "sentence-transformers/all-MiniLM-L6-v2" if record.model == "minilm" else record.model

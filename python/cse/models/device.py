@@ -1,4 +1,4 @@
-"""Everything that depends on the kind of device."""
+"""Device-dependent code: selection, precision, threads, generator states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ __all__ = ["autocast", "describe_device", "generator_states", "pick_device", "re
 
 
 def pick_device(name: str) -> str:
-    """``auto`` is CUDA where it is available, else the CPU; an unusable device raises ``InputError``."""
+    """Returns the device to use: ``name``, or for ``auto`` CUDA if available, else the CPU.
+
+    Raises ``InputError`` if a tensor cannot be created on the device.
+    """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -26,25 +29,25 @@ def pick_device(name: str) -> str:
 
 
 def set_threads(threads: int) -> None:
-    """Sets the number of CPU threads of PyTorch and of the Rust core; 0 leaves their defaults."""
+    """Sets the number of CPU threads of PyTorch and of the Rust core; 0 keeps their defaults."""
     if threads:
         torch.set_num_threads(threads)
         _core.set_default_threads(threads)
 
 
 def autocast(device: str) -> AbstractContextManager[Any]:
-    """bfloat16 autocast on CUDA, float32 elsewhere."""
+    """Returns a context manager: bfloat16 autocast on CUDA, float32 on other devices."""
     return torch.autocast("cuda", dtype=torch.bfloat16) if device.startswith("cuda") else nullcontext()
 
 
 def describe_device(device: str) -> str:
-    """Device, precision and threads in one phrase."""
+    """Returns the device with its name (or fp32) and the number of CPU threads, as text."""
     kind = torch.cuda.get_device_name() if device.startswith("cuda") else "fp32"
     return f"{device} ({kind}, {torch.get_num_threads()} threads)"
 
 
 def generator_states(device: str) -> dict[str, torch.Tensor]:
-    """The states of the generators that dropout uses, by device."""
+    """Returns the states of the PyTorch generators that dropout uses, by device."""
     states = {"cpu": torch.get_rng_state()}
     if device.startswith("cuda"):
         states[device] = torch.cuda.get_rng_state(device)
@@ -52,7 +55,7 @@ def generator_states(device: str) -> dict[str, torch.Tensor]:
 
 
 def restore_generators(states: dict[str, torch.Tensor]) -> None:
-    """Restores what ``generator_states`` returned."""
+    """Restores generator states that ``generator_states`` returned."""
     for device, state in states.items():
         if device == "cpu":
             torch.set_rng_state(state)

@@ -1,4 +1,4 @@
-"""The sentence encoder: a transformer, a pooling, and a head that only training uses."""
+"""The sentence encoder: a transformer, pooling, and an MLP head that is used in training only."""
 
 from __future__ import annotations
 
@@ -26,15 +26,23 @@ __all__ = ["SentenceEncoder", "load_encoder", "save_encoder", "tokenize"]
 
 
 def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str, Tensor]:
-    """Token ids and attention masks ``(B, T)``, padded to the longest text of the batch.
+    """Tokenizes a batch into token ids and attention masks ``(B, T)``, padded to its longest text.
 
-    A fast tokenizer keeps the limit of its last call, so two threads must not share one.
+    Not thread-safe: a fast tokenizer stores the truncation and padding of its last call, so each thread needs its own.
     """
     return dict(tokenizer(list(texts), padding=True, truncation=True, max_length=max_length, return_tensors="pt"))
 
 
 class SentenceEncoder(nn.Module):
-    """A transformer with pooling; with ``pooler="cls"`` also an MLP (linear, tanh) that only training uses."""
+    """A transformer with pooling, and for ``pooler="cls"`` an MLP head (linear, tanh) that is used in training only.
+
+    Args:
+        backbone: A transformers model.
+        tokenizer: Its tokenizer.
+        source: The files it was loaded from.
+        pooler: See ``cse.models.pooling.pool``.
+        use_trained_pooler: Use the ``pooler_output`` of the backbone instead of a new head.
+    """
 
     def __init__(
         self, backbone: Any, tokenizer: Any, source: Source, pooler: str, use_trained_pooler: bool = False
@@ -59,7 +67,7 @@ class SentenceEncoder(nn.Module):
         return int(self.backbone.config.hidden_size)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Token ids to ``(B, D)``; the head is applied in training mode only."""
+        """Returns embeddings ``(B, D)`` of tokens ``(B, T)``; the head is applied in training mode only."""
         outputs = self.backbone(**batch, output_hidden_states=self.pooler.startswith("avg_"))
         if self.use_trained_pooler:
             trained: Tensor = outputs.pooler_output
@@ -76,10 +84,17 @@ class SentenceEncoder(nn.Module):
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
     ) -> npt.NDArray[np.float32]:
-        """Embeddings ``(n, D)`` float32 in evaluation mode: no dropout, no head, normalised if the model normalises.
+        """Encodes texts in evaluation mode, without dropout and without the head.
 
-        Texts are truncated at the model's own limit and sorted by length, which saves padding. ``progress`` is called
-        with the number of texts encoded since its last call.
+        Texts are truncated at ``source.max_length`` tokens and batched by length, which reduces padding.
+
+        Args:
+            texts: n texts.
+            batch_size: Texts per forward pass.
+            progress: Called with the number of texts encoded since its last call.
+
+        Returns:
+            ``(n, D)`` float32, normalised to unit length if ``source.normalize`` is True.
         """
         was_training = self.training
         self.eval()
@@ -105,18 +120,18 @@ def load_encoder(source: Source, pooler: str, *, for_inference: bool = False) ->
     """Loads an encoder in float32.
 
     Args:
-        source: Where its files are.
+        source: Location and properties of the model, from ``find_model``.
         pooler: See ``cse.models.pooling.pool``.
-        for_inference: With ``pooler="cls"``, use the pooler (linear, tanh) of the checkpoint if its files hold one, as
-            for supervised SimCSE. Training always starts a new head.
+        for_inference: With ``pooler="cls"``, use the pooler (linear, tanh) of the checkpoint if it has one, as for
+            supervised SimCSE. For training (False), the head is always newly initialised.
 
     Raises:
         InputError: For files that cannot be read, missing weights other than those of an unused pooler, weights that
-            are not finite, a tokenizer that does not fit, or a pooler that the model cannot have.
+            are not finite, a tokenizer with more tokens than the model, or CLS pooling of a decoder.
     """
     if source.causal and pooler in ("cls", "cls_before_pooler"):
         raise InputError(
-            f"--pooler {pooler}: {source.name} is a decoder, whose first token sees no other token; use --pooler avg"
+            f"--pooler {pooler}: {source.name} is a decoder, whose first token attends to no other; use --pooler avg"
         )
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging
@@ -139,17 +154,17 @@ def load_encoder(source: Source, pooler: str, *, for_inference: bool = False) ->
     if missing:
         raise InputError(
             f"--model {source.name}: {len(missing)} weights are not in its files ({missing[0]}, ...); "
-            "it is not a whole encoder"
+            "the checkpoint is incomplete"
         )
     if report.get("mismatched_keys"):
         raise InputError(
-            f"--model {source.name}: {sorted(report['mismatched_keys'], key=str)[0]} has not the shape that its "
-            "config.json says"
+            f"--model {source.name}: the shape of {sorted(report['mismatched_keys'], key=str)[0]} does not match its "
+            "config.json"
         )
     backbone = backbone.float()
     for name, weights in backbone.named_parameters():
         if not torch.isfinite(weights).all():
-            raise InputError(f"--model {source.name}: the weights {name} hold NaN or infinity; take another checkpoint")
+            raise InputError(f"--model {source.name}: the weights {name} hold NaN or infinity; use another checkpoint")
     _fit_tokenizer(tokenizer, backbone, source)
     trained = bool(for_inference and pooler == "cls" and getattr(backbone, "pooler", None) is not None)
     trained = trained and not any(key.startswith("pooler.") for key in report["missing_keys"])
@@ -157,7 +172,7 @@ def load_encoder(source: Source, pooler: str, *, for_inference: bool = False) ->
 
 
 def _fit_tokenizer(tokenizer: Any, backbone: Any, source: Source) -> None:
-    """Checks the tokenizer against the model, and gives a decoder without a padding token its end token for that."""
+    """Checks that the tokenizer matches the model; a decoder without a padding token is padded with its end token."""
     if tokenizer.pad_token is None:
         if not source.causal or tokenizer.eos_token is None:
             raise InputError(
@@ -173,16 +188,24 @@ def _fit_tokenizer(tokenizer: Any, backbone: Any, source: Source) -> None:
 
 
 def save_encoder(model: SentenceEncoder, folder: Path, card: str) -> None:
-    """Writes a directory that AutoModel, AutoTokenizer and SentenceTransformer load, atomically.
+    """Saves an encoder atomically, as a directory that AutoModel, AutoTokenizer and SentenceTransformer can load.
 
-    The training head is not saved. ``card`` becomes ``README.md``; see ``cse.models.layout`` for the other files.
+    The training head is not saved. An existing folder is replaced.
+
+    Args:
+        model: The encoder.
+        folder: The directory; its parents are created.
+        card: Contents of ``README.md``; see ``cse.models.layout`` for the other files.
+
+    Raises:
+        OSError: If a file cannot be written.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=".cse-", dir=folder.parent))
     try:
         with naming(folder):
             _write(model, fresh, card)
-        fresh.chmod(file_mode() | (file_mode() & 0o444) >> 2)  # readable implies searchable, for a folder
+        fresh.chmod(file_mode() | (file_mode() & 0o444) >> 2)  # for a directory, add the x bit wherever r is set
         (fresh / "model.safetensors").chmod(file_mode())
         old = folder.with_name(f".{folder.name}.old")
         shutil.rmtree(old, ignore_errors=True)
@@ -197,12 +220,12 @@ def save_encoder(model: SentenceEncoder, folder: Path, card: str) -> None:
 def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
     backbone, source = model.backbone, model.source
     layers = int(backbone.config.num_hidden_layers)
-    # SentenceTransformer passes on the hidden states only if the configuration asks for them.
+    # SentenceTransformer returns all hidden states only if output_hidden_states is set in the configuration.
     asked = backbone.config.output_hidden_states
     backbone.config.output_hidden_states = pooled_layers(model.pooler, layers) is not None
     backbone.save_pretrained(folder)
     backbone.config.output_hidden_states = asked
-    # A fast tokenizer keeps the truncation and padding of its last batch; the saved one should have none.
+    # A fast tokenizer stores the truncation and padding of its last call; neither should be saved.
     model.tokenizer.backend_tokenizer.no_truncation()
     model.tokenizer.backend_tokenizer.no_padding()
     limit, model.tokenizer.model_max_length = model.tokenizer.model_max_length, source.max_length

@@ -1,4 +1,4 @@
-"""Using a trained encoder: embeddings, similarities, search."""
+"""Inference with a trained encoder: embeddings, similarities, search."""
 
 from __future__ import annotations
 
@@ -22,10 +22,18 @@ Vectors = npt.NDArray[np.float32]
 
 
 class Encoder:
-    """A sentence encoder, loaded from a run's folder, any Hugging Face encoder, or ``minilm``.
+    """A sentence encoder for inference.
 
-    ``pooler`` is needed only for a plain Hugging Face directory, which does not say how its tokens are pooled (default
-    ``avg``, as in sentence-transformers; wrong for a model trained with [CLS] pooling).
+    Args:
+        model: Folder of a trained encoder (``runs/NAME/best``), folder or hub name of any Hugging Face encoder, or
+            ``minilm``.
+        pooler: See ``cse.models.pooling.pool``. Default: the pooling declared by a sentence-transformers directory. A
+            plain Hugging Face directory does not declare one; ``avg`` is then used, as in sentence-transformers, which
+            is wrong for a model trained with [CLS] pooling.
+        device: A PyTorch device; ``auto`` is CUDA if available, else the CPU.
+
+    Raises:
+        InputError: If the pooler is unknown, the model cannot be found or loaded, or the device is not usable.
     """
 
     def __init__(self, model: str | PathLike[str], *, pooler: str | None = None, device: str = "auto") -> None:
@@ -33,12 +41,12 @@ class Encoder:
             raise InputError(f"--pooler: {pooler!r} is unknown; choose one of {', '.join(POOLERS)}")
         source = find_model(fspath(model))
         self.plain = source.pooler is None and pooler is None
-        """Whether the pooling is the default because neither the directory nor the caller named one."""
+        """True if neither the directory nor the caller specified the pooling, so that ``avg`` is used."""
         self.device = pick_device(device)
         used = pooler or source.pooler or "avg"
         self.model = load_encoder(source, used, for_inference=True).to(self.device).eval()
         self.pooling = f"{used}: {POOLERS[used]}"
-        """The pooler, and what it computes here."""
+        """Name and description of the pooling."""
         if used == "cls":
             trained = self.model.use_trained_pooler
             self.pooling = f"cls: {'the trained pooler' if trained else 'the first token, without a trained pooler'}"
@@ -55,10 +63,11 @@ class Encoder:
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
     ) -> Vectors:
-        """Embeddings of texts.
+        """Encodes texts into embeddings.
 
         Args:
-            texts: Any iterable of strings, also a NumPy array. A blank text gives a row of zeros, as in ``cse encode``.
+            texts: Any iterable of strings, including NumPy arrays. The embedding of a blank text is zero, as in
+                ``cse encode``. Lone surrogates are replaced by U+FFFD, with a warning.
             batch_size: Texts per forward pass, at least 1.
             progress: Called with the number of texts encoded since its last call.
 
@@ -66,7 +75,8 @@ class Encoder:
             ``(n, D)`` float32, one row per text.
 
         Raises:
-            InputError: For one string in place of several, an element that is not a string, or a batch size below 1.
+            InputError: If ``texts`` is a single string or has an element that is not a string, or if ``batch_size`` is
+                not an integer of at least 1.
         """
         if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
             raise InputError(f"batch_size: {batch_size!r} was given, and it must be an integer of at least 1")
@@ -86,11 +96,20 @@ class Encoder:
         return vectors
 
     def similarity(self, left: Iterable[str], right: Iterable[str]) -> Vectors:
-        """Cosines, ``(len(left), len(right))``."""
+        """Returns the cosine similarities of all pairs, ``(len(left), len(right))`` float32."""
         return _unit(self.encode(left)) @ _unit(self.encode(right)).T
 
     def search(self, queries: Iterable[str], corpus: Iterable[str], k: int = 10) -> list[list[tuple[int, float]]]:
-        """For each query the k most similar texts of the corpus as (row, cosine), in descending order."""
+        """Finds the k texts of the corpus with the highest cosine similarity to each query.
+
+        Both are encoded in this call; the search is exact.
+
+        Returns:
+            For each query a list of at most k tuples (row in ``corpus``, cosine), in descending order of the cosine.
+
+        Raises:
+            InputError: As ``encode``, or if ``k`` is not an integer of at least 1.
+        """
         if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
             raise InputError(f"k: {k!r} was given, and it must be an integer of at least 1")
         scores = self.similarity(queries, corpus)
@@ -100,7 +119,7 @@ class Encoder:
 
 
 def _repaired(text: str) -> str:
-    """Replaces lone surrogates, which are not valid Unicode and which tokenizers refuse."""
+    """Replaces lone surrogates by U+FFFD: they cannot be encoded as UTF-8, and tokenizers reject them."""
     try:
         text.encode()
     except UnicodeEncodeError:

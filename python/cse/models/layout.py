@@ -1,4 +1,4 @@
-"""The files of a sentence-transformers directory: read and written here only.
+"""Reading and writing the files of a sentence-transformers directory.
 
 =====================================  ====================================================================
 ``config.json``, ``model.safetensors``  the transformer, as ``AutoModel`` reads it
@@ -10,8 +10,8 @@
 ``N_Normalize/``                        present if embeddings are normalised
 =====================================  ====================================================================
 
-Module types are written under the names that every release of sentence-transformers reads; releases from 5.4 write
-other names, which older ones cannot read.
+Module types are written with the names that all releases of sentence-transformers can read. Releases from 5.4 write
+different names, which older releases cannot read.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ LAYER_POOLING = "WeightedLayerPooling"
 
 @dataclass(frozen=True)
 class Modules:
-    """What ``modules.json`` and the files it names say."""
+    """The contents of ``modules.json`` and of the files that it refers to."""
 
     pooler: str | None = None
-    """None for a directory without ``modules.json``, which does not say how to pool."""
+    """See ``cse.models.pooling.pool``; None for a directory without ``modules.json``."""
     normalize: bool = False
     max_length: int | None = None
 
 
 def read_modules(folder: Path) -> Modules:
-    """Reads the modules of a local directory; ``InputError`` for a module that cse cannot run."""
+    """Reads the modules of a local directory; raises ``InputError`` for a module that cse does not support."""
     try:
         modules = json.loads((folder / "modules.json").read_text(encoding="utf8"))
     except FileNotFoundError:
@@ -60,7 +60,7 @@ def read_modules(folder: Path) -> Modules:
         elif kind == "Normalize":
             normalize = True
         else:
-            raise InputError(f"{folder}: its module {kind} is not one that cse can run")
+            raise InputError(f"{folder}: its module {kind} is not supported by cse")
     return Modules(pooler, normalize, limit)
 
 
@@ -72,7 +72,7 @@ def _read_pooling(settings: dict[str, Any], part: Path) -> str:
         return "cls_before_pooler"
     if modes == {"pooling_mode_mean_tokens"}:
         return "avg"
-    raise InputError(f"{part}: its pooling is not one that cse can run")
+    raise InputError(f"{part}: its pooling is not supported by cse")
 
 
 def _read_layers(part: Path) -> str:
@@ -86,13 +86,13 @@ def _read_layers(part: Path) -> str:
         for pooler in ("avg_first_last", "avg_embed_last", "avg_top2"):
             if used == pooled_layers(pooler, last):
                 return pooler
-    raise InputError(f"{part}: its mixture of layers is not one that cse can run")
+    raise InputError(f"{part}: its weighting of layers is not supported by cse")
 
 
 def write_modules(
     folder: Path, *, pooler: str, normalize: bool, max_length: int, embedding_dim: int, layers: int
 ) -> None:
-    """Writes ``modules.json`` and the folders it names; the transformer and tokenizer are written apart."""
+    """Writes ``modules.json`` and the folders it refers to, but not the transformer and the tokenizer."""
     import torch
     import transformers
 

@@ -1,4 +1,4 @@
-"""From token vectors to one vector per sentence."""
+"""Pooling of token vectors into one vector per sentence."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ if TYPE_CHECKING:
 __all__ = ["POOLERS", "pool", "pooled_layers"]
 
 POOLERS = {
-    "cls": "the first token's last vector, through the trained pooler where the checkpoint has one",
-    "cls_before_pooler": "the first token's last vector",
+    "cls": "last hidden state of the first token, through the trained pooler where the checkpoint has one",
+    "cls_before_pooler": "last hidden state of the first token",
     "avg": "mean over tokens of the last layer",
     "avg_top2": "mean over tokens of the last two layers",
     "avg_first_last": "mean over tokens of the first and the last layer",
     "avg_embed_last": "mean over tokens of the embeddings and the last layer",
 }
-"""What each pooler computes."""
+"""Description of each pooler."""
 
 
 def pooled_layers(pooler: str, layers: int) -> list[int] | None:
-    """The hidden states that are averaged, of ``layers`` blocks (0 is the embedding layer); None: only the last."""
+    """Returns the indices of the hidden states that are averaged; None if only the last one is used.
+
+    Index 0 is the embedding layer; ``layers`` is the number of transformer blocks.
+    """
     return {
         "avg_first_last": [1, layers],
         "avg_embed_last": [0, layers],
@@ -31,16 +34,15 @@ def pooled_layers(pooler: str, layers: int) -> list[int] | None:
 
 
 def pool(pooler: str, hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """One vector per sentence.
+    """Pools token vectors into one vector per sentence.
 
     Args:
-        pooler: ``cls`` and ``cls_before_pooler``: the first token's vector (an MLP head after it is not applied
-            here). ``avg``: mean over tokens of the last layer. ``avg_top2``: of the mean of the last two layers.
-            ``avg_first_last``: of the first block's and the last's (SimCSE since its issue 133; 60.73 for plain
-            BERT-base). ``avg_embed_last``: of the embedding layer's and the last's (56.70; also called "first-last"
-            elsewhere).
-        hidden_states: Embedding layer, then each block: ``(B, T, D)`` each. Only the last is needed by ``cls`` and
-            ``avg``.
+        pooler: ``cls`` and ``cls_before_pooler``: vector of the first token (an MLP head is not applied here). ``avg``:
+            mean over tokens of the last layer. ``avg_top2``: mean over tokens of the last two layers.
+            ``avg_first_last``: of the first and the last block (SimCSE since its issue 133; 60.73 for plain BERT-base).
+            ``avg_embed_last``: of the embedding layer and the last block (56.70; also called "first-last" elsewhere).
+        hidden_states: Outputs of the embedding layer and of each block, ``(B, T, D)`` each. ``cls``,
+            ``cls_before_pooler`` and ``avg`` need only the last.
         mask: ``(B, T)``, 1 for tokens, 0 for padding.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Finding a model: a local folder, the offline package, the Hugging Face cache, or the hub."""
+"""Finding a model in a local folder, the offline package, the Hugging Face cache, or on the hub."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Source:
     """A resolved model that loads offline."""
 
     name: str
-    """As the user gave it."""
+    """Name or path, as given by the user."""
     path: str
-    """Local folder of its files."""
+    """Local folder of the files."""
     family: str
     """Model family; see ``presets/families.toml``."""
     pooler: str | None
@@ -37,13 +37,21 @@ class Source:
     normalize: bool
     """Whether embeddings are normalised to unit length."""
     max_length: int
-    """Longest input in tokens."""
+    """Maximum input length in tokens."""
     causal: bool = False
-    """Whether it is a decoder-only model: a token sees only those before it."""
+    """Whether the model is decoder-only, that is, each token attends only to the tokens before it."""
 
 
 def find_model(name: str) -> Source:
-    """Finds a model by name or path; ``InputError`` if there is none. The hub is asked once, for at most 5 s."""
+    """Finds a model by name or path, and downloads it if it is only on the hub.
+
+    Args:
+        name: ``minilm``, a local folder, or a name on the Hugging Face hub.
+
+    Raises:
+        InputError: If there is no such model, its files are incomplete, cse does not support it, or the hub does not
+            respond within 5 s.
+    """
     if name == MINILM:
         return _describe(name, str(_offline_minilm()))
     folder = Path(name)
@@ -51,7 +59,7 @@ def find_model(name: str) -> Source:
         if not (folder / "config.json").exists():
             raise InputError(f"{name}: no model there (config.json is missing)")
         if not _is_whole(folder):
-            raise InputError(f"{name}: no whole model there (weights or tokenizer files are missing)")
+            raise InputError(f"{name}: the model there is incomplete (weights or tokenizer files are missing)")
         return _describe(name, str(folder))
     if folder.exists():
         raise InputError(f"{name}: is a file; --model takes a folder, a hub name or {MINILM}")
@@ -78,9 +86,9 @@ def _offline_minilm() -> Path:
 
 
 def _from_cache_or_hub(name: str) -> str:
-    """The folder of a hub model's files: from the cache if they are there, else downloaded.
+    """Returns the folder of a hub model, downloading it if it is not in the cache.
 
-    The files of sentence-transformers beside the weights are fetched too, since only they say how to pool.
+    The configuration files of sentence-transformers are downloaded as well, since they declare the pooling.
     """
     from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
@@ -88,7 +96,7 @@ def _from_cache_or_hub(name: str) -> str:
     try:
         cached = try_to_load_from_cache(name, "config.json")
     except HFValidationError:
-        raise InputError(f"--model: {name!r} is no name of a model; try {MINILM} or a folder") from None
+        raise InputError(f"--model: {name!r} is not a valid model name; try {MINILM} or a folder") from None
     if isinstance(cached, str) and _is_whole(Path(cached).parent):
         return str(Path(cached).parent)
     found: list[Any] = []
@@ -110,13 +118,13 @@ def _from_cache_or_hub(name: str) -> str:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether the folder holds weights and a tokenizer, not only a configuration."""
+    """Returns whether the folder contains weights and a tokenizer, not only a configuration."""
     weights = [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json"), *folder.glob("*.bin")]
     return bool(weights) and any((folder / name).exists() for name in TOKENIZER_FILES)
 
 
 def _within(seconds: float, ask: Callable[[], object]) -> BaseException | None:
-    """Runs ``ask`` in a thread; returns None on success, else what it raised, or a TimeoutError."""
+    """Runs ``ask`` in a thread with a time limit; returns None on success, else its exception or a ``TimeoutError``."""
     outcome: list[BaseException | None] = [TimeoutError()]
 
     def run() -> None:
@@ -144,10 +152,10 @@ def _describe(name: str, path: str) -> Source:
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"--model {name}: its modules.json or what that names cannot be read ({error})") from None
+        raise InputError(f"--model {name}: modules.json, or a file it names, cannot be read ({error})") from None
     if getattr(config, "is_encoder_decoder", False):
         raise InputError(
-            f"--model {name}: {config.model_type} is an encoder-decoder, which cse cannot run; use an encoder like "
+            f"--model {name}: {config.model_type} is an encoder-decoder, which is not supported; use an encoder like "
             "BERT, or a decoder with --pooler avg"
         )
     positions = getattr(config, "max_position_embeddings", 512)
@@ -165,7 +173,7 @@ def _describe(name: str, path: str) -> Source:
 
 
 def _is_causal(config: Any) -> bool:
-    """Whether the model type can only be a decoder: it has a causal language model and no masked one."""
+    """Returns whether a model type is decoder-only: transformers has a causal but no masked LM class for it."""
     from transformers.models.auto import modeling_auto
 
     causal = config.model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES

@@ -1,6 +1,7 @@
-"""UNA in plain Python: the readable twin the Rust core is tested against, line by line and draw by draw.
+"""Reference implementation of UNA in plain Python, against which the Rust core is tested.
 
-Slow on purpose (about a thousandth of the core's speed). Words are those of ``str.split``; the surface is kept.
+Written for readability, not speed (about 1/1000 of the speed of the core). Words are those of ``str.split``; text
+between words is kept.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ Words = list[tuple[int, int, str]]
 
 
 def tokenize(text: str) -> Words:
-    """(start, end, term): what ``str.split`` yields, lower-cased."""
+    """Returns the words of ``str.split``, lower-cased, as (start, end, term) with character offsets."""
     return [(match.start(), match.end(), match.group().lower()) for match in re.finditer(r"\S+", text)]
 
 
 @dataclass
 class ReferenceIndex:
-    """N, df and max c/L of a corpus; everything else is derived as the formulas say."""
+    """N, df and max c/L of a corpus, and the statistics derived from them."""
 
     documents: int
     df: Counter[str]
@@ -32,7 +33,7 @@ class ReferenceIndex:
 
     @classmethod
     def build(cls, rows: Iterable[str]) -> ReferenceIndex:
-        """Counts rows; blank ones are no documents."""
+        """Counts rows; blank rows are not documents."""
         documents, df, max_frequency = 0, Counter[str](), dict[str, float]()
         for row in rows:
             if not row.strip():
@@ -59,18 +60,18 @@ class ReferenceIndex:
         return max(1, min(4000, len(self.terms) // 100))
 
     def scores(self, terms: list[str]) -> list[float]:
-        """tf * idf of each term of a sentence; an unseen term has df 1."""
+        """Returns tf * idf of each term of a sentence; a term that is not in the index has df 1."""
         counts, length = Counter(terms), len(terms)
         unseen = math.log(self.documents)
         return [math.log1p(counts[term] / length) * self.idf.get(term, unseen) for term in terms]
 
     def draw_anywhere(self, term: str, u: float) -> str | None:
-        """Any other term, evenly (step 3 at random)."""
+        """Samples any other term with equal probability (``replace_with="random"``)."""
         others = [other for other in self.by_rank if other != term]
         return others[int(u * len(others))] if others else None
 
     def draw(self, term: str, score: float, radius: int, u: float) -> str | None:
-        """A term within ``radius`` ranks, with probability proportional to its maximum score, never the term itself."""
+        """Samples another term within ``radius`` ranks, with probability proportional to its maximum score."""
         seen = term in self.rank
         rank = self.rank[term] if seen else sum(self.max_score[t] > score for t in self.terms)
         low, after = max(0, rank - radius), rank + seen
@@ -103,7 +104,7 @@ class ReferenceIndex:
         replace_with: str = "radius",
         mode: str = "negative",
     ) -> str:
-        """The hard negative of one sentence."""
+        """Returns the hard negative of a sentence."""
         words = tokenize(text)
         if not words:
             return text
@@ -128,10 +129,11 @@ class ReferenceIndex:
 
 
 def probabilities(scores: list[float], beta: float, mode: str = "negative") -> tuple[list[float], bool]:
-    """p_i = beta * L * w_i / sum_j w_j, cut at 1, with w = s - min s, or max s - s for positives (UDA); the largest is
-    1 if none is.
+    """Returns the replacement probability of each word, and whether one random position must be replaced.
 
-    Equal scores give beta for all, and True: one position is to be forced.
+    p_i = min(1, beta * L * w_i / sum_j w_j), with w = s - min s, or max s - s for positives (UDA). If no probability
+    reaches 1, the largest is set to 1. If all scores are equal, all probabilities are beta and the second value is
+    True.
     """
     low, high = min(scores), max(scores)
     if low == high:
@@ -146,9 +148,9 @@ def probabilities(scores: list[float], beta: float, mode: str = "negative") -> t
 
 
 def in_case_of(old: str, term: str) -> str:
-    """The term in the case of the word it replaces; "I" and MixedCase words give lower case.
+    """Returns the term with the case of the word it replaces; for "I" and MixedCase words it is lower case.
 
-    A term whose first letter or digit is a digit ("8th") stays as it is.
+    A term whose first alphanumeric character is a digit ("8th") is not changed.
     """
     cased = [c for c in old if c.isupper() or c.islower()]
     if not cased or not cased[0].isupper() or old == "I" or old.startswith(("I'", "I\u2019")):
@@ -167,7 +169,7 @@ def in_case_of(old: str, term: str) -> str:
 
 
 def chacha8(seed: int, epoch: int, row: int, copy: int) -> Iterator[float]:
-    """Uniform numbers in [0, 1) of the ChaCha stream with 8 rounds whose key is (seed, epoch, row, copy)."""
+    """Yields uniform numbers in [0, 1) from ChaCha with 8 rounds and the key (seed, epoch, row, copy)."""
     key = b"".join(part.to_bytes(8, "little") for part in (seed, epoch, row, copy))
     words = [int.from_bytes(key[i : i + 4], "little") for i in range(0, 32, 4)]
     constants = [0x61707865, 0x3320646E, 0x79622D32, 0x6B206574]
@@ -189,7 +191,7 @@ DIAGONALS = [(0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14)]
 
 
 def quarter_round(x: list[int], a: int, b: int, c: int, d: int) -> None:
-    """ChaCha's mixing step, in place."""
+    """Applies the ChaCha quarter round in place."""
     for i, j, k, turn in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
         x[i] = (x[i] + x[j]) & 0xFFFFFFFF
         mixed = x[k] ^ x[i]

@@ -1,6 +1,6 @@
 """The TF-IDF index of a corpus, and sampling of hard negatives from it (UNA).
 
-All computation is done in Rust (``cse._core``); this module is its documented Python interface.
+The computation is implemented in Rust (``cse._core``); this module is its Python interface.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ __all__ = ["TfidfIndex", "build_index"]
 class TfidfIndex:
     """Document frequencies and maximum TF-IDF scores of a corpus.
 
-    A term's score in a document of L terms, c of them this one, is ln(1 + c/L) * ln(N/df) (UNA, section 3.1).
-    Terms are numbered in byte order.
+    The score of a term that occurs c times in a document of L terms is ln(1 + c/L) * ln(N/df) (UNA, section 3.1), where
+    N is the number of documents and df the document frequency. Terms are numbered in byte order. Create an index with
+    ``build``, ``from_texts``, ``open``, ``from_bytes`` or ``merge``.
     """
 
     def __init__(self, core: _core.Index) -> None:
@@ -48,17 +49,17 @@ class TfidfIndex:
         threads: int = 0,
         **words: Unpack[WordOptions],
     ) -> TfidfIndex:
-        """Builds an index from files in one pass, in memory bounded by the vocabulary.
+        """Builds an index from files in one pass, with memory proportional to the vocabulary.
 
         Args:
             paths: Text files (plain, ``.gz``, ``.zst``), patterns (``shards/*.txt``), or tables (``.csv``, ``.tsv``,
                 ``.jsonl``, ``.parquet``).
-            column: The column of the tables that holds the sentences.
+            column: Column of the tables that contains the sentences.
             encoding_errors: See ``ReadOptions``, as for ``max_line_bytes`` and ``threads``.
             **words: Tokenization; see ``WordOptions``.
 
         Raises:
-            InputError: For a faulty file, pattern, column or option.
+            InputError: For an invalid file, pattern, column or option.
             OSError: For a file that cannot be read.
         """
         reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
@@ -73,7 +74,16 @@ class TfidfIndex:
         max_terms: int | None = None,
         **words: Unpack[WordOptions],
     ) -> TfidfIndex:
-        """Builds an index from texts in memory; blank texts are no documents. For the filters see ``open``."""
+        """Builds an index from texts in memory.
+
+        Args:
+            texts: One document per text; blank texts are not documents.
+            min_df: See ``open``, as for ``max_terms``.
+            **words: Tokenization; see ``WordOptions``.
+
+        Raises:
+            InputError: For invalid texts or options.
+        """
         _in_range(min_df=min_df, max_terms=max_terms)
         return cls(_core.Index.from_texts(check_texts(texts), word_options(**words), min_df, max_terms))
 
@@ -81,12 +91,19 @@ class TfidfIndex:
     def open(
         cls, folder: str | PathLike[str] = "tfidf", *, min_df: int = 0, max_terms: int | None = None
     ) -> TfidfIndex:
-        """Opens ``folder/index.safetensors``; a damaged file or one of another format raises ``InputError``.
+        """Opens ``folder/index.safetensors``.
 
-        ``min_df`` keeps only terms that occur in at least so many documents; ``max_terms`` keeps only the terms with
-        the highest document frequency, ties in byte order. The filter changes what is drawn, not the statistics: N,
-        idf, scores and lengths are those of the whole corpus, and a filtered word keeps its idf but has no rank and is
-        never drawn.
+        The filters ``min_df`` and ``max_terms`` restrict the terms that are sampled as replacements. N, idf, scores and
+        document lengths remain those of the whole corpus; a removed term keeps its idf, but has no rank and is never
+        sampled.
+
+        Args:
+            folder: Folder of the index.
+            min_df: Minimum document frequency of a term.
+            max_terms: Maximum number of terms; those with the highest document frequency are kept, ties in byte order.
+
+        Raises:
+            InputError: If there is no index, its file is damaged or has another format version, or a filter is invalid.
         """
         _in_range(min_df=min_df, max_terms=max_terms)
         return cls(_core.Index.open(_existing(folder), min_df, max_terms))
@@ -101,23 +118,29 @@ class TfidfIndex:
     def merge(cls, shards: Sequence[str | PathLike[str]], folder: str | PathLike[str]) -> TfidfIndex:
         """Merges indexes and writes the result to ``folder``.
 
-        The result equals, byte for byte, an index built from all their files in this order. The tokenizers must be
-        equal. No matrix is written.
+        The file is byte for byte equal to that of an index built from all files in this order. No matrix is written.
+
+        Args:
+            shards: Folders of the indexes.
+            folder: Folder of the result.
+
+        Raises:
+            InputError: If the indexes have different tokenization options, or one cannot be opened.
         """
         if isinstance(shards, (str, PathLike)):
             raise InputError("shards: a list of folders was expected, not one folder")
         return cls(_core.Index.merge_to(folder, [_existing(shard) for shard in shards]))
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Writes ``folder/index.safetensors`` atomically; a filtered index raises ``InputError``."""
+        """Writes ``folder/index.safetensors`` atomically; raises ``InputError`` for a filtered index."""
         self._core.save(folder)
 
     def to_bytes(self) -> bytes:
-        """The bytes that ``save`` writes."""
+        """Returns the bytes that ``save`` writes; raises ``InputError`` for a filtered index."""
         return self._core.to_bytes()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the index as the bytes of its file; a filtered index raises ``InputError``."""
+        """Pickles the index as the bytes of its file; raises ``InputError`` for a filtered index."""
         return type(self).from_bytes, (self.to_bytes(),)
 
     def __len__(self) -> int:
@@ -126,7 +149,7 @@ class TfidfIndex:
 
     @property
     def tokenizer(self) -> str:
-        """``unicode``, ``whitespace`` or ``treebank``."""
+        """Name of the tokenizer: ``unicode``, ``whitespace`` or ``treebank``."""
         return self._core.tokenizer[0]
 
     @property
@@ -137,7 +160,7 @@ class TfidfIndex:
 
     @property
     def info(self) -> IndexInfo:
-        """N and other counts of the corpus."""
+        """Counts of the corpus."""
         return IndexInfo(*self._core.counts)
 
     @property
@@ -147,11 +170,19 @@ class TfidfIndex:
 
     @property
     def default_radius(self) -> int:
-        """min(4000, V/100), at least 1."""
+        """Default radius in ranks: min(4000, V/100), at least 1."""
         return self._core.default_radius
 
     def ranks(self, radius: int | str | None = None) -> int:
-        """Converts a radius to a number of ranks; a percentage of V is rounded and at least 1."""
+        """Converts a radius to a number of ranks.
+
+        Args:
+            radius: Number of ranks, or a percentage of V (``"5%"``), which is rounded to at least 1. None: the default
+                radius.
+
+        Raises:
+            InputError: For an invalid radius.
+        """
         if radius is None:
             return self.default_radius
         share = percentage(radius)
@@ -181,22 +212,22 @@ class TfidfIndex:
 
     @cached_property
     def by_rank(self) -> npt.NDArray[np.uint32]:
-        """Terms by descending maximum score, ties in byte order: ``(V,)`` uint32, read-only, no copy."""
+        """Term numbers by descending maximum score, ties in byte order: ``(V,)`` uint32, read-only, no copy."""
         return self._numbers("by_rank")
 
     def _numbers(self, name: str) -> npt.NDArray[Any]:
-        import numpy as np  # here, because cse build-tfidf does not need it
+        import numpy as np  # not at the top: cse build-tfidf does not need it
 
         return np.asarray(self._core.numbers(name))
 
     def tokenize(self, text: str) -> list[tuple[int, int, str]]:
-        """The terms of a text as (start, end, term); start and end count characters, end is exclusive."""
+        """Returns the terms of a text as (start, end, term), with character offsets, ``end`` exclusive."""
         return _core.tokenize(text, self.words)
 
     def transform(self, texts: Iterable[str]) -> csr_matrix:
         """The TF-IDF matrix ``(len(texts), V)`` in CSR, float64: ln(1 + c/L) * idf.
 
-        A term that is not in the index counts in L and has no column.
+        Terms that are not in the index count in L, but have no column.
         """
         import numpy as np
         from scipy.sparse import csr_matrix
@@ -209,13 +240,26 @@ class TfidfIndex:
     def augment(
         self, texts: Iterable[str], *, rows: Sequence[int] | None = None, **drawing: Unpack[DrawOptions]
     ) -> list[str]:
-        """One hard negative per text (UNA, section 3.2); ``rows`` are their row numbers (default 0, 1, ...)."""
+        """Samples one hard negative per text (UNA, section 3.2).
+
+        Args:
+            texts: The sentences.
+            rows: Row number of each text, which together with ``seed``, ``epoch`` and ``copy`` determines the random
+                numbers. Default: 0, 1, ...
+            **drawing: See ``DrawOptions``.
+
+        Returns:
+            The negatives, in the order of the texts. A text in which no word can be replaced is returned unchanged.
+
+        Raises:
+            InputError: For invalid texts, row numbers or options.
+        """
         return self.augment_report(texts, rows=rows, **drawing)[0]
 
     def augment_report(
         self, texts: Iterable[str], *, rows: Sequence[int] | None = None, **drawing: Unpack[DrawOptions]
     ) -> tuple[list[str], AugmentReport]:
-        """Like ``augment``; also returns counts of words and rows."""
+        """Like ``augment``, but returns the negatives and counts of words and rows."""
         texts = check_texts(texts)
         numbers = range(len(texts)) if rows is None else rows
         if len(numbers) != len(texts):
@@ -227,18 +271,23 @@ class TfidfIndex:
         return negatives, AugmentReport(*report)
 
     def replacements(self, text: str, *, row: int = 0, **drawing: Unpack[DrawOptions]) -> tuple[str, list[Replacement]]:
-        """The negative of one text, and the replacements made in it."""
+        """Returns the negative of a text and the replacements in it; see ``augment`` for the arguments."""
         _in_range(row=row)
         output, replaced = self._core.replacements(text, row, self.draw_options(**drawing))
         return output, [Replacement(*parts) for parts in replaced]
 
     def explain(self, text: str, *, samples: int = 5, **drawing: Unpack[DrawOptions]) -> list[ExplainedWord]:
-        """Score, rank and replacement probability of each word, with ``samples`` sampled replacements."""
+        """Returns score, rank, replacement probability and ``samples`` sampled replacements of each word of a text."""
         _in_range(samples=samples)
         return [ExplainedWord(*word) for word in self._core.explain(text, samples, self.draw_options(**drawing))]
 
     def draw_options(self, **drawing: Unpack[DrawOptions]) -> DrawOptions:
-        """All sampling options, the radius in ranks; ``InputError`` for an invalid value."""
+        """Returns the given options completed by the defaults, with the radius in ranks.
+
+        Raises:
+            InputError: For an invalid radius, seed, epoch or copy.
+            TypeError: For an unknown option.
+        """
         options: DrawOptions = complete(DRAW, drawing)
         options["radius"] = self.ranks(options["radius"])
         _in_range(seed=options["seed"], epoch=options["epoch"], copy=options["copy"])

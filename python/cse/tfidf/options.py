@@ -11,38 +11,40 @@ __all__ = ["DRAW", "DrawOptions", "WordOptions", "check_radius", "percentage", "
 
 
 class WordOptions(TypedDict, total=False):
-    """Tokenization: what a term is."""
+    """Options for tokenization."""
 
     tokenizer: str
-    """``unicode`` (UAX #29; the default), ``whitespace`` (``str.split``), or ``treebank`` (NLTK's word tokenizer)."""
+    """``unicode`` (UAX #29; default), ``whitespace`` (``str.split``), or ``treebank`` (NLTK's word tokenizer)."""
     lowercase: bool
-    """Lower-case the terms; True."""
+    """Convert terms to lower case. Default: True."""
     nfkc: bool
-    """Normalise the terms to Unicode form NFKC, which unifies compatibility forms; False."""
+    """Normalise terms to Unicode NFKC, which unifies compatibility forms. Default: False."""
 
 
 class DrawOptions(TypedDict, total=False):
-    """UNA sampling. A negative is a function of these options, the text and its row number."""
+    """Options for UNA sampling. A negative is a pure function of these options, the text and its row number."""
 
     seed: int
     epoch: int
     copy: int
-    """Which of several negatives of the same row. Seed, epoch and copy default to 0 and hold up to 64 bits."""
+    """Number of the negative, if there are several per row. Seed, epoch and copy are in [0, 2**64). Default: 0."""
     beta: float
-    """Average replacement probability over the words of a sentence, before probabilities are cut at 1; 0.5."""
+    """Mean replacement probability over the words of a sentence, before clipping at 1. Default: 0.5."""
     radius: int | str | None
-    """Half width of the window in ranks, or a percentage of the vocabulary (``"5%"``). None: min(4000, V/100), at
-    least 1."""
+    """Half width of the window in ranks, or a percentage of the vocabulary (``"5%"``). None (default): min(4000,
+    V/100), at least 1."""
     surface: str | None
-    """``keep``: only replaced words change. ``plain``: lower-cased terms joined by spaces, as published. None:
-    ``keep``, or ``plain`` with the treebank tokenizer."""
+    """``keep``: only replaced words change. ``plain``: lower-cased terms joined by spaces, as published. None
+    (default): ``plain`` with the treebank tokenizer, else ``keep``."""
     replace_which: str
-    """Which words are replaced: ``tfidf`` (UNA), or ``random``, each with probability beta (UNA, Table 2)."""
+    """Selection of the words to replace. ``tfidf`` (default): by TF-IDF (UNA). ``random``: each word with probability
+    beta (UNA, Table 2)."""
     replace_with: str
-    """What replaces them: ``radius`` (UNA), or ``random``, any other term with equal probability (UNA, Table 2). With
-    both at ``random``, sentences of fewer than three words are unchanged and no replacement is forced."""
+    """Selection of the replacements. ``radius`` (default): within the window (UNA). ``random``: any other term with
+    equal probability (UNA, Table 2). If both are ``random``, sentences of fewer than three words are not changed and no
+    replacement is forced."""
     mode: str
-    """``negative``: words of high TF-IDF are replaced (UNA). ``positive``: words of low TF-IDF are (UDA)."""
+    """``negative`` (default): words of high TF-IDF are replaced (UNA). ``positive``: words of low TF-IDF (UDA)."""
 
 
 _WORDS: WordOptions = {"tokenizer": "unicode", "lowercase": True, "nfkc": False}
@@ -60,20 +62,20 @@ DRAW: DrawOptions = {
 
 
 def word_options(**words: Unpack[WordOptions]) -> WordOptions:
-    """All tokenization options."""
+    """Returns the given options completed by the defaults; raises ``TypeError`` for an unknown option."""
     options: WordOptions = complete(_WORDS, words)
     return options
 
 
 def check_radius(radius: int | str | None) -> int | str | None:
-    """Returns the radius; ``InputError`` unless it is None, a percentage, or a number of ranks of at least 1."""
+    """Returns the radius; raises ``InputError`` unless it is None, a percentage, or an integer of at least 1."""
     if radius is not None and percentage(radius) is None and not 1 <= int(radius) < 2**63:
         raise InputError(f"--radius: {radius} was given, and it must be at least 1 and fit into 63 bits")
     return radius
 
 
 def percentage(radius: int | str) -> float | None:
-    """The percentage that a radius names, or None if it is a number of ranks; ``InputError`` if it is neither."""
+    """Returns the percentage of a radius like ``"5%"``, None for a number of ranks; raises ``InputError`` otherwise."""
     text = str(radius).strip()
     try:
         if not text.endswith("%"):

@@ -1,7 +1,7 @@
-"""Building an index on a Ray cluster: one task per file, merged in a tree (extra ``cse[ray]``).
+"""Building an index on a Ray cluster: one task per file, and a tree of merges (extra ``cse[ray]``).
 
-Merging is associative, so the bytes equal those of one build over the same files in the same order. Ray handles
-placement, retries and lost workers; every node must be able to read the files under the paths given.
+Merging is associative, so the result is byte for byte equal to that of a local build over the same files in the same
+order. Ray handles placement, retries and lost workers. Every node must be able to read the files at the given paths.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ SAY_SECONDS = 5.0
 def count_shard(
     path: str, column: str | None, words: WordOptions, reading: ReadOptions, home: str
 ) -> tuple[bytes, int]:
-    """One file's index as bytes, and how many fields held a line break. Runs on a worker."""
+    """Returns the index of one file as bytes, and its number of fields with a line break. Runs on a worker."""
     if os.path.isdir(home):
-        os.chdir(home)  # relative paths are resolved as by the caller, and recorded as given
+        os.chdir(home)  # resolves relative paths as in the calling process; they are recorded as given
     found = readers.resolve([path], column if readers.is_table(path) else None)
     return _core.count(found, words, reading), readers.joined_lines(found)
 
 
 def merge_shards(*shards: bytes) -> bytes:
-    """Merges neighbouring indexes. Runs on a worker."""
+    """Merges consecutive indexes. Runs on a worker."""
     return _core.merge(list(shards)) if len(shards) > 1 else shards[0]
 
 

@@ -12,20 +12,20 @@ class IndexInfo:
     """Counts of the corpus that an index was built from."""
 
     documents: int
-    """N: rows that are not blank."""
+    """N, the number of rows that are not blank."""
     rows: int
     blank: int
     wordless: int
-    """Documents without a term; they count in N."""
+    """Documents without a term; they are counted in N."""
     tokens: int
     repaired: int
-    """Rows with bytes that were not UTF-8 (``encoding_errors="replace"``)."""
+    """Rows with invalid UTF-8 (with ``encoding_errors="replace"``)."""
     terms: int
 
 
 @dataclass(frozen=True)
 class AugmentReport:
-    """Counts of an augmentation."""
+    """Counts of rows and words of a call to ``augment``."""
 
     rows: int
     blank: int
@@ -40,14 +40,14 @@ class AugmentReport:
 
 @dataclass(frozen=True)
 class Replacement:
-    """A replaced word. Spans are (start, end) in characters, end exclusive; ranks start at 1."""
+    """A replaced word. Spans are (start, end) character offsets, end exclusive; ranks start at 1."""
 
     old: str
     new: str
     span: tuple[int, int]
     new_span: tuple[int, int]
     p: float
-    """Its replacement probability."""
+    """Replacement probability of the word."""
     rank: int
     new_rank: int
 
@@ -64,7 +64,7 @@ class ExplainedWord:
     p: float
     """Replacement probability."""
     rank: int
-    """From 1; for a word that is not in the index, the rank that its score would have."""
+    """Rank, from 1; for a word that is not in the index, the rank that corresponds to its score."""
     samples: list[str]
     replaceable: bool = True
-    """False for a word that touches another one without a boundary; its probability is 0."""
+    """False for a word that is adjacent to another one without a boundary; its probability is 0."""

@@ -1,4 +1,4 @@
-"""The index as a step of a scikit-learn pipeline (extra ``cse[sklearn]``)."""
+"""The TF-IDF index as a scikit-learn transformer (extra ``cse[sklearn]``)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,23 @@ __all__ = ["TfidfVectorizer"]
 
 
 class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Converts texts to a TF-IDF matrix with UNA's formula ln(1 + c/L) * ln(N/df) and cse's tokenizers.
+    """Converts texts to a TF-IDF matrix with the formula of UNA, ln(1 + c/L) * ln(N/df), and the tokenizers of cse.
 
-    The interface is that of scikit-learn's class of the same name. ``min_df`` is a number of documents, or a share of
-    them if it is a float. ``max_features`` keeps the terms of highest document frequency (scikit-learn: of most
-    occurrences). ``norm`` is ``l1``, ``l2`` or None, the default. Blank texts are no documents. Parameters are checked
-    by ``fit``. Fitted attributes: ``index_`` (a ``TfidfIndex``), ``vocabulary_`` (term -> column), ``idf_`` (float64).
+    The interface is that of ``sklearn.feature_extraction.text.TfidfVectorizer``. Parameters are validated by ``fit``.
+
+    Args:
+        tokenizer: ``unicode``, ``whitespace`` or ``treebank``; see ``WordOptions``, as for ``lowercase`` and ``nfkc``.
+        min_df: Minimum document frequency of a term: a number of documents, or a fraction of them if it is a float.
+        max_features: Maximum number of terms. Those with the highest document frequency are kept (scikit-learn keeps
+            those with the most occurrences).
+        norm: ``l1``, ``l2`` or None (default).
+
+    Attributes:
+        index_: The ``TfidfIndex``.
+        vocabulary_: Dict from term to column.
+        idf_: ``(V,)`` float64, ln(N/df) of each column.
+
+    Blank texts are not counted as documents.
     """
 
     def __init__(
@@ -53,7 +64,7 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.norm = norm
 
     def fit(self, raw_documents: Iterable[str], y: object = None) -> TfidfVectorizer:
-        """Builds the index; ``y`` is not used."""
+        """Builds the index and returns ``self``; ``y`` is ignored. Raises ``InputError`` for an invalid parameter."""
         if self.norm not in (None, "l1", "l2"):
             raise InputError(f"norm: {self.norm!r} is unknown; choose 'l1', 'l2' or None")
         whole = TfidfIndex.from_texts(
@@ -65,19 +76,19 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def transform(self, raw_documents: Iterable[str]) -> csr_matrix:
-        """The matrix ``(documents, terms)`` in CSR, float64."""
+        """Returns the TF-IDF matrix ``(n_documents, n_terms)`` in CSR, float64."""
         check_is_fitted(self)
         matrix = self.index_.transform(_texts(raw_documents))
         return matrix if self.norm is None else normalize(matrix, norm=self.norm, copy=False)
 
     def get_feature_names_out(self, input_features: object = None) -> npt.NDArray[np.object_]:
-        """The terms in the order of the columns."""
+        """Returns the terms in the order of the columns, ``(n_terms,)`` object; ``input_features`` is ignored."""
         check_is_fitted(self)
         return np.asarray(self.index_.terms, dtype=object)
 
     @property
     def vocabulary_(self) -> dict[str, int]:
-        """Term -> column."""
+        """Dict from term to column."""
         check_is_fitted(self, "index_")
         return {term: column for column, term in enumerate(self.index_.terms)}
 
@@ -88,7 +99,7 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self.index_.idf
 
     def __sklearn_tags__(self) -> Any:
-        """The input is a list of texts, not a matrix."""
+        """Declares that the input is a list of strings, not a matrix."""
         tags = super().__sklearn_tags__()
         tags.input_tags.string, tags.input_tags.two_d_array = True, False
         return tags

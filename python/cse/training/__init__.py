@@ -1,1 +1,1 @@
-"""The training loop and what it calls."""
+"""Training: configuration, batches, the training loop and its steps."""

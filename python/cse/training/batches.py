@@ -1,6 +1,7 @@
-"""The batches of a run: rows, augmented texts, tokens.
+"""The batches of a training run: row numbers, augmented texts and tokens.
 
-A batch is a function of its step number, so batches can be prepared ahead by another thread and a run repeats itself.
+A batch is a pure function of the configuration and the step number, so that it can be prepared in another thread and
+runs are reproducible.
 """
 
 from __future__ import annotations
@@ -36,32 +37,32 @@ class Batch:
     rows: npt.NDArray[np.int64]
     """(B,) row numbers in the corpus."""
     blocks: dict[str, Block]
-    """Texts by block name; each block names the views it is encoded as."""
+    """Texts by block name, with the views of each block."""
     partners: npt.NDArray[np.int64] | None = None
-    """Positions that mixed negatives are made with; see ``cse.rng.partners``."""
+    """``(M,)`` positions of the mixing partners of mixed negatives; see ``cse.rng.partners``."""
     tokens: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     """Token ids and attention masks ``(B, T)`` by block name."""
 
     @property
     def views(self) -> list[str]:
-        """The names of all views, in the order in which they are encoded."""
+        """Names of all views, in the order of encoding."""
         return [view for block in self.blocks.values() for view in block.views]
 
     @property
     def masks(self) -> dict[str, npt.NDArray[np.bool_]]:
-        """(B,) by view name, for views that do not hold for every row."""
+        """Masks ``(B,)`` by view name, True for valid rows; only for views with invalid rows."""
         return {view: block.mask for block in self.blocks.values() if block.mask is not None for view in block.views}
 
 
 class Batches:
-    """The batches of a run, by step.
+    """The batches of a training run, indexed by step. A last batch of a single row is dropped.
 
     Args:
         config: The resolved configuration.
-        corpus: The text.
-        rows: Row numbers to train on, ascending.
-        positive: The augmentation that makes anchor and positive.
-        negatives: Augmentations that make synthetic negatives; they see the sentence itself, not the anchor.
+        corpus: The corpus.
+        rows: ``(n,)`` row numbers to train on, ascending.
+        positive: The augmentation that generates anchors and positives.
+        negatives: Augmentations that generate synthetic negatives, from the original sentences.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Batches:
         self.config, self.corpus, self.rows = config, corpus, rows
         self.positive, self.negatives = positive, list(negatives)
         self.size = config.batch_size
-        # A last batch of a single row would have no negatives: it is left out.
+        # A batch of a single row is dropped, because it has no in-batch negatives.
         whole, rest = divmod(len(rows), self.size)
         self.per_epoch = whole + (rest > 1)
         self.steps = self.per_epoch * config.epochs
@@ -85,11 +86,11 @@ class Batches:
         self._order = rows
 
     def __len__(self) -> int:
-        """Steps of the run."""
+        """Number of steps of the run."""
         return self.steps
 
     def __getitem__(self, step: int) -> Batch:
-        """The batch of a step, without tokens."""
+        """Returns the batch of a step, without tokens."""
         seed = self.config.seed
         epoch, nth = divmod(step, self.per_epoch)
         if epoch != self._epoch:
@@ -118,14 +119,19 @@ class Batches:
 
 
 class Prefetcher:
-    """Prepares the next two batches in another thread.
+    """Context manager that prepares the next two batches in a background thread.
 
-    One thread suffices: the Rust core and the tokenizers library run without the GIL.
+    One thread is sufficient, because the Rust core and the tokenizers library release the GIL.
+
+    Args:
+        batches: The batches of the run.
+        tokenizer: A Hugging Face tokenizer; it is copied.
+        max_length: Maximum number of tokens of a text.
     """
 
     def __init__(self, batches: Batches, tokenizer: Any, max_length: int) -> None:
         self.batches, self.max_length = batches, max_length
-        # A copy, because evaluation uses the model's tokenizer at the same time with another limit.
+        # A copy, because evaluation uses the tokenizer of the model concurrently, with another maximum length.
         self.tokenizer = deepcopy(tokenizer)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="cse-prefetch")
         self._waiting: dict[int, Future[Batch]] = {}
@@ -137,13 +143,13 @@ class Prefetcher:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def prepare(self, step: int) -> Batch:
-        """The batch of a step with its tokens."""
+        """Returns the batch of a step with its tokens."""
         batch = self.batches[step]
         tokens = {name: tokenize(self.tokenizer, block.texts, self.max_length) for name, block in batch.blocks.items()}
         return Batch(batch.step, batch.epoch, batch.rows, batch.blocks, batch.partners, tokens)
 
     def get(self, step: int) -> Batch:
-        """Returns this step's batch and starts the next two."""
+        """Returns the batch of this step and prefetches the next two."""
         for later in range(step, min(step + 3, len(self.batches))):
             if later not in self._waiting:
                 self._waiting[later] = self._pool.submit(self.prepare, later)

@@ -1,4 +1,4 @@
-"""Callbacks of a training run. Imports no torch, so that the command line can define its own."""
+"""Callbacks of a training run. This module does not import torch, so that the command line starts quickly."""
 
 from __future__ import annotations
 
@@ -11,28 +11,42 @@ __all__ = ["Callback"]
 
 
 class Callback:
-    """Callbacks of a training run, in call order. All do nothing by default."""
+    """Base class of callbacks of a training run. Methods are listed in call order and do nothing by default."""
 
     def on_train_begin(self, facts: dict[str, str], examples: list[Example]) -> None:
-        """Before the first evaluation: device, model, loss, corpus, steps; augmented sentences."""
+        """Called before the first evaluation.
+
+        Args:
+            facts: Descriptions of device, model, loss, corpus and so on, by name.
+            examples: Sentences with their augmented forms.
+        """
 
     def on_status(self, text: str) -> None:
-        """A part of the run that takes time begins."""
+        """Called before a phase of the run that takes time; ``text`` is its name."""
 
     def on_warning(self, text: str) -> None:
         """The run goes on, but probably not as intended."""
 
     def on_step_end(self, step: int, steps: int) -> None:
-        """A step is done; metrics follow in ``on_log``."""
+        """Called after each step.
+
+        Args:
+            step: Number of steps done.
+            steps: Number of steps of the run.
+        """
 
     def on_log(self, record: dict[str, Any]) -> None:
-        """The metrics of a step, one call per step, every ``log_every`` steps."""
+        """Called with the metrics of each step.
+
+        The calls are made every ``log_every`` steps, one per step since then, so that the device is not synchronised at
+        every step.
+        """
 
     def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
-        """The encoder was evaluated."""
+        """Called after each evaluation with the number of steps done and the scores by name."""
 
     def on_interrupt(self, why: str) -> None:
-        """The run was interrupted, and what it had was saved."""
+        """Called after a KeyboardInterrupt, when the encoder has been saved; ``why`` names the step and the folder."""
 
     def on_train_end(self, result: Any) -> None:
-        """Everything is saved; ``result`` is the ``RunResult``."""
+        """Called with the ``RunResult`` when all files have been saved."""

@@ -1,4 +1,4 @@
-"""What is worth a warning before training: shares of the corpus that the run cannot use well."""
+"""Checks of the corpus before training: duplicate rows, truncated sentences, unknown tokens, missing negatives."""
 
 from __future__ import annotations
 
@@ -20,9 +20,19 @@ MANY = 0.05
 def corpus_warnings(
     corpus: Corpus, rows: npt.NDArray[np.int64], tokenizer: Any, max_length: int, model: str
 ) -> tuple[str, list[str]]:
-    """Shares of duplicate rows, of sentences cut at ``max_length`` and of unknown tokens, in one phrase, and warnings.
+    """Computes the fractions of duplicate rows, of truncated sentences and of unknown tokens.
 
-    Duplicates are counted over all rows to train on; the others over at most 2,000 of them, evenly spread.
+    Duplicates are counted over all training rows, the other two over at most 2,000 of them at regular intervals.
+
+    Args:
+        corpus: The corpus.
+        rows: ``(n,)`` row numbers to train on.
+        tokenizer: A Hugging Face tokenizer.
+        max_length: Maximum number of tokens of a sentence.
+        model: Name of the model, for the warning.
+
+    Returns:
+        The fractions as text, and a list of warnings: one if over 5 % of the tokens are unknown, else none.
     """
     hashes = corpus.hashes()[rows]
     duplicates = 1 - len(np.unique(hashes)) / max(len(hashes), 1)
@@ -42,7 +52,7 @@ def corpus_warnings(
 def unchanged_warning(
     augmentations: Sequence[Augmentation], corpus: Corpus, rows: npt.NDArray[np.int64], seed: int
 ) -> str | None:
-    """A warning if more than 5 % of a sample of rows have no synthetic negative, else None."""
+    """Returns a warning if over 5 % of a sample of at most 2,000 rows have no synthetic negative, else None."""
     chosen = rows[:: max(1, len(rows) // SAMPLE_ROWS)][:SAMPLE_ROWS]
     texts = corpus.take(chosen)
     for augmentation in augmentations:

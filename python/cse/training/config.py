@@ -1,7 +1,8 @@
-"""Training configuration: fields, types and constraints, TOML in and out.
+"""Training configuration: fields, types and constraints, reading and writing of TOML.
 
-``TrainConfig`` is what a user gives: a field that is None is filled in later. ``ResolvedConfig`` is what a run uses:
-every field has its value. ``cse.training.recipes`` turns the first into the second.
+``TrainConfig`` holds the values given by the user; fields that are None have a default that depends on the recipe.
+``ResolvedConfig`` holds the values of a run, without None. ``cse.training.recipes.resolve`` converts the first to the
+second.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_tuple)]
 NotNegative = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 
-# Fields whose value comes from a recipe if it is not given; see cse.training.recipes.
+# Types of the fields whose defaults depend on the recipe; see cse.training.recipes.
 Pooler = Literal["cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "avg_embed_last"]
 Objective = Literal["infonce", "nt-xent"]
 Scheduler = Literal["linear", "constant"]
@@ -55,32 +56,33 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Settings(BaseModel):
-    """The fields that depend on no recipe, and what both kinds of configuration share."""
+    """Base class of configurations: the fields whose defaults do not depend on the recipe."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
     corpus: Annotated[tuple[str, ...], BeforeValidator(_paths)] = ()
-    """Text files, patterns or tables (``cse.data.readers.resolve``); none: the files of the TF-IDF index."""
+    """Text files, patterns or tables (``cse.data.readers.resolve``). Default: the files of the TF-IDF index."""
     column: str | None = None
-    """The column of a table that holds the sentences."""
+    """Column of the tables that contains the sentences."""
     tfidf: FilePath = "tfidf"
     """Folder of the TF-IDF index."""
     min_df: NotNegative = 0
     max_terms: Positive | None = None
-    """The part of the index that is used: see ``TfidfIndex.open``."""
+    """Filters of the terms of the index, as for ``min_df``; see ``TfidfIndex.open``."""
     encoding_errors: Literal["strict", "replace"] = "strict"
     max_line_bytes: Positive = 1 << 20
 
     negatives: Names = ()
-    """Augmentations that make synthetic negatives, by name; ``una=True`` is short for ``("una",)``."""
+    """Names of the augmentations that generate synthetic negatives; ``una=True`` is short for ``("una",)``."""
     feature_augmentations: Names = ()
-    """Augmentations of embeddings, by name, in order of application."""
+    """Names of the augmentations of embeddings, in order of application."""
     loss_terms: Names = ()
-    """Loss terms that are added to the contrastive loss, by name."""
+    """Names of the loss terms that are added to the contrastive loss."""
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Options of methods by method name; in TOML the table ``[una]``, in Python also ``una={"beta": 0.3}``."""
+    """Options by method name. In TOML, those of UNA are the table ``[una]``; in Python, ``una={"beta": 0.3}`` is
+    equivalent to ``options={"una": {"beta": 0.3}}``."""
 
     loss: Literal["standard", "focal", "mixed"] = "standard"
     """``standard``: SimCSE. ``focal``: focal logits (Focal-InfoNCE). ``mixed``: mixed negatives (MixCSE)."""
@@ -89,30 +91,31 @@ class Settings(BaseModel):
     mix_lambda: Annotated[float, Field(ge=0, le=1)] = 0.2
     """Weight of the anchor's own positive in a mixed negative."""
     mix_variant: Literal["paper", "release"] = "paper"
+    """Mixed negatives as in the paper, or as in its released code; see ``cse.losses.mixed``."""
 
     epochs: Positive = 1
     max_steps: Positive | None = None
 
     dev: FilePath | None = None
-    """TSV of score, sentence1, sentence2 for model selection; none: held-out rows without labels."""
+    """TSV file of score, sentence1, sentence2 for model selection. None: the label-free score of held-out rows."""
     data: FilePath | None = None
-    """Folder of STS test files on which the selected model is scored at the end."""
+    """Folder of STS test files on which the selected model is evaluated at the end."""
     allow_partial: bool = False
-    """Score STS files that have fewer pairs than the whole task."""
+    """Accept STS files with fewer pairs than the complete task."""
 
     output: FilePath = "runs"
-    """Folder in which the folder of the run is made."""
+    """Folder in which the folder of the run is created."""
     name: str | None = None
-    """Name of the run's folder; none: made from model, loss and seed, numbered if it exists."""
+    """Name of the folder of the run. None: composed of model, loss and seed, and a number if it exists."""
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
     device: str = "auto"
     threads: NotNegative = 0
-    """CPU threads of PyTorch and of the Rust core; 0: their defaults."""
+    """Number of CPU threads of PyTorch and of the Rust core; 0: their defaults."""
     log_every: Positive = 10
-    """Steps between writes of the log; every step has its record."""
+    """Steps between writes of the log, which contains one record per step."""
 
     def __init__(self, **values: Any) -> None:
-        """Validates types and ranges; the first fault raises ``InputError`` with the name of the flag."""
+        """Validates types and ranges; raises ``InputError`` with the flag of the first invalid field."""
         try:
             super().__init__(**gather_options(values, set(type(self).model_fields)))
         except ValidationError as error:
@@ -153,7 +156,7 @@ class Settings(BaseModel):
 
     @property
     def logits(self) -> str:
-        """``cosine`` or ``focal``."""
+        """Logits of the loss: ``cosine`` or ``focal``."""
         return "focal" if self.loss == "focal" else "cosine"
 
     @property
@@ -163,16 +166,16 @@ class Settings(BaseModel):
 
     @property
     def synthetic_pairs(self) -> bool:
-        """Whether UNA's negatives form pairs with their dropout twins."""
+        """Whether UNA's negatives are used as further pairs, encoded twice under different dropout masks."""
         return "una" in self.negatives and self.options.get("una", {}).get("use_as", "pairs") == "pairs"
 
     def replace(self, **values: Any) -> Self:
-        """A copy with other values, validated."""
+        """Returns a validated copy with other values."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**{**given, **values})
 
     def to_toml(self) -> str:
-        """As TOML; values that are None are left out, options of methods are tables at the end."""
+        """Returns the configuration as TOML; None values are omitted, options of methods are tables at the end."""
         values = self.model_dump(exclude={"options"}, exclude_none=True)
         tables = {
             name: {key: value for key, value in table.items() if value is not None}
@@ -182,31 +185,39 @@ class Settings(BaseModel):
 
 
 class TrainConfig(Settings):
-    """A training run as the user describes it. None: filled in by ``cse.training.recipes.resolve``.
+    """Training configuration.
+
+    Defaults of fields that are None depend on preset, loss and model; see ``cse.training.recipes``. Invalid values
+    raise ``InputError``.
 
     Sources: SimCSE (Gao et al. 2021), Focal-InfoNCE (Hou and Li 2023), MixCSE (Zhang et al. 2022), UNA (Shu and
     Lampos 2024).
     """
 
     preset: str | None = None
-    """A published recipe; see ``cse.training.recipes.preset_names``."""
+    """Name of a published recipe; see ``cse.training.recipes.preset_names``."""
     model: FilePath | None = None
-    """``minilm``, a local folder, or a name on the Hugging Face hub; default ``bert-base-uncased``."""
+    """``minilm``, a local folder, or a name on the Hugging Face hub. Default: ``bert-base-uncased``."""
     positive: str | None = None
-    """The augmentation that makes the positive, by name."""
+    """Name of the augmentation that generates anchors and positives."""
     pooler: Pooler | None = None
-    """How token vectors become one: see ``cse.models.pooling.pool``."""
+    """Pooling of token vectors; see ``cse.models.pooling.pool``."""
     max_length: MaxLength | None = None
-    """Tokens of a training sentence; the saved model keeps its own limit."""
+    """Maximum number of tokens of a training sentence. The saved model has the limit of the base model."""
     temperature: AboveZero | None = None
+    """tau, the divisor of the logits."""
     mixed_negatives: bool | None = None
-    """MixCSE's mixed negatives with any loss; ``loss="mixed"`` implies it."""
+    """Use mixed negatives (MixCSE) with any loss; implied by ``loss="mixed"``."""
     objective: Objective | None = None
     """``infonce``: anchors against candidates. ``nt-xent``: every view against every other."""
     batch_size: BatchSize | None = None
+    """Sentences per step."""
     lr: AboveZero | None = None
+    """Learning rate of AdamW."""
     lr_scheduler: Scheduler | None = None
+    """``linear``: decreases linearly to 0 over the run, without warm-up. ``constant``."""
     weight_decay: AtLeastZero | None = None
+    """Weight decay of AdamW; not applied to biases and normalisation weights."""
     max_grad_norm: AtLeastZero | None = None
     """Largest norm of the gradient; 0 does not clip."""
     merge_with_base: Share | None = None
@@ -215,17 +226,17 @@ class TrainConfig(Settings):
     """Steps between evaluations; 0: only at the end."""
 
     def __init__(self, **values: Any) -> None:
-        """Fields as keywords; ``una=True`` adds UNA, ``una={"beta": 0.3}`` sets its options."""
+        """Takes fields as keyword arguments; ``una=True`` enables UNA, ``una={"beta": 0.3}`` sets its options."""
         super().__init__(**values)
 
     @classmethod
     def from_toml(cls, path: str | Path) -> TrainConfig:
-        """Reads what ``to_toml`` wrote; an unknown key raises ``InputError``."""
+        """Reads a TOML file, as written by ``to_toml``; raises ``InputError`` for an invalid file, key or value."""
         return cls(**read_toml(path))
 
 
 class ResolvedConfig(Settings):
-    """A training run with every value filled in; see ``TrainConfig`` for the fields."""
+    """Training configuration in which all fields have values; see ``TrainConfig`` for the fields."""
 
     model: str
     positive: str
@@ -244,12 +255,12 @@ class ResolvedConfig(Settings):
 
 
 def flag(name: object) -> str:
-    """The command-line flag of a field."""
+    """Returns the command-line flag of a field."""
     return "--" + str(name).replace("_", "-")
 
 
 def gather_options(values: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
-    """Moves tables that are no field (``una={"beta": 0.3}``) into ``options``, and ``una=True`` into ``negatives``."""
+    """Moves tables that are not fields (``una={"beta": 0.3}``) to ``options``, and ``una=True`` to ``negatives``."""
     values = dict(values)
     options = values.get("options", {})
     if isinstance(options, Mapping):
@@ -271,7 +282,7 @@ def gather_options(values: Mapping[str, Any], known: set[str]) -> dict[str, Any]
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The values of a configuration file; ``InputError`` names the file and the key of a fault."""
+    """Reads and validates a configuration file; raises ``InputError`` with the file and the invalid key."""
     try:
         values = tomllib.loads(Path(path).read_text(encoding="utf8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""The environment of a run: versions and machine."""
+"""Description of the software versions and the machine of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ PACKAGES = ("transformers", "tokenizers", "numpy", "scipy", "safetensors")
 
 
 def environment(device: str) -> dict[str, Any]:
-    """Versions and machine: what must be equal for a run to repeat bit by bit."""
+    """Returns versions, platform, processor, cores, threads and device.
+
+    All must be equal for a run to be reproduced bit by bit.
+    """
     found = {"cse": __version__, "python": platform.python_version(), "torch": torch.__version__}
     for package in PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""The log of a run: metrics that stay on the device until they are read, and the log file."""
+"""Logging of a training run: metrics that remain on the device until they are read, the log file, and a timer."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["Clock", "JsonLines", "MetricBuffer"]
 
 
 class MetricBuffer:
-    """Metrics of steps, kept on the device until they are read.
+    """A buffer of the metrics of steps, which remain on the device until they are read.
 
-    Reading copies all of them to the host at once, so that no step waits for the device.
+    Reading copies all of them to the host in one transfer, so that steps do not synchronise with the device.
     """
 
     def __init__(self) -> None:
         self._records: list[dict[str, Any]] = []
 
     def append(self, record: dict[str, Any]) -> None:
-        """Adds the record of a step; its scalar tensors stay where they are."""
+        """Adds the record of a step; its scalar tensors remain on the device."""
         self._records.append(record)
 
     def read(self) -> list[dict[str, Any]]:
-        """The records since the last call, with numbers in place of tensors.
+        """Returns the records since the last call, with tensors converted to floats.
 
-        Raises ``InputError`` if the loss of a step was not finite; the weights were not updated in that step.
+        Raises ``InputError`` if the loss or gradient of a step was not finite; that step did not update the weights.
         """
         records, self._records = self._records, []
         keys = [(i, key) for i, record in enumerate(records) for key, value in record.items() if torch.is_tensor(value)]
@@ -47,7 +47,7 @@ class MetricBuffer:
 
 
 class JsonLines:
-    """The log file of a run, one JSON object per line, flushed at every write."""
+    """Context manager that appends records to a JSON Lines file, which is flushed after every write."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,7 +63,7 @@ class JsonLines:
             self._file.close()
 
     def write(self, *records: dict[str, Any]) -> None:
-        """Appends the records."""
+        """Appends records, one line each; raises ``OSError`` with the path if this fails."""
         assert self._file is not None, "enter the context first"
         with naming(self.path):
             self._file.writelines(dumps(record) + "\n" for record in records)
@@ -71,15 +71,15 @@ class JsonLines:
 
 
 class Clock:
-    """Training time without the pauses for evaluation."""
+    """A timer of training time that excludes evaluations."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self._before, self._started = seconds, time.perf_counter()
 
     def seconds(self) -> float:
-        """Seconds of training so far."""
+        """Returns the seconds of training so far."""
         return self._before + time.perf_counter() - self._started
 
     def leave_out(self, seconds: float) -> None:
-        """Leaves out a pause."""
+        """Excludes this many seconds from the training time."""
         self._before -= seconds

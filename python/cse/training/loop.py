@@ -1,4 +1,4 @@
-"""The training loop: evaluate, train, log, evaluate, save."""
+"""The training loop: evaluation, training steps, logging, saving."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ __all__ = ["RunResult", "train"]
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a run."""
+    """The result of a training run."""
 
     folder: Path
-    """Holds best/, last/, log.jsonl, config.toml, environment.json and result.json."""
+    """Folder of the run: best/, last/, log.jsonl, config.toml, environment.json and result.json."""
     steps: int
     synthetic_steps: int
     """Steps with synthetic negatives."""
@@ -47,20 +47,28 @@ class RunResult:
     best: dict[str, float]
     """Scores of best/."""
     notes: list[str]
-    """What the scores mean, in sentences."""
+    """Remarks on the interpretation of the scores."""
     sts: dict[str, float]
     """Spearman x 100 of best/ by STS task, if ``data`` was given."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the result as a dict that can be serialised to JSON."""
         return {**self.__dict__, "folder": str(self.folder)}
 
 
 def train(config: TrainConfig, callback: Callback | None = None) -> RunResult:
     """Trains an encoder and saves it in a new folder under ``config.output``.
 
+    ``best/`` of this folder is the selected encoder, ``last/`` the encoder after the last step. Evaluations are before
+    training, every ``eval_every`` steps, and after the last step.
+
+    Args:
+        config: The training configuration.
+        callback: Called during the run; see ``Callback``.
+
     Raises:
-        InputError: For a fault of the configuration or of the data, before training; for a loss that is not finite.
+        InputError: Before training, for an invalid configuration or invalid data; during training, for a loss or
+            gradient that is not finite.
         OSError: For a file that cannot be read or written.
     """
     callback = callback or Callback()
@@ -101,7 +109,7 @@ def train(config: TrainConfig, callback: Callback | None = None) -> RunResult:
                 if evaluation_due:
                     clock.leave_out(evaluate(run, log, callback))
         except KeyboardInterrupt:
-            if state.step:  # before the first step there is nothing to keep
+            if state.step:  # before the first step there is nothing to save
                 log.write(*buffer.read())
                 with run.base.merged(state.encoder):
                     save(run, "last")
@@ -127,7 +135,7 @@ def train(config: TrainConfig, callback: Callback | None = None) -> RunResult:
 
 
 def evaluate(run: Run, log: JsonLines, callback: Callback) -> float:
-    """Evaluates the encoder, saves best/ if it is the best so far, and returns the seconds that this took."""
+    """Evaluates the encoder, saves it as best/ if it is selected, and returns the elapsed seconds."""
     began, state = time.perf_counter(), run.state
     callback.on_status("evaluating")
     with run.base.merged(state.encoder):
@@ -148,7 +156,7 @@ def count(state: TrainState, batch: Batch, clock: Clock) -> None:
 
 
 def log_record(state: TrainState, batch: Batch, rate: float, metrics: dict[str, Any]) -> dict[str, Any]:
-    """The record of a step; metrics are tensors that are read later."""
+    """Returns the log record of a step; its metrics are tensors that are read later."""
     return {
         "step": state.step,
         "epoch": batch.epoch,
@@ -161,7 +169,7 @@ def log_record(state: TrainState, batch: Batch, rate: float, metrics: dict[str, 
 
 
 def save(run: Run, name: str) -> None:
-    """Saves the encoder with its card in a folder of the run."""
+    """Saves the encoder with a model card in the subfolder ``name`` of the run."""
     config, state = run.config, run.state
     source, selector = state.encoder.source, state.selector
     made = [f"{name} {each.describe()}" for name, each in zip(config.negatives, run.batches.negatives, strict=True)]
@@ -185,7 +193,7 @@ def save(run: Run, name: str) -> None:
 
 
 def score_best(run: Run, callback: Callback) -> dict[str, float]:
-    """Spearman x 100 of best/ on each STS task of the run."""
+    """Returns Spearman x 100 of best/ on each STS task of the run; empty if there are none."""
     if not run.tasks:
         return {}
     callback.on_status("evaluating best/ on the STS tasks")
@@ -195,7 +203,7 @@ def score_best(run: Run, callback: Callback) -> dict[str, float]:
 
 @contextmanager
 def run_folder(folder: Path, state: TrainState) -> Iterator[None]:
-    """Makes the folder of a run; removes it again if the run fails before its first step, so that its name is free."""
+    """Creates the folder of a run; deletes it if the run fails before the end of its first step."""
     folder.mkdir(parents=True)
     try:
         yield

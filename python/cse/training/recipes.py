@@ -1,7 +1,7 @@
-"""Recipes: which value a setting has that was not given.
+"""Recipes: the defaults of the training configuration, which depend on preset, loss and model.
 
-The order, first match wins: flags and the configuration file; the preset; the recipe of the loss; the pooling that the
-model's directory declares; the model family; what holds for all families.
+In order of precedence: flags; the configuration file; the preset; the defaults of the loss; the pooling declared by the
+directory of the model; the defaults of the model family; the defaults of all families.
 """
 
 from __future__ import annotations
@@ -34,24 +34,27 @@ def _presets() -> dict[str, dict[str, Any]]:
 
 @cache
 def families() -> dict[str, dict[str, Any]]:
-    """Defaults by model family; ``all`` holds for every family."""
+    """Returns the defaults by model family; those in ``all`` apply to every family."""
     return tomllib.loads((files("cse") / "presets" / "families.toml").read_text(encoding="utf8"))
 
 
 def preset_names() -> list[str]:
-    """The published recipes: ``simcse-bert-base`` and so on."""
+    """Returns the names of the published recipes, like ``simcse-bert-base``."""
     return sorted(_presets())
 
 
 def preset_values(name: str) -> dict[str, Any]:
-    """The values of a preset; ``InputError`` for an unknown name."""
+    """Returns the values of a preset; raises ``InputError`` for an unknown name."""
     if name not in _presets():
         raise InputError(f"--preset: {name!r} is unknown; choose one of {', '.join(preset_names())}")
     return _presets()[name]
 
 
 def with_preset(config: TrainConfig) -> TrainConfig:
-    """The configuration with the values of its preset, and with a model; what was given takes precedence."""
+    """Returns the configuration completed by the values of its preset and the default model.
+
+    Given values take precedence.
+    """
     stored = preset_values(config.preset) if config.preset else {}
     given = {name: getattr(config, name) for name in config.model_fields_set}
     merged = merge(given, stored, {"model": DEFAULT_MODEL})
@@ -60,12 +63,12 @@ def with_preset(config: TrainConfig) -> TrainConfig:
 
 
 def resolve(config: TrainConfig, family: str, own_pooler: str | None = None) -> ResolvedConfig:
-    """Fills in every value that was not given.
+    """Fills in all values that were not given.
 
     Args:
-        config: What was given; its preset is merged first.
+        config: The given values; its preset is merged first.
         family: Model family, a table of ``presets/families.toml``.
-        own_pooler: The pooling that a sentence-transformers directory declares.
+        own_pooler: The pooling declared by a sentence-transformers directory, if any.
     """
     config = with_preset(config)
     given = {name: getattr(config, name) for name in config.model_fields_set}
@@ -76,7 +79,7 @@ def resolve(config: TrainConfig, family: str, own_pooler: str | None = None) -> 
 
 
 def loss_recipe(config: TrainConfig, family: str) -> dict[str, Any]:
-    """What the loss and the form of UNA imply."""
+    """Returns the defaults implied by the loss and by the form of UNA."""
     recipe: dict[str, Any] = {"mixed_negatives": config.loss == "mixed"}
     if config.loss == "focal":
         recipe["temperature"] = 0.07 if family.startswith("bert-") else 0.05
@@ -86,7 +89,7 @@ def loss_recipe(config: TrainConfig, family: str) -> dict[str, Any]:
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """One value per key, from the first layer that has it and in which it is not None.
+    """Merges mappings; each value is that of the first mapping in which the key is present and not None.
 
     Options of methods are merged key by key.
     """
@@ -103,7 +106,7 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_options(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """A preset's ``[una]`` tables as ``options``."""
+    """Moves the tables of a preset, like ``[una]``, to ``options``."""
     plain = {key: value for key, value in layer.items() if key == "options" or not isinstance(value, Mapping)}
     tables = {key: value for key, value in layer.items() if key != "options" and isinstance(value, Mapping)}
     if tables:

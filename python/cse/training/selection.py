@@ -1,7 +1,8 @@
-"""Which evaluated checkpoint becomes best/.
+"""Selection of the checkpoint that is saved as best/.
 
-With a development set it is the one with the highest Spearman correlation, the untrained model included. Without labels
-it is the last one whose embeddings have not collapsed: differences in the label-free score are too small to select by.
+With a development set, the checkpoint with the highest Spearman correlation is selected, including that before
+training. Without labels, the last checkpoint whose embeddings have not collapsed is selected, because differences in
+the label-free score are too small for selection.
 """
 
 from __future__ import annotations
@@ -18,29 +19,33 @@ from ..models.encoder import SentenceEncoder
 
 __all__ = ["COLLAPSED", "Selector"]
 
-# An MRR below this share of the best one so far means that the embeddings have collapsed.
+# Embeddings are considered collapsed if the MRR is below this fraction of the highest one so far, ...
 COLLAPSED = 0.5
-
-
-# Uniformity above this, or an MRR below this multiple of chance: the embeddings carry nearly no information.
+# ... or if uniformity is above this value, or the MRR is below this multiple of chance.
 FLAT = -0.01
 NEAR_CHANCE = 3.0
 
 
 def is_collapsed(score: HalvesScore) -> bool:
-    """Whether nearly all embeddings are equal, or halves find each other hardly better than by chance."""
+    """Returns whether nearly all embeddings are equal, or the retrieval of halves is close to chance."""
     chance = sum(1 / rank for rank in range(1, score.sentences + 1)) / score.sentences
     return not math.isfinite(score.uniformity) or score.uniformity > FLAT or score.mrr < NEAR_CHANCE * chance
 
 
 class Selector:
-    """Evaluates the encoder during training and keeps track of the best step."""
+    """Evaluates the encoder during training and selects the best step.
+
+    Args:
+        model: The encoder.
+        pairs: Development set; None: use the label-free score.
+        held_out: Held-out sentences for the label-free score; may be empty.
+        negatives: Synthetic negatives of the held-out sentences, to log their mean cosine (``cos_syn``).
+    """
 
     def __init__(
         self, model: SentenceEncoder, pairs: Pairs | None, held_out: list[str], negatives: list[str] | None = None
     ) -> None:
         self.model, self.pairs, self.held_out = model, pairs, held_out
-        # Synthetic negatives of the held-out sentences, if the run makes any.
         self.negatives = negatives or []
         self.records: list[dict[str, Any]] = []
         self.best_step = 0
@@ -50,11 +55,11 @@ class Selector:
 
     @property
     def metric(self) -> str | None:
-        """``spearman``, ``mrr``, or None if there is nothing to evaluate on."""
+        """Metric of the selection: ``spearman``, ``mrr``, or None without evaluation data."""
         return "spearman" if self.pairs else "mrr" if self.held_out else None
 
     def score(self, step: int) -> tuple[dict[str, Any], bool]:
-        """The scores of this step, and whether it becomes best/."""
+        """Evaluates the encoder; returns its scores by name, and whether it is selected as best/."""
         record: dict[str, Any] = {}
         keep = True
         if self.pairs:
@@ -80,12 +85,12 @@ class Selector:
         return record, keep
 
     def verdict(self) -> list[str]:
-        """What the scores mean, in sentences for the user."""
+        """Returns remarks for the user on the interpretation of the scores."""
         notes = []
         last = self.records[-1]["step"]
         if self.pairs:
             if self.best_step == 0 and last:
-                notes.append("No evaluation beat the model before training: best/ holds that one.")
+                notes.append("No evaluation exceeded that before training: best/ is the model before training.")
             notes.append(f"best/ is step {self.best_step} of {last}, chosen by Spearman on the development set.")
         elif self.held_out:
             change = self.halves[-1].per_sentence - self.halves[0].per_sentence
@@ -108,8 +113,8 @@ class Selector:
                 )
             else:
                 notes.append(
-                    f"best/ is the last step, {last}: the embeddings have not collapsed. MRR guards against that, and "
-                    "is no measure of similarity: for one, give --dev a file of scored pairs."
+                    f"best/ is the last step, {last}: the embeddings have not collapsed. MRR only "
+                    "detects collapse; to measure similarity, give --dev a file of scored pairs."
                 )
         else:
             notes.append("Too few sentences of 8 words or more to hold any out: best/ is the last step, unscored.")

@@ -1,4 +1,4 @@
-"""From a configuration to a run that is ready to start: every fault of the input is found here."""
+"""Preparation of a training run from its configuration, including all validation of the input."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ __all__ = ["Run", "open_corpus", "prepare"]
 
 @dataclass
 class Run:
-    """A run that is ready to start."""
+    """A training run, ready to start."""
 
     config: ResolvedConfig
-    """With the options of every method, as they are used."""
+    """The configuration, including the options of all methods that are used."""
     folder: Path
     device: str
     state: TrainState
@@ -51,13 +51,18 @@ class Run:
     batches: Batches
     tasks: list[tuple[Task, Pairs]]
     facts: dict[str, str]
-    """What the user is told before training."""
+    """Descriptions of device, model, loss, corpus and so on by name, shown before training."""
     examples: list[Example]
-    """Sentences and what the augmentations make of them."""
+    """Sentences with their augmented forms, shown before training."""
 
 
 def prepare(config: TrainConfig) -> Run:
-    """Opens index, corpus and model, and builds the state of the run; ``InputError`` for any fault of the input."""
+    """Opens index, corpus and model, and creates the initial state of the run.
+
+    Raises:
+        InputError: For an invalid configuration, or an invalid index, corpus, model or data file.
+        OSError: For a file that cannot be read.
+    """
     config = recipes.with_preset(config)
     set_threads(config.threads)
     device = pick_device(config.device)
@@ -87,7 +92,7 @@ def prepare(config: TrainConfig) -> Run:
             f"--batch-size: {batches.size} is more than the {len(split.train)} sentences there are to train on"
         )
 
-    # The weights of heads and dropout use PyTorch's generator; nothing else does.
+    # PyTorch's generator is used only for the initial weights of heads and for dropout.
     torch.manual_seed(resolved.seed)
     encoder = load_encoder(source, resolved.pooler).to(device)
     terms = _loss_terms(resolved, encoder)
@@ -129,9 +134,9 @@ def prepare(config: TrainConfig) -> Run:
 
 
 def open_corpus(config: TrainConfig, index: TfidfIndex | None) -> Corpus:
-    """Opens the files given, or those that the index was built from.
+    """Reads the files of the configuration, or if there are none, the files that the index was built from.
 
-    A file that the index knows must have the same content as when it was indexed.
+    Raises ``InputError`` if there are neither, or if a file was changed since it was indexed.
     """
     if config.corpus:
         files = readers.resolve(config.corpus, config.column)
@@ -171,7 +176,7 @@ def open_corpus(config: TrainConfig, index: TfidfIndex | None) -> Corpus:
 
 
 def choose_folder(config: TrainConfig) -> Path:
-    """The folder of the run, which does not exist yet."""
+    """Returns the folder of the run, which does not exist; raises ``InputError`` for an invalid or existing name."""
     parent = Path(config.output)
     if config.name is not None:
         if not config.name or "/" in config.name or config.name in (".", ".."):
@@ -199,7 +204,7 @@ def _method(table: Any, config: ResolvedConfig, name: str, *arguments: Any) -> A
 
 
 def _loss_terms(config: ResolvedConfig, encoder: SentenceEncoder) -> dict[str, LossTerm]:
-    """The contrastive loss first, then the further terms by name."""
+    """Creates the loss terms: the contrastive loss first, then the additional terms, by name."""
     parts = ContrastiveOptions(
         objective=config.objective,
         logits=config.logits,
@@ -215,7 +220,7 @@ def _loss_terms(config: ResolvedConfig, encoder: SentenceEncoder) -> dict[str, L
 
 
 def _with_used_options(config: ResolvedConfig, methods: dict[str, Any]) -> ResolvedConfig:
-    """The configuration with the options that the methods use, defaults included."""
+    """Returns the configuration with all options of the methods, including defaults."""
     used = {name: asdict(method.options) for name, method in methods.items() if name != "contrastive"}
     return config.replace(options={**config.options, **{name: table for name, table in used.items() if table}})
 
@@ -241,7 +246,7 @@ def _facts(config: ResolvedConfig, corpus: Corpus, split: Split, batches: Batche
 
 
 def describe_loss(config: ResolvedConfig) -> str:
-    """The parts of the loss in one phrase."""
+    """Returns the parts of the loss as text."""
     parts = [f"{config.objective} with {config.logits} logits, temperature {config.temperature:g}"]
     if config.logits == "focal":
         parts.append(f"margin {config.margin:g}")

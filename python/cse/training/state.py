@@ -1,4 +1,4 @@
-"""The state of a run: what a resumed run needs to continue as if it had not stopped."""
+"""The mutable state of a training run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["TrainState"]
 
 @dataclass
 class TrainState:
-    """Everything that changes while a run trains.
+    """The mutable state of a training run.
 
-    The position in the data is ``step``, since batches, learning rate and augmentations are functions of it. Dropout
-    uses PyTorch's generators, whose states are in ``cse.models.device.generator_states``.
+    Batches, learning rate and augmentations are functions of ``step``. The only state outside this class is that of
+    PyTorch's generators, which dropout uses; see ``cse.models.device.generator_states``.
     """
 
     encoder: SentenceEncoder
@@ -29,12 +29,12 @@ class TrainState:
     optimizer: torch.optim.Optimizer
     selector: Selector
     step: int = 0
-    """Steps done."""
+    """Number of steps done."""
     sentences: int = 0
-    """Sentences seen."""
+    """Number of sentences processed."""
     seconds: float = 0.0
     """Training time without evaluation."""
     unchanged: Counter[str] = field(default_factory=Counter)
-    """Rows in which a view did not hold, by view name."""
+    """Number of invalid rows by view name."""
     viewed: Counter[str] = field(default_factory=Counter)
-    """Steps in which a view occurred, by view name."""
+    """Number of steps with a view, by view name."""

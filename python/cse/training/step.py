@@ -1,4 +1,4 @@
-"""One training step: encode the views of a batch, compute the loss, update the weights."""
+"""A training step: encoding of the views of a batch, loss, and update of the weights."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ __all__ = ["build_optimizer", "encode_views", "learning_rate", "training_step"]
 
 
 def learning_rate(config: ResolvedConfig, step: int, steps: int) -> float:
-    """The learning rate of a step, counted from 0: linear to 0 over the run, or constant."""
+    """Returns the learning rate of a step, counted from 0: linear decay to 0 over ``steps``, or constant."""
     return config.lr * (1 - step / steps) if config.lr_scheduler == "linear" else config.lr
 
 
 def build_optimizer(modules: Sequence[torch.nn.Module], config: ResolvedConfig) -> torch.optim.Optimizer:
-    """AdamW with the Hugging Face trainer's settings: no weight decay for biases and normalisation weights."""
+    """Returns AdamW with the defaults of the Hugging Face ``Trainer``: betas (0.9, 0.999), eps 1e-8.
+
+    Weight decay is not applied to parameters of fewer than two dimensions (biases and normalisation weights).
+    """
     parameters = [parameter for module in modules for parameter in module.parameters()]
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
@@ -42,13 +45,21 @@ def build_optimizer(modules: Sequence[torch.nn.Module], config: ResolvedConfig) 
 
 
 def training_step(state: TrainState, batch: Batch, config: ResolvedConfig, rate: float, device: str) -> dict[str, Any]:
-    """Updates the weights on one batch.
+    """Performs one training step.
 
-    Nothing here waits for the device: the metrics are tensors on it. A loss or gradient that is not finite leaves the
-    weights and the optimizer's moments as they were; ``finite`` says so.
+    The step does not synchronise with the device; the metrics are tensors on it. If the loss or a gradient is not
+    finite, the weights and the moments of the optimizer are not changed, and ``finite`` is False.
+
+    Args:
+        state: The state of the run; its encoder, loss terms and optimizer are updated.
+        batch: The batch, with tokens.
+        config: The configuration.
+        rate: Learning rate.
+        device: Device of the encoder.
 
     Returns:
-        ``loss``, ``loss/NAME`` for each further term, the mean cosines, and ``finite``, as scalar tensors.
+        ``loss``, ``loss/NAME`` for each term if there are several, the mean cosines (see
+        ``cse.losses.contrastive.similarity_summary``), and ``finite``, as scalar tensors.
     """
     for group in state.optimizer.param_groups:
         group["lr"] = rate
@@ -74,10 +85,10 @@ def training_step(state: TrainState, batch: Batch, config: ResolvedConfig, rate:
     loss, parts = sum_of_terms(state.terms, views, step)
     loss.backward()  # type: ignore[no-untyped-call]
     parameters = chain(state.encoder.parameters(), *(term.parameters() for term in state.terms.values()))
-    # With no limit the norm is still computed, since it shows gradients that are not finite.
+    # Without clipping, the norm is computed as well, to detect gradients that are not finite.
     norm = torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm or math.inf)
     finite = torch.isfinite(loss.detach()) & torch.isfinite(norm)
-    # The fused optimizer skips its update where this flag is 1, as with a gradient scaler, without a copy to the host.
+    # The fused optimizer skips the update if this flag is 1, as with a GradScaler, without a copy to the host.
     state.optimizer.found_inf = (~finite).to(torch.float32)  # type: ignore[attr-defined]
     state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
@@ -100,10 +111,10 @@ def sum_of_terms(terms: Mapping[str, LossTerm], views: Views, step: Step) -> tup
 def encode_views(
     encoder: SentenceEncoder, batch: Batch, tokens: Mapping[str, Mapping[str, Tensor]], device: str
 ) -> Views:
-    """Embeddings of all views, float32.
+    """Returns the embeddings of all views, each ``(B, D)`` float32, and their masks.
 
-    A block is encoded once, repeated for each of its views, under different dropout masks. Blocks are padded apart, so
-    that long synthetic negatives do not lengthen the sentences' block.
+    A block is encoded in one forward pass in which it is repeated for each of its views, under different dropout masks.
+    Blocks are padded separately, so that long synthetic negatives do not increase the padding of the sentences.
     """
     embeddings: dict[str, Tensor] = {}
     for name, block in batch.blocks.items():
@@ -117,7 +128,10 @@ def encode_views(
 
 
 def keyed_uniform(seed: int, batch: Batch, device: str) -> Callable[[str, int], Tensor]:
-    """A source of uniform numbers that are a function of (seed, epoch, row, purpose)."""
+    """Returns a function ``uniform(purpose, n)``.
+
+    Its result, ``(B, n)`` float32 in [0, 1), is a pure function of (seed, epoch, row, purpose).
+    """
 
     def uniform(purpose: str, count: int) -> Tensor:
         stream = rng.PURPOSES + (crc32(purpose.encode()) << 16)
