@@ -12,7 +12,7 @@ READY := $(VENV)/ready
 RUST := Cargo.toml Cargo.lock $(wildcard rust/src/*.rs rust/src/*/*.rs)
 STEPS ?= 40
 
-.PHONY: quickstart test lint bench-core bench-growth bench-losses clean
+.PHONY: quickstart test lint bench-core bench-growth bench-adapt clean
 
 # The virtual environment is made again when what is installed changes; the extension when its source does.
 $(VENV)/packages: pyproject.toml constraints.txt
@@ -55,9 +55,9 @@ bench-core: $(READY)
 bench-growth: $(READY)
 	$(BIN)/python benches/growth.py --augment
 
-# The README's second table; DATA holds stsb.dev.tsv and sickr.dev.tsv. Over an hour on two cores, resumed cell by cell.
-bench-losses: $(READY)
-	$(BIN)/python benches/losses.py --data $(DATA)
+# What training changes, with intervals; DATA holds the STS files. Over an hour on two cores, resumed run by run.
+bench-adapt: $(READY)
+	$(BIN)/python benches/adapt.py accept --data $(DATA)
 
 clean:
 	rm -rf $(VENV) target quickstart

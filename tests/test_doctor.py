@@ -1,5 +1,6 @@
 """cse doctor: each fault is planted, and found where it stands."""
 
+import gzip
 import json
 
 import pytest
@@ -114,3 +115,33 @@ def test_japanese_is_one_way_of_writing(tmp_path, cse):
     )
     seen = look(cse, path, "--tokenizer", "whitespace")
     assert not any("several scripts" in advice["finding"] for advice in seen["advice"])
+
+
+@pytest.mark.parametrize(
+    ("content", "finding", "advice"),
+    [
+        (gzip.compress(b"a few words here\n" * 50), "is a gzip file", "end in .gz"),
+        (b"PAR1" + bytes(100) + b"PAR1", "is a parquet file", ".parquet"),
+        ("a few words here\n".encode("utf-16"), "is encoded as UTF-16", "iconv -f UTF-16 -t UTF-8"),
+        (b"a few words here\rand more of them\r", "carriage returns alone", "tr"),
+    ],
+)
+def test_a_file_that_is_not_text_is_named(tmp_path, cse, content, finding, advice):
+    path = tmp_path / "text.txt"
+    path.write_bytes(content)
+    first = json.loads(cse("doctor", path, "--json").stdout)["advice"][0]
+    assert first["level"] == "fault"
+    assert finding in first["finding"]
+    assert advice in first["do"]
+    assert "WINDOWS-1252" not in cse("doctor", path).stdout
+
+
+def test_the_advice_on_duplicates_fits_the_kind_of_file(tmp_path, cse):
+    rows = [f"some sentence of words {i}" for i in range(50)] * 2
+    (tmp_path / "a.txt").write_text("\n".join(rows))
+    (tmp_path / "a.csv").write_text("text\n" + "\n".join(rows))
+    assert "awk" in cse("doctor", tmp_path / "a.txt").stdout
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'cse[tables]'")
+    text = cse("doctor", tmp_path / "a.csv", "--column", "text").stdout
+    assert "awk" not in text
+    assert "reads tables" in " ".join(text.split())

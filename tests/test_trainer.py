@@ -17,7 +17,7 @@ from cse.data.corpus import Corpus, hold_out
 from cse.evaluation.sts import read_pairs, score_pairs
 from cse.models.inference import Encoder
 from cse.training.batches import Batches
-from cse.training.recipes import preset_names, resolve
+from cse.training.recipes import merge, preset_names, resolve
 
 
 @pytest.fixture
@@ -422,6 +422,45 @@ def test_recipes_come_in_their_order():
         0.01,
         "avg",
     )
+
+
+LAYERS = ("given", "preset", "loss", "directory", "family", "all families")
+
+
+@pytest.mark.parametrize("first", range(len(LAYERS)))
+def test_the_first_layer_that_has_a_value_decides(first):
+    """The order of precedence as a table: every layer from ``first`` on has a value, and None counts as none."""
+    layers = [{"lr": None}] * first + [{"lr": float(i)} for i in range(first, len(LAYERS))]
+    assert merge(*layers) == {"lr": float(first)}
+
+
+@pytest.mark.parametrize(
+    ("values", "family", "own", "field", "expected"),
+    [
+        ({}, "bert-base", None, "temperature", 0.05),  # all families
+        ({}, "bert-large", None, "lr", 1e-5),  # family
+        ({}, "bert-base", "avg_top2", "pooler", "avg_top2"),  # directory before family
+        ({}, "minilm", "avg", "positive", "spans"),  # family before all families
+        ({"loss": "focal"}, "bert-base", None, "temperature", 0.07),  # loss before all families
+        ({"loss": "focal"}, "minilm", None, "temperature", 0.05),  # loss before family
+        ({"preset": "focal-bert-large"}, "bert-large", None, "temperature", 0.07),
+        ({"preset": "una-bert-base"}, "bert-base", "avg", "pooler", "cls"),  # preset before directory
+        ({"preset": "una-bert-base", "una": False}, "bert-base", None, "negatives", ()),  # given before preset
+        ({"preset": "mixed-bert-base", "lr": 1e-4}, "bert-base", None, "lr", 1e-4),
+        ({"preset": "focal-bert-base", "model": "other"}, "bert-base", None, "model", "other"),
+        ({"loss": "mixed"}, "bert-base", None, "mixed_negatives", True),
+        ({"una": True}, "bert-base", None, "objective", "nt-xent"),  # the form of UNA before all families
+        ({"una": True}, "minilm", None, "objective", "infonce"),  # the family's form of UNA
+    ],
+)
+def test_precedence_as_a_table(values, family, own, field, expected):
+    assert getattr(resolve(TrainConfig(**values), family, own), field) == expected
+
+
+def test_options_of_a_method_are_merged_key_by_key():
+    config = resolve(TrainConfig(preset="una-bert-base", una={"beta": 0.3}), "bert-base")
+    assert config.options["una"]["beta"] == 0.3
+    assert config.options["una"]["radius"] == 4000
 
 
 def test_every_preset_is_a_valid_configuration():

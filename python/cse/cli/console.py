@@ -13,7 +13,7 @@ from ..io import dumps
 if TYPE_CHECKING:
     from ..augment.base import Example
 
-__all__ = ["OutputStream", "check_output", "marked", "print_examples", "result", "say", "scores", "span"]
+__all__ = ["OutputStream", "check_output", "marked", "neighbours", "print_examples", "result", "say", "scores", "span"]
 
 
 def say(text: str = "") -> None:
@@ -66,6 +66,16 @@ def print_examples(examples: list[Example]) -> None:
     for example in examples:
         say(f"       -  {marked(example.text, example.spans, 'cyan')}")
         say(f"          {marked(example.augmented, example.augmented_spans, 'yellow')}")
+
+
+def neighbours(examples: list[dict[str, str]]) -> list[str]:
+    """Lines with sentences and their nearest neighbours before and after training."""
+    if not examples:
+        return []
+    lines = ["nearest neighbours among the held-out sentences, before and after training:"]
+    for example in examples:
+        lines += [f"  {example['sentence']}", f"    before  {example['before']}", f"    after   {example['after']}"]
+    return lines
 
 
 def scores(record: dict[str, Any]) -> str:

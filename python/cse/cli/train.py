@@ -145,6 +145,7 @@ def command(
         f"before  {console.scores(result.before)}",
         f"after   {console.scores(result.after)}",
         *result.notes,
+        *console.neighbours(result.neighbours),
         *([", ".join(f"{task} {score:.2f}" for task, score in result.sts.items())] if result.sts else []),
         f"{result.folder / 'best'}",
     ]

@@ -21,7 +21,7 @@ from ..errors import InputError
 from .base import Encodes, Evaluation, Report
 from .geometry import alignment, uniformity, unit
 
-__all__ = ["HalvesScore", "SplitHalf", "SplitHalfOptions", "reciprocal_ranks", "score_halves"]
+__all__ = ["HalvesScore", "SplitHalf", "SplitHalfOptions", "half_ranks", "score_halves"]
 
 # Cosines of float32 vectors with a smaller difference are treated as equal.
 TIE = 1e-6
@@ -38,6 +38,8 @@ class HalvesScore:
     sentences: int
     per_sentence: npt.NDArray[np.float64]
     """``(n,)`` mean of the two reciprocal ranks of each sentence, for paired differences."""
+    found_first: npt.NDArray[np.float64]
+    """``(n,)`` 1 if each half of a sentence is found first by the other, 0.5 if only one is, else 0."""
 
     def to_dict(self) -> dict[str, float]:
         """Returns the scores without the per-sentence values."""
@@ -46,13 +48,16 @@ class HalvesScore:
             "mrr_se": self.mrr_se,
             "alignment": self.alignment,
             "uniformity": self.uniformity,
+            "found_first": float(self.found_first.mean()),
         }
 
 
-def reciprocal_ranks(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """Returns, for each pair, the mean over both directions of 1 / rank of the true half by cosine: ``(n,)`` float64.
+def half_ranks(
+    left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Returns the rank of the true half by cosine among all n, in both directions: ``(n,)`` each, from 1.
 
-    Halves with a cosine equal to that of the true half rank before it, so a collapsed encoder scores 1/n, not 1.
+    Halves with a cosine equal to that of the true half rank before it, so a collapsed encoder gives n, not 1.
 
     Args:
         left: ``(n, D)`` embeddings of the first halves.
@@ -64,9 +69,7 @@ def reciprocal_ranks(left: npt.NDArray[np.floating], right: npt.NDArray[np.float
     forward = (scores >= own[:, None] - TIE).sum(1)
     backward = (scores >= own[None, :] - TIE).sum(0)
     # NaN gets the worst rank.
-    forward, backward = (np.where(rank > 0, rank, len(own)) for rank in (forward, backward))
-    result: npt.NDArray[np.float64] = (1 / forward + 1 / backward) / 2
-    return result
+    return np.where(forward > 0, forward, len(own)), np.where(backward > 0, backward, len(own))
 
 
 def score_halves(
@@ -80,7 +83,9 @@ def score_halves(
     texts = [first for first, _ in halves] + [second for _, second in halves]
     vectors = model.encode(texts, progress=progress)
     left, right = vectors[: len(halves)], vectors[len(halves) :]
-    ranks = reciprocal_ranks(left, right)
+    forward, backward = half_ranks(left, right)
+    ranks = (1 / forward + 1 / backward) / 2
+    first = ((forward == 1).astype(np.float64) + (backward == 1)) / 2
     return HalvesScore(
         mrr=float(ranks.mean()),
         mrr_se=float(ranks.std(ddof=1) / np.sqrt(len(ranks))) if len(ranks) > 1 else float("nan"),
@@ -88,6 +93,7 @@ def score_halves(
         uniformity=uniformity(vectors),
         sentences=len(sentences),
         per_sentence=ranks,
+        found_first=first,
     )
 
 

@@ -48,6 +48,8 @@ class RunResult:
     """Scores of best/."""
     notes: list[str]
     """Remarks on the interpretation of the scores."""
+    neighbours: list[dict[str, str]]
+    """Held-out sentences whose nearest neighbour changed, with the neighbour before and after training."""
     sts: dict[str, float]
     """Spearman x 100 of best/ by STS task, if ``data`` was given."""
 
@@ -127,6 +129,7 @@ def train(config: TrainConfig, callback: Callback | None = None) -> RunResult:
         after=state.selector.records[-1],
         best=state.selector.best_record,
         notes=[*state.selector.verdict(), *([saturation.note] if saturation.note else [])],
+        neighbours=state.selector.neighbours(),
         sts=score_best(run, callback),
     )
     write_text(folder / "result.json", dumps(result.to_dict(), indent=2) + "\n")

@@ -11,8 +11,10 @@ import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..evaluation.geometry import unit
+from ..evaluation.significance import paired_bootstrap
 from ..evaluation.split_half import HalvesScore, score_halves
 from ..evaluation.sts import Pairs, score_pairs
 from ..models.encoder import SentenceEncoder
@@ -52,6 +54,7 @@ class Selector:
         self.best_record: dict[str, Any] = {}
         self.collapsed: list[int] = []
         self.halves: list[HalvesScore] = []
+        self.vectors: list[npt.NDArray[np.float64]] = []
 
     @property
     def metric(self) -> str | None:
@@ -69,9 +72,11 @@ class Selector:
         elif self.held_out:
             score = score_halves(self.model, self.held_out)
             record = score.to_dict()
+            vectors = unit(self.model.encode(self.held_out))
+            # Only the first and the last are kept, for the neighbours before and after.
+            self.vectors = [*self.vectors[:1], vectors]
             if self.negatives:
-                own, other = unit(self.model.encode(self.held_out)), unit(self.model.encode(self.negatives))
-                record["cos_syn"] = float((own * other).sum(1).mean())
+                record["cos_syn"] = float((vectors * unit(self.model.encode(self.negatives))).sum(1).mean())
             peak = max((earlier.mrr for earlier in self.halves), default=0.0)
             keep = score.mrr >= COLLAPSED * peak and math.isfinite(score.uniformity)
             if is_collapsed(score) and not all(is_collapsed(earlier) for earlier in self.halves):
@@ -84,6 +89,35 @@ class Selector:
             self.best_step, self.best_record = step, self.records[-1]
         return record, keep
 
+    def _change(self) -> list[str]:
+        """Returns the change of the label-free scores over the run, with intervals over the held-out sentences."""
+        before, after = self.halves[0], self.halves[-1]
+        first, low, high = (100 * x for x in paired_bootstrap(after.found_first - before.found_first))
+        mrr, mrr_low, mrr_high = paired_bootstrap(after.per_sentence - before.per_sentence)
+        change = "rose" if mrr_low > 0 else "fell" if mrr_high < 0 else "did not change beyond its error"
+        return [
+            f"Each of {before.sentences:,} held-out sentences was cut in two. The other half is found first among all "
+            f"in {before.found_first.mean():.1%} of the searches before training and in "
+            f"{after.found_first.mean():.1%} after "
+            f"(difference {first:+.1f} points, 95 % interval [{low:+.1f}, {high:+.1f}]).",
+            f"The mean reciprocal rank {change}: {mrr:+.4f}, 95 % interval [{mrr_low:+.4f}, {mrr_high:+.4f}].",
+        ]
+
+    def neighbours(self, count: int = 3) -> list[dict[str, str]]:
+        """Returns held-out sentences whose nearest neighbour changed, the first ``count``, with both neighbours."""
+        if len(self.vectors) < 2:
+            return []
+        nearest = []
+        for vectors in self.vectors:
+            cosines = vectors @ vectors.T
+            np.fill_diagonal(cosines, -np.inf)
+            nearest.append(cosines.argmax(1))
+        changed = np.flatnonzero(nearest[0] != nearest[1])[:count]
+        text = self.held_out
+        return [
+            {"sentence": text[row], "before": text[nearest[0][row]], "after": text[nearest[1][row]]} for row in changed
+        ]
+
     def verdict(self) -> list[str]:
         """Returns remarks for the user on the interpretation of the scores."""
         notes = []
@@ -93,13 +127,8 @@ class Selector:
                 notes.append("No evaluation exceeded that before training: best/ is the model before training.")
             notes.append(f"best/ is step {self.best_step} of {last}, chosen by Spearman on the development set.")
         elif self.held_out:
-            change = self.halves[-1].per_sentence - self.halves[0].per_sentence
-            error = change.std(ddof=1) / np.sqrt(len(change))
-            size = f"{change.mean():+.4f} +- {error:.4f} (standard error of the paired difference)"
-            if last and abs(change.mean()) > 2 * error:
-                notes.append(f"MRR changed by {size}.")
-            elif last:
-                notes.append(f"MRR did not change beyond its error: {size}.")
+            if last:
+                notes += self._change()
             if last in self.collapsed:
                 notes.append(
                     f"The embeddings collapsed (at step {self.collapsed[0]}): best/ is step {self.best_step}, "
