@@ -1,11 +1,11 @@
-"""The README's table: three losses, with and without UNA, on the shipped sample and minilm.
+"""The second table of the README: three losses, with and without UNA, on the shipped sample and minilm.
 
-    python benches/losses.py --data DIR      # DIR holds stsb.dev.tsv and sickr.dev.tsv
+    python benches/losses.py --data DIR      # DIR contains stsb.dev.tsv and sickr.dev.tsv
 
 For each loss, without and with UNA, and each seed: 100 steps on the CPU recipe, then STS-B dev and SICK-R dev
 (Spearman x 100), the label-free MRR, and the mean cosine of held-out sentences to their own synthetic negatives, before
-and after; the loss is the mean over the first and the last five steps. Each finished cell is written to
-benches/results/losses.json at once, and a cell found there is not run again. The table is printed at the end.
+and after; the loss is the mean over the first and the last five steps. Each result is written to
+benches/results/losses.json when its run ends; runs with a stored result are skipped. The table is printed at the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Digests of results that must be equal on every machine: the index, the matrix, and negatives over crossed options.
+"""Digests of results that must be equal on every machine: index, matrix, and negatives for combinations of options.
 
 ``python tests/test_digests.py`` computes them anew and writes tests/digests.json; a commit that does so says which
 digests change and why.

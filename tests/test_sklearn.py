@@ -1,4 +1,4 @@
-"""The estimator: scikit-learn's contract, the index's numbers."""
+"""The scikit-learn transformer: scikit-learn's estimator checks, and equality with the index."""
 
 import pickle
 
