@@ -110,7 +110,7 @@ def sentences(rng: Any) -> bytes:
     ends = np.cumsum(lengths) - 1
     ranks = draw(rng.random(ends[-1] + 1))
     # A word is its rank in base 16, written in letters with the lowest digit first and three letters for that digit.
-    # The most frequent words have 3 letters, the word of rank one million has 7; first letters vary as much as possible.
+    # The most frequent words have 3 letters, that of rank one million has 7; first letters vary as much as possible.
     # A row of the array is a word and its separator; unused bytes are 0 and removed at the end.
     letters, stems = np.frombuffer(LETTERS, np.uint8), np.frombuffer(STEMS, np.uint8).reshape(16, 3)
     words = np.zeros((len(ranks), 16), np.uint8)

@@ -1,4 +1,4 @@
-"""The scikit-learn transformer: scikit-learn's estimator checks, and equality with the index."""
+"""The scikit-learn transformer: equality with scikit-learn's counts, use in a pipeline, parameters."""
 
 import pickle
 
