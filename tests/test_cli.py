@@ -1,4 +1,4 @@
-"""The commands as they are typed: results, JSON, and one clear sentence for every mistake."""
+"""The commands: results, JSON output, and error messages."""
 
 import importlib.util
 import json
@@ -13,7 +13,7 @@ from cse import TfidfIndex
 
 
 def refused(done, *phrases):
-    """Exit code 2, one sentence on stderr, nothing on stdout, no traceback."""
+    """Checks for exit code 2, one line on stderr with these phrases, nothing on stdout, no traceback."""
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     message = done.stderr.strip().splitlines()[-1]
@@ -148,7 +148,7 @@ def test_explain_shows_each_word(cse, indexed):
 
 
 def test_train_then_encode_then_eval(cse, indexed, tiny_bert, sample_rows, tmp_path):
-    """The walk of the README on a tiny model."""
+    """The steps of the README with a tiny model."""
     done = cse(
         "train", "--loss", "focal", "--una", "--model", tiny_bert, "--max-steps", 3, "--batch-size", 8, "--json",
         "-o", tmp_path / "runs", cwd=indexed,
@@ -184,7 +184,7 @@ def test_train_then_encode_then_eval(cse, indexed, tiny_bert, sample_rows, tmp_p
     assert value["suites"]["sts"]["average_of_seven"] is None
 
 
-# Bad input: each a sentence that names the file and line, or the flag.
+# Invalid input: the message names the file and line, or the flag.
 
 
 def corpus(tmp_path, content):
@@ -306,7 +306,7 @@ def test_training_without_corpus_or_index_says_what_to_do(cse, tmp_path):
 
 @pytest.mark.skipif(importlib.util.find_spec("resource") is None, reason="no resource limits here")
 def test_a_full_disk_leaves_the_old_files(cse, sample, tmp_path):
-    """A limit on file sizes stands for the disk: writing fails in the middle."""
+    """A limit on file sizes simulates a full disk: writing fails halfway."""
 
     def small_files():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Digests of results that must be equal on every machine: the index, the matrix, and negatives over crossed options.
+"""Digests of results that must be equal on every machine: index, matrix, and negatives for combinations of options.
 
 ``python tests/test_digests.py`` computes them anew and writes tests/digests.json; a commit that does so says which
 digests change and why.
@@ -29,7 +29,7 @@ def index_digests(rows, folder):
     """Built from a file with a relative name, since the name is part of the index."""
     import os
 
-    from cse.tfidf.index import build_index
+    from cse.tfidf.build import build_index
 
     (folder / "corpus.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
     before = os.getcwd()

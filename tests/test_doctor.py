@@ -1,4 +1,4 @@
-"""cse doctor: each fault is planted, and found where it stands."""
+"""cse doctor finds each kind of fault and reports its position."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Methods that are registered from outside the package train and evaluate by name, without an edit inside it."""
+"""Methods registered outside the package can be used by name in training and evaluation."""
 
 import json
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from cse.registry import Registry
 
 
 class Shouted(Augmentation):
-    """The positive is the sentence with a word repeated; rows of an odd number have none."""
+    """The positive is the sentence with a word repeated; it is invalid for odd row numbers."""
 
     @dataclass(frozen=True)
     class Options:
@@ -52,7 +52,7 @@ class Noise(FeatureAugmentation):
 
 
 class Norm(LossTerm):
-    """Penalises long embeddings; owns a weight, and makes a forward pass of its own."""
+    """Penalises long embeddings; has a trainable weight and its own forward pass."""
 
     @dataclass(frozen=True)
     class Options:

@@ -1,4 +1,4 @@
-"""Faults that were found by trial: each test fails without its fix."""
+"""Regression tests: each test fails without the corresponding fix."""
 
 import json
 import signal
@@ -170,7 +170,7 @@ def test_cls_is_the_trained_pooler_where_the_checkpoint_has_one(tmp_path, tiny_b
     np.testing.assert_allclose(trained.encode(text), out.pooler_output, atol=1e-6)
     bare = Encoder(tiny_bert, pooler="cls_before_pooler", device="cpu")
     np.testing.assert_allclose(bare.encode(text), out.last_hidden_state[:, 0], atol=1e-6)
-    without = Encoder(tiny_roberta, pooler="cls", device="cpu")  # its file holds no pooler
+    without = Encoder(tiny_roberta, pooler="cls", device="cpu")  # its checkpoint has no pooler
     assert "without a trained pooler" in without.pooling
     np.testing.assert_allclose(
         without.encode(text), Encoder(tiny_roberta, pooler="cls_before_pooler", device="cpu").encode(text), atol=1e-6

@@ -1,4 +1,4 @@
-"""The index against its plain Python twin and scikit-learn, and as a file."""
+"""The index: comparison with the reference implementation and scikit-learn, saving and opening."""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 
 from cse import InputError, TfidfIndex
 from cse.tfidf._reference import ReferenceIndex
-from cse.tfidf.index import build_index
+from cse.tfidf.build import build_index
 
 BOTH_THREADS = pytest.mark.parametrize("threads", [1, 2])
 
@@ -33,7 +33,7 @@ def twenty_thousand(tmp_path_factory, shared):
 
 @pytest.fixture(params=["sample", "twenty_thousand"])
 def corpus(request, sample, sample_rows):
-    """The shipped sample, and twenty thousand other rows where they are at hand."""
+    """The shipped sample, and 20,000 other rows if the shared data exists."""
     return (sample, sample_rows) if request.param == "sample" else request.getfixturevalue("twenty_thousand")
 
 
@@ -73,7 +73,7 @@ def test_the_corpus_of_a_million_sentences_has_n_of_a_million(shared, tmp_path):
 
 
 def test_threads_do_not_change_a_byte(sample, tmp_path):
-    # More than one chunk per thread, so that threads meet rows in another order.
+    # More than one chunk per thread, so that the order in which threads read rows varies.
     big = write(tmp_path / "big.txt", sample.read_bytes() * 3)
     for threads in (1, 2, 5):
         build_index([str(big)], tmp_path / str(threads), reading={"threads": threads})

@@ -1,4 +1,4 @@
-"""Files, patterns and tables: one corpus, one numbering, whoever reads it."""
+"""Files, patterns and tables: rows have the same numbers in all commands."""
 
 import csv
 import gzip
@@ -65,7 +65,7 @@ def test_a_tsv_takes_quotes_as_they_stand(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_tables_and_text_give_one_index_and_one_numbering(tmp_path, suffix, sample_rows, sample_index, cse):
-    """The index, the trainer's corpus and augment all see row i as row i."""
+    """The index, the corpus of the trainer and augment use the same row numbers."""
     path = table(tmp_path, suffix, sample_rows)
     done = cse("build-tfidf", path, "--column", "text", "-o", "tfidf", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -113,7 +113,7 @@ def test_patterns_stand_for_the_files_they_match_by_name(tmp_path, cse):
     assert rows_of(resolve(str(tmp_path / "[ab].txt"))) == ["one", "two"]
     assert rows_of(resolve(str(tmp_path / "**" / "?.txt"))) == ["one", "two", "three"]
     assert rows_of(resolve([tmp_path / "b.txt", str(tmp_path / "a*.txt")])) == ["two", "one"]
-    assert rows_of(resolve(tmp_path / "odd[1].txt")) == ["four"]  # a file's own name is no pattern
+    assert rows_of(resolve(tmp_path / "odd[1].txt")) == ["four"]  # the name of an existing file is not a pattern
     with pytest.raises(InputError, match="no file matches"):
         resolve(str(tmp_path / "*.csv"))
     done = cse("build-tfidf", "[ab].txt", "-o", "out", "--json", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""Every legal combination of loss parts against a double loop in float64 that follows the formulas term by term."""
+"""Every valid combination of loss parts, compared with a double loop in float64 that implements the formulas."""
 
 import math
 from itertools import product
@@ -31,14 +31,14 @@ def views_of(source, seed=0, batch=B, dtype=torch.float64):
 
 
 def masks_of(source):
-    """Rows left out: a synthetic negative, a positive (with its anchor), and a labelled hard negative."""
+    """Masks of excluded rows: a synthetic negative, a positive (with its anchor), and a labelled hard negative."""
     left_out = {"positive": 1, "hard_negative": 0, "synthetic": 3, "synthetic_positive": 3}
     names = [name for name in left_out if name in ("positive", *SOURCES[source])]
     return {name: torch.arange(B) != left_out[name] for name in names}
 
 
 def duplicates_of():
-    """Rows 2 and 4 hold the same sentence."""
+    """Rows 2 and 4 have the same sentence."""
     same = torch.eye(B, dtype=torch.bool)
     same[2, 4] = same[4, 2] = True
     return same
@@ -74,7 +74,7 @@ def some_partners(views, objective, masks=None):
 
 
 def double_loop(views, *, objective, logits, mixed, alpha=1.0, masks=None, duplicates=None, partner=None):
-    """Mean over anchors of -log(e^positive / sum of the denominator), one term after the other."""
+    """Mean over anchors of -log(e^positive / sum of the denominator), computed term by term."""
     masks = masks or {}
     pairs = [pair for pair in PAIRS if pair[1] in views]
     columns = [name for name in ("hard_negative", "synthetic") if name in views and name not in dict(pairs)]
@@ -120,7 +120,7 @@ def double_loop(views, *, objective, logits, mixed, alpha=1.0, masks=None, dupli
 
 
 def release_terms(z1, z2, i, holds):
-    """MixCSE's released code: mixtures of unnormalised neighbours; two diagonals are 0 and stay."""
+    """MixCSE's released code: mixtures of unnormalised neighbours; two diagonals are 0 and not removed."""
     terms = []
     for k in range(B):
         if holds("positive", k) and holds("positive", (k + 1) % B):
@@ -194,7 +194,7 @@ def test_an_illegal_combination_is_refused_by_one_sentence(parts):
         contrastive_loss(views, **ours)
 
 
-# Mixtures are constants, which a numerical derivative cannot know: see test_mixture_passes_no_gradient.
+# Mixtures are detached, which a numerical derivative does not take into account: see test_mixture_passes_no_gradient.
 @pytest.mark.parametrize(
     "parts", [parts for parts in LEGAL if parts[3] is None], ids=lambda parts: "-".join(str(part) for part in parts)
 )

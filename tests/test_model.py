@@ -1,4 +1,4 @@
-"""The saved directory loads everywhere and gives the same vectors; poolers are what they are called."""
+"""Saved directories give the same embeddings in transformers and sentence-transformers; pooling; finding models."""
 
 import json
 import math
@@ -20,7 +20,7 @@ TEXTS = ["A sentence.", "Another one, rather longer than the first, to see what 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, sample, tiny_bert, tiny_roberta):
-    """A function: a run of one step, by model and pooler."""
+    """A function that returns a run of one step for a model and pooler."""
     made = {}
 
     def run(kind, pooler):
@@ -163,7 +163,7 @@ def test_no_hub_access_names_the_ways_out(monkeypatch, tmp_path):
 
 
 def test_a_cached_hub_model_keeps_the_pooling_it_came_with(trained, cse, tmp_path):
-    """The hub's cache, laid out by hand: nothing is asked of the network."""
+    """A model in the cache of the hub is loaded without network access."""
     import shutil
 
     made = trained("bert", "avg_top2")
@@ -200,7 +200,7 @@ def test_minilm_with_other_weights_is_refused(minilm, monkeypatch, tmp_path):
 
 
 def test_known_answers_of_minilm(minilm, shared):
-    """STS-B test and SICK-R test as measured by others; whole files, one Spearman."""
+    """Scores on STS-B test and SICK-R test equal published ones; complete files, one Spearman correlation."""
     encoder = Encoder(minilm, device="cpu")
     tasks = {task.key: task for task in find_tasks(shared("sts_raw/stsb.test.tsv").parent)}
     for key, expected in {"stsb.test": 82.03, "sts16.test": 78.99}.items():

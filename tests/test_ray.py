@@ -1,4 +1,4 @@
-"""Counting on a Ray cluster: the same bytes, and a killed worker does not change them."""
+"""Building on a Ray cluster gives the same bytes as a local build, also after a worker was killed."""
 
 import json
 import os
@@ -13,7 +13,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'cse[
 
 from cse import InputError, TfidfIndex  # noqa: E402
 from cse.data.reading import reading_options  # noqa: E402
-from cse.tfidf.index import build_index  # noqa: E402
+from cse.tfidf.build import build_index  # noqa: E402
 from cse.tfidf.options import word_options  # noqa: E402
 
 OPTIONS = {"words": word_options(), "reading": reading_options()}
@@ -21,7 +21,7 @@ OPTIONS = {"words": word_options(), "reading": reading_options()}
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Two nodes, each a process of its own with one core."""
+    """A cluster of two nodes, separate processes with one core each."""
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
@@ -34,7 +34,7 @@ def cluster():
 
 @pytest.fixture
 def shards(tmp_path, sample_rows, monkeypatch):
-    """Five shards, by relative names; the working directory is theirs."""
+    """The relative names of five shards in the working directory."""
     monkeypatch.chdir(tmp_path)
     for n in range(5):
         Path(f"shard{n}.txt").write_text("\n".join(sample_rows[2000 * n : 2000 * (n + 1)]) + "\n", encoding="utf8")
@@ -42,7 +42,7 @@ def shards(tmp_path, sample_rows, monkeypatch):
 
 
 def readers(path):
-    """The worker processes that hold this file open: Ray names them by their task."""
+    """Returns the worker processes that have this file open; Ray names them by their task."""
     pids = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -70,7 +70,7 @@ def test_a_cluster_gives_the_bytes_of_one_build(cluster, shards):
 
 
 def test_a_shard_may_be_blank(cluster, shards):
-    """One build takes it, so the cluster does."""
+    """A file that a local build accepts is accepted on the cluster as well."""
     Path("shard1.txt").write_text("\n \n")
     Path("shard3.txt").write_text("...\n")
     build_index("shard*.txt", "ray", engine="ray", **OPTIONS)
@@ -93,7 +93,7 @@ def test_the_command_joins_a_running_cluster(cluster, shards, cse):
 
 
 def test_a_killed_worker_is_replaced(cluster, shards):
-    """The third shard is a pipe without end: its worker waits there until it is killed, and the next one is fed."""
+    """The third shard is a pipe: its worker waits for data until it is killed; then data is written for the next."""
     path = Path("shard2.txt")
     text = path.read_bytes()
     path.unlink()

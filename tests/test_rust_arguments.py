@@ -1,4 +1,4 @@
-"""Arguments of a wrong type are errors of the input that name the argument."""
+"""Arguments of a wrong type raise InputError with the name of the argument."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What explain tells about words that cannot be replaced."""
+"""Output of explain for words that cannot be replaced."""
 
 from cse import TfidfIndex
 

@@ -1,4 +1,4 @@
-"""What the core reads: rows of any length, files that are not text, files without rows."""
+"""Input of the core: rows of any length, files that are not text, files without rows."""
 
 import bz2
 import gzip
@@ -192,6 +192,6 @@ def test_an_empty_file_among_several_is_no_error_and_an_empty_corpus_is_one(tmp_
         with pytest.raises(InputError, match=r"empty\.txt and 1 more: holds no row"):
             call()
     assert not out.exists()
-    # A shard may be empty; the whole may not.
+    # A shard may be empty, but not the merged index.
     shards = [_core.count([str(path)], WORDS, READING) for path in (empty, text)]
     assert TfidfIndex.from_bytes(_core.merge(shards)).info.rows == 2

@@ -1,4 +1,4 @@
-"""Where the core writes: standard output that is closed or closes early, and temporary files."""
+"""Output of the core: standard output that is closed before or during writing, and temporary files."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The estimator: scikit-learn's contract, the index's numbers."""
+"""The scikit-learn transformer: equality with scikit-learn's counts, use in a pipeline, parameters."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Tokenizers: treebank against NLTK line by line, case and normal forms, and what they imply for UNA."""
+"""Tokenizers: treebank compared with NLTK, case and Unicode normal forms, and their effect on UNA."""
 
 import pytest
 
@@ -121,7 +121,7 @@ def test_views_show_a_part_and_store_the_whole(sample, sample_rows, tmp_path, cs
     assert (some.transform(few) != whole.transform(few)[:, shown]).nnz == 0
     drawn = {r.new.lower() for row, text in enumerate(few) for r in some.replacements(text, row=row)[1]}
     assert drawn < set(some.terms)
-    # A hidden word weighs what it weighs.
+    # A word removed by the filter keeps its weight.
     for text in few[:20]:
         assert [w.score for w in some.explain(text)] == [w.score for w in whole.explain(text)]
     assert not some.idf.flags.writeable
@@ -143,5 +143,5 @@ def test_arrays_are_looked_at_where_they_lie(sample):
         again = index._numbers(name)
         assert again.ctypes.data == array.ctypes.data
     idf, first = index.idf, index.idf.tolist()
-    del index  # the array keeps what it looks at alive
+    del index  # the array holds a reference to the memory of the index
     assert idf.tolist() == first

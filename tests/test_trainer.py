@@ -1,4 +1,4 @@
-"""Training: what is learnt, what is logged, what is saved, and that it repeats itself."""
+"""Training: updates, logs, saved files, and reproducibility."""
 
 import json
 import math
@@ -203,7 +203,7 @@ def test_the_learning_rate_falls_linearly_or_stays(base):
 
 
 def test_negatives_are_drawn_as_the_run_says(base, sample, sample_rows):
-    """Ablations, a view of the index and a radius in per cent reach the batches."""
+    """Ablations, filters of the index and a radius in per cent are applied to the batches."""
     options = {"replace_which": "random", "replace_with": "random", "beta": 0.8, "surface": "plain"}
     table = {**options, "radius": "5%"}
     config = base.replace(una=table, negatives=("una",), min_df=3, max_terms=2000, max_steps=1, eval_every=0)
@@ -268,7 +268,7 @@ def test_best_is_the_best_spearman(base, tmp_path, sample_rows):
 
 
 def test_collapsed_embeddings_are_not_the_best(base):
-    """A rate that destroys the model: best/ is not its last step, and the notes say so."""
+    """With a learning rate that destroys the model, best/ is not the last step, and the notes report it."""
     result = train(base.replace(lr=3.0, lr_scheduler="constant", max_steps=8, eval_every=8, max_grad_norm=0.0))
     assert result.after["mrr"] < 0.5 * result.before["mrr"]
     assert result.best_step == 0
@@ -368,7 +368,7 @@ def test_a_batch_larger_than_the_corpus_is_refused(base):
 
 
 def test_gradients_of_the_loop_are_those_of_a_plain_one(base):
-    """One step of the loop equals a step written out by hand: views, loss, clipping, AdamW."""
+    """One step of the loop equals a separate implementation: views, loss, clipping, AdamW."""
     from cse.losses.contrastive import contrastive_loss
     from cse.models.encoder import load_encoder, tokenize
     from cse.models.resolve import find_model
@@ -406,7 +406,7 @@ def test_recipes_come_in_their_order():
     assert resolve(plain.replace(loss="focal"), "roberta-base").temperature == 0.05
     assert resolve(plain.replace(loss="focal", temperature=0.1), "bert-base").temperature == 0.1
     assert resolve(plain.replace(una=True), "bert-base").objective == "nt-xent"
-    assert resolve(plain.replace(una=True), "bert-base").lr == 3e-5  # una adds no rate of its own
+    assert resolve(plain.replace(una=True), "bert-base").lr == 3e-5  # una does not change the learning rate
     columns = TrainConfig(una={"use_as": "hard-negatives"}, negatives=("una",))
     assert resolve(columns, "bert-base").objective == "infonce"
     small = resolve(plain, "minilm", "avg")

@@ -1,7 +1,7 @@
-//! Any bytes as an index file are either an error or an index that can make negatives.
+//! Fuzz target: opening arbitrary bytes as an index file returns an error, or an index that can generate negatives.
 //!
-//! The checksum rejects nearly all inputs, so half of them are arbitrary statistics with a correct checksum, as a malicious
-//! or faulty writer could produce. The other half are arbitrary bytes.
+//! The checksum rejects nearly all arbitrary bytes. Half of the inputs are therefore arbitrary statistics with a
+//! correct checksum, as a malicious or faulty writer could produce; the other half are arbitrary bytes.
 //!
 //! ```sh
 //! cargo install cargo-fuzz

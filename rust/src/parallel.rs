@@ -11,13 +11,13 @@ use rayon::ThreadPool;
 
 use crate::error::{Error, Result};
 
-/// The largest number of threads that may be asked for.
+/// Maximum number of threads of a call.
 const MAX_THREADS: usize = 1024;
 
-/// What 0 threads mean: 0 here is one per available core.
+/// Default number of threads, used for 0 threads; 0 is one per available core.
 static DEFAULT_THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets the number of threads of every call that asks for 0, and of the shared pool from its next use on.
+/// Sets the default number of threads: of calls with 0 threads, and of the shared pool from its next use on.
 pub fn set_default_threads(threads: usize) -> Result<()> {
     check_threads(threads)?;
     DEFAULT_THREADS.store(threads, Ordering::Relaxed);

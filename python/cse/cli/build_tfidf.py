@@ -11,7 +11,7 @@ import click
 
 from ..data.reading import reading_options
 from ..errors import InputError
-from ..tfidf.index import build_index
+from ..tfidf.build import build_index
 from ..tfidf.options import word_options
 from . import console, options
 from .progress import in_background

@@ -5,7 +5,7 @@ The computation is implemented in Rust (``cse._core``); this module is its Pytho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from numbers import Integral
 from os import PathLike, fspath
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from .. import _core
 from ..data import readers
-from ..data.reading import MAX_LINE_BYTES, ReadOptions, SourceFile, complete, reading_options
+from ..data.reading import MAX_LINE_BYTES, SourceFile, complete, reading_options
 from ..errors import InputError, check_texts
 from .options import DRAW, DrawOptions, WordOptions, check_radius, percentage, word_options
 from .results import AugmentReport, ExplainedWord, IndexInfo, Replacement
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from scipy.sparse import csr_matrix
 
-__all__ = ["TfidfIndex", "build_index"]
+__all__ = ["TfidfIndex"]
 
 
 class TfidfIndex:
@@ -292,50 +292,6 @@ class TfidfIndex:
         options["radius"] = self.ranks(options["radius"])
         _in_range(seed=options["seed"], epoch=options["epoch"], copy=options["copy"])
         return options
-
-
-def build_index(
-    paths: readers.Paths,
-    folder: str | PathLike[str],
-    *,
-    column: str | None = None,
-    matrix: bool = True,
-    engine: str = "local",
-    words: WordOptions | None = None,
-    reading: ReadOptions | None = None,
-    progress: _core.Progress | None = None,
-    say: Callable[[str], None] = lambda line: None,
-) -> tuple[IndexInfo, list[SourceFile], int]:
-    """Builds an index in a folder. Unlike ``TfidfIndex.build`` it does not open the index.
-
-    Args:
-        paths: As for ``TfidfIndex.build``.
-        folder: Gets ``index.safetensors`` and, with ``matrix``, ``matrix.npz``: documents x terms in CSR, float64, its
-            row i being row i of the corpus. No text passes through Python.
-        column: The column of the tables that holds the sentences.
-        matrix: Whether to write the matrix, which is held in memory; the engine ``ray`` makes none.
-        engine: ``local``, or ``ray``: one task per file on a Ray cluster, with the same result.
-        words: Tokenization.
-        reading: How files are read.
-        progress: Shows the progress of ``local`` and cancels it.
-        say: Called with lines of progress by ``ray``.
-
-    Returns:
-        Counts of the corpus, the files, and the number of fields in which a line break was replaced.
-    """
-    words, reading = word_options(**(words or {})), reading_options(**(reading or {}))
-    if engine == "ray":
-        from .ray import count_on_cluster
-
-        data, joined = count_on_cluster(paths, column=column, words=words, reading=reading, say=say)
-        counts, read = _core.save(folder, data)
-    elif engine == "local":
-        files = readers.resolve(paths, column)
-        counts, read = _core.build_to(files, folder, words, matrix, reading, progress)
-        joined = readers.joined_lines(files)
-    else:
-        raise InputError(f"--engine: {engine!r} is unknown; choose local or ray")
-    return IndexInfo(*counts), [SourceFile(*file) for file in read], joined
 
 
 def _in_range(**numbers: int | None) -> None:

@@ -124,7 +124,7 @@ class Selector:
         last = self.records[-1]["step"]
         if self.pairs:
             if self.best_step == 0 and last:
-                notes.append("No evaluation exceeded that before training: best/ is the model before training.")
+                notes.append("No checkpoint scored higher than the model before training, which is best/.")
             notes.append(f"best/ is step {self.best_step} of {last}, chosen by Spearman on the development set.")
         elif self.held_out:
             if last:

@@ -1,4 +1,4 @@
-//! Counts of rows that can cause trouble later.
+//! Counts of rows with properties that can cause errors or poor results in other commands.
 
 use serde::Serialize;
 
@@ -60,7 +60,7 @@ impl Tally {
     }
 }
 
-/// Counts of rows that can cause trouble later. `F` is [`Found`], or `Tally` while rows are counted.
+/// Counts of rows by property. `F` is [`Found`], or `Tally` while rows are counted.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Faults<F = Found> {
     /// Bytes that are not UTF-8.

@@ -58,7 +58,7 @@ pub struct Diagnosis {
     pub duplicates_estimated: bool,
     /// Quantiles of the number of words of a row, at 5, 50, 95 and 100 per cent of the rows that are not blank.
     pub words_quantiles: [usize; 4],
-    /// Share of letters by Unicode script, largest first.
+    /// Fraction of letters by Unicode script, largest first.
     pub scripts: Vec<(&'static str, f64)>,
     pub faults: Faults,
     pub sampled_rows: usize,
@@ -209,7 +209,7 @@ fn has_markup(bytes: &[u8]) -> bool {
 }
 
 /// Reads `files` once and returns statistics of their rows. Bytes that are not UTF-8 and rows that are too long are counted
-/// and are no error.
+/// and are not errors.
 pub fn diagnose(
     files: Vec<Input>,
     tokenizer: Tokenizer,

@@ -83,8 +83,8 @@ impl Lookup {
         (known, same & !key.is_long())
     }
 
-    /// Second step, for a term that [`first`](Self::first) did not find. `is_term` tells whether the term of a given rank
-    /// is this one; it is called only for terms that are longer than a key.
+    /// Second step, for a term that [`first`](Self::first) did not find. `is_term` returns whether the term of a given
+    /// rank is this one; it is called only for terms that are longer than a key.
     pub fn find(&self, key: &Key, is_term: impl Fn(u32) -> bool) -> Option<Known> {
         let mask = self.slots.len() - 1;
         let mut at = key.hash() as usize & mask;
@@ -107,7 +107,7 @@ impl Lookup {
     }
 }
 
-/// Asks the kernel to back the unused capacity of a vector by pages of 2 MiB. Look-ups at random positions of a large
+/// Advises the kernel to back the unused capacity of a vector by pages of 2 MiB. Look-ups at random positions of a large
 /// table otherwise miss the TLB as often as the data cache.
 #[cfg(target_os = "linux")]
 pub(crate) fn on_huge_pages<T>(buffer: &Vec<T>) {

@@ -130,7 +130,7 @@ fn diagnose(
     Ok(py.detach(work)?.to_json())
 }
 
-/// Sets the number of threads of every call that asks for 0.
+/// Sets the default number of threads, which is used by calls with 0 threads.
 #[pyfunction]
 fn set_default_threads(threads: usize) -> PyResult<()> {
     Ok(crate::parallel::set_default_threads(threads)?)

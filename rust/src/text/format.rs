@@ -79,13 +79,13 @@ const MARKS: [Signature; 5] = [
 
 const UTF8: &str = "utf-8";
 
-/// What the beginning of a file tells about its format.
+/// The format of a file, as recognised by its first bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FileFormat {
     pub path: String,
     /// `gzip`, `zstd`, `parquet`, `zip`, `xz` or `bzip2`, if the text begins with the magic number of that format.
     pub magic: Option<&'static str>,
-    /// The encoding that a byte order mark at the beginning of the text announces.
+    /// The encoding of the byte order mark at the beginning of the text, if there is one.
     pub bom: Option<&'static str>,
     /// The text has carriage returns and no line feed.
     pub cr_only: bool,
@@ -115,7 +115,8 @@ impl FileFormat {
         self.magic.is_none() && self.bom.is_none_or(|bom| bom == UTF8) && !self.cr_only
     }
 
-    /// Returns the error for a file that is not text; `None` for text. `decoded` tells that a decoder produced the bytes.
+    /// Returns the error for a file that is not text; `None` for text. `decoded` means that the bytes are the output of
+    /// a decoder.
     pub(crate) fn error(&self, path: &Path, decoded: bool) -> Option<Error> {
         if self.is_text() {
             return None;

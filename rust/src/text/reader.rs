@@ -22,7 +22,7 @@ use crate::text::open_file::OpenFile;
 pub use crate::text::source::Column;
 use crate::text::source::is_stdin;
 
-/// What to do with bytes that are not UTF-8.
+/// Handling of bytes that are not UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EncodingErrors {
     /// Return an error that names the line and the byte offset.

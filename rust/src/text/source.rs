@@ -17,12 +17,12 @@ pub trait Column: Send {
     fn next_block(&mut self) -> io::Result<Option<(Vec<u8>, u64)>>;
 }
 
-/// Whether the path means standard input.
+/// Whether the path is `-`, which denotes standard input.
 pub(crate) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Size and time of modification of a regular file, by which a change is noticed.
+/// Size and time of modification of a regular file, used to detect changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileStamp {
     bytes: u64,
@@ -30,7 +30,7 @@ pub(crate) struct FileStamp {
 }
 
 impl FileStamp {
-    /// Returns the stamp of a file; `None` for standard input and for what is not a regular file.
+    /// Returns the stamp of a file; `None` for standard input and for files that are not regular.
     pub(crate) fn of(path: &Path) -> io::Result<Option<Self>> {
         if is_stdin(path) {
             return Ok(None);

@@ -347,7 +347,7 @@ fn cut(codes: &[u8], marks: &[u8], piece: &mut impl FnMut(usize, usize, Option<&
     }
 }
 
-/// Separates an apostrophe and clitics from the end of a token; `space` tells whether the rule for `' ` sees a space.
+/// Separates an apostrophe and clitics from the end of a token; `space` is true if the rule for `' ` finds a space there.
 fn clitics(
     codes: &[u8],
     start: usize,
@@ -397,7 +397,7 @@ const WORDS: [Contraction; 8] = [
     (b"more'n", 4),
     (b"wanna", 3),
 ];
-/// Contractions that need a space before them; each sees the spaces inserted by the ones before it.
+/// Contractions that need a space before them, which may be one that an earlier contraction inserted.
 const SPACED: [Contraction; 2] = [(b"'tis", 2), (b"'twas", 2)];
 
 /// Divides the contractions in a token, and splits the rest at separators.
@@ -418,7 +418,7 @@ fn contractions(
         })
     };
     let mut rest = start;
-    // Number of elements of `SPACED` that no longer see a space before `i`.
+    // Number of elements of `SPACED` for which there is no longer a space before `i`.
     let mut blind = 0;
     let mut i = start;
     while i < end {

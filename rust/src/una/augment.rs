@@ -1,7 +1,7 @@
 //! Selects the words of a sentence that are replaced and their replacements, and writes the new sentence.
 //!
 //! All random numbers come from a ChaCha8 stream whose 256-bit key is (seed, epoch, row, copy). The negative of a row
-//! depends on nothing else: not on the thread, the batch or the worker, nor on whether a run was resumed.
+//! does not depend on the thread, the batch or the worker, or on whether a run was resumed.
 
 use crate::index::Index;
 use crate::index::formula::tf;
@@ -72,7 +72,7 @@ struct Chosen {
     search: RankSearch,
 }
 
-/// Makes synthetic sentences on one thread. Its buffers are reused between rows.
+/// Generates synthetic sentences on one thread. Its buffers are reused between rows.
 pub struct Augmenter<'a> {
     index: &'a Index,
     options: Options,

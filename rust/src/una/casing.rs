@@ -1,4 +1,4 @@
-//! Which words can be replaced, and the letter case of their replacements.
+//! Selection of replaceable words, and the letter case of their replacements.
 
 /// Whether neither neighbour of `text[start..end]` is a word character. Otherwise the word must not be replaced: if "don't"
 /// is split, replacing "do" gives "housen't".

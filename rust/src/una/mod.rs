@@ -1,4 +1,4 @@
-//! UNA: hard negatives made by replacing words of a sentence.
+//! UNA: generation of hard negatives by replacing words of a sentence.
 
 pub mod augment;
 pub(crate) mod casing;

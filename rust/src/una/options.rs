@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::text::tokenize::Rule;
 
-/// Which words are replaced (step 2 of UNA).
+/// Selection of the words to replace (step 2 of UNA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplaceWhich {
     /// Each with a probability that increases with its TF-IDF score.
@@ -13,7 +13,7 @@ pub enum ReplaceWhich {
     Random,
 }
 
-/// What words are replaced with (step 3 of UNA).
+/// Selection of the replacements (step 3 of UNA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplaceWith {
     /// A term within the radius, with probability proportional to its maximum score.
@@ -24,7 +24,7 @@ pub enum ReplaceWith {
     Random,
 }
 
-/// What kind of sentence is made.
+/// Kind of the synthetic sentences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Replace words with high scores, so that the meaning changes.
@@ -33,7 +33,7 @@ pub enum Mode {
     Positive,
 }
 
-/// How the synthetic sentence is written.
+/// Output form of the synthetic sentences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputForm {
     /// Exchange replaced words only; spacing, punctuation and case are kept.
@@ -95,7 +95,7 @@ pub struct Options {
     pub epoch: u64,
     /// Number of the negative among several of the same row.
     pub copy: u64,
-    /// Approximate share of words that are replaced.
+    /// Mean replacement probability over the words of a sentence, before clipping at 1.
     pub beta: f64,
     /// Number of ranks to either side from which replacements are drawn.
     pub radius: usize,

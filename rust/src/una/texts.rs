@@ -62,15 +62,15 @@ pub fn replacements(
     (output, replaced)
 }
 
-/// A word as UNA sees it: the word as written, whether it is in the index, document frequency, score, p, rank from 1,
-/// terms that could replace it, and whether it can be replaced. A word that touches another one without a boundary cannot be
-/// replaced: its p is 0, and no terms are given.
+/// Statistics of a word: the word as written, whether it is in the index, document frequency, score, p, rank from 1,
+/// sampled replacements, and whether it can be replaced. A word that touches another one without a boundary cannot be
+/// replaced: its p is 0, and it has no samples.
 pub type Explained = (String, bool, u64, f64, f64, usize, Vec<String>, bool);
 
 /// The random stream of [`explain`], different from all others.
 const EXPLAIN: u64 = u64::MAX;
 
-/// Returns each word of a text as UNA sees it, with `samples` terms that could replace it.
+/// Returns the statistics of each word of a text, with `samples` sampled replacements.
 pub fn explain(index: &Index, options: Options, text: &str, samples: usize) -> Vec<Explained> {
     let mut augmenter = Augmenter::new(index, options);
     augmenter.weigh(text);

@@ -1,0 +1,59 @@
+"""Building an index in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+
+from .. import _core
+from ..data import readers
+from ..data.reading import ReadOptions, SourceFile, reading_options
+from ..errors import InputError
+from .options import WordOptions, word_options
+from .results import IndexInfo
+
+__all__ = ["build_index"]
+
+
+def build_index(
+    paths: readers.Paths,
+    folder: str | PathLike[str],
+    *,
+    column: str | None = None,
+    matrix: bool = True,
+    engine: str = "local",
+    words: WordOptions | None = None,
+    reading: ReadOptions | None = None,
+    progress: _core.Progress | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> tuple[IndexInfo, list[SourceFile], int]:
+    """Builds an index in a folder. Unlike ``TfidfIndex.build`` it does not open the index.
+
+    Args:
+        paths: As for ``TfidfIndex.build``.
+        folder: Gets ``index.safetensors`` and, with ``matrix``, ``matrix.npz``: documents x terms in CSR, float64, its
+            row i being row i of the corpus. No text passes through Python.
+        column: The column of the tables that holds the sentences.
+        matrix: Whether to write the matrix, which is held in memory; the engine ``ray`` makes none.
+        engine: ``local``, or ``ray``: one task per file on a Ray cluster, with the same result.
+        words: Tokenization.
+        reading: How files are read.
+        progress: Shows the progress of ``local`` and cancels it.
+        say: Called with lines of progress by ``ray``.
+
+    Returns:
+        Counts of the corpus, the files, and the number of fields in which a line break was replaced.
+    """
+    words, reading = word_options(**(words or {})), reading_options(**(reading or {}))
+    if engine == "ray":
+        from .ray import count_on_cluster
+
+        data, joined = count_on_cluster(paths, column=column, words=words, reading=reading, say=say)
+        counts, read = _core.save(folder, data)
+    elif engine == "local":
+        files = readers.resolve(paths, column)
+        counts, read = _core.build_to(files, folder, words, matrix, reading, progress)
+        joined = readers.joined_lines(files)
+    else:
+        raise InputError(f"--engine: {engine!r} is unknown; choose local or ray")
+    return IndexInfo(*counts), [SourceFile(*file) for file in read], joined
