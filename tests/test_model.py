@@ -251,3 +251,18 @@ def test_a_line_that_is_no_pair_is_named(tmp_path, line):
     path.write_text(f"1\ta\tb\n{line}\n", encoding="utf8")
     with pytest.raises(InputError, match=r"pairs\.tsv: line 2"):
         read_pairs(path)
+
+
+def test_sentence_encoders_from_elsewhere_get_the_recipe_adapt(trained, tiny_bert, minilm, tmp_path):
+    import shutil
+
+    from cse.models.resolve import find_model
+
+    ours = trained("bert", "avg")
+    assert find_model(str(tiny_bert)).family == "bert-base"
+    assert find_model(str(ours)).family == "bert-base"
+    assert find_model(minilm).family == "adapt"
+    theirs = tmp_path / "theirs"
+    shutil.copytree(ours, theirs)
+    (theirs / "config_sentence_transformers.json").write_text('{"__version__": {"pytorch": "2"}}')
+    assert find_model(str(theirs)).family == "adapt"

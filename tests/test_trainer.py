@@ -409,11 +409,11 @@ def test_recipes_come_in_their_order():
     assert resolve(plain.replace(una=True), "bert-base").lr == 3e-5  # una does not change the learning rate
     columns = TrainConfig(una={"use_as": "hard-negatives"}, negatives=("una",))
     assert resolve(columns, "bert-base").objective == "infonce"
-    small = resolve(plain, "minilm", "avg")
+    small = resolve(plain, "adapt", "avg")
     assert (small.positive, small.temperature) == ("spans", 0.1)
-    focal = resolve(TrainConfig(loss="focal", una=True), "minilm", "avg")
+    focal = resolve(TrainConfig(loss="focal", una=True), "adapt", "avg")
     assert (focal.temperature, focal.objective, focal.options["una"]["every"]) == (0.05, "infonce", 1)
-    paper = resolve(TrainConfig(una={"use_as": "pairs"}, negatives=("una",)), "minilm", "avg")
+    paper = resolve(TrainConfig(una={"use_as": "pairs"}, negatives=("una",)), "adapt", "avg")
     assert (paper.objective, paper.options["una"]) == ("nt-xent", {"every": 1, "use_as": "pairs"})
     assert (small.batch_size, small.lr, small.lr_scheduler, small.weight_decay, small.pooler) == (
         64,
@@ -440,9 +440,9 @@ def test_the_first_layer_that_has_a_value_decides(first):
         ({}, "bert-base", None, "temperature", 0.05),  # all families
         ({}, "bert-large", None, "lr", 1e-5),  # family
         ({}, "bert-base", "avg_top2", "pooler", "avg_top2"),  # directory before family
-        ({}, "minilm", "avg", "positive", "spans"),  # family before all families
+        ({}, "adapt", "avg", "positive", "spans"),  # family before all families
         ({"loss": "focal"}, "bert-base", None, "temperature", 0.07),  # loss before all families
-        ({"loss": "focal"}, "minilm", None, "temperature", 0.05),  # loss before family
+        ({"loss": "focal"}, "adapt", None, "temperature", 0.05),  # loss before family
         ({"preset": "focal-bert-large"}, "bert-large", None, "temperature", 0.07),
         ({"preset": "una-bert-base"}, "bert-base", "avg", "pooler", "cls"),  # preset before directory
         ({"preset": "una-bert-base", "una": False}, "bert-base", None, "negatives", ()),  # given before preset
@@ -450,7 +450,7 @@ def test_the_first_layer_that_has_a_value_decides(first):
         ({"preset": "focal-bert-base", "model": "other"}, "bert-base", None, "model", "other"),
         ({"loss": "mixed"}, "bert-base", None, "mixed_negatives", True),
         ({"una": True}, "bert-base", None, "objective", "nt-xent"),  # the form of UNA before all families
-        ({"una": True}, "minilm", None, "objective", "infonce"),  # the family's form of UNA
+        ({"una": True}, "adapt", None, "objective", "infonce"),  # the family's form of UNA
     ],
 )
 def test_precedence_as_a_table(values, family, own, field, expected):
@@ -464,9 +464,9 @@ def test_options_of_a_method_are_merged_key_by_key():
 
 
 def test_every_preset_is_a_valid_configuration():
-    assert len(preset_names()) == 12
+    assert len(preset_names()) == 13
     for name in preset_names():
-        resolve(TrainConfig(preset=name), name.split("-", 1)[1])
+        resolve(TrainConfig(preset=name), name.split("-", 1)[-1])
     una = resolve(TrainConfig(preset="una-roberta-base"), "roberta-base")
     assert (una.lr, una.lr_scheduler, una.max_grad_norm) == (5e-6, "constant", 0.0)
     assert (una.options["una"]["radius"], una.options["una"]["every"]) == (4000, 5)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .._core import __version__
 from ..errors import InputError
 from .pooling import pooled_layers
 
@@ -37,6 +38,8 @@ class Modules:
     """See ``cse.models.pooling.pool``; None for a directory without ``modules.json``."""
     normalize: bool = False
     max_length: int | None = None
+    trained_by_cse: bool = False
+    """Whether cse wrote the directory."""
 
 
 def read_modules(folder: Path) -> Modules:
@@ -61,7 +64,15 @@ def read_modules(folder: Path) -> Modules:
             normalize = True
         else:
             raise InputError(f"{folder}: its module {kind} is not supported by cse")
-    return Modules(pooler, normalize, limit)
+    return Modules(pooler, normalize, limit, _written_by_cse(folder))
+
+
+def _written_by_cse(folder: Path) -> bool:
+    try:
+        settings = json.loads((folder / "config_sentence_transformers.json").read_text(encoding="utf8"))
+    except FileNotFoundError:
+        return False
+    return "cse" in settings.get("__version__", {})
 
 
 def _read_pooling(settings: dict[str, Any], part: Path) -> str:
@@ -126,7 +137,7 @@ def write_modules(
     ]
     _write_json(folder / "modules.json", listing)
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
-    versions = {"transformers": transformers.__version__, "pytorch": torch.__version__}
+    versions = {"cse": __version__, "transformers": transformers.__version__, "pytorch": torch.__version__}
     _write_json(folder / "config_sentence_transformers.json", {"__version__": versions})
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from ..errors import InputError
-from .layout import read_modules
+from .layout import Modules, read_modules
 
 __all__ = ["Source", "find_model"]
 
@@ -164,7 +164,7 @@ def _describe(name: str, path: str) -> Source:
     return Source(
         name=name,
         path=path,
-        family=_family(name, config),
+        family=_family(name, config, modules),
         pooler=modules.pooler,
         normalize=modules.normalize,
         max_length=min(modules.max_length or positions, positions),
@@ -180,9 +180,10 @@ def _is_causal(config: Any) -> bool:
     return causal and config.model_type not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 
-def _family(name: str, config: Any) -> str:
-    if name == MINILM:
-        return MINILM
+def _family(name: str, config: Any, modules: Modules) -> str:
+    """The model family; ``adapt`` for a sentence encoder that was trained elsewhere and is contrastive already."""
+    if name == MINILM or (modules.pooler is not None and not modules.trained_by_cse):
+        return "adapt"
     large = getattr(config, "hidden_size", 768) >= 1024
     kind = "roberta" if "roberta" in config.model_type else "bert"
     return f"{kind}-{'large' if large else 'base'}"

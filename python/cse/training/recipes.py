@@ -29,6 +29,7 @@ def _presets() -> dict[str, dict[str, Any]]:
         shared = tables.pop("all")
         for model, values in tables.items():
             found[f"{paper}-{model}"] = {**shared, **values}
+    found["adapt"] = families()["adapt"]
     return found
 
 
