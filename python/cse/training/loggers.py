@@ -11,7 +11,7 @@ import torch
 from ..errors import InputError
 from ..io import dumps, naming
 
-__all__ = ["Clock", "JsonLines", "MetricBuffer"]
+__all__ = ["Clock", "JsonLines", "MetricBuffer", "check_finite"]
 
 
 class MetricBuffer:
@@ -30,7 +30,8 @@ class MetricBuffer:
     def read(self) -> list[dict[str, Any]]:
         """Returns the records since the last call, with tensors converted to floats.
 
-        Raises ``InputError`` if the loss or gradient of a step was not finite; that step did not update the weights.
+        ``finite`` remains only in the record of a step whose loss or gradient was not finite, and which therefore did
+        not update the weights; see ``check_finite``.
         """
         records, self._records = self._records, []
         keys = [(i, key) for i, record in enumerate(records) for key, value in record.items() if torch.is_tensor(value)]
@@ -39,11 +40,18 @@ class MetricBuffer:
             for (i, key), value in zip(keys, values, strict=True):
                 records[i][key] = value
         for record in records:
-            if not record.pop("finite", True):
-                raise InputError(
-                    f"the loss or its gradient is not finite at step {record['step']}; lower --lr, now {record['lr']:g}"
-                )
+            if record.get("finite", True):
+                record.pop("finite", None)
         return records
+
+
+def check_finite(records: list[dict[str, Any]]) -> None:
+    """Raises ``InputError`` for the first step whose loss or gradient is not finite."""
+    for record in records:
+        if "finite" in record:
+            raise InputError(
+                f"the loss or its gradient is not finite at step {record['step']}; lower --lr, now {record['lr']:g}"
+            )
 
 
 class JsonLines:

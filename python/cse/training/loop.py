@@ -19,7 +19,7 @@ from .batches import Batch, Prefetcher
 from .callbacks import Callback
 from .config import TrainConfig
 from .environment import environment
-from .loggers import Clock, JsonLines, MetricBuffer
+from .loggers import Clock, JsonLines, MetricBuffer, check_finite
 from .saturation import SaturationCheck
 from .setup import Run, describe_loss, prepare
 from .state import TrainState
@@ -104,6 +104,7 @@ def train(config: TrainConfig, callback: Callback | None = None) -> RunResult:
                 if evaluation_due or state.step % run.config.log_every == 0:
                     records = buffer.read()
                     log.write(*records)
+                    check_finite(records)
                     for record in records:
                         callback.on_log(record)
                     if note := saturation.update(records):
@@ -112,9 +113,9 @@ def train(config: TrainConfig, callback: Callback | None = None) -> RunResult:
                     clock.leave_out(evaluate(run, log, callback))
         except KeyboardInterrupt:
             if state.step:  # before the first step there is nothing to save
-                log.write(*buffer.read())
                 with run.base.merged(state.encoder):
                     save(run, "last")
+                log.write(*buffer.read())
                 callback.on_interrupt(f"stopped at step {state.step}; {folder / 'last'} holds the encoder of that step")
             raise
         with run.base.merged(state.encoder):

@@ -23,6 +23,8 @@ __all__ = ["COLLAPSED", "Selector"]
 
 # Embeddings are considered collapsed if the MRR is below this fraction of the highest one so far, ...
 COLLAPSED = 0.5
+# Held-out sentences for which neighbours and the cosine to synthetic negatives are computed.
+NEIGHBOURS = 500
 # ... or if uniformity is above this value, or the MRR is below this multiple of chance.
 FLAT = -0.01
 NEAR_CHANCE = 3.0
@@ -72,11 +74,13 @@ class Selector:
         elif self.held_out:
             score = score_halves(self.model, self.held_out)
             record = score.to_dict()
-            vectors = unit(self.model.encode(self.held_out))
+            vectors = unit(self.model.encode(self.held_out[:NEIGHBOURS]))
             # Only the first and the last are kept, for the neighbours before and after.
             self.vectors = [*self.vectors[:1], vectors]
             if self.negatives:
-                record["cos_syn"] = float((vectors * unit(self.model.encode(self.negatives))).sum(1).mean())
+                record["cos_syn"] = float(
+                    (vectors * unit(self.model.encode(self.negatives[:NEIGHBOURS]))).sum(1).mean()
+                )
             peak = max((earlier.mrr for earlier in self.halves), default=0.0)
             keep = score.mrr >= COLLAPSED * peak and math.isfinite(score.uniformity)
             if is_collapsed(score) and not all(is_collapsed(earlier) for earlier in self.halves):

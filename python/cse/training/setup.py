@@ -222,7 +222,7 @@ def _loss_terms(config: ResolvedConfig, encoder: SentenceEncoder) -> dict[str, L
 def _with_used_options(config: ResolvedConfig, methods: dict[str, Any]) -> ResolvedConfig:
     """Returns the configuration with all options of the methods, including defaults."""
     used = {name: asdict(method.options) for name, method in methods.items() if name != "contrastive"}
-    return config.replace(options={**config.options, **{name: table for name, table in used.items() if table}})
+    return config.replace(options={name: table for name, table in used.items() if table})
 
 
 def _facts(config: ResolvedConfig, corpus: Corpus, split: Split, batches: Batches, device: str) -> dict[str, str]:
