@@ -233,53 +233,38 @@ def accept_row(found: dict[str, Any], name: str, form: str, seeds: list[int]) ->
 
 
 def bootstrap(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> tuple[float, float]:
-    """95 % interval of the mean difference over the three sets; clusters of pairs are resampled, ranks recomputed."""
-    from scipy.stats import rankdata
+    """95 % interval of the mean difference over the three sets; see ``cse.evaluation.significance``."""
+    from cse.evaluation.significance import spearman_difference
 
-    generator = np.random.default_rng(0)
-    gold_and_clusters = {task: CLUSTERS[task] for task in ACCEPT}
     differences = np.zeros(RESAMPLES)
-    for task, (gold, members) in gold_and_clusters.items():
+    for task in ACCEPT:
+        gold, clusters = TASKS[task]
         old = [np.array(record[f"{task}/cosines"]) for record in before[:1]]
         new = [np.array(record[f"{task}/cosines"]) for record in after]
-        for resample in range(RESAMPLES):
-            chosen = generator.integers(0, len(members), len(members))
-            rows = np.concatenate([members[cluster] for cluster in chosen])
-            wanted = rankdata(gold[rows])
-            correlation = [float(np.corrcoef(rankdata(each[rows]), wanted)[0, 1]) for each in (*old, *new)]
-            differences[resample] += 100 * (statistics.fmean(correlation[1:]) - correlation[0]) / len(ACCEPT)
+        differences += spearman_difference(gold, old, new, clusters, RESAMPLES)[1] / len(ACCEPT)
     low, high = np.quantile(differences, [0.025, 0.975])
     return float(low), float(high)
 
 
-class Clusters(dict[str, Any]):
-    """Gold scores, and clusters of pairs that share a sentence, read on first use."""
+class Tasks(dict[str, Any]):
+    """Gold scores and clusters of pairs by task, read when they are needed."""
 
     data: Path | None = None
 
     def __missing__(self, task: str) -> Any:
-        from scipy.sparse import coo_matrix
-        from scipy.sparse.csgraph import connected_components
-
+        from cse.evaluation.significance import sentence_clusters
         from cse.evaluation.sts import read_pairs
 
         if self.data is None:
             sys.exit("--data is needed for the intervals")
         pairs = read_pairs(self.data / f"{task}.tsv")
-        number = {text: i for i, text in enumerate(dict.fromkeys([*pairs.left, *pairs.right]))}
-        left, right = [number[text] for text in pairs.left], [number[text] for text in pairs.right]
-        edges = (np.array(left), np.array(right))
-        graph = coo_matrix((np.ones(len(left)), edges), shape=(len(number), len(number)))
-        component = connected_components(graph, directed=False)[1][left]
-        order = np.argsort(component, kind="stable")
-        members = np.split(order, np.flatnonzero(np.diff(component[order])) + 1)
-        self[task] = (pairs.gold, members)
+        self[task] = (pairs.gold, sentence_clusters(pairs.left, pairs.right))
         return self[task]
 
 
-CLUSTERS = Clusters()
+TASKS = Tasks()
 
 if __name__ == "__main__":
     if "--data" in sys.argv:
-        CLUSTERS.data = Path(sys.argv[sys.argv.index("--data") + 1])
+        TASKS.data = Path(sys.argv[sys.argv.index("--data") + 1])
     main()

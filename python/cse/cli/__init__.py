@@ -20,6 +20,7 @@ COMMANDS = {
     "merge-tfidf": "Merge the indexes of several corpora.",
     "train": "Train a sentence encoder on a corpus.",
     "eval": "Evaluate an encoder.",
+    "compare": "Compare encoders, with intervals.",
     "augment": "Write a synthetic hard negative for each sentence.",
     "explain": "Show the TF-IDF, rank and replacements of each word of a sentence.",
     "encode": "Encode sentences into embeddings.",

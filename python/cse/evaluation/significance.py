@@ -1,15 +1,33 @@
-"""Intervals for differences between two encoders on the same examples."""
+"""Intervals and tests for differences between encoders on the same examples."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["paired_bootstrap"]
+__all__ = ["Difference", "holm", "paired_bootstrap", "sentence_clusters", "spearman_difference", "t_interval"]
+
+RESAMPLES = 2000
+
+Vector = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference with a 95 % interval and a two-sided p-value."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
 
 
 def paired_bootstrap(
-    differences: npt.NDArray[np.floating], resamples: int = 2000, seed: int = 0
+    differences: npt.NDArray[np.floating], resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float, float]:
     """Mean of paired differences with a 95 % percentile bootstrap interval.
 
@@ -23,6 +41,91 @@ def paired_bootstrap(
     """
     generator = np.random.default_rng(seed)
     n = len(differences)
-    means = [float(differences[generator.integers(0, n, n)].mean()) for _ in range(resamples)]
+    means = np.array([differences[generator.integers(0, n, n)].mean() for _ in range(resamples)])
     low, high = np.quantile(means, [0.025, 0.975])
     return float(differences.mean()), float(low), float(high)
+
+
+def sentence_clusters(left: Sequence[str], right: Sequence[str]) -> list[npt.NDArray[np.int64]]:
+    """Groups pairs that share a sentence, directly or through other pairs; returns the positions of each group."""
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    number = {text: i for i, text in enumerate(dict.fromkeys([*left, *right]))}
+    edges = np.array([number[text] for text in left]), np.array([number[text] for text in right])
+    graph = coo_matrix((np.ones(len(left)), edges), shape=(len(number), len(number)))
+    component = connected_components(graph, directed=False)[1][edges[0]]
+    order = np.argsort(component, kind="stable")
+    return list(np.split(order, np.flatnonzero(np.diff(component[order])) + 1))
+
+
+def spearman_difference(
+    gold: Vector,
+    before: Sequence[Vector],
+    after: Sequence[Vector],
+    clusters: Sequence[npt.NDArray[np.int64]],
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> tuple[Difference, Vector]:
+    """Difference of Spearman's correlation x 100 between two sides, with a cluster bootstrap over pairs.
+
+    Clusters are drawn with replacement, and ranks are computed anew in each resample. Each side may consist of several
+    checkpoints (seeds), whose correlations are averaged.
+
+    Args:
+        gold: ``(n,)`` gold scores.
+        before: Cosines ``(n,)`` of each checkpoint of the first side.
+        after: Cosines ``(n,)`` of each checkpoint of the second side.
+        clusters: Positions of pairs that are drawn together; see ``sentence_clusters``.
+        resamples: Number of bootstrap samples.
+        seed: Seed of the resampling; the same for all tasks gives independent draws per task by their sizes only.
+
+    Returns:
+        The difference, and its value in each resample ``(resamples,)``, to be averaged over tasks.
+    """
+    from scipy.stats import rankdata
+
+    def score(cosines: Sequence[Vector], ranks: Vector, rows: npt.NDArray[np.int64]) -> float:
+        return 100 * float(np.mean([np.corrcoef(rankdata(each[rows]), ranks)[0, 1] for each in cosines]))
+
+    generator = np.random.default_rng(seed)
+    everything = np.arange(len(gold))
+    ranks = rankdata(gold)
+    observed = score(after, ranks, everything) - score(before, ranks, everything)
+    values = np.empty(resamples)
+    for number in range(resamples):
+        rows = np.concatenate([clusters[i] for i in generator.integers(0, len(clusters), len(clusters))])
+        ranks = rankdata(gold[rows])
+        values[number] = score(after, ranks, rows) - score(before, ranks, rows)
+    return summarise(observed, values), values
+
+
+def summarise(observed: float, values: Vector) -> Difference:
+    """The difference with the percentile interval and the two-sided p-value of its bootstrap values."""
+    low, high = np.nanquantile(values, [0.025, 0.975])
+    tail = min((values <= 0).sum(), (values >= 0).sum())
+    return Difference(observed, float(low), float(high), min(1.0, 2 * (float(tail) + 1) / (len(values) + 1)))
+
+
+def t_interval(differences: Sequence[float]) -> Difference:
+    """Mean of paired differences over seeds with the 95 % interval and the p-value of Student's paired t-test.
+
+    ``differences`` holds at least two values.
+    """
+    from scipy.stats import t
+
+    n = len(differences)
+    mean, error = float(np.mean(differences)), float(np.std(differences, ddof=1)) / math.sqrt(n)
+    half = float(t.ppf(0.975, n - 1)) * error
+    p = 2 * float(t.sf(abs(mean) / error, n - 1)) if error > 0 else float(mean == 0)
+    return Difference(mean, mean - half, mean + half, p)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values adjusted for several tests by Holm's step-down method, in the order given."""
+    order = np.argsort(p_values, kind="stable")
+    adjusted, running = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(order):
+        running = max(running, (len(p_values) - rank) * p_values[place])
+        adjusted[place] = min(1.0, running)
+    return adjusted

@@ -1,0 +1,80 @@
+"""Intervals and tests: against brute force, against SciPy, and by their coverage."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr, ttest_1samp
+
+from cse.evaluation.significance import holm, paired_bootstrap, sentence_clusters, spearman_difference, t_interval
+
+
+def test_pairs_that_share_a_sentence_are_one_cluster():
+    left = ["a", "b", "c", "d", "e", "a"]
+    right = ["x", "y", "z", "b", "e2", "q"]
+    clusters = sorted(sorted(cluster.tolist()) for cluster in sentence_clusters(left, right))
+    assert clusters == [[0, 5], [1, 3], [2], [4]]
+
+
+def test_a_spearman_difference_is_scipys_and_its_resamples_recompute_the_ranks():
+    generator = np.random.default_rng(0)
+    gold = generator.integers(0, 6, 40).astype(float)
+    before, after = [gold + generator.normal(size=40) * scale for scale in (3.0, 1.0)]
+    clusters = [np.arange(i, i + 2) for i in range(0, 40, 2)]
+    difference, values = spearman_difference(gold, [before], [after], clusters, resamples=300, seed=5)
+    expected = 100 * (spearmanr(after, gold).statistic - spearmanr(before, gold).statistic)
+    assert difference.mean == pytest.approx(expected)
+    draws = np.random.default_rng(5)
+    for value in values[:20]:
+        rows = np.concatenate([clusters[i] for i in draws.integers(0, 20, 20)])
+        new, old = (spearmanr(each[rows], gold[rows]).statistic for each in (after, before))
+        assert value == pytest.approx(100 * (new - old))
+    assert difference.low < difference.mean < difference.high
+    assert difference.p < 0.05
+
+
+def test_equal_encoders_do_not_differ():
+    gold = np.arange(30.0)
+    cosines = np.sin(gold)
+    difference, _ = spearman_difference(gold, [cosines], [cosines], [np.array([i]) for i in range(30)], resamples=50)
+    assert (difference.mean, difference.low, difference.high, difference.p) == (0, 0, 0, 1)
+
+
+def test_the_bootstrap_interval_covers_the_mean_about_as_often_as_it_says():
+    covered = 0
+    for seed in range(200):
+        sample = np.random.default_rng(seed).normal(0.5, 1, 60)
+        _, low, high = paired_bootstrap(sample, resamples=400, seed=seed)
+        covered += low <= 0.5 <= high
+    assert 178 <= covered <= 199  # 95 % of 200 is 190; outside less than once in a thousand
+
+
+def test_the_t_interval_is_scipys():
+    values = [0.3, 0.5, 0.1, 0.6, 0.4]
+    result, expected = t_interval(values), ttest_1samp(values, 0)
+    interval = expected.confidence_interval(0.95)
+    assert (result.low, result.high, result.p) == pytest.approx((interval.low, interval.high, expected.pvalue))
+
+
+def test_holm_adjusts_step_by_step():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+
+
+def test_compare_prints_differences_with_a_verdict(cse, tiny_bert, tiny_roberta, sample_rows, tmp_path):
+    lines = [f"{i % 6}\t{a}\t{b}" for i, (a, b) in enumerate(zip(sample_rows[:40], sample_rows[40:80], strict=True))]
+    (tmp_path / "stsb.dev.tsv").write_text("\n".join(lines), encoding="utf8")
+    flags = ("--data", tmp_path, "--allow-partial", "--pooler", "avg")
+    value = json.loads(cse("compare", tiny_bert, tiny_bert, tiny_roberta, *flags, "--json").stdout)
+    same, other = value["comparisons"]
+    (row,) = same["tasks"]
+    assert (row["mean"], row["p_holm"], row["verdict"]) == (0, 1, "no difference seen")
+    (row,) = other["tasks"]
+    assert row["mean"] == pytest.approx(row["b"] - row["a"])
+    done = cse("compare", tiny_bert, tiny_roberta, *flags)
+    assert "checkpoints, not methods" in done.stdout
+    both = f"{tiny_bert},{tiny_roberta}"
+    value = json.loads(cse("compare", both, both, *flags, "--seeds", "--json").stdout)
+    assert value["comparisons"][0]["tasks"][0]["mean"] == 0
+    for arguments in ((tiny_bert,), (both, tiny_bert, "--seeds")):
+        assert cse("compare", *arguments, *flags).returncode == 2
