@@ -37,7 +37,7 @@ def command(
     """Compare each further model of MODELS with the first one on the STS tasks in the folder --data.
 
     Every difference has a 95 % interval from a bootstrap over pairs: those that share a sentence are drawn together,
-    and ranks are computed anew. p-values are adjusted over the tasks by Holm's method; a task is better or worse at 0.05.
+    and ranks are computed anew. p-values are adjusted over the tasks by Holm's method; the level is 0.05.
 
     This compares checkpoints: another seed of the same method may differ as much. With --seeds, each argument lists
     checkpoints of one method separated by commas, with the same seeds in the same order, and methods are compared by a
