@@ -212,7 +212,7 @@ def test_counts_of_a_run_add_up(tmp_path, tiny_bert, sample_rows, cse):
     numbers = [int(word.replace(",", "")) for word in line.split() if word.replace(",", "").isdigit()]
     assert numbers[0] == sum(numbers[1:]) == 801
     assert "left out because they repeat held-out rows" in line
-    assert "50.0% duplicate rows" in done.stderr or "duplicate rows" in done.stderr
+    assert "49.4% duplicate rows" in done.stderr
     assert "unknown tokens" in done.stderr
 
 

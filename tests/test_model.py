@@ -266,3 +266,4 @@ def test_sentence_encoders_from_elsewhere_get_the_recipe_adapt(trained, tiny_ber
     shutil.copytree(ours, theirs)
     (theirs / "config_sentence_transformers.json").write_text('{"__version__": {"pytorch": "2"}}')
     assert find_model(str(theirs)).family == "adapt"
+    assert find_model(str(trained(minilm, None))).family == "adapt"  # so that it can be trained further

@@ -95,7 +95,9 @@ def parse_options(name: str, kind: type[Any], table: Mapping[str, Any]) -> Any:
     try:
         return TypeAdapter(kind).validate_python(dict(table))
     except ValidationError as error:
-        raise InputError(explain_validation(error, lambda key: notes[str(key)]["flag"] or f"{name}.{key}")) from None
+        raise InputError(
+            explain_validation(error, lambda key: notes.get(str(key), {}).get("flag") or f"{name}.{key}")
+        ) from None
 
 
 def option_notes(kind: type[Any]) -> dict[str, dict[str, Any]]:

@@ -37,7 +37,7 @@ class Crop(Augmentation):
         positives, whole = [], []
         for text, place in zip(texts, rng.uniform(seed, epoch, rows, rng.CROP).tolist(), strict=True):
             words = text.split()
-            cut = max(1, round(self.options.share * len(words)))
+            cut = min(max(1, round(self.options.share * len(words))), len(words) - 1)
             start = int(place * (cut + 1))
             positives.append(" ".join(words[start : start + len(words) - cut]) or text)
             whole.append(len(words) > 1)

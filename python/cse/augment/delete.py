@@ -40,7 +40,7 @@ class Delete(Augmentation):
         keys = np.stack([rng.bits(seed, epoch, rows, rng.DELETE + place) for place in range(max(longest, 1))], axis=1)
         positives = []
         for words, text, key in zip(split, texts, keys, strict=True):
-            count = max(1, round(self.options.share * len(words)))
+            count = min(max(1, round(self.options.share * len(words))), max(len(words) - 1, 1))
             deleted = set(np.argsort(key[: len(words)], kind="stable")[:count].tolist())
             positives.append(" ".join(word for place, word in enumerate(words) if place not in deleted) or text)
         mask = np.array([len(words) > 1 for words in split])

@@ -49,6 +49,8 @@ def command(
         raise InputError("-o: name the output file; binary output cannot go to a terminal or beside --json")
     if output is not None and not Path(output).absolute().parent.is_dir():
         raise InputError(f"-o {output}: its folder does not exist")
+    if output is not None and Path(output).is_dir():
+        raise InputError(f"-o {output}: is a folder; name a file")
     import numpy as np
 
     from ..data.corpus import Corpus

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import InputError
 from . import console, options
 from .progress import counting
 
@@ -56,10 +57,12 @@ def command(
     from ..registry import parse_options, parse_setting
 
     options.check_pooler(pooler)
-    tables: dict[str, dict[str, Any]] = {"sts": {"allow_partial": True}} if allow_partial else {}
+    tables: dict[str, dict[str, Any]] = {"sts": {"allow_partial": True}} if allow_partial and "sts" in suites else {}
     for text in settings:
         name, option, value = parse_setting(text)
         tables.setdefault(name, {})[option] = value
+    if unused := sorted(set(tables) - set(suites)):
+        raise InputError(f"--set {unused[0]}: its options were given, but it is not among the suites; add --suite")
     evaluations = {}
     for name in suites:
         kind = EVALUATIONS.get(name, "--suite")

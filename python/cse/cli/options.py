@@ -66,7 +66,7 @@ def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-threads = option("--threads", default=0, type=click.IntRange(min=0), metavar="N", help="CPU threads; 0: all cores.")
+threads = option("--threads", default=0, type=click.IntRange(0, 1024), metavar="N", help="CPU threads; 0: all cores.")
 
 reading = _all(
     option("--column", metavar="NAME", help="Column of .csv, .tsv, .jsonl and .parquet files with the sentences."),

@@ -39,11 +39,21 @@ METHOD_FLAGS = {
 @options.option("--config", "config_file", metavar="FILE", help="A run's config.toml, to repeat it.")
 @group("Positives and negatives")
 @options.option(
-    "--positive", metavar="NAME", help="Augmentation for positives; see cse methods.", default_text="dropout"
+    "--positive",
+    metavar="NAME",
+    help="Augmentation for positives; see cse methods.",
+    default_text="dropout; adapt: spans",
 )
 @options.option("--una/--no-una", default=False, help="Synthetic hard negatives from the TF-IDF index (UNA).")
-@options.option("--una-every", type=int, metavar="N", help="UNA on steps 0, N, 2N, ...; 0: never.", default_text="5")
-@options.option("--una-as", metavar="pairs|hard-negatives", help="Form of UNA's negatives.", default_text="pairs")
+@options.option(
+    "--una-every", type=int, metavar="N", help="UNA on steps 0, N, ...; 0: never.", default_text="5; adapt: 1"
+)
+@options.option(
+    "--una-as",
+    metavar="pairs|hard-negatives",
+    help="Form of the negatives.",
+    default_text="pairs; adapt: hard",
+)
 @options.option("--beta", type=float, help="UNA: mean replacement probability, 0 to 1.", default_text="0.5")
 @options.option("--radius", metavar="N|P%", help="UNA: window of ranks.", default_text="min(4000, V/100)")
 @options.option("--surface", metavar="keep|plain", help="UNA: output text.", default_text="keep; treebank: plain")
@@ -59,7 +69,7 @@ METHOD_FLAGS = {
 )
 @group("Loss")
 @options.option("--loss", default="standard", metavar="standard|focal|mixed", help="SimCSE, Focal-InfoNCE or MixCSE.")
-@options.option("--temperature", type=float, help="tau.", default_text="0.05; focal on BERT 0.07")
+@options.option("--temperature", type=float, help="tau.", default_text="0.05; focal on BERT 0.07; adapt 0.1")
 @options.option("--objective", metavar="infonce|nt-xent", help="Which views are negatives.", default_text=RECIPE)
 @options.option("--margin", default=0.3, help="m of the focal logits.")
 @options.option("--mixed-negatives/--no-mixed-negatives", default=None, help="Mixed negatives (MixCSE) with any loss.")
@@ -72,7 +82,7 @@ METHOD_FLAGS = {
 @options.option("--batch-size", type=int, help="Sentences per step.", default_text=RECIPE)
 @options.option("--lr", type=float, help="Learning rate of AdamW.", default_text=RECIPE)
 @options.option("--lr-scheduler", metavar="linear|constant", help="Linear to 0, or constant.", default_text=RECIPE)
-@options.option("--weight-decay", type=float, help="Weight decay of AdamW.", default_text="0")
+@options.option("--weight-decay", type=float, help="Weight decay of AdamW.", default_text="0; adapt 0.01")
 @options.option("--max-grad-norm", type=float, help="Clips the gradient; 0: never.", default_text="1")
 @options.option(
     "--merge-with-base", type=float, help="Share of the base weights in what is saved.", default_text=RECIPE
@@ -113,7 +123,7 @@ def command(
     """
     from ..registry import parse_setting
     from ..training.config import TrainConfig, read_toml
-    from ..training.recipes import merge, with_preset
+    from ..training.recipes import merge, with_preset, without_derived
 
     given = {name: value for name, value in values.items() if options.was_given(ctx, name)}
     if options.was_given(ctx, "una"):
@@ -129,6 +139,9 @@ def command(
         raise InputError("--preset: cannot be combined with --config, which holds every value")
     stored = read_toml(config_file) if config_file else {}
     stored.pop("name", None)
+    stored, removed = without_derived(stored, {**given, **({"options": tables} if tables else {})})
+    if removed:
+        console.say(f"{config_file}: {', '.join(removed)} followed from values that are given anew, and are not used")
     # Validated before torch is imported, so that an invalid flag is reported immediately.
     config = with_preset(TrainConfig(**merge({**given, "options": tables}, stored)))
 

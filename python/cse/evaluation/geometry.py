@@ -33,6 +33,8 @@ def uniformity(vectors: npt.NDArray[np.floating]) -> float:
 
     Lower is more uniform; 0 means that all embeddings are equal.
     """
+    if len(vectors) < 2:
+        return float("nan")
     points = unit(vectors)
     n, total = len(points), 0.0
     for start in range(0, n, 1024):  # in blocks, since n^2 cosines may not fit in memory
@@ -53,6 +55,8 @@ def effective_rank(vectors: npt.NDArray[np.floating]) -> float:
 
 def mean_cosine(vectors: npt.NDArray[np.floating]) -> float:
     """Returns the mean cosine over all pairs of different rows of ``(n, D)``; near 0 for isotropic embeddings."""
+    if len(vectors) < 2:
+        return float("nan")
     points = unit(vectors)
     n = len(points)
     return float((np.square(points.sum(0)).sum() - n) / (n * (n - 1)))

@@ -241,15 +241,28 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
     batch = len(s)
     summary = {"cos_pos": _mean(s.diagonal(), masks.get("positive"))}
     if batch > 1:
-        summary["cos_neg"] = (s.sum() - s.diagonal().sum()) / (batch * (batch - 1))
+        summary["cos_neg"] = _mean_negative(s, masks)
     for name, key in (("hard_negative", "cos_hard"), ("synthetic", "cos_syn")):
         if name in h:
             own = (h["anchor"] * h[name]).sum(-1)
             summary[key] = _mean(own, masks.get(name))
             if name == "synthetic" and batch > 1:
-                others = s.masked_fill(torch.eye(batch, dtype=torch.bool, device=s.device), -math.inf)
+                removed = torch.eye(batch, dtype=torch.bool, device=s.device)
+                if "positive" in masks:
+                    removed = removed | ~masks["positive"]
+                others = s.masked_fill(removed, -math.inf)
                 summary["syn_harder"] = _mean((own > others.max(1).values).float(), masks.get(name))
     return summary
+
+
+def _mean_negative(s: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
+    """Mean of the off-diagonal similarities (B, B) of the rows that hold."""
+    batch = len(s)
+    if "positive" not in masks:
+        return (s.sum() - s.diagonal().sum()) / (batch * (batch - 1))
+    holds = masks["positive"]
+    pairs = (holds[:, None] & holds[None, :]).fill_diagonal_(False)
+    return (s * pairs).sum() / pairs.sum()
 
 
 def _mean(values: Tensor, mask: Tensor | None) -> Tensor:

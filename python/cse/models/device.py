@@ -21,8 +21,8 @@ def pick_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:
+        torch.ones(1, device=name).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         why = str(error).splitlines()[0]
         raise InputError(f"--device {name}: not usable here ({why}); try --device cpu") from None
     return name
@@ -42,7 +42,7 @@ def autocast(device: str) -> AbstractContextManager[Any]:
 
 def describe_device(device: str) -> str:
     """Returns the device with its name (or fp32) and the number of CPU threads, as text."""
-    kind = torch.cuda.get_device_name() if device.startswith("cuda") else "fp32"
+    kind = torch.cuda.get_device_name(device) if device.startswith("cuda") else "fp32"
     return f"{device} ({kind}, {torch.get_num_threads()} threads)"
 
 

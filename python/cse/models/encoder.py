@@ -238,5 +238,6 @@ def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
         max_length=source.max_length,
         embedding_dim=model.embedding_dim,
         layers=layers,
+        family=source.family,
     )
     (folder / "README.md").write_text(card, encoding="utf8")

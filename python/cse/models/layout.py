@@ -38,8 +38,8 @@ class Modules:
     """See ``cse.models.pooling.pool``; None for a directory without ``modules.json``."""
     normalize: bool = False
     max_length: int | None = None
-    trained_by_cse: bool = False
-    """Whether cse wrote the directory."""
+    family: str | None = None
+    """The model family of the run, if cse wrote the directory; see ``presets/families.toml``."""
 
 
 def read_modules(folder: Path) -> Modules:
@@ -64,15 +64,16 @@ def read_modules(folder: Path) -> Modules:
             normalize = True
         else:
             raise InputError(f"{folder}: its module {kind} is not supported by cse")
-    return Modules(pooler, normalize, limit, _written_by_cse(folder))
+    return Modules(pooler, normalize, limit, _stored_family(folder))
 
 
-def _written_by_cse(folder: Path) -> bool:
+def _stored_family(folder: Path) -> str | None:
     try:
         settings = json.loads((folder / "config_sentence_transformers.json").read_text(encoding="utf8"))
     except FileNotFoundError:
-        return False
-    return "cse" in settings.get("__version__", {})
+        return None
+    family = settings.get("cse_family")
+    return family if isinstance(family, str) else None
 
 
 def _read_pooling(settings: dict[str, Any], part: Path) -> str:
@@ -101,7 +102,7 @@ def _read_layers(part: Path) -> str:
 
 
 def write_modules(
-    folder: Path, *, pooler: str, normalize: bool, max_length: int, embedding_dim: int, layers: int
+    folder: Path, *, pooler: str, normalize: bool, max_length: int, embedding_dim: int, layers: int, family: str
 ) -> None:
     """Writes ``modules.json`` and the folders it refers to, but not the transformer and the tokenizer."""
     import torch
@@ -138,7 +139,7 @@ def write_modules(
     _write_json(folder / "modules.json", listing)
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
     versions = {"cse": __version__, "transformers": transformers.__version__, "pytorch": torch.__version__}
-    _write_json(folder / "config_sentence_transformers.json", {"__version__": versions})
+    _write_json(folder / "config_sentence_transformers.json", {"__version__": versions, "cse_family": family})
 
 
 def _write_layers(folder: Path, embedding_dim: int, layers: int, used: list[int]) -> None:

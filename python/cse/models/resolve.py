@@ -17,6 +17,20 @@ from .layout import Modules, read_modules
 __all__ = ["Source", "find_model"]
 
 MINILM = "minilm"
+# Model types whose position embeddings begin after the padding index.
+OFFSET_POSITIONS = {
+    "camembert",
+    "data2vec-text",
+    "ibert",
+    "longformer",
+    "luke",
+    "mpnet",
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "xmod",
+}
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 PROBE_SECONDS = 5.0
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "sentencepiece.bpe.model")
@@ -158,9 +172,11 @@ def _describe(name: str, path: str) -> Source:
             f"--model {name}: {config.model_type} is an encoder-decoder, which is not supported; use an encoder like "
             "BERT, or a decoder with --pooler avg"
         )
-    positions = getattr(config, "max_position_embeddings", 512)
-    if config.model_type in ("roberta", "xlm-roberta", "camembert"):
+    positions = getattr(config, "max_position_embeddings", None) or 512
+    if config.model_type in OFFSET_POSITIONS:
         positions -= 2  # positions start after the padding index
+    if positions <= 0:
+        positions = 512
     return Source(
         name=name,
         path=path,
@@ -182,7 +198,9 @@ def _is_causal(config: Any) -> bool:
 
 def _family(name: str, config: Any, modules: Modules) -> str:
     """The model family; ``adapt`` for a sentence encoder that was trained elsewhere and is contrastive already."""
-    if name == MINILM or (modules.pooler is not None and not modules.trained_by_cse):
+    if modules.family is not None:
+        return modules.family
+    if name == MINILM or modules.pooler is not None:
         return "adapt"
     large = getattr(config, "hidden_size", 768) >= 1024
     kind = "roberta" if "roberta" in config.model_type else "bert"

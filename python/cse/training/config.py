@@ -109,7 +109,7 @@ class Settings(BaseModel):
     """Name of the folder of the run. None: composed of model, loss and seed, and a number if it exists."""
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
     device: str = "auto"
-    threads: NotNegative = 0
+    threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """Number of CPU threads of PyTorch and of the Rust core; 0: their defaults."""
     log_every: Positive = 10
     """Steps between writes of the log, which contains one record per step."""
@@ -143,7 +143,9 @@ class Settings(BaseModel):
             objective=self.objective,
             logits=self.logits,
             mixed=self.mix_variant if self.mixes else None,
-            synthetic_pairs=self.synthetic_pairs,
+            # Before the recipe is known, the form of UNA is known only if it was given.
+            synthetic_pairs=self.synthetic_pairs
+            and (isinstance(self, ResolvedConfig) or "use_as" in self.options.get("una", {})),
             hard_negatives=False,
             weighted=False,
         )
@@ -264,13 +266,16 @@ def gather_options(values: Mapping[str, Any], known: set[str]) -> dict[str, Any]
     values = dict(values)
     options = values.get("options", {})
     if isinstance(options, Mapping):
-        options = {name: dict(table) for name, table in options.items() if isinstance(table, Mapping)}
+        options = dict(options)
     una = values.get("una")
     if una is not None and not isinstance(una, Mapping):
         del values["una"]
         if not isinstance(una, bool):
             raise InputError(f"--una: {una!r} was given, and it must be true or false, or a table of options")
-        others = tuple(name for name in values.get("negatives", ()) if name != "una")
+        named = values.get("negatives") or ()
+        if not isinstance(named, (list, tuple)):
+            raise InputError(f"--negatives: {named!r} was given, and it must be a list of names")
+        others = tuple(name for name in named if name != "una")
         values["negatives"] = (*others, "una") if una else others
     for name in [name for name, value in values.items() if name not in known and isinstance(value, Mapping)]:
         table = values.pop(name)

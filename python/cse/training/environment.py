@@ -33,5 +33,5 @@ def environment(device: str) -> dict[str, Any]:
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name() if device.startswith("cuda") else device,
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
     }

@@ -21,7 +21,7 @@ from .config import TrainConfig
 from .environment import environment
 from .loggers import Clock, JsonLines, MetricBuffer, check_finite
 from .saturation import SaturationCheck
-from .setup import Run, describe_loss, prepare
+from .setup import Run, choose_folder, describe_loss, prepare
 from .state import TrainState
 from .step import learning_rate, training_step
 
@@ -75,11 +75,10 @@ def train(config: TrainConfig, callback: Callback | None = None) -> RunResult:
     """
     callback = callback or Callback()
     run = prepare(config)
-    state, folder = run.state, run.folder
-    steps = len(run.batches)
+    state, steps = run.state, len(run.batches)
     callback.on_train_begin(run.facts, run.examples)
     with (
-        run_folder(folder, state),
+        run_folder(run) as folder,
         JsonLines(folder / "log.jsonl") as log,
         Prefetcher(run.batches, state.encoder.tokenizer, run.config.max_length) as batches,
     ):
@@ -183,7 +182,8 @@ def save(run: Run, name: str) -> None:
     card = CardRecord(
         model=config.model,
         embedding_dim=state.encoder.embedding_dim,
-        pooler=config.pooler,
+        # The head is not saved: without it, ``cls`` is the bare vector of the first token.
+        pooler="cls_before_pooler" if config.pooler == "cls" else config.pooler,
         normalize=source.normalize,
         max_length=source.max_length,
         step=state.step,
@@ -206,12 +206,20 @@ def score_best(run: Run, callback: Callback) -> dict[str, float]:
 
 
 @contextmanager
-def run_folder(folder: Path, state: TrainState) -> Iterator[None]:
-    """Creates the folder of a run; deletes it if the run fails before the end of its first step."""
-    folder.mkdir(parents=True)
+def run_folder(run: Run) -> Iterator[Path]:
+    """Creates the folder of a run; deletes it if the run fails before the end of its first step.
+
+    If another run has created it meanwhile, the next free name is taken, unless the name was given.
+    """
+    while True:
+        try:
+            run.folder.mkdir(parents=True)
+            break
+        except FileExistsError:
+            run.folder = choose_folder(run.config)  # InputError if the name was given
     try:
-        yield
+        yield run.folder
     except BaseException:
-        if state.step == 0:
-            shutil.rmtree(folder, ignore_errors=True)
+        if run.state.step == 0:
+            shutil.rmtree(run.folder, ignore_errors=True)
         raise

@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import InputError
 from .config import ResolvedConfig, TrainConfig
 
-__all__ = ["families", "preset_names", "preset_values", "resolve", "with_preset"]
+__all__ = ["families", "preset_names", "preset_values", "resolve", "with_preset", "without_derived"]
 
 DEFAULT_MODEL = "bert-base-uncased"
 PAPERS = ("simcse", "focal", "mixed", "una")
@@ -59,6 +59,9 @@ def with_preset(config: TrainConfig) -> TrainConfig:
     stored = preset_values(config.preset) if config.preset else {}
     given = {name: getattr(config, name) for name in config.model_fields_set}
     merged = merge(given, stored, {"model": DEFAULT_MODEL})
+    # Options of the preset for a method that is switched off are not options that were given.
+    used = {merged.get("positive"), *TrainConfig(**merged).negatives, *config.options}
+    merged["options"] = {name: table for name, table in merged.get("options", {}).items() if name in used}
     merged.pop("preset", None)
     return TrainConfig(**merged)
 
@@ -71,12 +74,24 @@ def resolve(config: TrainConfig, family: str, own_pooler: str | None = None) -> 
         family: Model family, a table of ``presets/families.toml``.
         own_pooler: The pooling declared by a sentence-transformers directory, if any.
     """
+    named = set(config.options)
     config = with_preset(config)
     given = {name: getattr(config, name) for name in config.model_fields_set}
     declared = {"pooler": own_pooler} if own_pooler else {}
     tables = families()
     used = config.replace(options=merge(given, tables[family]).get("options", {}))
-    return ResolvedConfig(**merge(given, loss_recipe(used, family), declared, tables[family], tables["all"]))
+    resolved = ResolvedConfig(**merge(given, loss_recipe(used, family), declared, tables[family], tables["all"]))
+    methods = {resolved.positive, *resolved.negatives, *resolved.feature_augmentations, *resolved.loss_terms}
+    if unused := sorted(named - methods):
+        raise InputError(
+            f"{unused[0]}: its options were given, but the run does not use it; add "
+            + (
+                "--una"
+                if unused[0] == "una"
+                else f"--positive {unused[0]}, --negative or --loss-term, or leave them out"
+            )
+        )
+    return resolved
 
 
 def loss_recipe(config: TrainConfig, family: str) -> dict[str, Any]:
@@ -87,6 +102,41 @@ def loss_recipe(config: TrainConfig, family: str) -> dict[str, Any]:
     if config.synthetic_pairs:
         recipe["objective"] = "nt-xent"
     return recipe
+
+
+# Settings whose stored values follow from another setting, and are not kept if a flag changes that one.
+DERIVED = {
+    "loss": ("temperature", "objective", "mixed_negatives"),
+    "negatives": ("objective",),
+    "una": ("objective",),
+    "options": ("objective",),
+    "mix_variant": (),
+}
+
+
+def without_derived(stored: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Removes from a stored configuration what follows from settings that are given anew.
+
+    A run stores every value as it was used. Values that its loss, its negatives or its model implied would otherwise
+    count as given. Returns the remaining values and the names of those removed.
+    """
+    derived: set[str] = set()
+    for name, value in given.items():
+        changed = value != stored.get(name, False if name == "una" else None)
+        if name == "una":
+            changed = bool(value) != ("una" in stored.get("negatives", ()))
+        if name == "options":
+            changed = "use_as" in value.get("una", {})
+        if not changed:
+            continue
+        derived |= set(families()["all"]) | {"options"} if name == "model" else set(DERIVED.get(name, ()))
+    # Options of methods that are replaced.
+    if "positive" in given and given["positive"] != stored.get("positive"):
+        derived.add(str(stored.get("positive")))
+    if given.get("una") is False:
+        derived.add("una")
+    removed = sorted(name for name in stored if name in derived and name not in given)
+    return {name: value for name, value in stored.items() if name not in removed}, removed
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:

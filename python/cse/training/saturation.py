@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 __all__ = ["SaturationCheck"]
@@ -27,7 +28,7 @@ class SaturationCheck:
         """Takes the records of further steps; returns the note once, when the first steps are complete."""
         if self.note is not None or len(self._first) >= FIRST_STEPS:
             return None
-        self._first += [record["p_pos"] for record in records if "p_pos" in record]
+        self._first += [record["p_pos"] for record in records if math.isfinite(record.get("p_pos", math.nan))]
         first = self._first[:FIRST_STEPS]
         if len(first) < FIRST_STEPS:
             return None

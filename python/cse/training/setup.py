@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from ..augment import AUGMENTATIONS, FEATURE_AUGMENTATIONS
@@ -83,7 +85,7 @@ def prepare(config: TrainConfig) -> Run:
 
     resources = Resources(index if needs_index else None)
     positive = _method(AUGMENTATIONS, resolved, resolved.positive, resources)
-    negatives = [_method(AUGMENTATIONS, resolved, name, resources) for name in resolved.negatives]
+    negatives: list[Augmentation] = [_method(AUGMENTATIONS, resolved, name, resources) for name in resolved.negatives]
     features = [_method(FEATURE_AUGMENTATIONS, resolved, name) for name in resolved.feature_augmentations]
     split = hold_out(corpus, resolved.seed, wanted=pairs is None)
     batches = Batches(resolved, corpus, split.train, positive, negatives)
@@ -91,6 +93,8 @@ def prepare(config: TrainConfig) -> Run:
         raise InputError(
             f"--batch-size: {batches.size} is more than the {len(split.train)} sentences there are to train on"
         )
+
+    check_roles(resolved, positive, negatives, corpus.take(split.train[:2]), split.train[:2])
 
     # PyTorch's generator is used only for the initial weights of heads and for dropout.
     torch.manual_seed(resolved.seed)
@@ -140,6 +144,8 @@ def open_corpus(config: TrainConfig, index: TfidfIndex | None) -> Corpus:
     """
     if config.corpus:
         files = readers.resolve(config.corpus, config.column)
+    elif config.column is not None:
+        raise InputError("--column: belongs to CORPUS, which was not given; the index knows the column of its files")
     elif index is None:
         raise InputError("CORPUS: no text file was given; name one, or build an index with cse build-tfidf")
     elif not index.files or any(file.path == "-" for file in index.files):
@@ -175,7 +181,29 @@ def open_corpus(config: TrainConfig, index: TfidfIndex | None) -> Corpus:
     return corpus
 
 
-def choose_folder(config: TrainConfig) -> Path:
+def check_roles(
+    config: ResolvedConfig,
+    positive: Augmentation,
+    negatives: list[Augmentation],
+    texts: list[str],
+    rows: npt.NDArray[np.int64],
+) -> None:
+    """Raises ``InputError`` if a positive or a negative makes other views than its role allows, or one twice."""
+    made = [view for block in positive(texts, rows, seed=config.seed, epoch=0).values() for view in block.views]
+    if sorted(made) != ["anchor", "positive"]:
+        raise InputError(f"--positive {config.positive}: makes the views {', '.join(made)}, not anchor and positive")
+    seen: set[str] = set()
+    for name, augmentation in zip(config.negatives, negatives, strict=True):
+        blocks = augmentation(texts, rows, seed=config.seed, epoch=0)
+        views = {view for block in blocks.values() for view in block.views}
+        if not views <= {"synthetic", "synthetic_positive"}:
+            raise InputError(f"--negative {name}: makes positives; use --positive {name}")
+        if seen & views:
+            raise InputError(f"--negative {name}: another augmentation makes synthetic negatives already; use one")
+        seen |= views
+
+
+def choose_folder(config: TrainConfig | ResolvedConfig) -> Path:
     """Returns the folder of the run, which does not exist; raises ``InputError`` for an invalid or existing name."""
     parent = Path(config.output)
     if config.name is not None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -36,12 +35,17 @@ def build_optimizer(modules: Sequence[torch.nn.Module], config: ResolvedConfig) 
 
     Weight decay is not applied to parameters of fewer than two dimensions (biases and normalisation weights).
     """
-    parameters = [parameter for module in modules for parameter in module.parameters()]
+    parameters = unique_parameters(modules)
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.999), eps=1e-8, fused=True)
+
+
+def unique_parameters(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Parameter]:
+    """All parameters, each once: a loss term may hold the encoder as a submodule."""
+    return list({id(each): each for module in modules for each in module.parameters()}.values())
 
 
 def training_step(state: TrainState, batch: Batch, config: ResolvedConfig, rate: float, device: str) -> dict[str, Any]:
@@ -84,7 +88,7 @@ def training_step(state: TrainState, batch: Batch, config: ResolvedConfig, rate:
     )
     loss, parts = sum_of_terms(state.terms, views, step)
     loss.backward()  # type: ignore[no-untyped-call]
-    parameters = chain(state.encoder.parameters(), *(term.parameters() for term in state.terms.values()))
+    parameters = unique_parameters([state.encoder, *state.terms.values()])
     # Without clipping, the norm is computed as well, to detect gradients that are not finite.
     norm = torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm or math.inf)
     finite = torch.isfinite(loss.detach()) & torch.isfinite(norm)

@@ -1,0 +1,159 @@
+"""Faults that a review found: settings that conflict, roles of augmentations, degenerate data."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from cse import InputError, TrainConfig, train
+from cse.evaluation.geometry import mean_cosine, uniformity
+from cse.training.recipes import merge, resolve, with_preset, without_derived
+from cse.training.saturation import SaturationCheck
+
+
+def stored_by(tmp_path, family="bert-base", **values):
+    """What the configuration file of a run with these values holds."""
+    import tomllib
+
+    return tomllib.loads(resolve(TrainConfig(**values), family).to_toml())
+
+
+@pytest.mark.parametrize(
+    ("first", "given", "expected"),
+    [
+        ({"loss": "mixed"}, {"loss": "standard"}, {"mixed_negatives": False, "objective": "infonce"}),
+        ({}, {"loss": "mixed"}, {"mixed_negatives": True}),
+        ({}, {"una": True}, {"objective": "nt-xent", "negatives": ("una",)}),
+        ({"una": True}, {"una": False}, {"objective": "infonce", "negatives": ()}),
+        ({"loss": "focal"}, {"loss": "standard"}, {"temperature": 0.05}),
+        ({"loss": "focal", "lr": 1e-4}, {"loss": "standard"}, {"lr": 1e-4}),
+        ({"loss": "focal"}, {"loss": "standard", "temperature": 0.2}, {"temperature": 0.2}),
+        ({"positive": "spans", "spans": {"longest": 0.8}}, {"positive": "dropout"}, {"options": {}}),
+        ({"loss": "focal"}, {"seed": 3}, {"temperature": 0.07, "seed": 3}),
+    ],
+)
+def test_a_stored_configuration_with_flags_beside_it(tmp_path, first, given, expected):
+    stored = stored_by(tmp_path, **first)
+    kept, _ = without_derived(stored, given)
+    config = resolve(TrainConfig(**merge(given, kept)), "bert-base")
+    assert {name: getattr(config, name) for name in expected} == expected
+
+
+def test_a_preset_with_una_added_or_removed():
+    assert resolve(TrainConfig(preset="simcse-bert-base", una=True), "bert-base").objective == "nt-xent"
+    off = resolve(with_preset(TrainConfig(preset="una-bert-base", una=False)), "bert-base")
+    assert off.negatives == ()
+    assert off.options == {}
+
+
+def config(tmp_path, sample, model, **values):
+    values = {"batch_size": 8, "max_steps": 2, "eval_every": 0, "device": "cpu", **values}
+    return TrainConfig(corpus=sample, tfidf=tmp_path / "tfidf", output=tmp_path / "runs", model=str(model), **values)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"negatives": ("crop",)}, "--negative crop: makes positives"),
+        ({"positive": "una"}, "--positive una: makes the views synthetic"),
+        ({"una": {"beta": 0.9}}, "una: its options were given, .*--una"),
+        ({"options": {"crop": {"share": 0.5}}}, "crop: its options were given"),
+        ({"options": {"una": 5}}, "--options"),
+        ({"negatives": 5, "una": True}, "--negatives"),
+        ({"threads": 10**20}, "--threads"),
+        ({"device": "meta"}, "--device meta"),
+    ],
+)
+def test_conflicting_or_impossible_settings_are_refused(tmp_path, sample, sample_index, tiny_bert, values, message):
+    sample_index.save(tmp_path / "tfidf")
+    with pytest.raises(InputError, match=message):
+        train(config(tmp_path, sample, tiny_bert, **values))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_column_without_a_corpus_is_refused(tmp_path, sample_index, tiny_bert):
+    sample_index.save(tmp_path / "tfidf")
+    with pytest.raises(InputError, match="--column"):
+        train(TrainConfig(tfidf=tmp_path / "tfidf", column="text", model=str(tiny_bert), output=tmp_path))
+
+
+def test_options_of_an_evaluation_that_is_not_run_are_refused(cse, tiny_bert, tmp_path):
+    (tmp_path / "pairs.tsv").write_text("1\ta\tb\n5\ta\tc\n")
+    done = cse("eval", tiny_bert, "--suite", "geometry", "--data", tmp_path / "pairs.tsv", "--set", "halves.limit=3")
+    assert done.returncode == 2
+    assert "halves: its options were given" in done.stderr
+
+
+def test_a_loss_term_that_holds_the_encoder_does_not_train_it_twice(tiny_bert):
+    from cse.losses.base import LossTerm
+    from cse.models.encoder import load_encoder
+    from cse.models.resolve import find_model
+    from cse.training.step import build_optimizer
+
+    class Holds(LossTerm):
+        def __init__(self, options, encoder):
+            super().__init__(options, encoder)
+            self.encoder = encoder
+
+    encoder = load_encoder(find_model(str(tiny_bert)), "avg")
+    settings = resolve(TrainConfig(), "bert-base")
+    alone = build_optimizer([encoder], settings)
+    held = build_optimizer([encoder, Holds(None, encoder)], settings)
+    count = lambda optimizer: [len(group["params"]) for group in optimizer.param_groups]  # noqa: E731
+    assert count(alone) == count(held)
+
+
+def test_positions_that_start_after_the_padding_index_are_not_used(tmp_path, tiny_bert):
+    from transformers import AutoTokenizer, MPNetConfig, MPNetModel
+
+    from cse import Encoder
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    torch.manual_seed(0)
+    MPNetModel(MPNetConfig(vocab_size=2000, max_position_embeddings=66, **sizes)).save_pretrained(tmp_path / "mpnet")
+    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / "mpnet")
+    assert Encoder(tmp_path / "mpnet", device="cpu").encode(["the cat " * 200]).shape == (1, 32)
+
+
+def test_the_geometry_of_one_sentence_is_not_a_number():
+    assert np.isnan(uniformity(np.ones((1, 3))))
+    assert np.isnan(mean_cosine(np.ones((1, 3))))
+
+
+def test_a_step_without_a_positive_is_no_sign_of_a_solved_task():
+    check = SaturationCheck("halves", 0.05)
+    assert check.update([{"p_pos": float("nan")}] * 30) is None
+    assert "0.9990" in (check.update([{"p_pos": 0.999}] * 10) or "")
+    assert check.update([{"p_pos": 0.999}] * 10) is None
+
+
+def test_two_runs_that_start_together_get_folders_of_their_own(tmp_path, sample, tiny_bert):
+    command = [
+        sys.executable,
+        "-m",
+        "cse",
+        "train",
+        sample,
+        "--model",
+        tiny_bert,
+        "--max-steps",
+        "1",
+        "--batch-size",
+        "8",
+    ]
+    command += ["--json", "-o", tmp_path]
+    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    folders = {json.loads(run.communicate(timeout=200)[0])["folder"] for run in runs}
+    assert len(folders) == 2
+
+
+def test_a_negative_of_a_masked_row_is_in_no_mean():
+    from cse.losses.contrastive import similarity_summary
+
+    z = torch.eye(3)
+    views = {"anchor": z, "positive": torch.stack([z[0], z[1], z[0]])}
+    assert similarity_summary(views, {"positive": torch.tensor([True, True, False])})["cos_neg"] == 0
+    assert similarity_summary(views)["cos_neg"] > 0
