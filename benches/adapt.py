@@ -35,6 +35,8 @@ ACCEPT = ("stsb.dev", "sickr.dev", "sts16.test")
 TUNE_PAIRS = 800
 FRESH_SEEDS = (11, 12, 13, 14, 15)
 RESAMPLES = 2000
+# The recipe adapt, as it is in presets/families.toml.
+RECIPES = ("focal una spans tau .05 lr 1e-5", "spans tau .1 lr 1e-5")
 
 UNA = {"negatives": ["una"], "una": {"every": 1, "use_as": "hard-negatives", "beta": 0.5}}
 COMMON: dict[str, Any] = {"max_steps": 40, "lr": 1e-5, "positive": "spans", "temperature": 0.1}
@@ -90,7 +92,8 @@ def main() -> None:
         parser.error("--data is needed")
     seeds = options.seeds or ([0] if options.what == "search" else list(FRESH_SEEDS))
     keys = TUNE if options.what == "search" else ACCEPT
-    wanted = [(name, seed) for seed in seeds for name in ["before", *(options.only or CANDIDATES)]]
+    names = options.only or (CANDIDATES if options.what == "search" else RECIPES)
+    wanted = [(name, seed) for seed in seeds for name in ["before", *names]]
     for name, seed in wanted:
         key = f"{options.what}/{name}/{seed}"
         if key in found:
@@ -156,7 +159,7 @@ def scores(encoder: Any, pairs: dict[str, Any], held_out: list[str]) -> dict[str
     from cse.evaluation.split_half import score_halves
 
     halves = score_halves(encoder, held_out)
-    record: dict[str, Any] = {"mrr": halves.mrr, "mrr_per_sentence": halves.per_sentence.round(6).tolist()}
+    record: dict[str, Any] = {"mrr": halves.mrr}
     for key, each in pairs.items():
         left, right = unit(encoder.encode(each.left)), unit(encoder.encode(each.right))
         cosines = (left * right).sum(1)
@@ -227,7 +230,7 @@ def accept_row(found: dict[str, Any], name: str, form: str, seeds: list[int]) ->
         over_seeds = f"[{mean - half:+.2f}, {mean + half:+.2f}]"
     low, high = bootstrap(before, after)
     mrr = statistics.fmean(b["mrr"] - a["mrr"] for a, b in zip(before, after, strict=True))
-    label = f"{name}{' (merged)' if form == 'merged' else ''}, {len(seeds)} seeds"
+    label = f"{name}{' (merged)' if form == 'merged' else ''}, {len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
     cells = [f"{value:+.2f}" for value in [*sets, mean]]
     return f"| {label} | {' | '.join(cells)} | [{low:+.2f}, {high:+.2f}] | {over_seeds} | {mrr:+.4f} |"
 
