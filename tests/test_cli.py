@@ -244,7 +244,7 @@ FLAGS = [
     (["--batch-size", "1"], "--batch-size"),
     (["--pooler", "max"], "--pooler"),
     (["--preset", "nope"], "--preset"),
-    (["--loss", "mixed", "--mix-variant", "release", "--una"], "--mix-variant release"),
+    (["--loss", "mixed", "--mix-variant", "release", "--una", "--model", "TINY"], "--mix-variant release"),
     (["--una", "--una-as", "columns"], "--una-as: 'columns' is unknown"),
     (["--objective", "all"], "--objective: 'all' is unknown"),
     (["--model", "./nowhere"], "./nowhere: no such folder"),
