@@ -83,13 +83,9 @@ def resolve(config: TrainConfig, family: str, own_pooler: str | None = None) -> 
     resolved = ResolvedConfig(**merge(given, loss_recipe(used, family), declared, tables[family], tables["all"]))
     methods = {resolved.positive, *resolved.negatives, *resolved.feature_augmentations, *resolved.loss_terms}
     if unused := sorted(named - methods):
+        remedy = "--una" if unused[0] == "una" else f"--positive {unused[0]}, --negative or --loss-term"
         raise InputError(
-            f"{unused[0]}: its options were given, but the run does not use it; add "
-            + (
-                "--una"
-                if unused[0] == "una"
-                else f"--positive {unused[0]}, --negative or --loss-term, or leave them out"
-            )
+            f"{unused[0]}: its options were given, but the run does not use it; add {remedy}, or leave the options out"
         )
     return resolved
 
