@@ -2,6 +2,24 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Final, Protocol, final
 
+__all__ = [
+    "TOKENIZERS",
+    "Index",
+    "InputError",
+    "Numbers",
+    "Progress",
+    "Rows",
+    "__version__",
+    "build_to",
+    "count",
+    "diagnose",
+    "merge",
+    "random_bits",
+    "save",
+    "set_default_threads",
+    "tokenize",
+]
+
 __version__: Final[str]
 TOKENIZERS: Final[list[str]]
 
