@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ..errors import InputError
 from . import console, options
 from .progress import counting
-
-if TYPE_CHECKING:
-    from ..evaluation.significance import Difference
 
 
 @click.command("compare")
@@ -43,6 +39,7 @@ def command(
     checkpoints of one method separated by commas, with the same seeds in the same order, and methods are compared by a
     paired t-test over seeds.
     """
+    from ..evaluation.comparison import compare
     from ..evaluation.sts import load_tasks
 
     options.check_pooler(pooler)
@@ -81,30 +78,6 @@ def command(
         return
     _print(results)
     click.echo(f"This compares {unit_of}. A: the first model. p-values are adjusted by Holm's method.")
-
-
-def compare(tasks: Any, before: list[list[Any]], after: list[list[Any]], seeds: bool) -> list[dict[str, Any]]:
-    """One record per task: both scores, the difference with interval and p-value, and the verdict."""
-    from scipy.stats import spearmanr
-
-    from ..evaluation.significance import holm, sentence_clusters, spearman_difference, t_interval
-
-    rows: list[dict[str, Any]] = []
-    for number, (task, pairs) in enumerate(tasks):
-        old, new = [side[number] for side in before], [side[number] for side in after]
-        scores = [[100 * float(spearmanr(each, pairs.gold).statistic) for each in side] for side in (old, new)]
-        difference: Difference
-        if seeds:
-            difference = t_interval([b - a for a, b in zip(*scores, strict=True)])
-        else:
-            clusters = sentence_clusters(pairs.left, pairs.right)
-            difference, _ = spearman_difference(pairs.gold, old, new, clusters)
-        means = [sum(side) / len(side) for side in scores]
-        rows.append({"task": task.title, "pairs": len(pairs.gold), "a": means[0], "b": means[1], **asdict(difference)})
-    for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
-        row["p_holm"] = p
-        row["verdict"] = "no difference seen" if p >= 0.05 else "better" if row["mean"] > 0 else "worse"
-    return rows
 
 
 def _print(results: list[dict[str, Any]]) -> None:

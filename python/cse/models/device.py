@@ -10,7 +10,7 @@ import torch
 from .. import _core
 from ..errors import InputError
 
-__all__ = ["autocast", "describe_device", "generator_states", "pick_device", "restore_generators", "set_threads"]
+__all__ = ["autocast", "describe_device", "pick_device", "set_threads"]
 
 
 def pick_device(name: str) -> str:
@@ -44,20 +44,3 @@ def describe_device(device: str) -> str:
     """Returns the device with its name (or fp32) and the number of CPU threads, as text."""
     kind = torch.cuda.get_device_name(device) if device.startswith("cuda") else "fp32"
     return f"{device} ({kind}, {torch.get_num_threads()} threads)"
-
-
-def generator_states(device: str) -> dict[str, torch.Tensor]:
-    """Returns the states of the PyTorch generators that dropout uses, by device."""
-    states = {"cpu": torch.get_rng_state()}
-    if device.startswith("cuda"):
-        states[device] = torch.cuda.get_rng_state(device)
-    return states
-
-
-def restore_generators(states: dict[str, torch.Tensor]) -> None:
-    """Restores generator states that ``generator_states`` returned."""
-    for device, state in states.items():
-        if device == "cpu":
-            torch.set_rng_state(state)
-        else:
-            torch.cuda.set_rng_state(state, device)

@@ -20,7 +20,7 @@ class TrainState:
     """The mutable state of a training run.
 
     Batches, learning rate and augmentations are functions of ``step``. The only state outside this class is that of
-    PyTorch's generators, which dropout uses; see ``cse.models.device.generator_states``.
+    PyTorch's generators, which dropout uses.
     """
 
     encoder: SentenceEncoder
@@ -34,7 +34,5 @@ class TrainState:
     """Number of sentences processed."""
     seconds: float = 0.0
     """Training time without evaluation."""
-    unchanged: Counter[str] = field(default_factory=Counter)
-    """Number of invalid rows by view name."""
     viewed: Counter[str] = field(default_factory=Counter)
     """Number of steps with a view, by view name."""
