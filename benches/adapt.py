@@ -237,14 +237,14 @@ def accept_row(found: dict[str, Any], name: str, form: str, seeds: list[int]) ->
 
 def bootstrap(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> tuple[float, float]:
     """95 % interval of the mean difference over the three sets; see ``cse.evaluation.significance``."""
-    from cse.evaluation.significance import spearman_difference
+    from cse.evaluation.significance import resampled_difference
 
     differences = np.zeros(RESAMPLES)
     for task in ACCEPT:
         gold, clusters = TASKS[task]
         old = [np.array(record[f"{task}/cosines"]) for record in before[:1]]
         new = [np.array(record[f"{task}/cosines"]) for record in after]
-        differences += spearman_difference(gold, old, new, clusters, RESAMPLES)[1] / len(ACCEPT)
+        differences += resampled_difference(old, new, gold, clusters, RESAMPLES)[1] / len(ACCEPT)
     low, high = np.quantile(differences, [0.025, 0.975])
     return float(low), float(high)
 

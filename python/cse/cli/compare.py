@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,37 +10,47 @@ from ..errors import InputError
 from . import console, options
 from .progress import counting
 
+if TYPE_CHECKING:
+    from ..evaluation.base import Report
+
 
 @click.command("compare")
 @click.argument("models", nargs=-1, required=True)
-@options.option("--data", required=True, metavar="DIR", show_default=False, help="Folder of the STS files.")
+@options.option("--suite", "suites", default=("sts",), multiple=True, metavar="NAME", help="See cse methods.")
+@options.option("--data", required=True, metavar="PATH", show_default=False, help="File or folder of the data.")
 @options.option("--seeds", is_flag=True, show_default=False, help="A model is a list A1,A2,... with one per seed.")
-@options.option("--allow-partial", is_flag=True, show_default=False, help="Score files that lack pairs.")
+@options.option("--allow-partial", is_flag=True, show_default=False, help="Accept incomplete STS and transfer files.")
+@options.option("--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="An option of an evaluation.")
+@options.option("--markdown", is_flag=True, show_default=False, help="Print Markdown tables.")
 @options.pooler
 @options.device
 @options.threads
 @options.as_json
 def command(
     models: tuple[str, ...],
+    suites: tuple[str, ...],
     data: str,
     seeds: bool,
     allow_partial: bool,
+    settings: tuple[str, ...],
+    markdown: bool,
     pooler: str | None,
     device: str,
     threads: int,
     as_json: bool,
 ) -> None:
-    """Compare each further model of MODELS with the first one on the STS tasks in the folder --data.
+    """Compare each further model of MODELS with the first one, with the suites of cse eval.
 
-    Every difference has a 95 % interval from a bootstrap over pairs: those that share a sentence are drawn together,
-    and ranks are computed anew. p-values are adjusted over the tasks by Holm's method; the level is 0.05.
+    Every difference has a 95 % interval from a bootstrap over examples: pairs that share a sentence are drawn together,
+    and ranks are computed anew. p-values are adjusted over the tasks by Holm's method; the level is 0.05. Geometry has
+    differences only.
 
     This compares checkpoints: another seed of the same method may differ as much. With --seeds, each argument lists
     checkpoints of one method separated by commas, with the same seeds in the same order, and methods are compared by a
     paired t-test over seeds.
     """
-    from ..evaluation.comparison import compare
-    from ..evaluation.sts import load_tasks
+    from ..evaluation.comparison import adjust, compare
+    from ..evaluation.suites import open_suites
 
     options.check_pooler(pooler)
     console.check_output()
@@ -49,55 +59,49 @@ def command(
         raise InputError("MODELS: at least two models are compared; name another one")
     if seeds and (len({len(side) for side in sides}) > 1 or len(sides[0]) < 2):
         raise InputError("--seeds: every argument must list the same number of checkpoints, at least two: A1,A2 B1,B2")
-    tasks = load_tasks(data, allow_partial)
+    evaluations = open_suites(suites, data, settings, allow_partial)
 
-    from ..evaluation.geometry import unit
     from ..models.device import set_threads
     from ..models.inference import Encoder
 
     set_threads(threads)
-    total = sum(map(len, sides)) * sum(len(pairs.gold) * 2 for _, pairs in tasks)
-    cosines: list[list[list[Any]]] = []  # side, checkpoint, task
-    with counting("encoding", total, "sentences") as progress:
-        for side in sides:
-            cosines.append([])
-            for model in side:
-                encoder = Encoder(model, pooler=pooler, device=device)
-                cosines[-1].append([])
-                for _, pairs in tasks:
-                    left = unit(encoder.encode(pairs.left, progress=progress))
-                    right = unit(encoder.encode(pairs.right, progress=progress))
-                    cosines[-1][-1].append((left * right).sum(1))
-    results = [
-        {"a": models[0], "b": model, "tasks": compare(tasks, cosines[0], other, seeds)}
-        for model, other in zip(models[1:], cosines[1:], strict=True)
-    ]
+    checkpoints = list(dict.fromkeys(name for side in sides for name in side))
+    reports: dict[str, dict[str, Report]] = {}  # by checkpoint and suite; each checkpoint is evaluated once
+    total = len(checkpoints) * sum(evaluation.work() for evaluation in evaluations.values())
+    with counting("evaluating", total, "texts") as progress:
+        for name in checkpoints:
+            encoder = Encoder(name, pooler=pooler, device=device)
+            reports[name] = {suite: evaluation(encoder, progress) for suite, evaluation in evaluations.items()}
+    results: list[dict[str, Any]] = []
+    for model, side in zip(models[1:], sides[1:], strict=True):
+        records = [
+            record
+            for suite in evaluations
+            for record in compare([reports[n][suite] for n in sides[0]], [reports[n][suite] for n in side], seeds)
+        ]
+        adjust(records)
+        results.append({"a": models[0], "b": model, "tasks": records})
     unit_of = "methods, by a paired t-test over seeds" if seeds else "checkpoints, not methods"
     if as_json:
         console.result({"compares": unit_of, "comparisons": results}, True, [])
         return
-    _print(results)
+    for found in results:
+        lines = [cells(record) for record in found["tasks"]]
+        console.table(lines, title=f"{found['b']} against {found['a']}", markdown=markdown)
     click.echo(f"This compares {unit_of}. A: the first model. p-values are adjusted by Holm's method.")
 
 
-def _print(results: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    for result in results:
-        table = Table(title=Text(f"{result['b']} against {result['a']}"), title_justify="left")
-        for name in ("task", "pairs", "A", "B", "difference", "95 % interval", "p (Holm)", "B is"):
-            table.add_column(name, justify="left" if name in ("task", "B is") else "right")
-        for row in result["tasks"]:
-            table.add_row(
-                row["task"],
-                f"{row['pairs']:,}",
-                f"{row['a']:.2f}",
-                f"{row['b']:.2f}",
-                f"{row['mean']:+.2f}",
-                f"[{row['low']:+.2f}, {row['high']:+.2f}]",
-                f"{row['p_holm']:.3f}",
-                row["verdict"],
-            )
-        Console().print(table)
+def cells(record: dict[str, Any]) -> dict[str, str]:
+    """Returns the cells of a record as text; those of the interval are empty without one."""
+    tested = "p" in record
+    digits = 2 if abs(record["a"]) > 2 else 4
+    return {
+        "task": record["task"],
+        "examples": f"{record['examples']:,}" if tested else "",
+        "A": f"{record['a']:.{digits}f}",
+        "B": f"{record['b']:.{digits}f}",
+        "difference": f"{record['mean']:+.{digits}f}",
+        "95 % interval": f"[{record['low']:+.{digits}f}, {record['high']:+.{digits}f}]" if tested else "",
+        "p (Holm)": f"{record['p_holm']:.3f}" if tested else "",
+        "B is": record["verdict"],
+    }

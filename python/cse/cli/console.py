@@ -13,7 +13,18 @@ from ..io import dumps
 if TYPE_CHECKING:
     from ..augment.base import Example
 
-__all__ = ["OutputStream", "check_output", "marked", "neighbours", "print_examples", "result", "say", "scores", "span"]
+__all__ = [
+    "OutputStream",
+    "check_output",
+    "marked",
+    "neighbours",
+    "print_examples",
+    "result",
+    "say",
+    "scores",
+    "span",
+    "table",
+]
 
 
 def say(text: str = "") -> None:
@@ -90,3 +101,37 @@ def scores(record: dict[str, Any]) -> str:
     if "cos_syn" in record:
         parts.append(f"cosine to synthetic negatives {record['cos_syn']:.3f}")
     return ", ".join(parts) or "not scored"
+
+
+def table(rows: list[dict[str, str]], title: str = "", markdown: bool = False) -> None:
+    """Prints records with equal keys as a table on standard output; the first column is aligned left.
+
+    Args:
+        rows: One record per line, with the cells as text.
+        title: Heading of the table.
+        markdown: Print a Markdown table instead of a drawn one.
+    """
+    if not rows:
+        return
+    names = list(rows[0])
+    left = [all(not _is_number(row[name]) for row in rows) for name in names]
+    if markdown:
+        lines = [f"**{title}**", ""] if title else []
+        lines += [f"| {' | '.join(names)} |", f"| {' | '.join('---' if each else '---:' for each in left)} |"]
+        lines += [f"| {' | '.join(row[name].replace('|', '&#124;') for name in names)} |" for row in rows]
+        click.echo("\n".join([*lines, ""]))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(title=Text(title) if title else None, title_justify="left")
+    for name, to_left in zip(names, left, strict=True):
+        drawn.add_column(Text(name), justify="left" if to_left else "right")
+    for row in rows:
+        drawn.add_row(*(Text(row[name]) for name in names))
+    Console().print(drawn)
+
+
+def _is_number(text: str) -> bool:
+    return not text or text[0] in "0123456789+-["

@@ -18,6 +18,8 @@ EVALUATIONS: Registry[type[Evaluation]] = Registry(
         "sts": "cse.evaluation.sts:STS",
         "geometry": "cse.evaluation.geometry:Geometry",
         "halves": "cse.evaluation.split_half:SplitHalf",
+        "retrieval": "cse.evaluation.retrieval:Retrieval",
+        "transfer": "cse.evaluation.transfer:Transfer",
     },
 )
 """Evaluations by name: ``cse eval --suite NAME``."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Encodes", "Evaluation", "NoOptions", "Report"]
+from ..errors import InputError
+
+__all__ = ["Encodes", "Evaluation", "NoOptions", "Report", "Sample", "embed", "read_lines"]
 
 Progress = Callable[[int], None]
 
@@ -25,9 +28,53 @@ class Encodes(Protocol):
         ...
 
 
+def embed(
+    encoder: Encodes, columns: Sequence[Sequence[str]], progress: Progress | None = None
+) -> list[npt.NDArray[np.float32]]:
+    """Encodes lists of texts; a text that occurs several times, in any list, is encoded once.
+
+    Args:
+        encoder: The encoder.
+        columns: Lists of texts.
+        progress: Called with the number of texts encoded since its last call.
+
+    Returns:
+        The embeddings of each list, ``(n, D)`` float32.
+    """
+    row: dict[str, int] = {}
+    for column in columns:
+        for text in column:
+            row.setdefault(text, len(row))
+    vectors = encoder.encode(list(row), progress=progress)
+    return [vectors[[row[text] for text in column]] for column in columns]
+
+
+def read_lines(path: Path) -> list[tuple[int, str]]:
+    """Returns the lines of a UTF-8 file that are not blank, with their numbers from 1."""
+    try:
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not valid UTF-8 (byte offset {error.start})") from None
+    return [(number, line.rstrip("\r")) for number, line in enumerate(lines, 1) if line.strip()]
+
+
 @dataclass(frozen=True)
 class NoOptions:
     """Options of an evaluation without options."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Results on the single examples of a task, from which ``cse compare`` computes intervals."""
+
+    task: str
+    """Name of the task, as in the rows of the report."""
+    values: npt.NDArray[np.float64]
+    """``(n,)`` score of each example; with ``gold`` its cosine."""
+    gold: npt.NDArray[np.float64] | None = None
+    """``(n,)`` gold scores; the score of the task is then Spearman's correlation, without them the mean of values."""
+    sentences: tuple[Sequence[str], Sequence[str]] | None = None
+    """The sentences of each example; examples that share one are resampled together. None: examples are independent."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +87,14 @@ class Report:
     """Scores over all tasks."""
     notes: list[str] = field(default_factory=list)
     """Remarks on the interpretation of the scores."""
+    samples: list[Sample] = field(default_factory=list)
+    """Results by example, one record per row; empty if the rows have no examples, as for geometry."""
 
 
 class Evaluation(ABC):
     """Base class of evaluations of an encoder.
 
-    Subclasses define ``sentences``, ``__call__`` and, if they have options, ``Options``: a frozen dataclass filled from
+    Subclasses define ``work``, ``__call__`` and, if they have options, ``Options``: a frozen dataclass filled from
     ``--set NAME.OPTION=VALUE``. The constructor reads and checks the data, so that errors are raised before the model
     is loaded.
 
@@ -61,9 +110,9 @@ class Evaluation(ABC):
         self.options, self.data = options, data
 
     @abstractmethod
-    def sentences(self) -> int:
-        """Returns the number of texts that are encoded."""
+    def work(self) -> int:
+        """Returns the number of units of progress: one for each text that is encoded, and any further work."""
 
     @abstractmethod
     def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
-        """Evaluates an encoder; ``progress`` is called with the number of texts encoded since its last call."""
+        """Evaluates an encoder; ``progress`` is called with the units of work done since its last call."""

@@ -1,4 +1,4 @@
-"""Comparison of two encoders, or of two methods over seeds, on the STS tasks."""
+"""Comparison of two encoders, or of two methods over seeds, by the reports of an evaluation."""
 
 from __future__ import annotations
 
@@ -6,31 +6,71 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from .significance import Difference, holm, sentence_clusters, spearman_difference, t_interval
-from .sts import Pairs, Task
+from .base import Report
+from .significance import (
+    Difference,
+    holm,
+    mean_score,
+    resampled_difference,
+    sentence_clusters,
+    spearman_score,
+    t_interval,
+)
 
-__all__ = ["compare"]
+__all__ = ["adjust", "compare"]
 
 
-def compare(
-    tasks: Sequence[tuple[Task, Pairs]], before: list[list[Any]], after: list[list[Any]], seeds: bool
-) -> list[dict[str, Any]]:
-    """One record per task: both scores, the difference with interval and p-value, and the verdict."""
-    from scipy.stats import spearmanr
+def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> list[dict[str, Any]]:
+    """Compares two sides, each with one report per checkpoint.
 
-    rows: list[dict[str, Any]] = []
-    for number, (task, pairs) in enumerate(tasks):
-        old, new = [side[number] for side in before], [side[number] for side in after]
-        scores = [[100 * float(spearmanr(each, pairs.gold).statistic) for each in side] for side in (old, new)]
+    Args:
+        before: Reports of the first side.
+        after: Reports of the second side, of the same evaluation.
+        seeds: Compare methods by a paired t-test over seeds, instead of checkpoints by a bootstrap over examples.
+
+    Returns:
+        One record per task: ``task``, ``metric``, ``examples``, the scores ``a`` and ``b``, and ``mean``, ``low``,
+        ``high`` and ``p`` of the difference b - a. Rows of an evaluation without examples (geometry) have one record
+        per metric, without interval and p-value.
+    """
+    records: list[dict[str, Any]] = []
+    if not before[0].samples:
+        return [record for row in range(len(before[0].rows)) for record in plain_differences(before, after, row)]
+    for number, sample in enumerate(before[0].samples):
+        old, new = ([report.samples[number].values for report in side] for side in (before, after))
+        score = mean_score if sample.gold is None else spearman_score
+        scores = [[score(values, sample.gold) for values in side] for side in (old, new)]
         difference: Difference
         if seeds:
             difference = t_interval([b - a for a, b in zip(*scores, strict=True)])
         else:
-            clusters = sentence_clusters(pairs.left, pairs.right)
-            difference, _ = spearman_difference(pairs.gold, old, new, clusters)
-        means = [sum(side) / len(side) for side in scores]
-        rows.append({"task": task.title, "pairs": len(pairs.gold), "a": means[0], "b": means[1], **asdict(difference)})
-    for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
-        row["p_holm"] = p
-        row["verdict"] = "no difference seen" if p >= 0.05 else "better" if row["mean"] > 0 else "worse"
-    return rows
+            clusters = sentence_clusters(*sample.sentences) if sample.sentences else None
+            difference, _ = resampled_difference(old, new, sample.gold, clusters)
+        a, b = (sum(side) / len(side) for side in scores)
+        examples = len(sample.values)
+        records.append({"task": sample.task, "examples": examples, "a": a, "b": b, **asdict(difference)})
+    return records
+
+
+def plain_differences(before: Sequence[Report], after: Sequence[Report], row: int) -> list[dict[str, Any]]:
+    """One record per metric of a row, with the means over the checkpoints and their difference."""
+    first = before[0].rows[row]
+    records = []
+    for name, value in first.items():
+        if isinstance(value, float):
+            a, b = (sum(report.rows[row][name] for report in side) / len(side) for side in (before, after))
+            records.append({"task": f"{first['task']}: {name}", "examples": None, "a": a, "b": b, "mean": b - a})
+    return records
+
+
+def adjust(records: list[dict[str, Any]], level: float = 0.05) -> None:
+    """Adds ``p_holm``, adjusted over all tasks by Holm's method, and ``verdict`` to records of ``compare``.
+
+    The verdict is ``better``, ``worse`` or ``no difference seen``, and empty for records without a p-value.
+    """
+    tested = [record for record in records if "p" in record]
+    for record, p in zip(tested, holm([record["p"] for record in tested]), strict=True):
+        record["p_holm"] = p
+        record["verdict"] = "no difference seen" if p >= level else "better" if record["mean"] > 0 else "worse"
+    for record in records:
+        record.setdefault("verdict", "")

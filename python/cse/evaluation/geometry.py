@@ -79,7 +79,7 @@ class Geometry(Evaluation):
         self.pairs = read_pairs(data)
         self.texts = list(dict.fromkeys([*self.pairs.left, *self.pairs.right]))
 
-    def sentences(self) -> int:
+    def work(self) -> int:
         """Returns the number of distinct sentences."""
         return len(self.texts)
 

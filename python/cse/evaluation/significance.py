@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Difference", "holm", "paired_bootstrap", "sentence_clusters", "spearman_difference", "t_interval"]
+__all__ = [
+    "Difference",
+    "holm",
+    "mean_score",
+    "paired_bootstrap",
+    "resampled_difference",
+    "sentence_clusters",
+    "spearman_score",
+    "t_interval",
+]
 
 RESAMPLES = 2000
 
@@ -59,45 +68,63 @@ def sentence_clusters(left: Sequence[str], right: Sequence[str]) -> list[npt.NDA
     return list(np.split(order, np.flatnonzero(np.diff(component[order])) + 1))
 
 
-def spearman_difference(
-    gold: Vector,
+Score = Callable[[Vector, Vector | None], float]
+
+
+def mean_score(values: Vector, gold: Vector | None = None) -> float:
+    """Returns the mean of ``values``; ``gold`` is ignored."""
+    return float(values.mean())
+
+
+def spearman_score(values: Vector, gold: Vector | None) -> float:
+    """Returns Spearman's correlation x 100 of two vectors ``(n,)``."""
+    from scipy.stats import rankdata
+
+    assert gold is not None
+    return 100 * float(np.corrcoef(rankdata(values), rankdata(gold))[0, 1])
+
+
+def resampled_difference(
     before: Sequence[Vector],
     after: Sequence[Vector],
-    clusters: Sequence[npt.NDArray[np.int64]],
+    gold: Vector | None = None,
+    clusters: Sequence[npt.NDArray[np.int64]] | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> tuple[Difference, Vector]:
-    """Difference of Spearman's correlation x 100 between two sides, with a cluster bootstrap over pairs.
+    """Difference of the scores of two sides on the same examples, with a paired bootstrap over clusters of examples.
 
-    Clusters are drawn with replacement, and ranks are computed anew in each resample. Each side may consist of several
-    checkpoints (seeds), whose correlations are averaged.
+    Clusters are drawn with replacement, and the score (with ``gold``, its ranks) is computed anew in each resample.
+    Each side may consist of several checkpoints (seeds), whose scores are averaged.
 
     Args:
-        gold: ``(n,)`` gold scores.
-        before: Cosines ``(n,)`` of each checkpoint of the first side.
-        after: Cosines ``(n,)`` of each checkpoint of the second side.
-        clusters: Positions of pairs that are drawn together; see ``sentence_clusters``.
+        before: Values of the examples ``(n,)`` of each checkpoint of the first side.
+        after: The same of the second side.
+        gold: ``(n,)`` gold scores: the score is Spearman's correlation x 100. None: it is the mean of the values.
+        clusters: Positions of examples that are drawn together; see ``sentence_clusters``. None: each by itself.
         resamples: Number of bootstrap samples.
         seed: Seed of the resampling; the same for all tasks gives independent draws per task by their sizes only.
 
     Returns:
         The difference, and its value in each resample ``(resamples,)``, to be averaged over tasks.
     """
-    from scipy.stats import rankdata
+    score: Score = mean_score if gold is None else spearman_score
 
-    def score(cosines: Sequence[Vector], ranks: Vector, rows: npt.NDArray[np.int64]) -> float:
-        return 100 * float(np.mean([np.corrcoef(rankdata(each[rows]), ranks)[0, 1] for each in cosines]))
+    def difference(rows: npt.NDArray[np.int64] | slice) -> float:
+        chosen = None if gold is None else gold[rows]
+        sides = [float(np.mean([score(each[rows], chosen) for each in side])) for side in (before, after)]
+        return sides[1] - sides[0]
 
     generator = np.random.default_rng(seed)
-    everything = np.arange(len(gold))
-    ranks = rankdata(gold)
-    observed = score(after, ranks, everything) - score(before, ranks, everything)
+    n = len(before[0])
     values = np.empty(resamples)
     for number in range(resamples):
-        rows = np.concatenate([clusters[i] for i in generator.integers(0, len(clusters), len(clusters))])
-        ranks = rankdata(gold[rows])
-        values[number] = score(after, ranks, rows) - score(before, ranks, rows)
-    return summarise(observed, values), values
+        if clusters is None:
+            rows = generator.integers(0, n, n)
+        else:
+            rows = np.concatenate([clusters[i] for i in generator.integers(0, len(clusters), len(clusters))])
+        values[number] = difference(rows)
+    return summarise(difference(slice(None)), values), values
 
 
 def summarise(observed: float, values: Vector) -> Difference:

@@ -18,7 +18,7 @@ from ..data import readers
 from ..data.corpus import HELD_OUT_WORDS, Corpus
 from ..data.words import cut_in_two
 from ..errors import InputError
-from .base import Encodes, Evaluation, Report
+from .base import Encodes, Evaluation, Report, Sample
 from .geometry import alignment, uniformity, unit
 
 __all__ = ["HalvesScore", "SplitHalf", "SplitHalfOptions", "half_ranks", "score_halves"]
@@ -122,11 +122,12 @@ class SplitHalf(Evaluation):
         if len(self.texts) < 2:
             raise InputError(f"{data}: at least two sentences of {HELD_OUT_WORDS} words or more are needed")
 
-    def sentences(self) -> int:
+    def work(self) -> int:
         """Returns the number of halves."""
         return 2 * len(self.texts)
 
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
         """Returns a report with one row."""
         score = score_halves(encoder, self.texts, progress)
-        return Report([{"task": str(self.data), "sentences": score.sentences, **score.to_dict()}])
+        row = {"task": str(self.data), "sentences": score.sentences, **score.to_dict()}
+        return Report([row], samples=[Sample(f"{self.data}: mrr", score.per_sentence)])

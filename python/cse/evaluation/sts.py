@@ -15,10 +15,22 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from .base import Encodes, Evaluation, Report
+from .base import Encodes, Evaluation, Report, Sample, embed, read_lines
 from .geometry import alignment, uniformity, unit
 
-__all__ = ["SEVEN", "STS", "PairScore", "Pairs", "STSOptions", "Task", "load_tasks", "read_pairs", "score_pairs"]
+__all__ = [
+    "SEVEN",
+    "STS",
+    "PairScore",
+    "Pairs",
+    "STSOptions",
+    "Task",
+    "load_tasks",
+    "pair_cosines",
+    "read_pairs",
+    "score_pairs",
+    "score_vectors",
+]
 
 # Title and number of pairs of each complete task, as in SentEval.
 SEVEN = {
@@ -44,12 +56,16 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Task:
-    """The file of a task, and the number of pairs of the complete task (``expected``)."""
+    """The file of a task, and the number of pairs of the complete task (``expected``; None: any number)."""
 
     key: str
     title: str
-    expected: int
+    expected: int | None
     path: Path
+
+    def is_complete(self, pairs: Pairs) -> bool:
+        """Returns whether the file has all pairs of the task."""
+        return self.expected is None or len(pairs.gold) == self.expected
 
 
 @dataclass(frozen=True)
@@ -73,11 +89,14 @@ class PairScore:
 def find_tasks(folder: str | Path) -> list[Task]:
     """Finds the STS files ``KEY.tsv`` in a folder, for the keys of ``SEVEN`` and ``DEV``, in this order.
 
-    Raises ``InputError`` if the folder does not exist or has none of the files.
+    If ``folder`` is a file, it is the only task, with any number of pairs. Raises ``InputError`` if the folder does not
+    exist or has none of the files.
     """
     folder = Path(folder)
+    if folder.is_file():
+        return [Task(folder.name, folder.name, None, folder)]
     if not folder.is_dir():
-        raise InputError(f"--data {folder}: no such folder")
+        raise InputError(f"--data {folder}: no such file or folder")
     known = {**SEVEN, **DEV}
     found = [
         Task(key, title, count, folder / f"{key}.tsv")
@@ -96,7 +115,7 @@ def load_tasks(folder: str | Path, allow_partial: bool = False) -> list[tuple[Ta
     """
     found = [(task, read_pairs(task.path)) for task in find_tasks(folder)]
     for task, pairs in found:
-        if len(pairs.gold) != task.expected and not allow_partial:
+        if not task.is_complete(pairs) and not allow_partial:
             raise InputError(
                 f"{task.path}: {len(pairs.gold):,} pairs, and {task.title} has {task.expected:,}; get the whole "
                 "file, or pass --allow-partial to score it without an average"
@@ -106,7 +125,7 @@ def load_tasks(folder: str | Path, allow_partial: bool = False) -> list[tuple[Ta
 
 def average_of_seven(scores: dict[str, float], loaded: list[tuple[Task, Pairs]]) -> float | None:
     """Returns the mean over the seven test sets, as in the papers; None if one of them is missing or incomplete."""
-    whole = {task.key for task, pairs in loaded if len(pairs.gold) == task.expected}
+    whole = {task.key for task, pairs in loaded if task.is_complete(pairs)}
     if not set(SEVEN) <= whole:
         return None
     return sum(scores[key] for key in SEVEN) / len(SEVEN)
@@ -120,16 +139,10 @@ def read_pairs(path: str | Path) -> Pairs:
     """
     path = Path(path)
     gold, left, right = [], [], []
-    try:
-        lines = path.read_bytes().decode("utf8").split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not valid UTF-8 (byte offset {error.start})") from None
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        fields = line.rstrip("\r").split("\t")
+    for number, line in read_lines(path):
+        fields = line.split("\t")
         try:
-            score = float(fields[0].lstrip("\ufeff"))
+            score = float(fields[0])
             if not math.isfinite(score) or len(fields) < 3:
                 raise ValueError
         except ValueError:
@@ -143,27 +156,36 @@ def read_pairs(path: str | Path) -> Pairs:
 
 
 def score_pairs(model: Encodes, pairs: Pairs, progress: Callable[[int], None] | None = None) -> PairScore:
-    """Scores an encoder on sentence pairs; each distinct sentence is encoded once.
+    """Scores an encoder on sentence pairs; see ``score_vectors``. Each distinct sentence is encoded once."""
+    return score_vectors(pairs, *embed(model, [pairs.left, pairs.right], progress))
 
-    The correlation is NaN if all cosines are equal, alignment is NaN if no pair has a score above 4.
+
+def score_vectors(pairs: Pairs, left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> PairScore:
+    """Scores the embeddings ``(n, D)`` of sentence pairs.
+
+    The correlation is NaN if all cosines are equal, alignment is NaN if no pair has a score above 4. Uniformity is
+    computed over the distinct sentences.
     """
     from scipy.stats import spearmanr
 
-    sentences = list(dict.fromkeys([*pairs.left, *pairs.right]))
-    row = {sentence: i for i, sentence in enumerate(sentences)}
-    vectors = unit(model.encode(sentences, progress=progress))
-    left = vectors[[row[sentence] for sentence in pairs.left]]
-    right = vectors[[row[sentence] for sentence in pairs.right]]
-    cosines = (left * right).sum(1)
+    cosines = pair_cosines(left, right)
     constant = float(np.ptp(cosines)) < 1e-9
     correlation = math.nan if constant else float(spearmanr(cosines, pairs.gold).statistic) * 100
     close = pairs.gold > 4
+    row = {sentence: i for i, sentence in enumerate([*pairs.left, *pairs.right])}
+    distinct = np.concatenate([left, right])[list(row.values())]
     return PairScore(
         spearman=correlation,
         pairs=len(cosines),
         alignment=alignment(left[close], right[close]) if close.any() else math.nan,
-        uniformity=uniformity(vectors),
+        uniformity=uniformity(distinct),
     )
+
+
+def pair_cosines(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """Returns the cosines of corresponding rows of two matrices ``(n, D)``: ``(n,)`` float64."""
+    cosines: npt.NDArray[np.float64] = (unit(left) * unit(right)).sum(1)
+    return cosines
 
 
 @dataclass(frozen=True)
@@ -174,10 +196,12 @@ class STSOptions:
 
 
 class STS(Evaluation):
-    """STS tasks in a folder; see ``find_tasks`` for the file names."""
+    """STS tasks in a folder, see ``find_tasks`` for the file names; or any file of scored pairs."""
 
     Options = STSOptions
-    summary = "Spearman's correlation on the STS tasks in --data DIR (sts12.test.tsv, ..., sickr.test.tsv)"
+    summary = (
+        "Spearman's correlation on the STS tasks in --data DIR (sts12.test.tsv, ..., sickr.test.tsv), or on FILE.tsv"
+    )
 
     def __init__(self, options: Any, data: str | None) -> None:
         super().__init__(options, data)
@@ -185,13 +209,23 @@ class STS(Evaluation):
             raise InputError("--data: name the folder of the STS files (sts12.test.tsv, ..., sickr.test.tsv)")
         self.tasks = load_tasks(data, options.allow_partial)
 
-    def sentences(self) -> int:
-        """Returns the number of distinct sentences, summed over tasks."""
-        return sum(len({*pairs.left, *pairs.right}) for _, pairs in self.tasks)
+    def columns(self) -> list[list[str]]:
+        """Both columns of each task, in their order."""
+        return [column for _, pairs in self.tasks for column in (pairs.left, pairs.right)]
+
+    def work(self) -> int:
+        """Returns the number of distinct sentences over all tasks, each of which is encoded once."""
+        return len({text for column in self.columns() for text in column})
 
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
         """Returns one row per task; the summary is the mean of the seven test sets if all are complete."""
-        scored = [(task, score_pairs(encoder, pairs, progress)) for task, pairs in self.tasks]
+        vectors = iter(embed(encoder, self.columns(), progress))
+        scored, samples = [], []
+        for task, pairs in self.tasks:
+            left, right = next(vectors), next(vectors)
+            scored.append((task, score_vectors(pairs, left, right)))
+            cosines = pair_cosines(left, right)
+            samples.append(Sample(task.title, cosines, pairs.gold, (pairs.left, pairs.right)))
         rows = [
             {"task": task.title, "key": task.key, "pairs": score.pairs, "expected": task.expected, **score.to_dict()}
             for task, score in scored
@@ -199,7 +233,7 @@ class STS(Evaluation):
         average = average_of_seven({task.key: score.spearman for task, score in scored}, self.tasks)
         notes = [
             f"{task.title}: {score.pairs:,} pairs, and the whole task has {task.expected:,}: not comparable"
-            for task, score in scored
-            if score.pairs != task.expected
+            for (task, pairs), (_, score) in zip(self.tasks, scored, strict=True)
+            if not task.is_complete(pairs)
         ]
-        return Report(rows, {"average_of_seven": average}, notes)
+        return Report(rows, {"average_of_seven": average}, notes, samples)

@@ -1,0 +1,202 @@
+"""Retrieval: ranking of a corpus by cosine for each query, scored against relevance judgements.
+
+``--data DIR`` holds three files, in the format of BEIR or of TREC collections:
+
+==========  ========================================================  ============================================
+file        BEIR                                                      TREC
+==========  ========================================================  ============================================
+corpus      ``corpus.jsonl``: ``_id``, ``title``, ``text``            ``corpus.tsv``: id, text
+queries     ``queries.jsonl``: ``_id``, ``text``                      ``queries.tsv``: id, text
+judgements  ``qrels/test.tsv`` or ``qrels.tsv``: query-id,            ``qrels.txt`` or ``qrels``: query, iteration,
+            corpus-id, score, with a header                           document, relevance, separated by white space
+==========  ========================================================  ============================================
+
+The metrics are those of trec_eval: nDCG@10 with linear gains, the reciprocal rank cut at 10, and recall at 100. Queries
+without a relevant document are left out, and documents of equal score are ordered by descending id.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from ..errors import InputError
+from .base import Encodes, Evaluation, Report, Sample, read_lines
+from .geometry import unit
+
+__all__ = ["Retrieval", "RetrievalOptions", "ndcg", "rank_documents", "recall", "reciprocal_rank"]
+
+DEPTH = 100
+# Documents encoded and ranked at a time, which bounds memory.
+BLOCK = 4096
+
+Relevance = Mapping[str, int]
+
+
+def ndcg(ranking: Sequence[str], relevant: Relevance, depth: int = 10) -> float:
+    """Returns the normalised discounted cumulative gain at ``depth``.
+
+    The gain is the relevance (negative ones count as 0), the discount of rank r is log2(r + 1) (Jarvelin and
+    Kekalainen 2002), as ndcg_cut of trec_eval.
+    """
+    gains = [max(relevant.get(document, 0), 0) for document in ranking[:depth]]
+    ideal = sorted((max(value, 0) for value in relevant.values()), reverse=True)[:depth]
+
+    def discounted(values: Sequence[int]) -> float:
+        return sum(value / math.log2(rank + 1) for rank, value in enumerate(values, 1))
+
+    best = discounted(ideal)
+    return discounted(gains) / best if best else 0.0
+
+
+def reciprocal_rank(ranking: Sequence[str], relevant: Relevance, depth: int = 10) -> float:
+    """Returns 1 / rank of the first relevant document; 0 if there is none among the first ``depth``."""
+    return next((1 / rank for rank, document in enumerate(ranking[:depth], 1) if relevant.get(document, 0) > 0), 0.0)
+
+
+def recall(ranking: Sequence[str], relevant: Relevance, depth: int = DEPTH) -> float:
+    """Returns the share of the relevant documents that are among the first ``depth``."""
+    wanted = {document for document, value in relevant.items() if value > 0}
+    return len(wanted & set(ranking[:depth])) / len(wanted) if wanted else 0.0
+
+
+def rank_documents(
+    encoder: Encodes,
+    queries: Sequence[str],
+    documents: Mapping[str, str],
+    progress: Callable[[int], None] | None = None,
+    depth: int = DEPTH,
+) -> list[list[str]]:
+    """Returns the ids of the ``depth`` documents with the highest cosine for each query, best first.
+
+    The embeddings of at most ``BLOCK`` documents are in memory at a time.
+    """
+    wanted = unit(encoder.encode(list(queries), progress=progress))
+    # Ties are ordered by descending id, so the position in this order serves as the second key.
+    ids = sorted(documents, reverse=True)
+    scores = np.empty((len(queries), 0))
+    found = np.empty((len(queries), 0), dtype=np.int64)
+    for start in range(0, len(ids), BLOCK):
+        block = ids[start : start + BLOCK]
+        cosines = wanted @ unit(encoder.encode([documents[each] for each in block], progress=progress)).T
+        scores = np.hstack([scores, cosines])
+        found = np.hstack([found, np.broadcast_to(np.arange(start, start + len(block)), cosines.shape)])
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
+        scores, found = np.take_along_axis(scores, order, 1), np.take_along_axis(found, order, 1)
+    return [[ids[number] for number in row] for row in found.tolist()]
+
+
+@dataclass(frozen=True)
+class RetrievalOptions:
+    """Options of the retrieval evaluation."""
+
+    split: Annotated[str, Field(description="file of the judgements in qrels/, without .tsv")] = "test"
+
+
+class Retrieval(Evaluation):
+    """Retrieval on a corpus, queries and relevance judgements as BEIR or TREC files."""
+
+    Options = RetrievalOptions
+    summary = "nDCG@10, MRR@10 and recall@100 on --data DIR with corpus, queries and qrels (BEIR or TREC files)"
+
+    def __init__(self, options: Any, data: str | None) -> None:
+        super().__init__(options, data)
+        if data is None or not Path(data).is_dir():
+            raise InputError("--data: name a folder with corpus, queries and qrels (BEIR or TREC files)")
+        folder = Path(data)
+        self.documents = read_texts(folder, "corpus")
+        queries = read_texts(folder, "queries")
+        judged = read_judgements(find_judgements(folder, options.split))
+        self.judgements: dict[str, dict[str, int]] = {}
+        for query, relevant in judged.items():
+            if query not in queries:
+                raise InputError(f"{folder}: the judgements name the query {query!r}, which is not among the queries")
+            if any(value > 0 for value in relevant.values()):
+                self.judgements[query] = relevant
+        if not self.judgements:
+            raise InputError(f"{folder}: no query has a relevant document")
+        named = {document for relevant in self.judgements.values() for document, value in relevant.items() if value > 0}
+        self.missing = len(named - set(self.documents))
+        if self.missing == len(named):
+            raise InputError(f"{folder}: none of the relevant documents is in the corpus; do the ids match?")
+        self.queries = {query: queries[query] for query in self.judgements}
+
+    def work(self) -> int:
+        """Returns the number of queries and documents."""
+        return len(self.queries) + len(self.documents)
+
+    def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
+        """Returns a report with one row: the means over the queries, x 100."""
+        rankings = rank_documents(encoder, list(self.queries.values()), self.documents, progress)
+        pairs = list(zip(rankings, self.judgements.values(), strict=True))
+        per_query = np.array([100 * ndcg(*pair) for pair in pairs])
+        row = {
+            "task": str(self.data),
+            "queries": len(self.queries),
+            "documents": len(self.documents),
+            "ndcg@10": float(per_query.mean()),
+            "mrr@10": 100 * float(np.mean([reciprocal_rank(*pair) for pair in pairs])),
+            "recall@100": 100 * float(np.mean([recall(*pair) for pair in pairs])),
+        }
+        notes = [f"{self.missing:,} relevant documents are not in the corpus"] if self.missing else []
+        return Report([row], notes=notes, samples=[Sample(f"{self.data}: ndcg@10", per_query)])
+
+
+def read_texts(folder: Path, name: str) -> dict[str, str]:
+    """Reads ``NAME.jsonl`` or ``NAME.tsv``; returns the texts by id, with titles in front."""
+    texts: dict[str, str] = {}
+    path = next((each for each in (folder / f"{name}.jsonl", folder / f"{name}.tsv") if each.is_file()), None)
+    if path is None:
+        raise InputError(f"{folder}: neither {name}.jsonl nor {name}.tsv is there")
+    for number, line in read_lines(path):
+        if path.suffix == ".jsonl":
+            try:
+                record = json.loads(line)
+                key, text = str(record["_id"]), f"{record.get('title') or ''} {record['text']}".strip()
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise InputError(f"{path}: line {number} is not a JSON object with _id and text") from None
+        else:
+            key, tab, text = line.partition("\t")
+            if not tab:
+                raise InputError(f"{path}: line {number} is not 'id, text' separated by a tab")
+        if key in texts:
+            raise InputError(f"{path}: line {number} repeats the id {key!r}")
+        texts[key] = text
+    if not texts:
+        raise InputError(f"{path}: the file is empty")
+    return texts
+
+
+def find_judgements(folder: Path, split: str) -> Path:
+    """Returns the file of the relevance judgements; raises ``InputError`` if there is none."""
+    names = (f"qrels/{split}.tsv", "qrels.tsv", "qrels.txt", "qrels")
+    path = next((folder / name for name in names if (folder / name).is_file()), None)
+    if path is None:
+        raise InputError(f"{folder}: none of {', '.join(names)} is there")
+    return path
+
+
+def read_judgements(path: Path) -> dict[str, dict[str, int]]:
+    """Reads relevance judgements of three columns (BEIR, a header is skipped) or four (TREC); see the module."""
+    found: dict[str, dict[str, int]] = {}
+    for number, line in read_lines(path):
+        fields = line.split()
+        if number == 1 and fields[-1:] == ["score"]:
+            continue
+        try:
+            query, document, relevance = (fields[0], fields[-2], int(fields[-1]))
+            if len(fields) not in (3, 4):
+                raise ValueError
+        except (ValueError, IndexError):
+            raise InputError(
+                f"{path}: line {number} is neither 'query, document, relevance' nor 'query, 0, document, relevance'"
+            ) from None
+        found.setdefault(query, {})[document] = relevance
+    return found

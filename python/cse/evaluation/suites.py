@@ -1,0 +1,43 @@
+"""Creation of evaluations by name, for ``cse eval`` and ``cse compare``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..errors import InputError
+from ..registry import option_notes, parse_options, parse_setting
+from . import EVALUATIONS
+from .base import Evaluation
+
+__all__ = ["open_suites"]
+
+
+def open_suites(
+    names: Sequence[str], data: str | None, settings: Iterable[str] = (), allow_partial: bool = False
+) -> dict[str, Evaluation]:
+    """Creates evaluations, which read and check their data.
+
+    Args:
+        names: Names of the evaluations.
+        data: Value of ``--data``.
+        settings: Options as ``NAME.OPTION=VALUE``.
+        allow_partial: Sets the option ``allow_partial`` of the evaluations that have it.
+
+    Raises:
+        InputError: For an unknown name or option, or invalid data.
+    """
+    tables: dict[str, dict[str, Any]] = {}
+    for text in settings:
+        name, option, value = parse_setting(text)
+        tables.setdefault(name, {})[option] = value
+    if unused := sorted(set(tables) - set(names)):
+        raise InputError(f"--set {unused[0]}: its options were given, but it is not among the suites; add --suite")
+    evaluations = {}
+    for name in dict.fromkeys(names):
+        kind = EVALUATIONS.get(name, "--suite")
+        table = tables.get(name, {})
+        if allow_partial and "allow_partial" in option_notes(kind.Options):
+            table = {"allow_partial": True, **table}
+        evaluations[name] = kind(parse_options(name, kind.Options, table), data)
+    return evaluations

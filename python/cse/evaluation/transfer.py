@@ -1,0 +1,267 @@
+"""Transfer tasks by SentEval's protocol: logistic regression on frozen embeddings (Conneau and Kiela 2018).
+
+=====  ==========================  ==========================================================================
+task   files                       protocol
+=====  ==========================  ==========================================================================
+MR     ``mr.tsv``                  nested cross-validation over 10 folds; mean accuracy of the outer folds
+CR     ``cr.tsv``                  the same
+SUBJ   ``subj.tsv``                the same
+MPQA   ``mpqa.tsv``                the same
+SST2   ``sst2.{train,dev,test}``   penalty chosen on dev; trained on train, accuracy on test
+TREC   ``trec.{train,test}``       penalty chosen by cross-validation over 10 folds of train; accuracy on test
+MRPC   ``mrpc.{train,test}``       the same, on the features [abs(u - v), u * v]; accuracy, and F1
+=====  ==========================  ==========================================================================
+
+Files are tab-separated: label, text; for MRPC label, sentence1, sentence2. The penalty is one of 1e-5, 1e-4, 1e-3 and
+1e-2, as in SentEval. SentEval trains the classifier with Adam until the validation accuracy has not risen five times;
+here scikit-learn minimises the same objective, so that the result has no random numbers but those of the folds.
+``benches/transfer.py`` compares the two on the same embeddings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from ..errors import InputError
+from .base import Encodes, Evaluation, Report, Sample, embed, read_lines
+
+__all__ = ["PENALTIES", "TASKS", "Transfer", "TransferOptions", "TransferTask", "fit", "pair_features"]
+
+PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
+SPLIT_SEED = 1111  # of the folds, as in SentEval
+# Units of progress of one fit, in encoded texts.
+FIT = 50
+
+Matrix = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
+Advance = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class TransferTask:
+    """A task: its title, and the number of rows of each complete file by split (``all`` for a single file)."""
+
+    title: str
+    rows: dict[str, int]
+    pairs: bool = False
+
+    def fits(self, folds: int) -> int:
+        """Returns the number of classifiers that are trained."""
+        if "all" in self.rows:
+            return folds * (folds * len(PENALTIES) + 1)
+        return len(PENALTIES) * (1 if "dev" in self.rows else folds) + 1
+
+
+TASKS = {
+    "mr": TransferTask("MR", {"all": 10662}),
+    "cr": TransferTask("CR", {"all": 3775}),
+    "subj": TransferTask("SUBJ", {"all": 10000}),
+    "mpqa": TransferTask("MPQA", {"all": 10606}),
+    "sst2": TransferTask("SST2", {"train": 67349, "dev": 872, "test": 1821}),
+    "trec": TransferTask("TREC", {"train": 5452, "test": 500}),
+    "mrpc": TransferTask("MRPC", {"train": 4076, "test": 1725}, pairs=True),
+}
+"""The tasks in the order of the papers' tables, by the stem of their files."""
+
+
+@dataclass(frozen=True)
+class TransferOptions:
+    """Options of the transfer evaluation."""
+
+    allow_partial: bool = False
+    folds: Annotated[int, Field(ge=2, description="folds of the cross-validation; SentEval's is 10")] = 10
+
+
+@dataclass(frozen=True)
+class Split:
+    """The rows of one file: texts of each column, and labels as numbers in the order of the sorted label names."""
+
+    columns: list[list[str]]
+    labels: Labels
+
+
+def read_split(path: Path, columns: int) -> tuple[list[list[str]], list[str]]:
+    """Reads a TSV file of a label and ``columns`` texts; returns the texts by column, and the labels.
+
+    Raises ``InputError`` for invalid UTF-8, or a line with another number of fields.
+    """
+    texts: list[list[str]] = [[] for _ in range(columns)]
+    labels = []
+    for number, line in read_lines(path):
+        fields = line.split("\t")
+        if len(fields) != columns + 1:
+            raise InputError(f"{path}: line {number} has {len(fields)} fields, and {columns + 1} are expected")
+        labels.append(fields[0])
+        for column, text in zip(texts, fields[1:], strict=True):
+            column.append(text)
+    return texts, labels
+
+
+def load(folder: Path, key: str, task: TransferTask, allow_partial: bool) -> dict[str, Split]:
+    """Returns the splits of a task; raises ``InputError`` for a missing, incomplete or invalid file."""
+    raw = {}
+    for split, expected in task.rows.items():
+        path = folder / (f"{key}.tsv" if split == "all" else f"{key}.{split}.tsv")
+        if not path.is_file():
+            raise InputError(f"{path}: no such file; {task.title} needs it")
+        raw[split] = read_split(path, 2 if task.pairs else 1)
+        found = len(raw[split][1])
+        if found != expected and not allow_partial:
+            raise InputError(
+                f"{path}: {found:,} rows, and {task.title} has {expected:,}; get the whole file, or pass "
+                "--allow-partial to score it without an average"
+            )
+    names = {
+        name: number for number, name in enumerate(sorted({each for _, labels in raw.values() for each in labels}))
+    }
+    for split, (_, labels) in raw.items():
+        if len(set(labels)) < 2 and split != "test":
+            raise InputError(f"{folder / key}: {split} has fewer than two different labels")
+    return {
+        split: Split(texts, np.array([names[label] for label in labels], dtype=np.int64))
+        for split, (texts, labels) in raw.items()
+    }
+
+
+def pair_features(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> Matrix:
+    """Returns the features [abs(u - v), u * v] of pairs of embeddings ``(n, D)``: ``(n, 2 D)`` float64."""
+    u, v = left.astype(np.float64), right.astype(np.float64)
+    return np.hstack([np.abs(u - v), u * v])
+
+
+def fit(x: Matrix, y: Labels, penalty: float) -> Any:
+    """Trains a logistic regression.
+
+    The objective is SentEval's: mean cross-entropy plus ``penalty / 2`` times the squared norm of the weights; for
+    scikit-learn this is C = 1 / (n * penalty). The intercept is not penalised.
+
+    Args:
+        x: ``(n, D)`` features.
+        y: ``(n,)`` labels.
+        penalty: L2 penalty.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    # The Newton steps of newton-cholesky are the fastest solution for many rows and two classes. For more classes its
+    # Hessian has (classes * D)^2 entries, so lbfgs is used.
+    solver = "newton-cholesky" if y.max() < 2 else "lbfgs"
+    return LogisticRegression(C=1 / (len(y) * penalty), solver=solver, max_iter=1000).fit(x, y)
+
+
+def folds_of(y: Labels, folds: int) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Returns the (training, validation) rows of stratified folds."""
+    from sklearn.model_selection import StratifiedKFold
+
+    return list(StratifiedKFold(folds, shuffle=True, random_state=SPLIT_SEED).split(np.zeros(len(y)), y))
+
+
+def best_penalty(x: Matrix, y: Labels, folds: int, advance: Advance) -> float:
+    """Returns the penalty with the highest mean accuracy over the folds; the smallest one of equals."""
+    means = []
+    splits = folds_of(y, folds)
+    for penalty in PENALTIES:
+        scores = []
+        for train, valid in splits:
+            scores.append(fit(x[train], y[train], penalty).score(x[valid], y[valid]))
+            advance()
+        means.append(round(100 * float(np.mean(scores)), 2))  # rounded as in SentEval
+    return PENALTIES[int(np.argmax(means))]
+
+
+def nested(x: Matrix, y: Labels, folds: int, advance: Advance) -> tuple[float, Labels]:
+    """Nested cross-validation: the penalty is chosen inside each outer fold.
+
+    Returns:
+        The mean accuracy x 100 of the outer folds, and ``(n,)`` the predicted labels of the examples.
+    """
+    scores = []
+    predicted = np.empty_like(y)
+    for train, test in folds_of(y, folds):
+        penalty = best_penalty(x[train], y[train], folds, advance)
+        predicted[test] = fit(x[train], y[train], penalty).predict(x[test])
+        scores.append(100 * float((predicted[test] == y[test]).mean()))
+        advance()
+    return float(np.mean(scores)), predicted
+
+
+class Transfer(Evaluation):
+    """SentEval's seven transfer tasks in a folder; tasks without files are left out."""
+
+    Options = TransferOptions
+    summary = "SentEval's transfer tasks in --data DIR (mr.tsv, ..., mrpc.test.tsv), by logistic regression"
+
+    def __init__(self, options: Any, data: str | None) -> None:
+        super().__init__(options, data)
+        if data is None or not Path(data).is_dir():
+            raise InputError("--data: name the folder of the transfer tasks (mr.tsv, ..., mrpc.test.tsv)")
+        try:
+            import sklearn  # noqa: F401
+        except ImportError:
+            raise InputError("--suite transfer: needs scikit-learn; run pip install 'cse[sklearn]'") from None
+        folder = Path(data)
+        present = [key for key in TASKS if list(folder.glob(f"{key}.tsv")) or list(folder.glob(f"{key}.*.tsv"))]
+        if not present:
+            raise InputError(f"--data {data}: none of {', '.join(TASKS)} is there (mr.tsv, trec.train.tsv, ...)")
+        self.tasks = {key: load(folder, key, TASKS[key], options.allow_partial) for key in present}
+
+    def columns(self) -> list[list[str]]:
+        """All lists of texts, in the order of tasks, splits and columns."""
+        return [column for splits in self.tasks.values() for split in splits.values() for column in split.columns]
+
+    def work(self) -> int:
+        """Returns the number of distinct texts, and ``FIT`` for each classifier."""
+        texts = len({text for column in self.columns() for text in column})
+        return texts + FIT * sum(TASKS[key].fits(self.options.folds) for key in self.tasks)
+
+    def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
+        """Returns one row per task; the summary is the mean accuracy if all tasks are complete."""
+        vectors = iter(embed(encoder, self.columns(), progress))
+        rows: list[dict[str, Any]] = []
+        samples = []
+        for key, splits in self.tasks.items():
+            task = TASKS[key]
+            x = {}
+            for name, split in splits.items():
+                parts = [next(vectors) for _ in split.columns]
+                x[name] = pair_features(*parts) if task.pairs else parts[0].astype(np.float64)
+            y = {name: split.labels for name, split in splits.items()}
+            scores, correct = self.score(task, x, y, lambda: progress(FIT) if progress else None)
+            count = sum(map(len, y.values()))
+            rows.append({"task": task.title, "rows": count, "expected": sum(task.rows.values()), **scores})
+            samples.append(Sample(task.title, correct))
+        whole = len(rows) == len(TASKS) and all(row["rows"] == row["expected"] for row in rows)
+        notes = [f"{row['task']}: incomplete, not comparable" for row in rows if row["rows"] != row["expected"]]
+        average = float(np.mean([row["accuracy"] for row in rows])) if whole else None
+        return Report(rows, {"average": average}, notes, samples)
+
+    def score(
+        self, task: TransferTask, x: dict[str, Matrix], y: dict[str, Labels], advance: Advance
+    ) -> tuple[dict[str, float | None], Matrix]:
+        """Returns accuracy x 100 of a task, for MRPC F1 x 100 as well, and 100 or 0 for each tested example."""
+        from sklearn.metrics import f1_score
+
+        folds = self.options.folds
+        if "all" in x:
+            accuracy, predicted = nested(x["all"], y["all"], folds, advance)
+            return {"accuracy": accuracy, "f1": None}, 100.0 * (predicted == y["all"])
+        if "dev" in x:
+            scores = []
+            for penalty in PENALTIES:
+                scores.append(fit(x["train"], y["train"], penalty).score(x["dev"], y["dev"]))
+                advance()
+            penalty = PENALTIES[int(np.argmax(np.round(scores, 4)))]
+        else:
+            penalty = best_penalty(x["train"], y["train"], folds, advance)
+        classifier = fit(x["train"], y["train"], penalty)
+        advance()
+        predicted = classifier.predict(x["test"])
+        f1 = 100 * float(f1_score(y["test"], predicted)) if task.pairs else None
+        correct = 100.0 * (predicted == y["test"])
+        return {"accuracy": float(correct.mean()), "f1": f1}, correct
