@@ -130,7 +130,8 @@ def table(rows: list[dict[str, str]], title: str = "", markdown: bool = False) -
         drawn.add_column(Text(name), justify="left" if to_left else "right")
     for row in rows:
         drawn.add_row(*(Text(row[name]) for name in names))
-    Console().print(drawn)
+    # In a file or a pipe, lines are not wrapped to the 80 columns that rich assumes.
+    Console(width=None if sys.stdout.isatty() else 200).print(drawn)
 
 
 def _is_number(text: str) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -18,8 +20,11 @@ from .progress import counting
 @click.command("encode")
 @click.argument("model")
 @click.argument("sentences", nargs=-1)
-@options.option("-o", "--output", metavar="FILE.npy", help="Output file.", default_text="standard output")
+@options.option(
+    "-o", "--output", metavar="FILE", help="FILE.npy, .safetensors or .parquet.", default_text="standard output, .npy"
+)
 @options.option("--batch-size", default=64, type=click.IntRange(min=1))
+@options.option("--cache", metavar="DIR", help="Cache folder for large inputs.", default_text="the user's; cse cache")
 @options.pooler
 @options.device
 @options.reading
@@ -30,6 +35,7 @@ def command(
     sentences: tuple[str, ...],
     output: str | None,
     batch_size: int,
+    cache: str | None,
     pooler: str | None,
     device: str,
     column: str | None,
@@ -38,9 +44,11 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Encode each row of SENTENCES (standard input if none) with MODEL, a folder or a name, into a NumPy file.
+    """Encode each row of SENTENCES (standard input if none) with MODEL, a folder or a name, into a file.
 
-    The file contains a float32 array (rows, dimensions) in the order of the rows. Blank rows are encoded as zeros.
+    The file contains float32 embeddings (rows, dimensions) in the order of the rows; blank rows are zeros. .npy is a
+    NumPy array, .safetensors has one tensor, embeddings, and .parquet the columns row and embedding. Memory does not
+    grow with the input. If the command is interrupted, FILE.part remains, and the same command goes on from there.
     """
     options.check_pooler(pooler)
     if output is None:
@@ -51,46 +59,57 @@ def command(
         raise InputError(f"-o {output}: its folder does not exist")
     if output is not None and Path(output).is_dir():
         raise InputError(f"-o {output}: is a folder; name a file")
-    import numpy as np
-
     from ..data.corpus import Corpus
     from ..models.device import set_threads
     from ..models.inference import Encoder
+    from ..models.vector_files import check_format, encode_to_file, model_stamp
 
+    target = None if output is None or is_device(output) else output
+    if target is not None:
+        check_format(target)
     set_threads(threads)
     found = readers.resolve(sentences or ["-"], column)
-    corpus = Corpus.read(found, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes)
-    filled = corpus.filled()
+    corpus = Corpus.open(
+        found, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, cache=cache, progress=console.say
+    )
+    filled = len(corpus.filled())
     encoder = Encoder(model, pooler=pooler, device=device)
     if encoder.plain:
         console.say(f"{model}: the directory does not declare a pooling; using --pooler avg")
     elif encoder.model.pooler == "cls":
         console.say(f"pooling {encoder.pooling}")
-    vectors = np.zeros((len(corpus), encoder.embedding_dim), dtype=np.float32)
+    key = {"corpus": [[file.xxh3, file.rows] for file in corpus.files], "model": model_stamp(encoder)}
     started = time.perf_counter()
-    block = 64 * batch_size
-    with counting("encoding", len(filled), "sentences") as progress:
-        for start in range(0, len(filled), block):
-            rows = filled[start : start + block]
-            vectors[rows] = encoder.encode(corpus.take(rows), batch_size=batch_size, progress=progress)
-    seconds = time.perf_counter() - started
-    if output is None:
-        # np.save would write to the file descriptor directly, and report a broken pipe as an incomplete write.
-        np.lib.format.write_array(console.OutputStream(), vectors)
-    else:
-        write_atomically(output, lambda file: np.save(file, vectors))
+    with tempfile.TemporaryDirectory(prefix="cse-encode-") as folder, counting("encoding", len(corpus), "rows") as more:
+        written = target or str(Path(folder) / "vectors.npy")
+        done = encode_to_file(encoder, corpus, written, key, batch_size=batch_size, progress=more)
+        seconds = time.perf_counter() - started
+        if target is None:
+            with open(written, "rb") as source:
+                if output is None:
+                    shutil.copyfileobj(source, console.OutputStream())
+                else:
+                    write_atomically(output, lambda file: shutil.copyfileobj(source, file))
+    if done.resumed:
+        console.say(f"{done.resumed:,} rows were encoded by an earlier call")
     summary = {
         "output": output,
         "rows": len(corpus),
         "embedding_dim": encoder.embedding_dim,
-        "blank": len(corpus) - len(filled),
+        "blank": done.blank,
+        "resumed": done.resumed,
         "seconds": round(seconds, 2),
-        "sentences_per_second": round(len(filled) / seconds, 1),
+        "sentences_per_second": round(max(filled - done.resumed, 0) / seconds, 1),
     }
     if as_json:
         console.result(summary, True, [])
     else:
         console.say(
             f"{len(corpus):,} rows x {encoder.embedding_dim} in {seconds:.1f} s "
-            f"({len(filled) / seconds:,.0f} sentences/s), {len(corpus) - len(filled):,} blank"
+            f"({summary['sentences_per_second']:,} sentences/s), {done.blank:,} blank"
         )
+
+
+def is_device(path: str) -> bool:
+    """Returns whether a path exists and is neither a file nor a folder, like /dev/null or a pipe."""
+    return Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir()

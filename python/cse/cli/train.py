@@ -90,7 +90,9 @@ METHOD_FLAGS = {
 @options.option("--epochs", default=1, help="Passes over the corpus.")
 @options.option("--max-steps", type=int, metavar="N", help="Stop after N steps.")
 @group("Evaluation")
-@options.option("--dev", metavar="FILE.tsv", help="Scored pairs, to select best/ by Spearman.")
+@options.option(
+    "--dev", multiple=True, metavar="FILE.tsv", help="Scored pairs, to select best/ by Spearman; several: by the mean."
+)
 @options.option(
     "--eval-every", type=int, metavar="N", help="Steps between evaluations; 0: at the end.", default_text="125"
 )

@@ -1,8 +1,8 @@
-"""The corpus of a training run: rows in memory, and the split into training and held-out rows."""
+"""The corpus of a training run: rows in memory or in mapped files, and the split into training and held-out rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +12,12 @@ from .. import _core, rng
 from ..errors import InputError
 from .readers import Column, joined_lines
 from .reading import MAX_LINE_BYTES, SourceFile, reading_options
+from .row_files import StoredRows, stored_bytes
 
 __all__ = ["Corpus", "Split", "hold_out"]
 
+# Larger files, in bytes as stored, are mapped into memory by ``Corpus.open``.
+IN_MEMORY_BYTES = 64 << 20
 HELD_OUT_ROWS = 2000
 HELD_OUT_SHARE = 0.05
 HELD_OUT_WORDS = 8
@@ -23,12 +26,44 @@ Rows = npt.NDArray[np.int64]
 
 
 class Corpus:
-    """The rows of a corpus in memory, numbered as in the TF-IDF index. Create it with ``Corpus.read``."""
+    """The rows of a corpus, numbered as in the TF-IDF index.
 
-    def __init__(self, core: _core.Rows, joined_lines: int) -> None:
-        self._core = core
+    ``Corpus.read`` keeps them in memory, ``Corpus.open`` in memory-mapped files if they are large.
+    """
+
+    def __init__(self, rows: _core.Rows | StoredRows, joined_lines: int) -> None:
+        self._core = rows
         self.joined_lines = joined_lines
         """Number of table fields in which a line break was replaced by a space."""
+
+    @classmethod
+    def open(
+        cls,
+        files: Sequence[str | Column],
+        *,
+        encoding_errors: str = "strict",
+        max_line_bytes: int = MAX_LINE_BYTES,
+        threads: int = 0,
+        cache: str | None = None,
+        progress: Callable[[str], object] | None = None,
+    ) -> Corpus:
+        """Opens files: those of less than ``IN_MEMORY_BYTES`` in total are read, larger ones mapped into memory.
+
+        Args:
+            files: The inputs that ``cse.data.readers.resolve`` returned.
+            encoding_errors: See ``ReadOptions``, as for ``max_line_bytes`` and ``threads``.
+            cache: The cache folder; see ``cse.data.cache.cache_folder``.
+            progress: Called with a description before rows are written to the cache.
+
+        Raises:
+            InputError: For an invalid file or option.
+            OSError: For a file that cannot be read or written.
+        """
+        reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
+        if stored_bytes(files) < IN_MEMORY_BYTES:
+            return cls(_core.Rows.read(list(files), reading), joined_lines(files))
+        stored = StoredRows.open(files, reading, cache, progress)
+        return cls(stored, stored.joined_lines)
 
     @classmethod
     def read(
@@ -60,6 +95,11 @@ class Corpus:
     def take(self, rows: npt.NDArray[np.integer] | Sequence[int]) -> list[str]:
         """Returns the texts of the given row numbers, in their order."""
         return self._core.take([int(row) for row in rows])
+
+    @property
+    def folder(self) -> str | None:
+        """The cache folder of the rows; None if they are in memory."""
+        return self._core.folder if isinstance(self._core, StoredRows) else None
 
     @property
     def files(self) -> list[SourceFile]:

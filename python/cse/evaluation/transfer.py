@@ -32,7 +32,7 @@ from pydantic import Field
 from ..errors import InputError
 from .base import Encodes, Evaluation, Report, Sample, embed, read_lines
 
-__all__ = ["PENALTIES", "TASKS", "Transfer", "TransferOptions", "TransferTask", "fit", "pair_features"]
+__all__ = ["PENALTIES", "TASKS", "Transfer", "TransferOptions", "TransferTask", "fit", "pair_features", "score"]
 
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
 SPLIT_SEED = 1111  # of the folds, as in SentEval
@@ -191,6 +191,31 @@ def nested(x: Matrix, y: Labels, folds: int, advance: Advance) -> tuple[float, L
     return float(np.mean(scores)), predicted
 
 
+def score(
+    task: TransferTask, x: dict[str, Matrix], y: dict[str, Labels], folds: int, advance: Advance
+) -> tuple[dict[str, float], Matrix]:
+    """Returns accuracy x 100 of a task, for MRPC F1 x 100 as well, and 100 or 0 for each tested example."""
+    from sklearn.metrics import f1_score
+
+    if "all" in x:
+        accuracy, predicted = nested(x["all"], y["all"], folds, advance)
+        return {"accuracy": accuracy}, 100.0 * (predicted == y["all"])
+    if "dev" in x:
+        scores = []
+        for penalty in PENALTIES:
+            scores.append(fit(x["train"], y["train"], penalty).score(x["dev"], y["dev"]))
+            advance()
+        penalty = PENALTIES[int(np.argmax(np.round(scores, 4)))]
+    else:
+        penalty = best_penalty(x["train"], y["train"], folds, advance)
+    classifier = fit(x["train"], y["train"], penalty)
+    advance()
+    predicted = classifier.predict(x["test"])
+    f1 = {"f1": 100 * float(f1_score(y["test"], predicted))} if task.pairs else {}
+    correct = 100.0 * (predicted == y["test"])
+    return {"accuracy": float(correct.mean()), **f1}, correct
+
+
 class Transfer(Evaluation):
     """SentEval's seven transfer tasks in a folder; tasks without files are left out."""
 
@@ -232,7 +257,7 @@ class Transfer(Evaluation):
                 parts = [next(vectors) for _ in split.columns]
                 x[name] = pair_features(*parts) if task.pairs else parts[0].astype(np.float64)
             y = {name: split.labels for name, split in splits.items()}
-            scores, correct = self.score(task, x, y, lambda: progress(FIT) if progress else None)
+            scores, correct = score(task, x, y, self.options.folds, lambda: progress(FIT) if progress else None)
             count = sum(map(len, y.values()))
             rows.append({"task": task.title, "rows": count, "expected": sum(task.rows.values()), **scores})
             samples.append(Sample(task.title, correct))
@@ -240,28 +265,3 @@ class Transfer(Evaluation):
         notes = [f"{row['task']}: incomplete, not comparable" for row in rows if row["rows"] != row["expected"]]
         average = float(np.mean([row["accuracy"] for row in rows])) if whole else None
         return Report(rows, {"average": average}, notes, samples)
-
-    def score(
-        self, task: TransferTask, x: dict[str, Matrix], y: dict[str, Labels], advance: Advance
-    ) -> tuple[dict[str, float | None], Matrix]:
-        """Returns accuracy x 100 of a task, for MRPC F1 x 100 as well, and 100 or 0 for each tested example."""
-        from sklearn.metrics import f1_score
-
-        folds = self.options.folds
-        if "all" in x:
-            accuracy, predicted = nested(x["all"], y["all"], folds, advance)
-            return {"accuracy": accuracy, "f1": None}, 100.0 * (predicted == y["all"])
-        if "dev" in x:
-            scores = []
-            for penalty in PENALTIES:
-                scores.append(fit(x["train"], y["train"], penalty).score(x["dev"], y["dev"]))
-                advance()
-            penalty = PENALTIES[int(np.argmax(np.round(scores, 4)))]
-        else:
-            penalty = best_penalty(x["train"], y["train"], folds, advance)
-        classifier = fit(x["train"], y["train"], penalty)
-        advance()
-        predicted = classifier.predict(x["test"])
-        f1 = 100 * float(f1_score(y["test"], predicted)) if task.pairs else None
-        correct = 100.0 * (predicted == y["test"])
-        return {"accuracy": float(correct.mean()), "f1": f1}, correct

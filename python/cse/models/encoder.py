@@ -18,11 +18,15 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..io import file_mode, naming
+from .device import autocast
 from .layout import write_modules
 from .pooling import pool, pooled_layers
 from .resolve import Source
 
-__all__ = ["SentenceEncoder", "load_encoder", "save_encoder", "tokenize"]
+__all__ = ["SentenceEncoder", "load_encoder", "pad", "save_encoder", "token_lists", "tokenize"]
+
+# Texts that are tokenized, and sorted by length, at a time.
+BLOCK = 16384
 
 
 def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str, Tensor]:
@@ -31,6 +35,31 @@ def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str,
     Not thread-safe: a fast tokenizer stores the truncation and padding of its last call, so each thread needs its own.
     """
     return dict(tokenizer(list(texts), padding=True, truncation=True, max_length=max_length, return_tensors="pt"))
+
+
+def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str, list[list[int]]]:
+    """Tokenizes texts without padding: ``input_ids`` and, if the model has them, ``token_type_ids``, one list a text.
+
+    Not thread-safe, as ``tokenize``.
+    """
+    found = tokenizer(list(texts), truncation=True, max_length=max_length, return_attention_mask=False)
+    return {key: found[key] for key in tokenizer.model_input_names if key in found}
+
+
+def pad(tokenizer: Any, tokens: dict[str, list[list[int]]], rows: Sequence[int]) -> dict[str, Tensor]:
+    """Pads some of the lists of ``token_lists`` to ids and attention masks ``(B, T)``, on the tokenizer's side."""
+    lengths = [len(tokens["input_ids"][row]) for row in rows]
+    longest = max(lengths)
+    left = tokenizer.padding_side == "left"
+    fill = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+    batch = {key: np.full((len(rows), longest), fill.get(key, 0), dtype=np.int64) for key in tokens}
+    batch["attention_mask"] = np.zeros((len(rows), longest), dtype=np.int64)
+    for number, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+        place = slice(longest - length, longest) if left else slice(0, length)
+        for key, lists in tokens.items():
+            batch[key][number, place] = lists[row]
+        batch["attention_mask"][number, place] = 1
+    return {key: torch.from_numpy(values) for key, values in batch.items()}
 
 
 class SentenceEncoder(nn.Module):
@@ -84,9 +113,11 @@ class SentenceEncoder(nn.Module):
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
     ) -> npt.NDArray[np.float32]:
-        """Encodes texts in evaluation mode, without dropout and without the head.
+        """Encodes texts in evaluation mode, without dropout and without the head; on CUDA in bfloat16.
 
-        Texts are truncated at ``source.max_length`` tokens and batched by length, which reduces padding.
+        Texts are truncated at ``source.max_length`` tokens and batched by their numbers of tokens, so that nearly no
+        padding is processed. (Batches by numbers of characters, as in sentence-transformers, contain 40 to 50 %
+        padding on the STS sets.) Texts are tokenized ``BLOCK`` at a time, which bounds memory.
 
         Args:
             texts: n texts.
@@ -98,22 +129,27 @@ class SentenceEncoder(nn.Module):
         """
         was_training = self.training
         self.eval()
-        device = next(self.parameters()).device
-        if len(texts) == 0:
-            return np.empty((0, self.embedding_dim), dtype=np.float32)
-        order = np.argsort([-len(text) for text in texts], kind="stable")
         out = np.empty((len(texts), self.embedding_dim), dtype=np.float32)
-        for start in range(0, len(texts), batch_size):
-            rows = order[start : start + batch_size]
-            batch = tokenize(self.tokenizer, [texts[row] for row in rows], self.source.max_length)
-            vectors = self({key: value.to(device) for key, value in batch.items()}).float()
-            if self.source.normalize:
-                vectors = nn.functional.normalize(vectors, dim=-1)
-            out[rows] = vectors.cpu().numpy()
-            if progress:
-                progress(len(rows))
+        for start in range(0, len(texts), BLOCK):
+            tokens = token_lists(self.tokenizer, texts[start : start + BLOCK], self.source.max_length)
+            order = np.argsort([-len(ids) for ids in tokens["input_ids"]], kind="stable")
+            for first in range(0, len(order), batch_size):
+                rows = order[first : first + batch_size]
+                out[start + rows] = self._encode_batch(pad(self.tokenizer, tokens, rows.tolist()))
+                if progress:
+                    progress(len(rows))
         self.train(was_training)
         return out
+
+    def _encode_batch(self, batch: dict[str, Tensor]) -> npt.NDArray[np.float32]:
+        device = next(self.parameters()).device
+        with autocast(str(device)):
+            vectors = self({key: value.to(device, non_blocking=True) for key, value in batch.items()})
+        vectors = vectors.float()
+        if self.source.normalize:
+            vectors = nn.functional.normalize(vectors, dim=-1)
+        found: npt.NDArray[np.float32] = vectors.cpu().numpy()
+        return found
 
 
 def load_encoder(source: Source, pooler: str, *, for_inference: bool = False) -> SentenceEncoder:

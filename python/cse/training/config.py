@@ -96,8 +96,9 @@ class Settings(BaseModel):
     epochs: Positive = 1
     max_steps: Positive | None = None
 
-    dev: FilePath | None = None
-    """TSV file of score, sentence1, sentence2 for model selection. None: the label-free score of held-out rows."""
+    dev: Annotated[tuple[str, ...], BeforeValidator(_paths)] = ()
+    """TSV files of score, sentence1, sentence2 for model selection by the mean of their correlations. Default: the
+    label-free score of held-out rows."""
     data: FilePath | None = None
     """Folder of STS test files on which the selected model is evaluated at the end."""
     allow_partial: bool = False

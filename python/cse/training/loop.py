@@ -178,7 +178,7 @@ def save(run: Run, name: str) -> None:
     made = [f"{name} {each.describe()}" for name, each in zip(config.negatives, run.batches.negatives, strict=True)]
     negatives = f"Synthetic negatives: {'; '.join(made)}." if made else "No synthetic negatives."
     columns = {"spearman": ["spearman"], "mrr": ["mrr", "mrr_se"]}.get(selector.metric or "", [])
-    private = {"corpus": (), "tfidf": "tfidf", "output": "runs", "dev": None, "data": None}
+    private = {"corpus": (), "tfidf": "tfidf", "output": "runs", "dev": (), "data": None}
     card = CardRecord(
         model=config.model,
         embedding_dim=state.encoder.embedding_dim,

@@ -8,6 +8,7 @@ the label-free score are too small for selection.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -41,13 +42,17 @@ class Selector:
 
     Args:
         model: The encoder.
-        pairs: Development set; None: use the label-free score.
+        pairs: Development sets by name; empty: use the label-free score.
         held_out: Held-out sentences for the label-free score; may be empty.
         negatives: Synthetic negatives of the held-out sentences, to log their mean cosine (``cos_syn``).
     """
 
     def __init__(
-        self, model: SentenceEncoder, pairs: Pairs | None, held_out: list[str], negatives: list[str] | None = None
+        self,
+        model: SentenceEncoder,
+        pairs: Mapping[str, Pairs],
+        held_out: list[str],
+        negatives: list[str] | None = None,
     ) -> None:
         self.model, self.pairs, self.held_out = model, pairs, held_out
         self.negatives = negatives or []
@@ -68,7 +73,7 @@ class Selector:
         record: dict[str, Any] = {}
         keep = True
         if self.pairs:
-            record = score_pairs(self.model, self.pairs).to_dict()
+            record = self._score_pairs()
             best = self.best_record.get("spearman", -math.inf)
             keep = not self.records or record["spearman"] > best or math.isnan(best)
         elif self.held_out:
@@ -92,6 +97,14 @@ class Selector:
         if keep:
             self.best_step, self.best_record = step, self.records[-1]
         return record, keep
+
+    def _score_pairs(self) -> dict[str, float]:
+        """Returns the scores of the development sets: their means, and each correlation if there are several."""
+        scores = {name: score_pairs(self.model, pairs).to_dict() for name, pairs in self.pairs.items()}
+        record = {key: float(np.mean([score[key] for score in scores.values()])) for key in next(iter(scores.values()))}
+        if len(scores) > 1:
+            record.update({f"spearman/{name}": score["spearman"] for name, score in scores.items()})
+        return record
 
     def _change(self) -> list[str]:
         """Returns the change of the label-free scores over the run, with intervals over the held-out sentences."""
@@ -122,6 +135,9 @@ class Selector:
             {"sentence": text[row], "before": text[nearest[0][row]], "after": text[nearest[1][row]]} for row in changed
         ]
 
+    def _sets(self) -> str:
+        return "the development set" if len(self.pairs) == 1 else f"the mean of {len(self.pairs)} development sets"
+
     def verdict(self) -> list[str]:
         """Returns remarks for the user on the interpretation of the scores."""
         notes = []
@@ -129,7 +145,7 @@ class Selector:
         if self.pairs:
             if self.best_step == 0 and last:
                 notes.append("No checkpoint scored higher than the model before training, which is best/.")
-            notes.append(f"best/ is step {self.best_step} of {last}, chosen by Spearman on the development set.")
+            notes.append(f"best/ is step {self.best_step} of {last}, chosen by Spearman on {self._sets()}.")
         elif self.held_out:
             if last:
                 notes += self._change()

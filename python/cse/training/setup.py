@@ -73,7 +73,7 @@ def prepare(config: TrainConfig) -> Run:
     if needs_index or not config.corpus:
         index = TfidfIndex.open(config.tfidf, min_df=config.min_df, max_terms=config.max_terms)
     corpus = open_corpus(config, index)
-    pairs = read_pairs(config.dev) if config.dev else None
+    pairs = {path: read_pairs(path) for path in config.dev}
     tasks = load_tasks(config.data, config.allow_partial) if config.data else []
     folder = choose_folder(config)
     source = find_model(config.model or recipes.DEFAULT_MODEL)
@@ -87,7 +87,7 @@ def prepare(config: TrainConfig) -> Run:
     positive = _method(AUGMENTATIONS, resolved, resolved.positive, resources)
     negatives: list[Augmentation] = [_method(AUGMENTATIONS, resolved, name, resources) for name in resolved.negatives]
     features = [_method(FEATURE_AUGMENTATIONS, resolved, name) for name in resolved.feature_augmentations]
-    split = hold_out(corpus, resolved.seed, wanted=pairs is None)
+    split = hold_out(corpus, resolved.seed, wanted=not pairs)
     batches = Batches(resolved, corpus, split.train, positive, negatives)
     if batches.size > len(split.train):
         raise InputError(

@@ -1,5 +1,6 @@
 //! Reading a corpus: its progress, and its rows in memory.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -9,7 +10,7 @@ use pyo3::types::PyBytes;
 use crate::py::arguments::{self, Reading};
 use crate::py::convert::{FileTuple, file_tuple, le_bytes};
 use crate::text::reader::Input;
-use crate::text::rows;
+use crate::text::{row_files, rows};
 use crate::{Error, progress};
 
 /// Progress of a call in bytes read. `cancel()` stops the call.
@@ -99,4 +100,20 @@ impl Rows {
         let hashes = py.detach(|| self.0.hashes());
         PyBytes::new(py, &le_bytes(&hashes, |x| x.to_le_bytes()))
     }
+}
+
+/// Writes the rows of files into a folder; returns the number of rows, the files, and the number of repaired rows.
+#[pyfunction]
+#[pyo3(signature = (paths, dir, reading, progress=None))]
+pub fn write_rows(
+    py: Python<'_>,
+    #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
+    #[pyo3(from_py_with = arguments::dir)] dir: PathBuf,
+    reading: Reading,
+    progress: Option<&Progress>,
+) -> PyResult<(u64, Vec<FileTuple>, u64)> {
+    let (read, progress) = (reading.options()?, shared(progress));
+    let written = py.detach(|| row_files::write(paths, read, &dir, &progress))?;
+    let files = written.files.iter().map(file_tuple).collect();
+    Ok((written.rows, files, written.repaired))
 }

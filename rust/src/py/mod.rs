@@ -22,7 +22,7 @@ mod numbers;
 
 use arguments::{Reading, Text, Words};
 use convert::{CountsTuple, FileTuple, le_bytes, stored_tuple};
-use corpus::{Progress, Rows, shared};
+use corpus::{Progress, Rows, shared, write_rows};
 
 create_exception!(
     cse,
@@ -166,5 +166,6 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(diagnose, m)?)?;
     m.add_function(wrap_pyfunction!(set_default_threads, m)?)?;
     m.add_function(wrap_pyfunction!(random_bits, m)?)?;
+    m.add_function(wrap_pyfunction!(write_rows, m)?)?;
     Ok(())
 }

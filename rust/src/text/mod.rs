@@ -4,6 +4,7 @@ pub mod chunk;
 pub mod format;
 mod open_file;
 pub mod reader;
+pub mod row_files;
 pub mod rows;
 pub mod source;
 pub mod term;

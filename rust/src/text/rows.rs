@@ -7,6 +7,11 @@ use crate::progress::Progress;
 use crate::text::is_space;
 use crate::text::reader::{FileRecord, Input, ReadOptions, Reader, collect_results};
 
+/// Returns the number of words between white space.
+pub fn count_words(row: &str) -> u32 {
+    row.split(is_space).filter(|word| !word.is_empty()).count() as u32
+}
+
 /// All rows of some files: one text buffer and the end of each row in it.
 #[derive(Debug, Default)]
 pub struct Rows {
@@ -58,8 +63,7 @@ impl Rows {
 
     /// Returns the number of words between white space of each row; a blank row has 0.
     pub fn word_counts(&self) -> Vec<u32> {
-        let words = |row: &str| row.split(is_space).filter(|word| !word.is_empty()).count() as u32;
-        self.iter().map(words).collect()
+        self.iter().map(count_words).collect()
     }
 
     /// Returns XXH3 (64 bits) of the text of each row; equal rows have equal hashes.

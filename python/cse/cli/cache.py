@@ -1,0 +1,46 @@
+"""cse cache."""
+
+from __future__ import annotations
+
+import click
+
+from . import console, options
+
+
+@click.command("cache")
+@options.option("--cache", metavar="DIR", help="The cache folder.", default_text="$CSE_CACHE, else the user's")
+@options.option("--clear", is_flag=True, show_default=False, help="Delete all entries.")
+@options.as_json
+def command(cache: str | None, clear: bool, as_json: bool) -> None:
+    """List the cached rows and token ids of corpora, or delete them.
+
+    Large corpora are written to the cache once, so that later runs start at once and memory does not grow with them.
+    """
+    from ..data import cache as store
+
+    folder = store.cache_folder(cache)
+    if clear:
+        count, size = store.clear(folder)
+        found = {"folder": str(folder), "deleted": count, "bytes": size}
+        console.result(found, as_json, [f"{folder}: {count} entries deleted, {size / 1e6:,.1f} MB"])
+        return
+    listed = [
+        {
+            "name": entry.folder.name,
+            "kind": entry.meta["kind"],
+            "rows": entry.meta["rows"],
+            "bytes": entry.bytes,
+            "files": [path for path, *_ in entry.meta["key"].get("files", [])],
+        }
+        for entry in store.entries(folder)
+    ]
+    total = sum(entry["bytes"] for entry in listed)
+    lines = [
+        f"{entry['name']}: {entry['rows']:,} rows, {entry['bytes'] / 1e6:,.1f} MB, {', '.join(entry['files'])}"
+        for entry in listed
+    ]
+    console.result(
+        {"folder": str(folder), "bytes": total, "entries": listed},
+        as_json,
+        [*lines, f"{folder}: {len(listed)} entries, {total / 1e6:,.1f} MB"],
+    )

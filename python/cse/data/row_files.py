@@ -1,0 +1,114 @@
+"""Rows of a corpus in memory-mapped files of the cache, so that memory does not grow with the corpus."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import _core
+from ..errors import InputError
+from .cache import Entry, cache_folder, open_entry
+from .readers import Column, joined_lines
+from .reading import ReadOptions
+
+__all__ = ["StoredRows", "stored_bytes"]
+
+
+def _path(file: str | Column) -> str:
+    return file if isinstance(file, str) else file.path
+
+
+def stored_bytes(files: Sequence[str | Column]) -> int:
+    """Returns the total size of the files in bytes, as stored; streams like standard input count as 2**62."""
+    total = 0
+    for file in files:
+        path = Path(_path(file))
+        if path.exists() and path.is_file():
+            # Compressed text is about a third of its size.
+            total += path.stat().st_size * (3 if path.suffix in (".gz", ".zst", ".parquet") else 1)
+        elif str(path) == "-" or path.exists():
+            total += 2**62
+    return total
+
+
+class StoredRows:
+    """The rows of a corpus, written once by the Rust core and mapped into memory.
+
+    Has the methods of ``_core.Rows``. See ``rust/src/text/row_files.rs`` for the files.
+    """
+
+    def __init__(self, entry: Entry, temporary: tempfile.TemporaryDirectory[str] | None = None) -> None:
+        self.folder = str(entry.folder)
+        self.files: list[Any] = [tuple(file) for file in entry.meta["files"]]
+        self.repaired: int = entry.meta["repaired"]
+        self.joined_lines: int = entry.meta["joined_lines"]
+        self._temporary = temporary  # deleted with this object
+        self._ends = self._map("ends.u64", "<u8")
+        self._text = self._map("rows.txt", "u1")
+
+    def _map(self, name: str, dtype: str) -> Any:
+        path = Path(self.folder) / name
+        return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.empty(0, dtype=dtype)
+
+    @classmethod
+    def open(
+        cls,
+        files: Sequence[str | Column],
+        reading: ReadOptions,
+        cache: str | None,
+        progress: Callable[[str], object] | None = None,
+    ) -> StoredRows:
+        """Opens the rows in the cache, and writes them first if they are not there.
+
+        The key of an entry is the path, size and time of modification of each file, and the reading options. Streams
+        (standard input, pipes) are written to a temporary folder, which is deleted with the object.
+        """
+
+        def write(folder: Path) -> dict[str, Any]:
+            if progress:
+                progress(f"reading {', '.join(_path(file) for file in files[:3])}")
+            rows, found, repaired = _core.write_rows(list(files), str(folder), reading)
+            return {"rows": rows, "files": found, "repaired": repaired, "joined_lines": joined_lines(files)}
+
+        paths = [_path(file) for file in files]
+        if any(not os.path.isfile(path) for path in paths):
+            temporary = tempfile.TemporaryDirectory(prefix="cse-rows-")
+            folder = Path(temporary.name)
+            return cls(Entry(folder, write(folder)), temporary)
+        stamps = [(os.path.realpath(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
+        key = {
+            "version": 1,
+            "files": stamps,
+            "paths": paths,
+            "columns": [None if isinstance(file, str) else file.column for file in files],
+            "encoding_errors": reading["encoding_errors"],
+            "max_line_bytes": reading["max_line_bytes"],
+        }
+        entry, _ = open_entry(cache_folder(cache), "rows", key, write)
+        return cls(entry)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def take(self, rows: list[int]) -> list[str]:
+        """Returns the texts of the given row numbers, in their order."""
+        found = []
+        for row in rows:
+            if not 0 <= row < len(self._ends):
+                raise InputError(f"row: {row} is not below the {len(self._ends)} rows of the corpus")
+            start = int(self._ends[row - 1]) if row else 0
+            found.append(bytes(self._text[start : int(self._ends[row])]).decode("utf8"))
+        return found
+
+    def word_counts(self) -> Any:
+        """Returns the number of words of each row, ``(n,)`` uint32, mapped."""
+        return self._map("words.u32", "<u4")
+
+    def hashes(self) -> Any:
+        """Returns a 64-bit hash of each row, ``(n,)`` uint64, mapped."""
+        return self._map("hashes.u64", "<u8")

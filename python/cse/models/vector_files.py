@@ -1,0 +1,194 @@
+"""Embeddings of a corpus as a file (``.npy``, ``.safetensors`` or ``.parquet``), in bounded memory, resumable.
+
+Embeddings are written to ``OUTPUT.part``, an array file that is mapped into memory, and ``OUTPUT.part.json`` counts the
+rows that are done. A later call with the same corpus and model goes on from there. When all rows are done, the array
+is renamed or converted to ``OUTPUT``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from ..io import dumps, naming, write_atomically, write_text
+from .inference import Encoder
+
+__all__ = ["FORMATS", "EncodedFile", "check_format", "encode_to_file", "model_stamp"]
+
+FORMATS = (".npy", ".safetensors", ".parquet")
+# Rows between updates of OUTPUT.part.json, and of a row group of Parquet.
+BLOCK = 16384
+
+Rows = npt.NDArray[np.int64]
+
+
+class Texts(Protocol):
+    """Protocol of a corpus; see ``cse.data.corpus.Corpus``."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: npt.NDArray[np.integer]) -> list[str]:
+        """Returns the texts of the given rows."""
+        ...
+
+    def word_counts(self) -> npt.NDArray[np.uint32]:
+        """Returns the number of words of each row."""
+        ...
+
+
+@dataclass(frozen=True)
+class EncodedFile:
+    """The result of ``encode_to_file``: number of rows, of blank rows, and of rows that an earlier call had encoded."""
+
+    rows: int
+    blank: int
+    resumed: int
+
+
+def check_format(output: str) -> None:
+    """Raises ``InputError`` if the name of the output does not end in one of ``FORMATS``, or pyarrow is missing."""
+    suffix = Path(output).suffix
+    if suffix not in FORMATS:
+        raise InputError(f"-o {output}: the name must end in {', '.join(FORMATS)}")
+    if suffix == ".parquet":
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError:
+            raise InputError(f"-o {output}: Parquet needs pyarrow; run pip install 'cse[tables]'") from None
+
+
+def model_stamp(encoder: Encoder) -> dict[str, Any]:
+    """Returns what identifies a model: path, pooling, and name, size and time of modification of its weights."""
+    folder = Path(encoder.model.source.path)
+    weights = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
+    return {
+        "path": str(folder.resolve()),
+        "pooling": encoder.pooling,
+        "weights": [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in weights],
+    }
+
+
+def encode_to_file(
+    encoder: Encoder,
+    corpus: Texts,
+    output: str | Path,
+    key: dict[str, Any],
+    *,
+    batch_size: int = 64,
+    progress: Callable[[int], None] | None = None,
+) -> EncodedFile:
+    """Encodes all rows of a corpus into a file; blank rows are zeros.
+
+    Args:
+        encoder: The encoder.
+        corpus: The corpus.
+        output: ``.npy``: a float32 array ``(rows, D)``. ``.safetensors``: the tensor ``embeddings`` of this shape.
+            ``.parquet``: the columns ``row`` and ``embedding``.
+        key: What identifies corpus and model, serialisable to JSON; rows of an earlier call with another key are
+            encoded anew.
+        batch_size: Texts per forward pass.
+        progress: Called with the number of rows done since its last call, including those of an earlier call.
+
+    Raises:
+        InputError: If another process writes to the same output.
+        OSError: If a file cannot be written.
+    """
+    output = Path(output)
+    part, state = Path(f"{output}.part"), Path(f"{output}.part.json")
+    shape = (len(corpus), encoder.embedding_dim)
+    # Rows are encoded in blocks, so results do not depend on where a call was interrupted.
+    key = json.loads(dumps({**key, "shape": shape, "block": BLOCK}))
+    with naming(part), open(part, "a+b") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"-o {output}: another process writes to it") from None
+        done = _rows_done(part, state, key, shape)
+        array = np.lib.format.open_memmap(part, mode="r+" if done else "w+", dtype=np.float32, shape=shape)
+        filled = corpus.word_counts() > 0
+        if progress and done:
+            progress(done)
+        for start in range(done, len(corpus), BLOCK):
+            stop = min(start + BLOCK, len(corpus))
+            rows = start + np.flatnonzero(filled[start:stop])
+            block = np.zeros((stop - start, shape[1]), dtype=np.float32)
+            block[rows - start] = encoder.encode(corpus.take(rows), batch_size=batch_size, progress=progress)
+            if progress:
+                progress(stop - start - len(rows))
+            array[start:stop] = block
+            array.flush()
+            write_text(state, dumps({"key": key, "done": stop}) + "\n")
+        _finish(array, part, output)
+        state.unlink(missing_ok=True)
+        if part.exists():
+            part.unlink()
+    return EncodedFile(len(corpus), int(len(corpus) - np.count_nonzero(filled)), done)
+
+
+def _rows_done(part: Path, state: Path, key: dict[str, Any], shape: tuple[int, int]) -> int:
+    """Returns the number of rows that an interrupted call with the same key has encoded."""
+    try:
+        record = json.loads(state.read_text(encoding="utf8"))
+        if record["key"] != key or np.load(part, mmap_mode="r").shape != shape:
+            return 0
+        return int(record["done"])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def _finish(array: npt.NDArray[np.float32], part: Path, output: Path) -> None:
+    """Renames or converts the complete array to the output."""
+    if output.suffix == ".npy" and (output.is_file() or not output.exists()) and not output.is_symlink():
+        with naming(output):
+            os.replace(part, output)
+        return
+    writers = {".npy": _write_npy, ".safetensors": _write_safetensors, ".parquet": _write_parquet}
+    write_atomically(output, lambda file: writers[output.suffix](array, file))
+
+
+def _blocks(array: npt.NDArray[np.float32]) -> Any:
+    return (array[start : start + BLOCK] for start in range(0, len(array), BLOCK))
+
+
+def _write_npy(array: npt.NDArray[np.float32], file: BinaryIO) -> None:
+    # np.save would write to the file descriptor directly, and report a broken pipe as an incomplete write.
+    header = {"descr": "<f4", "fortran_order": False, "shape": array.shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    for block in _blocks(array):
+        file.write(block.tobytes())
+
+
+def _write_safetensors(array: npt.NDArray[np.float32], file: BinaryIO) -> None:
+    # The library serialises whole tensors in memory; the format is a length, a JSON header and the bytes.
+    tensor = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [0, array.nbytes]}
+    header = json.dumps({"embeddings": tensor}).encode()
+    header += b" " * (-len(header) % 8)
+    file.write(struct.pack("<Q", len(header)) + header)
+    for block in _blocks(array):
+        file.write(block.tobytes())
+
+
+def _write_parquet(array: npt.NDArray[np.float32], file: BinaryIO) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kind = pa.list_(pa.float32(), array.shape[1])
+    schema = pa.schema([("row", pa.int64()), ("embedding", kind)])
+    with pq.ParquetWriter(file, schema) as writer:
+        start = 0
+        for block in _blocks(array):
+            flat = pa.array(np.ascontiguousarray(block).reshape(-1))
+            rows = pa.array(np.arange(start, start + len(block)))
+            vectors = pa.FixedSizeListArray.from_arrays(flat, type=kind)
+            writer.write_table(pa.table([rows, vectors], schema=schema))
+            start += len(block)

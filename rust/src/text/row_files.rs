@@ -1,0 +1,139 @@
+//! The rows of a corpus as files, to be mapped into memory by the caller.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+use crate::text::reader::{FileRecord, Input, ReadOptions, Reader, collect_results};
+use crate::text::rows::count_words;
+
+/// What was written.
+#[derive(Debug)]
+pub struct Written {
+    pub rows: u64,
+    pub files: Vec<FileRecord>,
+    /// Rows whose bytes were not UTF-8 and were replaced.
+    pub repaired: u64,
+}
+
+/// A file of the folder, with its path for errors.
+struct Part {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl Part {
+    fn create(dir: &Path, name: &str) -> Result<Self> {
+        let path = dir.join(name);
+        let file = File::create(&path).map_err(|source| Error::io(&path, source))?;
+        Ok(Part {
+            path,
+            file: BufWriter::with_capacity(1 << 20, file),
+        })
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file
+            .write_all(bytes)
+            .map_err(|source| Error::io(&self.path, source))
+    }
+
+    fn close(mut self) -> Result<()> {
+        self.file
+            .flush()
+            .map_err(|source| Error::io(&self.path, source))
+    }
+}
+
+/// Writes the rows of `files`, in order, into the folder `dir`, which exists:
+///
+/// * `rows.txt`: the texts, one after the other, without separators;
+/// * `ends.u64`: the byte offset of the end of each row in it;
+/// * `words.u32`: the number of words between white space of each row, 0 for a blank one;
+/// * `hashes.u64`: XXH3 (64 bits) of each row.
+///
+/// The numbers are little-endian. Memory is bounded by the size of a chunk.
+pub fn write(
+    files: Vec<Input>,
+    options: ReadOptions,
+    dir: &Path,
+    progress: &Progress,
+) -> Result<Written> {
+    let reader = Reader::open(files, options, progress)?;
+    let mut parts = [
+        Part::create(dir, "rows.txt")?,
+        Part::create(dir, "ends.u64")?,
+        Part::create(dir, "words.u32")?,
+        Part::create(dir, "hashes.u64")?,
+    ];
+    let (mut rows, mut end, mut repaired) = (0u64, 0u64, 0u64);
+    let mut failure = None;
+    collect_results(vec![reader.work(|chunk| {
+        chunk.for_each_row(|_, row| {
+            rows += 1;
+            end += row.len() as u64;
+            let values: [&[u8]; 4] = [
+                row.as_bytes(),
+                &end.to_le_bytes(),
+                &count_words(row).to_le_bytes(),
+                &xxh3_64(row.as_bytes()).to_le_bytes(),
+            ];
+            for (part, bytes) in parts.iter_mut().zip(values) {
+                if failure.is_none() {
+                    failure = part.put(bytes).err();
+                }
+            }
+        })?;
+        repaired += chunk.repaired;
+        failure.take().map_or(Ok(()), Err)
+    })])?;
+    for part in parts {
+        part.close()?;
+    }
+    Ok(Written {
+        rows,
+        files: reader.into_records()?,
+        repaired,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::rows::Rows;
+
+    #[test]
+    fn files_hold_what_memory_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("corpus.txt");
+        std::fs::write(&path, "one two\n\nthree\r\nd\u{e9}j\u{e0} vu\n").unwrap();
+        let inputs = || vec![Input::from(path.clone())];
+        let options = ReadOptions {
+            chunk_bytes: 64 * 1024,
+            ..Default::default()
+        };
+        let written = write(inputs(), options, dir.path(), &Progress::default()).unwrap();
+        let rows = Rows::read(inputs(), options, &Progress::default()).unwrap();
+        assert_eq!((written.rows, rows.len()), (4, 4));
+        assert_eq!(written.files, rows.files);
+        let bytes = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
+        let text = String::from_utf8(bytes("rows.txt")).unwrap();
+        let mut start = 0;
+        for (row, end) in bytes("ends.u64").chunks(8).enumerate() {
+            let end = u64::from_le_bytes(end.try_into().unwrap()) as usize;
+            assert_eq!(Some(&text[start..end]), rows.get(row));
+            start = end;
+        }
+        let words: Vec<u8> = rows
+            .word_counts()
+            .iter()
+            .flat_map(|n| n.to_le_bytes())
+            .collect();
+        let hashes: Vec<u8> = rows.hashes().iter().flat_map(|n| n.to_le_bytes()).collect();
+        assert_eq!((bytes("words.u32"), bytes("hashes.u64")), (words, hashes));
+    }
+}

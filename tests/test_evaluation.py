@@ -1,0 +1,354 @@
+"""Transfer and retrieval suites against other implementations; eval, compare and encode on the command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from cse import Encoder, InputError
+from cse.evaluation import transfer
+from cse.evaluation.base import embed
+from cse.evaluation.retrieval import Retrieval, RetrievalOptions, ndcg, recall, reciprocal_rank
+
+
+class Table:
+    """An encoder that returns given vectors, and counts the texts it encodes."""
+
+    def __init__(self, vectors):
+        self.vectors, self.encoded = vectors, []
+
+    def encode(self, texts, *, batch_size=64, progress=None):
+        self.encoded += list(texts)
+        return np.array([self.vectors[text] for text in texts], dtype=np.float32)
+
+
+def test_each_distinct_text_is_encoded_once_over_all_columns():
+    encoder = Table({"a": [1.0], "b": [2.0], "c": [3.0]})
+    first, second = embed(encoder, [["a", "b", "a"], ["c", "b"]])
+    assert (first.ravel().tolist(), second.ravel().tolist()) == ([1, 2, 1], [3, 2])
+    assert encoder.encoded == ["a", "b", "c"]
+
+
+def labelled(n, classes, seed=0, dim=6):
+    generator = np.random.default_rng(seed)
+    y = np.arange(n) % classes
+    return generator.normal(size=(n, dim)) + 0.8 * np.eye(classes, dim)[y], y.astype(np.int64)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_the_classifier_minimises_sentevals_objective(classes):
+    from scipy.optimize import minimize
+    from scipy.special import log_softmax
+
+    x, y = labelled(80, classes)
+    penalty = 1e-2
+    fitted = transfer.fit(x, y, penalty)
+
+    def objective(flat):
+        # Two classes: one weight vector, whose opposite class has the logit 0.
+        w = flat.reshape(-1, x.shape[1] + 1)
+        logits = x @ w[:, 1:].T + w[:, 0]
+        if classes == 2:
+            logits = np.hstack([np.zeros((len(x), 1)), logits])
+        loss = -log_softmax(logits, axis=1)[np.arange(len(y)), y].mean()
+        return loss + penalty / 2 * (w[:, 1:] ** 2).sum()
+
+    mine = np.hstack([fitted.intercept_[:, None], fitted.coef_]).ravel()
+    best = minimize(objective, np.zeros_like(mine), method="BFGS", options={"gtol": 1e-9})
+    assert objective(mine) == pytest.approx(best.fun, abs=1e-6)
+
+
+def test_nested_cross_validation_is_the_double_loop_over_folds():
+    from sklearn.model_selection import StratifiedKFold
+
+    x, y = labelled(60, 2)
+    fits = []
+    accuracy, predicted = transfer.nested(x, y, 3, lambda: fits.append(1))
+    task = transfer.TransferTask("T", {"all": 60})
+    assert len(fits) == task.fits(3) == 3 * (3 * 4 + 1)
+    folds = StratifiedKFold(3, shuffle=True, random_state=1111)
+    expected = []
+    for train, test in folds.split(x, y):
+        means = [
+            np.mean(
+                [
+                    transfer.fit(x[train][a], y[train][a], p).score(x[train][b], y[train][b])
+                    for a, b in folds.split(x[train], y[train])
+                ]
+            )
+            for p in transfer.PENALTIES
+        ]
+        best = transfer.fit(x[train], y[train], transfer.PENALTIES[int(np.argmax(np.round(means, 4)))])
+        assert (best.predict(x[test]) == predicted[test]).all()
+        expected.append(100 * best.score(x[test], y[test]))
+    assert accuracy == pytest.approx(np.mean(expected))
+
+
+def test_pair_features_are_those_of_senteval():
+    u, v = np.array([[1.0, 2.0]]), np.array([[3.0, -1.0]])
+    assert transfer.pair_features(u, v).tolist() == [[2, 3, 3, -2]]
+
+
+@pytest.fixture
+def tasks(tmp_path, sample_rows):
+    """A folder with a small TREC, MRPC and CR."""
+    rows = iter(sample_rows)
+    folder = tmp_path / "transfer"
+    folder.mkdir()
+    for name, count, columns in (
+        ("trec.train", 40, 1),
+        ("trec.test", 12, 1),
+        ("mrpc.train", 40, 2),
+        ("mrpc.test", 12, 2),
+        ("cr", 40, 1),
+    ):
+        lines = ["\t".join([str(i % 2), *(next(rows) for _ in range(columns))]) for i in range(count)]
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf8")
+    return folder
+
+
+def test_the_transfer_suite_on_the_command_line(cse, tiny_bert, tasks):
+    flags = ("--suite", "transfer", "--data", tasks, "--pooler", "avg", "--set", "transfer.folds=2")
+    done = cse("eval", tiny_bert, *flags)
+    assert done.returncode == 2
+    assert "40 rows, and CR has 3,775; get the whole file, or pass --allow-partial" in done.stderr
+    done = cse("eval", tiny_bert, *flags, "--allow-partial", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["suites"]["transfer"]
+    assert [row["task"] for row in found["tasks"]] == ["CR", "TREC", "MRPC"]
+    assert found["average"] is None
+    assert all(0 <= row["accuracy"] <= 100 for row in found["tasks"])
+    assert "f1" in found["tasks"][2]
+    (tasks / "trec.test.tsv").unlink()
+    done = cse("eval", tiny_bert, *flags, "--allow-partial")
+    assert done.returncode == 2
+    assert "trec.test.tsv: no such file; TREC needs it" in done.stderr
+
+
+def test_transfer_accuracies_are_compared_by_example(cse, tiny_bert, tasks):
+    flags = ("--suite", "transfer", "--data", tasks, "--allow-partial", "--set", "transfer.folds=2", "--json")
+    done = cse("compare", tiny_bert, tiny_bert, *flags, "--pooler", "avg")
+    assert done.returncode == 0, done.stderr
+    records = json.loads(done.stdout)["comparisons"][0]["tasks"]
+    assert [(each["task"], each["examples"]) for each in records] == [("CR", 40), ("TREC", 12), ("MRPC", 12)]
+    assert all(each["mean"] == 0 and each["verdict"] == "no difference seen" for each in records)
+
+
+def test_known_transfer_accuracy_of_minilm(minilm, shared):
+    path = shared("transfer/trec.train.tsv").parent
+    splits = transfer.load(path, "trec", transfer.TASKS["trec"], False)
+    (train,), (test,) = splits["train"].columns, splits["test"].columns
+    x, z = embed(Encoder(minilm), [train[::6], test])
+    fitted = transfer.fit(x.astype(float), splits["train"].labels[::6], 1e-4)
+    # A sixth of the training rows; the whole set gives 89.8.
+    assert fitted.score(z, splits["test"].labels) > 0.8
+
+
+def test_retrieval_metrics_are_those_of_trec_eval():
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    generator = np.random.default_rng(0)
+    judgements, runs = {}, {}
+    for query in range(60):
+        documents = [f"d{i:03}" for i in generator.permutation(300)]
+        judgements[f"q{query}"] = {
+            d: int(generator.integers(-1, 4)) for d in documents[:: int(generator.integers(2, 40))]
+        }
+        judgements[f"q{query}"][documents[0]] = 2
+        runs[f"q{query}"] = documents[:150]
+    run = {query: {d: float(len(ranking) - i) for i, d in enumerate(ranking)} for query, ranking in runs.items()}
+    measured = pytrec_eval.RelevanceEvaluator(judgements, {"ndcg_cut.10", "recip_rank", "recall.100"}).evaluate(run)
+    for query, ranking in runs.items():
+        theirs = measured[query]
+        assert ndcg(ranking, judgements[query]) == pytest.approx(theirs["ndcg_cut_10"])
+        assert recall(ranking, judgements[query]) == pytest.approx(theirs["recall_100"])
+        first = theirs["recip_rank"] if theirs["recip_rank"] >= 0.1 else 0.0  # trec_eval does not cut it
+        assert reciprocal_rank(ranking, judgements[query]) == pytest.approx(first)
+
+
+def write_collection(folder, kind):
+    (folder / "qrels").mkdir(parents=True) if kind == "beir" else folder.mkdir(parents=True)
+    documents = {"d1": "one", "d2": "two", "d3": "three", "d4": "four"}
+    queries = {"q1": "first", "q2": "second", "q3": "unjudged"}
+    judged = [("q1", "d1", 2), ("q1", "d2", 1), ("q2", "d3", 1), ("q2", "gone", 1), ("q3", "d1", 0)]
+    if kind == "beir":
+        lines = [json.dumps({"_id": i, "title": "", "text": t}) for i, t in documents.items()]
+        (folder / "corpus.jsonl").write_text("\n".join(lines), encoding="utf8")
+        lines = [json.dumps({"_id": i, "text": t}) for i, t in queries.items()]
+        (folder / "queries.jsonl").write_text("\n".join(lines), encoding="utf8")
+        lines = ["query-id\tcorpus-id\tscore", *(f"{q}\t{d}\t{r}" for q, d, r in judged)]
+        (folder / "qrels" / "test.tsv").write_text("\n".join(lines), encoding="utf8")
+    else:
+        (folder / "corpus.tsv").write_text("".join(f"{i}\t{t}\n" for i, t in documents.items()), encoding="utf8")
+        (folder / "queries.tsv").write_text("".join(f"{i}\t{t}\n" for i, t in queries.items()), encoding="utf8")
+        (folder / "qrels.txt").write_text("".join(f"{q} 0 {d} {r}\n" for q, d, r in judged), encoding="utf8")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["beir", "trec"])
+def test_a_collection_is_ranked_and_scored(tmp_path, kind, monkeypatch):
+    monkeypatch.setattr("cse.evaluation.retrieval.BLOCK", 3)
+    folder = write_collection(tmp_path / kind, kind)
+    angle = {"one": 10, "two": 40, "three": 80, "four": 120, "first": 0, "second": 100, "unjudged": 0}
+    vectors = {text: [np.cos(np.radians(a)), np.sin(np.radians(a))] for text, a in angle.items()}
+    report = Retrieval(RetrievalOptions(), str(folder))(Table(vectors))
+    (row,) = report.rows
+    assert (row["queries"], row["documents"]) == (2, 4)
+    # q1 ranks d1, d2 first. q2: d3 and d4 are equally far, so d4 comes first by its id, and "gone" cannot be found.
+    second = (1 / np.log2(3)) / (1 + 1 / np.log2(3))
+    assert row["ndcg@10"] == pytest.approx(100 * (1 + second) / 2, abs=1e-4)
+    assert row["mrr@10"] == pytest.approx(75)
+    assert row["recall@100"] == pytest.approx(75)
+    assert report.notes == ["1 relevant documents are not in the corpus"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("corpus.tsv", "no tab", "line 1 is not 'id, text' separated by a tab"),
+        ("corpus.tsv", "d1\ta\nd1\tb", "line 2 repeats the id 'd1'"),
+        ("queries.tsv", "q9\tother\n", "which is not among the queries"),
+        ("qrels.txt", "q1 d1\n", "line 1 is neither"),
+        ("qrels.txt", "q1 0 d1 0\n", "no query has a relevant document"),
+        ("qrels.txt", "q1 0 other 1\n", "none of the relevant documents is in the corpus"),
+        ("corpus.tsv", None, "neither corpus.jsonl nor corpus.tsv is there"),
+    ],
+)
+def test_a_faulty_collection_is_named(tmp_path, name, content, message):
+    folder = write_collection(tmp_path / "c", "trec")
+    (folder / name).unlink() if content is None else (folder / name).write_text(content, encoding="utf8")
+    with pytest.raises(InputError, match=message):
+        Retrieval(RetrievalOptions(), str(folder))
+
+
+@pytest.fixture
+def scored_pairs(tmp_path, sample_rows):
+    lines = [f"{i % 6}\t{a}\t{b}" for i, (a, b) in enumerate(zip(sample_rows[:40], sample_rows[40:80], strict=True))]
+    path = tmp_path / "pairs.tsv"
+    path.write_text("\n".join(lines), encoding="utf8")
+    return path
+
+
+def test_any_file_of_pairs_is_scored_and_printed_as_markdown(cse, tiny_bert, scored_pairs):
+    done = cse("eval", tiny_bert, "--data", scored_pairs, "--pooler", "avg", "--markdown", "--compare-published")
+    assert done.returncode == 0, done.stderr
+    assert "| task | pairs | spearman |" in done.stdout
+    assert "| pairs.tsv | 40 |" in done.stdout
+    assert "| SimCSE-BERT-base | 76.25 |" in done.stdout
+    assert "average of seven" not in done.stdout
+
+
+def test_geometry_is_compared_without_a_verdict(cse, tiny_bert, tiny_roberta, scored_pairs):
+    flags = ("--suite", "geometry", "--data", scored_pairs, "--pooler", "avg")
+    records = json.loads(cse("compare", tiny_bert, tiny_roberta, *flags, "--json").stdout)["comparisons"][0]["tasks"]
+    assert len(records) == 4
+    assert {each["verdict"] for each in records} == {""}
+    assert "uniformity" in cse("compare", tiny_bert, tiny_roberta, *flags).stdout
+
+
+def test_several_development_sets_select_by_their_mean(indexed, tiny_bert, scored_pairs, tmp_path, sample_rows):
+    from cse import TrainConfig, train
+
+    other = tmp_path / "other.tsv"
+    lines = [
+        f"{i % 4}\t{a}\t{b}" for i, (a, b) in enumerate(zip(sample_rows[90:120], sample_rows[130:160], strict=True))
+    ]
+    other.write_text("\n".join(lines), encoding="utf8")
+    files = (str(scored_pairs), str(other))
+    result = train(
+        TrainConfig(model=tiny_bert, tfidf=indexed / "tfidf", dev=files, max_steps=2, batch_size=8, output=tmp_path)
+    )
+    assert result.before["spearman"] == pytest.approx(np.mean([result.before[f"spearman/{name}"] for name in files]))
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors", ".parquet"])
+def test_vectors_are_the_same_in_every_format(cse, tiny_bert, sample_rows, tmp_path, suffix):
+    rows = [*sample_rows[:30], "", *sample_rows[30:50]]
+    (tmp_path / "in.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
+    output = tmp_path / f"out{suffix}"
+    done = cse("encode", tiny_bert, tmp_path / "in.txt", "-o", output, "--pooler", "avg")
+    assert done.returncode == 0, done.stderr
+    if suffix == ".npy":
+        found = np.load(output)
+    elif suffix == ".safetensors":
+        from safetensors.numpy import load_file
+
+        found = load_file(output)["embeddings"]
+    else:
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(output)
+        assert table["row"].to_pylist() == list(range(51))
+        found = np.array(table["embedding"].to_pylist(), dtype=np.float32)
+    expected = Encoder(tiny_bert, pooler="avg").encode(rows)
+    assert np.allclose(found, expected, atol=1e-6)
+    assert not found[30].any()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", output.name]
+
+
+def test_an_encoding_that_was_killed_goes_on_where_it_was(cse, tiny_bert, sample_rows, tmp_path):
+    rows = sample_rows[:2000] * 20
+    (tmp_path / "in.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
+    output, state = tmp_path / "out.npy", tmp_path / "out.npy.part.json"
+    command = [sys.executable, "-m", "cse", "encode", tiny_bert, "in.txt", "-o", "out.npy", "--pooler", "avg"]
+    process = subprocess.Popen(list(map(str, command)), cwd=tmp_path, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 120
+    while not state.exists() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    if output.exists():
+        pytest.skip("the process ended before it could be killed")
+    done = cse("encode", tiny_bert, "in.txt", "-o", "out.npy", "--pooler", "avg", "--json", cwd=tmp_path)
+    summary = json.loads(done.stdout)
+    assert summary["resumed"] >= 16384
+    assert np.array_equal(np.load(output)[:2000], np.load(output)[-2000:])
+    assert not state.exists()
+
+
+def test_an_unknown_format_is_refused(cse, tiny_bert, tmp_path):
+    done = cse("encode", tiny_bert, "-o", tmp_path / "x.csv", stdin="a b\n")
+    assert done.returncode == 2
+    assert "the name must end in .npy, .safetensors, .parquet" in done.stderr
+
+
+def test_stored_rows_are_the_rows_in_memory(sample, tmp_path, monkeypatch):
+    from cse.data.corpus import Corpus, hold_out
+
+    plain = Corpus.read([str(sample)])
+    monkeypatch.setattr("cse.data.corpus.IN_MEMORY_BYTES", 0)
+    said = []
+    stored = Corpus.open([str(sample)], cache=str(tmp_path), progress=said.append)
+    again = Corpus.open([str(sample)], cache=str(tmp_path), progress=said.append)
+    assert len(said) == 1
+    assert stored.files == plain.files == again.files
+    rows = np.arange(len(plain))
+    assert stored.take(rows) == plain.take(rows)
+    assert (stored.word_counts() == plain.word_counts()).all()
+    splits = [hold_out(each, 3, wanted=True) for each in (plain, stored)]
+    assert (splits[0].train == splits[1].train).all()
+    assert (splits[0].held_out == splits[1].held_out).all()
+    with pytest.raises(InputError, match="is not below"):
+        stored.take([len(plain)])
+
+
+def test_the_cache_is_listed_and_cleared(cse, sample, tmp_path, tiny_bert, monkeypatch):
+    from cse.data.corpus import Corpus
+
+    monkeypatch.setattr("cse.data.corpus.IN_MEMORY_BYTES", 0)
+    copy = tmp_path / "corpus.txt"
+    copy.write_bytes(sample.read_bytes())
+    Corpus.open([str(copy)], cache=str(tmp_path / "cache"))
+    os.utime(copy, (1, 1))  # another time of modification is another entry
+    Corpus.open([str(copy)], cache=str(tmp_path / "cache"))
+    (tmp_path / "cache" / "mine.txt").write_text("kept")
+    (tmp_path / "cache" / ".rows-left-over").mkdir()
+    listed = json.loads(cse("cache", "--cache", tmp_path / "cache", "--json").stdout)
+    assert [entry["rows"] for entry in listed["entries"]] == [10000, 10000]
+    assert "2 entries" in cse("cache", "--cache", tmp_path / "cache").stdout
+    assert "2 entries deleted" in cse("cache", "--clear", "--cache", tmp_path / "cache").stdout
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["mine.txt"]
