@@ -291,7 +291,7 @@ def test_vectors_are_the_same_in_every_format(cse, tiny_bert, sample_rows, tmp_p
 
 
 def test_an_encoding_that_was_killed_goes_on_where_it_was(cse, tiny_bert, sample_rows, tmp_path):
-    rows = sample_rows[:2000] * 20
+    rows = sample_rows[:2000] * 10
     (tmp_path / "in.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
     output, state = tmp_path / "out.npy", tmp_path / "out.npy.part.json"
     command = [sys.executable, "-m", "cse", "encode", tiny_bert, "in.txt", "-o", "out.npy", "--pooler", "avg"]
@@ -306,7 +306,7 @@ def test_an_encoding_that_was_killed_goes_on_where_it_was(cse, tiny_bert, sample
     done = cse("encode", tiny_bert, "in.txt", "-o", "out.npy", "--pooler", "avg", "--json", cwd=tmp_path)
     summary = json.loads(done.stdout)
     assert summary["resumed"] >= 16384
-    assert np.array_equal(np.load(output)[:2000], np.load(output)[-2000:])
+    assert np.allclose(np.load(output)[:2000], np.load(output)[-2000:], atol=1e-5)
     assert not state.exists()
 
 

@@ -7,7 +7,19 @@ from collections.abc import Iterable
 
 from ._core import InputError
 
-__all__ = ["InputError", "check_texts", "sentence"]
+__all__ = ["InputError", "Interrupted", "RunError", "check_texts", "sentence"]
+
+
+class RunError(RuntimeError):
+    """A training run that failed after it began; the message says at which step, why, and what to do."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was stopped by a signal after its state was saved; ``code`` is the exit status, 130 or 143."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__()
+        self.code = code
 
 
 def check_texts(texts: Iterable[str]) -> list[str]:

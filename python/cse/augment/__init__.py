@@ -19,6 +19,7 @@ AUGMENTATIONS: Registry[type[Augmentation]] = Registry(
         "delete": "cse.augment.delete:Delete",
         "dropout": "cse.augment.dropout:Dropout",
         "halves": "cse.augment.halves:Halves",
+        "labelled": "cse.augment.labelled:Labelled",
         "spans": "cse.augment.spans:Spans",
         "uda": "cse.augment.uda:UDA",
         "una": "cse.augment.una:UNA",

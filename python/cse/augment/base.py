@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ..data.pairs import LabelledPairs
 from ..errors import InputError
 from ..tfidf.index import TfidfIndex
 
@@ -77,6 +78,8 @@ class Resources:
 
     index: TfidfIndex | None = None
     """The TF-IDF index; None unless the run uses a method with ``needs_index = True``."""
+    pairs: LabelledPairs | None = None
+    """Labelled pairs; None unless the run has them."""
 
     def required_index(self) -> TfidfIndex:
         """Returns the index; raises ``InputError`` if there is none."""

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from .. import __version__
-from ..errors import InputError, sentence
+from ..errors import InputError, Interrupted, RunError, sentence
 
 # Help line of each command, so that cse --help does not import the commands.
 COMMANDS = {
@@ -75,8 +75,9 @@ def cli() -> None:
 def main() -> NoReturn:
     """Runs a command and exits.
 
-    Exit codes: 0, success; 1, internal error; 2, invalid input or flag; 130, interrupted (SIGINT); 143, terminated
-    (SIGTERM). If standard output is closed by its reader, the process ends by SIGPIPE, like ``cat`` (141 in a shell).
+    Exit codes: 0, success; 1, internal error, or a training run that failed after it began; 2, invalid input or flag;
+    130, interrupted (SIGINT); 143, terminated (SIGTERM). If standard output is closed by its reader, the process ends
+    by SIGPIPE, like ``cat`` (141 in a shell).
     """
     terminated = []
 
@@ -93,6 +94,11 @@ def main() -> NoReturn:
     except (InputError, OSError) as error:
         click.echo(f"Error: {sentence(error)}", err=True)
         sys.exit(2)
+    except RunError as error:
+        click.echo(f"Error: {sentence(error)}", err=True)
+        sys.exit(1)
+    except Interrupted as stopped:
+        sys.exit(stopped.code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("Terminated." if terminated else "Interrupted.", err=True)
         sys.exit(143 if terminated else 130)

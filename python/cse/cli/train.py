@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,12 +15,14 @@ from .progress import ProgressDisplay, duration
 
 if TYPE_CHECKING:
     from ..augment.base import Example
+    from ..training.config import TrainConfig
 
 RECIPE = "by recipe"
 # Parameters that set an option of a method: (method, option).
 METHOD_FLAGS = {
     "una_every": ("una", "every"),
     "una_as": ("una", "use_as"),
+    "mlm_weight": ("mlm", "weight"),
     **{name: ("una", name) for name in ("beta", "radius", "surface", "replace_which", "replace_with")},
 }
 
@@ -27,14 +30,20 @@ METHOD_FLAGS = {
 @click.command("train", cls=options.GroupedCommand)
 @click.argument("corpus", nargs=-1)
 @group("Data")
+@options.option(
+    "--pairs", multiple=True, metavar="FILE", help="Table of anchor, positive and optionally hard negative, as CORPUS."
+)
+@options.option("--columns", metavar="A,B[,C]", help="Columns of --pairs.", default_text="all, if two or three")
 @options.option("--tfidf", default="tfidf", metavar="DIR", help="Folder of the TF-IDF index.")
 @options.option("--column", metavar="NAME", help="Column of .csv, .tsv, .jsonl and .parquet files with the sentences.")
 @options.option("--encoding-errors", default="strict", metavar="strict|replace", help="How to handle invalid UTF-8.")
 @options.option("--max-line-bytes", default=1 << 20, type=int, metavar="N", help="Maximum row length.")
+@options.option("--cache", metavar="DIR", help="Cache folder for large corpora.", default_text="the user's; cse cache")
 @options.option("--max-length", type=int, help="Maximum tokens per sentence.", default_text="32")
 @group("Model")
 @options.option("--model", help="minilm, a folder, or a hub name.", default_text="bert-base-uncased")
 @options.option("--pooler", metavar="NAME", help=options.POOLER_NAMES, default_text="the model's own, else cls")
+@options.option("--keep-head/--no-keep-head", default=None, help="Keep the MLP of --pooler cls.  [default: --pairs]")
 @options.option("--preset", metavar="NAME", help="A published recipe, like simcse-bert-base or una-bert-base.")
 @options.option("--config", "config_file", metavar="FILE", help="A run's config.toml, to repeat it.")
 @group("Positives and negatives")
@@ -67,6 +76,7 @@ METHOD_FLAGS = {
 @options.option(
     "--feature-augmentation", "feature_augmentations", multiple=True, metavar="NAME", help="Augmentation of embeddings."
 )
+@options.option("--keep-duplicates/--no-keep-duplicates", default=None, help="Equal sentences stay negatives.")
 @group("Loss")
 @options.option("--loss", default="standard", metavar="standard|focal|mixed", help="SimCSE, Focal-InfoNCE or MixCSE.")
 @options.option("--temperature", type=float, help="tau.", default_text="0.05; focal on BERT 0.07; adapt 0.1")
@@ -77,11 +87,14 @@ METHOD_FLAGS = {
 @options.option(
     "--mix-variant", default="paper", metavar="paper|release", help="MixCSE as in the paper, or as in its code."
 )
+@options.option("--hard-negative-weight", default=1.0, help="alpha of the own hard negative of --pairs.")
+@options.option("--mlm-weight", type=float, help="Adds masked language modelling with this weight.", default_text="0")
 @options.option("--loss-term", "loss_terms", multiple=True, metavar="NAME", help="A further term; see cse methods.")
 @group("Optimisation")
 @options.option("--batch-size", type=int, help="Sentences per step.", default_text=RECIPE)
 @options.option("--lr", type=float, help="Learning rate of AdamW.", default_text=RECIPE)
-@options.option("--lr-scheduler", metavar="linear|constant", help="Linear to 0, or constant.", default_text=RECIPE)
+@options.option("--lr-scheduler", metavar="linear|cosine|constant", help="Decrease of the rate.", default_text=RECIPE)
+@options.option("--warmup", default=0.0, metavar="SHARE", help="Share of the steps in which the rate rises.")
 @options.option("--weight-decay", type=float, help="Weight decay of AdamW.", default_text="0; adapt 0.01")
 @options.option("--max-grad-norm", type=float, help="Clips the gradient; 0: never.", default_text="1")
 @options.option(
@@ -89,6 +102,12 @@ METHOD_FLAGS = {
 )
 @options.option("--epochs", default=1, help="Passes over the corpus.")
 @options.option("--max-steps", type=int, metavar="N", help="Stop after N steps.")
+@options.option("--accumulate", default=1, metavar="N", help="Batches whose gradients are averaged in a step.")
+@options.option(
+    "--chunk-size", type=int, metavar="N", help="Sentences in memory at a time: large batches.", default_text="all"
+)
+@options.option("--precision", default="auto", metavar="fp32|bf16", help="auto: bf16 on CUDA.")
+@options.option("--compile/--no-compile", default=False, help="Compile the transformer by torch.compile.")
 @group("Evaluation")
 @options.option(
     "--dev", multiple=True, metavar="FILE.tsv", help="Scored pairs, to select best/ by Spearman; several: by the mean."
@@ -96,12 +115,17 @@ METHOD_FLAGS = {
 @options.option(
     "--eval-every", type=int, metavar="N", help="Steps between evaluations; 0: at the end.", default_text="125"
 )
+@options.option("--patience", type=int, metavar="N", help="Stop after N evaluations without a higher score on --dev.")
 @options.option("--data", metavar="DIR", help="Evaluate best/ on the STS files in DIR at the end.")
 @options.option("--allow-partial", is_flag=True, show_default=False, help="Accept incomplete STS files.")
 @group("Run")
 @options.option("-o", "--output", default="runs", metavar="DIR", help="Folder of runs.")
 @options.option("--name", help="Name of the run's folder.", default_text="from model, loss and seed")
 @options.option("--set", "settings", multiple=True, metavar="METHOD.OPTION=VALUE", help="An option of a method.")
+@options.option("--resume", metavar="RUN", help="Go on with an interrupted run, from its last checkpoint.")
+@options.option("--save-every", default=0, metavar="N", help="Steps between checkpoints; 0: only on a signal.")
+@options.option("--keep-checkpoints", default=2, metavar="N", help="Checkpoints that are kept.")
+@options.option("--logger", "loggers", multiple=True, metavar="NAME", help="tensorboard, besides log.jsonl.")
 @options.option("--log-every", default=10, metavar="N", help="Steps between writes of the log.")
 @options.seed
 @options.device
@@ -113,6 +137,7 @@ def command(
     /,
     as_json: bool,
     config_file: str | None,
+    resume: str | None,
     settings: tuple[str, ...],
     una: bool,
     **values: Any,
@@ -130,13 +155,22 @@ def command(
     given = {name: value for name, value in values.items() if options.was_given(ctx, name)}
     if options.was_given(ctx, "una"):
         given["una"] = una
+    if "columns" in given:
+        given["columns"] = tuple(name.strip() for name in given["columns"].split(","))
     tables: dict[str, dict[str, Any]] = {}
+    if "mlm_weight" in given:
+        given["loss_terms"] = (*given.get("loss_terms", ()), *(["mlm"] if given["mlm_weight"] else []))
+        if not given["mlm_weight"]:
+            del given["mlm_weight"]
     for name, (method, option) in METHOD_FLAGS.items():
         if name in given:
             tables.setdefault(method, {})[option] = given.pop(name)
     for text in settings:
         method, option, value = parse_setting(text)
         tables.setdefault(method, {})[option] = value
+    if resume is not None:
+        _run(*_resumed(resume, {**given, **({"options": tables} if tables else {})}, config_file), as_json)
+        return
     if "preset" in given and config_file:
         raise InputError("--preset: cannot be combined with --config, which holds every value")
     stored = read_toml(config_file) if config_file else {}
@@ -146,14 +180,27 @@ def command(
         console.say(f"{config_file}: {', '.join(removed)} followed from values that are given anew, and are not used")
     # Validated before torch is imported, so that an invalid flag is reported immediately.
     config = with_preset(TrainConfig(**merge({**given, "options": tables}, stored)))
+    _run(config, None, as_json)
 
+
+def _resumed(resume: str, given: dict[str, Any], config_file: str | None) -> tuple[TrainConfig, str]:
+    if config_file or "preset" in given:
+        raise InputError("--resume: has the configuration of the run; leave out --config and --preset")
+    from ..training.loop import resumed_config
+
+    return resumed_config(resume, given), resume
+
+
+def _run(config: TrainConfig, resume: str | None, as_json: bool) -> None:
     from ..training.loop import train
 
     callback = ConsoleCallback()
     try:
-        result = train(config, callback)
+        result = train(config, callback, resume=resume)
     finally:
         callback.close()
+    if int(os.environ.get("RANK", "0")):  # torchrun: rank 0 prints the result
+        return
     lines = [
         f"{result.steps:,} steps in {duration(result.seconds)}"
         + (f", {result.synthetic_steps:,} of them with synthetic negatives" if result.synthetic_steps else ""),

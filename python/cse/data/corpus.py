@@ -139,7 +139,7 @@ class Split:
     """Number of rows with the same text as a held-out row, which are excluded from training."""
 
 
-def hold_out(corpus: Corpus, seed: int, wanted: bool) -> Split:
+def hold_out(corpus: Corpus, seed: int, wanted: bool, rows: Rows | None = None) -> Split:
     """Splits a corpus into training rows and held-out rows for the label-free score.
 
     At most min(2000, 5 % of the rows) are held out; they have at least 8 words and distinct texts, and are selected by
@@ -149,12 +149,13 @@ def hold_out(corpus: Corpus, seed: int, wanted: bool) -> Split:
         corpus: The corpus.
         seed: Seed of the run.
         wanted: If False, no row is held out.
+        rows: The rows to split, ascending; None: all that are not blank.
 
     Raises:
         InputError: If all rows are blank.
     """
     words = corpus.word_counts()
-    rows = corpus.filled()
+    rows = corpus.filled() if rows is None else rows
     blank = len(words) - len(rows)
     if not wanted:
         return Split(rows, rows[:0], blank)

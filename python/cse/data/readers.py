@@ -18,7 +18,7 @@ from ..errors import InputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Column", "Paths", "find_again", "is_table", "joined_lines", "resolve"]
+__all__ = ["Column", "Paths", "column_names", "expand", "find_again", "is_table", "joined_lines", "resolve"]
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
@@ -43,10 +43,7 @@ def resolve(paths: Paths, column: str | None = None) -> list[str | Column]:
         InputError: If no path is given, a pattern matches no file, a table is given without a column, or a column
             without a table.
     """
-    given = [paths] if isinstance(paths, (str, PathLike)) else list(paths)
-    if not given:
-        raise InputError("corpus: no file was given; name one, or a pattern")
-    names = [name for path in given for name in _matches(fspath(path))]
+    names = expand(paths)
     for name in names:
         if name.lower().removesuffix(".gz").removesuffix(".zst").endswith(".json"):
             raise InputError(
@@ -61,6 +58,23 @@ def resolve(paths: Paths, column: str | None = None) -> list[str | Column]:
 def is_table(path: str) -> bool:
     """Returns whether the suffix of a path, ignoring compression, is that of a table format."""
     return _kind(path) is not None
+
+
+def expand(paths: Paths) -> list[str]:
+    """Returns the paths of files, with patterns replaced by the files they match; see ``resolve``."""
+    given = [paths] if isinstance(paths, (str, PathLike)) else list(paths)
+    if not given:
+        raise InputError("corpus: no file was given; name one, or a pattern")
+    return [name for path in given for name in _matches(fspath(path))]
+
+
+def column_names(path: str) -> list[str]:
+    """Returns the names of the columns of a table; raises ``InputError`` if it cannot be read."""
+    if not os.path.exists(path):
+        raise InputError(f"{path}: no such file; check the path")
+    _require_pyarrow(path)
+    names: list[str] = _guarded(path, lambda: _column_names(path, None))
+    return names
 
 
 def joined_lines(inputs: Sequence[str | Column]) -> int:
@@ -103,6 +117,13 @@ def _check_quotes(path: str) -> None:
             ) from None
 
 
+def _require_pyarrow(path: str) -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise InputError(f"{path}: tables are read by pyarrow; run pip install 'cse[tables]'") from None
+
+
 def _matches(path: str) -> list[str]:
     if not glob.has_magic(path) or os.path.exists(path):
         return [path]
@@ -131,10 +152,7 @@ class Column:
     def __init__(self, path: str, column: str | None) -> None:
         if not os.path.exists(path):
             raise InputError(f"{path}: no such file; check the path")
-        try:
-            import pyarrow  # noqa: F401
-        except ImportError:
-            raise InputError(f"{path}: tables are read by pyarrow; run pip install 'cse[tables]'") from None
+        _require_pyarrow(path)
         names = _guarded(path, lambda: _column_names(path, column))
         listed = ", ".join(dict.fromkeys(names[:20])) + (", ..." if len(names) > 20 else "")
         if column is None:

@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 __all__ = ["LOSS_TERMS"]
 
-LOSS_TERMS: Registry[type[LossTerm]] = Registry("loss term", "cse.loss_terms", {})
+LOSS_TERMS: Registry[type[LossTerm]] = Registry("loss term", "cse.loss_terms", {"mlm": "cse.losses.mlm:MLM"})
 """Additional loss terms by name: ``cse train --loss-term NAME`` adds one to the contrastive loss."""

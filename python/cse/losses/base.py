@@ -38,7 +38,7 @@ class Step:
     rows: Tensor
     """``(B,)`` int64, row numbers of the batch."""
     tokens: Mapping[str, Mapping[str, Tensor]]
-    """Token ids and attention masks ``(B, T)`` by block name, on the device."""
+    """Token ids and attention masks of the rows ``part`` by block name, ``(B, T)`` on one rank, on the device."""
     encoder: nn.Module
     """The sentence encoder. Called with tokens, it returns embeddings ``(B, D)``; ``encoder.backbone`` is the
     transformer, for terms with their own forward pass, like masked language modelling."""
@@ -47,6 +47,14 @@ class Step:
     uniform: Callable[[str, int], Tensor] | None = None
     """``uniform(purpose, n)`` returns ``(B, n)`` float32 numbers in [0, 1), a pure function of (seed, epoch, row,
     purpose)."""
+    duplicates: Tensor | None = None
+    """``(B, B)`` bool, True for different rows with the same sentence; None if there are none."""
+    part: slice = field(default_factory=lambda: slice(None))
+    """The rows of the batch whose tokens are on this rank. Embeddings and masks are those of all rows."""
+    chunk_size: int | None = None
+    """Rows of a forward pass whose activations may be in memory; see ``cse.losses.chunks.in_chunks``."""
+    total: Callable[[Tensor], Tensor] = field(default=lambda value: value)
+    """Returns the sum of a tensor over all ranks, without gradient."""
 
 
 @dataclass(frozen=True)

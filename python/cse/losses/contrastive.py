@@ -80,7 +80,8 @@ def contrastive_loss(
             any denominator; an anchor without a positive is left out too.
         duplicates: (B, B) bool, symmetric: rows with the same sentence. Their anchors and positives are left out of
             each other's negatives.
-        metrics: Gets ``p_pos``, the mean probability that the softmax gives the positive.
+        metrics: Gets ``p_pos``, the mean probability that the softmax gives the positive, and with mixed negatives
+            (paper) ``cos_mix``, the mean cosine of an anchor and its mixed negative.
 
     Returns:
         A scalar tensor: the mean over all valid anchors, 0 if there are none.
@@ -114,6 +115,8 @@ def contrastive_loss(
         if partners is None:
             raise ValueError("partners: mixed negatives need them; see cse.rng.partners")
         similarity = mixture_similarity(anchors, candidates, layout.target, partners, mix_lambda)
+        if metrics is not None:
+            metrics["cos_mix"] = similarity.detach().mean()
         scores = torch.cat([scores, shape(similarity, None, temperature, margin)], dim=1)
     elif mixed == "release":
         similarity = release_similarities(views["anchor"], views["positive"], mix_lambda)
@@ -223,7 +226,12 @@ class Contrastive(LossTerm):
         """The loss of the batch."""
         self.metrics = {}
         return contrastive_loss(
-            views.embeddings, masks=views.masks, partners=step.partners, metrics=self.metrics, **self.parts
+            views.embeddings,
+            masks=views.masks,
+            partners=step.partners,
+            duplicates=step.duplicates,
+            metrics=self.metrics,
+            **self.parts,
         )
 
 
@@ -233,7 +241,8 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
 
     ``cos_pos``: positives (a_i, a+_i). ``cos_neg``: in-batch negatives (a_i, a+_j). ``cos_hard``: own labelled hard
     negatives. ``cos_syn``: own synthetic negatives (a_i, n_i). ``syn_harder``: share of synthetic negatives that are
-    closer to their anchor than every in-batch negative. Rows whose mask is False are left out.
+    closer to their anchor than every in-batch negative. Rows whose mask is False are left out. ``alignment`` and
+    ``uniformity`` (Wang and Isola 2020) are those of the batch: of its positives and of its anchors.
     """
     masks = masks or {}
     h = {name: normalize(z.float(), dim=-1) for name, z in views.items()}
@@ -242,6 +251,9 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
     summary = {"cos_pos": _mean(s.diagonal(), masks.get("positive"))}
     if batch > 1:
         summary["cos_neg"] = _mean_negative(s, masks)
+        summary["alignment"] = 2 - 2 * summary["cos_pos"]  # |x - y|^2 of unit vectors
+        close = torch.exp(-2 * (2 - 2 * h["anchor"] @ h["anchor"].T).clamp(min=0))
+        summary["uniformity"] = torch.log((close.sum() - close.diagonal().sum()) / (batch * (batch - 1)))
     for name, key in (("hard_negative", "cos_hard"), ("synthetic", "cos_syn")):
         if name in h:
             own = (h["anchor"] * h[name]).sum(-1)

@@ -11,6 +11,13 @@ from .pooling import POOLERS
 
 __all__ = ["CardRecord", "model_card"]
 
+DROPPED = """\
+The MLP head used in training is not included. If the weights contain a BERT pooler, it is that of the base model, or
+untrained, and is not used."""
+KEPT = """\
+The MLP head (linear, tanh) used in training is part of the model: it is the Dense module, and where the transformer has
+a pooler, `pooler_output` is the embedding."""
+
 TEMPLATE = """\
 ---
 {{ card_data }}
@@ -26,9 +33,7 @@ from sentence_transformers import SentenceTransformer
 vectors = SentenceTransformer("this/folder").encode(["A sentence.", "Another one."])
 ```
 
-With transformers alone, load it with `AutoModel` and `AutoTokenizer` and pool as described above. The MLP head used in
-training is not included. If the weights contain a BERT pooler, it is that of the base model, or untrained, and is not
-used.
+With transformers alone, load it with `AutoModel` and `AutoTokenizer` and pool as described above. {{ head }}
 
 ## Training
 
@@ -52,6 +57,7 @@ class CardRecord:
     """The base model, as given by the user."""
     embedding_dim: int
     pooler: str
+    keeps_head: bool
     normalize: bool
     max_length: int
     step: int
@@ -90,6 +96,7 @@ def model_card(record: CardRecord) -> str:
         base=base,
         embedding_dim=record.embedding_dim,
         pooling=POOLERS[record.pooler],
+        head=KEPT if record.keeps_head else DROPPED,
         normalised=", normalised" if record.normalize else "",
         max_length=record.max_length,
         step=record.step,

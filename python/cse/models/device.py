@@ -10,7 +10,15 @@ import torch
 from .. import _core
 from ..errors import InputError
 
-__all__ = ["autocast", "describe_device", "pick_device", "set_threads"]
+__all__ = [
+    "autocast",
+    "compile_backbone",
+    "describe_device",
+    "generator_states",
+    "pick_device",
+    "restore_generators",
+    "set_threads",
+]
 
 
 def pick_device(name: str) -> str:
@@ -35,12 +43,41 @@ def set_threads(threads: int) -> None:
         _core.set_default_threads(threads)
 
 
-def autocast(device: str) -> AbstractContextManager[Any]:
-    """Returns a context manager: bfloat16 autocast on CUDA, float32 on other devices."""
-    return torch.autocast("cuda", dtype=torch.bfloat16) if device.startswith("cuda") else nullcontext()
+def autocast(device: str, precision: str = "auto") -> AbstractContextManager[Any]:
+    """Returns a context manager for the precision of a forward pass.
+
+    Args:
+        device: A PyTorch device.
+        precision: ``bf16``: bfloat16 autocast. ``fp32``: none. ``auto``: bf16 on CUDA, else fp32.
+    """
+    if precision == "fp32" or (precision == "auto" and not device.startswith("cuda")):
+        return nullcontext()
+    return torch.autocast(torch.device(device).type, dtype=torch.bfloat16)
 
 
-def describe_device(device: str) -> str:
-    """Returns the device with its name (or fp32) and the number of CPU threads, as text."""
-    kind = torch.cuda.get_device_name(device) if device.startswith("cuda") else "fp32"
-    return f"{device} ({kind}, {torch.get_num_threads()} threads)"
+def compile_backbone(backbone: torch.nn.Module) -> None:
+    """Compiles a transformer in place, for inputs of any length; the names of its weights do not change."""
+    backbone.compile(dynamic=True)
+
+
+def describe_device(device: str, precision: str = "auto") -> str:
+    """Returns the device with its name, precision and number of CPU threads, as text."""
+    cuda = device.startswith("cuda")
+    used = precision if precision != "auto" else "bf16" if cuda else "fp32"
+    name = f"{torch.cuda.get_device_name(device)}, " if cuda else ""
+    return f"{device} ({name}{used}, {torch.get_num_threads()} threads)"
+
+
+def generator_states(device: str) -> dict[str, torch.Tensor]:
+    """Returns the states of PyTorch's generators that dropout uses: ``cpu``, and on CUDA ``cuda``, uint8 each."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.startswith("cuda"):
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def restore_generators(states: dict[str, torch.Tensor], device: str) -> None:
+    """Sets the states of PyTorch's generators; a state of a device that is not used is ignored."""
+    torch.set_rng_state(states["cpu"])
+    if device.startswith("cuda") and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)

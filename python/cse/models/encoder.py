@@ -1,4 +1,4 @@
-"""The sentence encoder: a transformer, pooling, and an MLP head that is used in training only."""
+"""The sentence encoder: a transformer, pooling, and an MLP head that is used in training only, or kept."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def pad(tokenizer: Any, tokens: dict[str, list[list[int]]], rows: Sequence[int])
 
 
 class SentenceEncoder(nn.Module):
-    """A transformer with pooling, and for ``pooler="cls"`` an MLP head (linear, tanh) that is used in training only.
+    """A transformer with pooling, and for ``pooler="cls"`` an MLP head (linear, tanh).
 
     Args:
         backbone: A transformers model.
@@ -71,12 +71,20 @@ class SentenceEncoder(nn.Module):
         source: The files it was loaded from.
         pooler: See ``cse.models.pooling.pool``.
         use_trained_pooler: Use the ``pooler_output`` of the backbone instead of a new head.
+        keep_head: Use the head in evaluation as well (supervised SimCSE), not only in training.
     """
 
     def __init__(
-        self, backbone: Any, tokenizer: Any, source: Source, pooler: str, use_trained_pooler: bool = False
+        self,
+        backbone: Any,
+        tokenizer: Any,
+        source: Source,
+        pooler: str,
+        use_trained_pooler: bool = False,
+        keep_head: bool = False,
     ) -> None:
         super().__init__()
+        self.keep_head = keep_head
         self.use_trained_pooler = use_trained_pooler
         self.backbone = backbone
         self.tokenizer = tokenizer
@@ -96,14 +104,14 @@ class SentenceEncoder(nn.Module):
         return int(self.backbone.config.hidden_size)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Returns embeddings ``(B, D)`` of tokens ``(B, T)``; the head is applied in training mode only."""
+        """Returns embeddings ``(B, D)`` of tokens ``(B, T)``; a head that is not kept is applied in training only."""
         outputs = self.backbone(**batch, output_hidden_states=self.pooler.startswith("avg_"))
         if self.use_trained_pooler:
             trained: Tensor = outputs.pooler_output
             return trained
         states = outputs.hidden_states or (outputs.last_hidden_state,)
         pooled = pool(self.pooler, states, batch["attention_mask"])
-        return self.head(pooled) if self.head is not None and self.training else pooled
+        return self.head(pooled) if self.head is not None and (self.training or self.keep_head) else pooled
 
     @torch.no_grad()
     def encode(
@@ -113,7 +121,7 @@ class SentenceEncoder(nn.Module):
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
     ) -> npt.NDArray[np.float32]:
-        """Encodes texts in evaluation mode, without dropout and without the head; on CUDA in bfloat16.
+        """Encodes texts in evaluation mode, without dropout, and with the head only if it is kept; on CUDA in bfloat16.
 
         Texts are truncated at ``source.max_length`` tokens and batched by their numbers of tokens, so that nearly no
         padding is processed. (Batches by numbers of characters, as in sentence-transformers, contain 40 to 50 %
@@ -141,6 +149,30 @@ class SentenceEncoder(nn.Module):
         self.train(was_training)
         return out
 
+    def masked_language_model(self) -> nn.Module:
+        """Returns a masked language model around the transformer of this encoder, whose weights it shares.
+
+        Its head is that of the checkpoint if it has one, else newly initialised. The output weights are the token
+        embeddings if the configuration ties them. Raises ``InputError`` without a mask token or such a model type.
+        """
+        from transformers import AutoModelForMaskedLM
+
+        name = self.source.name
+        if self.tokenizer.mask_token_id is None:
+            raise InputError(f"--mlm-weight: the tokenizer of {name} has no mask token; use a model like BERT")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                model = AutoModelForMaskedLM.from_pretrained(self.source.path, local_files_only=True).float()
+        except ValueError as error:
+            raise InputError(f"--mlm-weight: {name} has no masked language model ({error})") from None
+        setattr(model, model.base_model_prefix, self.backbone)
+        output = model.get_output_embeddings()
+        if output is not None and getattr(model.config, "tie_word_embeddings", True):
+            output.weight = self.backbone.get_input_embeddings().weight
+        masked: nn.Module = model
+        return masked
+
     def _encode_batch(self, batch: dict[str, Tensor]) -> npt.NDArray[np.float32]:
         device = next(self.parameters()).device
         with autocast(str(device)):
@@ -152,14 +184,18 @@ class SentenceEncoder(nn.Module):
         return found
 
 
-def load_encoder(source: Source, pooler: str, *, for_inference: bool = False) -> SentenceEncoder:
+def load_encoder(
+    source: Source, pooler: str, *, for_inference: bool = False, keep_head: bool = False
+) -> SentenceEncoder:
     """Loads an encoder in float32.
 
     Args:
         source: Location and properties of the model, from ``find_model``.
         pooler: See ``cse.models.pooling.pool``.
         for_inference: With ``pooler="cls"``, use the pooler (linear, tanh) of the checkpoint if it has one, as for
-            supervised SimCSE. For training (False), the head is always newly initialised.
+            supervised SimCSE. For training (False), the head is that of a directory with a Dense module, else newly
+            initialised.
+        keep_head: Use the head in evaluation as well. Always true in inference if the directory has a Dense module.
 
     Raises:
         InputError: For files that cannot be read, missing weights other than those of an unused pooler, weights that
@@ -204,7 +240,22 @@ def load_encoder(source: Source, pooler: str, *, for_inference: bool = False) ->
     _fit_tokenizer(tokenizer, backbone, source)
     trained = bool(for_inference and pooler == "cls" and getattr(backbone, "pooler", None) is not None)
     trained = trained and not any(key.startswith("pooler.") for key in report["missing_keys"])
-    return SentenceEncoder(backbone, tokenizer, source, pooler, use_trained_pooler=trained)
+    stored = source.dense if pooler == "cls" else None
+    kept = keep_head or (for_inference and stored is not None)
+    encoder = SentenceEncoder(backbone, tokenizer, source, pooler, trained and stored is None, kept)
+    if stored is not None and encoder.head is not None:
+        _load_head(encoder.head, stored)
+    return encoder
+
+
+def _load_head(head: nn.Sequential, folder: Path) -> None:
+    from safetensors.torch import load_file
+
+    try:
+        weights = load_file(folder / "model.safetensors")
+        head[0].load_state_dict({name.removeprefix("linear."): values.float() for name, values in weights.items()})
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise InputError(f"{folder}: the head cannot be loaded ({str(error).splitlines()[0]})") from None
 
 
 def _fit_tokenizer(tokenizer: Any, backbone: Any, source: Source) -> None:
@@ -226,7 +277,8 @@ def _fit_tokenizer(tokenizer: Any, backbone: Any, source: Source) -> None:
 def save_encoder(model: SentenceEncoder, folder: Path, card: str) -> None:
     """Saves an encoder atomically, as a directory that AutoModel, AutoTokenizer and SentenceTransformer can load.
 
-    The training head is not saved. An existing folder is replaced.
+    A head is saved if it is kept, as a Dense module, and in the pooler of the transformer if it has one, so that
+    ``AutoModel`` returns the embedding as ``pooler_output``. An existing folder is replaced.
 
     Args:
         model: The encoder.
@@ -257,6 +309,12 @@ def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
     backbone, source = model.backbone, model.source
     layers = int(backbone.config.num_hidden_layers)
     # SentenceTransformer returns all hidden states only if output_hidden_states is set in the configuration.
+    head: dict[str, Tensor] | None = (
+        dict(model.head[0].named_parameters()) if model.head is not None and model.keep_head else None
+    )
+    own = getattr(backbone, "pooler", None)
+    if head is not None and own is not None and hasattr(own, "dense"):
+        own.dense.load_state_dict(head)
     asked = backbone.config.output_hidden_states
     backbone.config.output_hidden_states = pooled_layers(model.pooler, layers) is not None
     backbone.save_pretrained(folder)
@@ -275,5 +333,6 @@ def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
         embedding_dim=model.embedding_dim,
         layers=layers,
         family=source.family,
+        head=head,
     )
     (folder / "README.md").write_text(card, encoding="utf8")

@@ -48,7 +48,7 @@ class Encoder:
         self.pooling = f"{used}: {POOLERS[used]}"
         """Name and description of the pooling."""
         if used == "cls":
-            trained = self.model.use_trained_pooler
+            trained = self.model.use_trained_pooler or self.model.keep_head
             self.pooling = f"cls: {'the trained pooler' if trained else 'the first token, without a trained pooler'}"
 
     @property

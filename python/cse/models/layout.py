@@ -7,6 +7,7 @@
 ``sentence_bert_config.json``           ``max_seq_length``
 ``N_Pooling/config.json``               which tokens are pooled
 ``N_WeightedLayerPooling/``             which layers are averaged
+``N_Dense/``                            the MLP head (linear, tanh) of a model that keeps it
 ``N_Normalize/``                        present if embeddings are normalised
 =====================================  ====================================================================
 
@@ -19,11 +20,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._core import __version__
 from ..errors import InputError
 from .pooling import pooled_layers
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["Modules", "read_modules", "write_modules"]
 
@@ -38,6 +42,8 @@ class Modules:
     """See ``cse.models.pooling.pool``; None for a directory without ``modules.json``."""
     normalize: bool = False
     max_length: int | None = None
+    dense: Path | None = None
+    """Folder of a Dense module with tanh after [CLS] pooling; the pooler is then ``cls``."""
     family: str | None = None
     """The model family of the run, if cse wrote the directory; see ``presets/families.toml``."""
 
@@ -48,7 +54,8 @@ def read_modules(folder: Path) -> Modules:
         modules = json.loads((folder / "modules.json").read_text(encoding="utf8"))
     except FileNotFoundError:
         return Modules()
-    pooler, normalize, limit = None, False, None
+    pooler: str | None = None
+    normalize, limit, dense = False, None, None
     for module in modules:
         kind = module["type"].rsplit(".", 1)[-1]
         part = folder / module["path"]
@@ -62,9 +69,14 @@ def read_modules(folder: Path) -> Modules:
             pooler = _read_layers(part)
         elif kind == "Normalize":
             normalize = True
+        elif kind == "Dense" and pooler == "cls_before_pooler":
+            settings = json.loads((part / "config.json").read_text(encoding="utf8"))
+            if not settings["activation_function"].endswith("Tanh"):
+                raise InputError(f"{part}: its activation is not supported by cse, which reads Tanh")
+            pooler, dense = "cls", part
         else:
             raise InputError(f"{folder}: its module {kind} is not supported by cse")
-    return Modules(pooler, normalize, limit, _stored_family(folder))
+    return Modules(pooler, normalize, limit, dense, _stored_family(folder))
 
 
 def _stored_family(folder: Path) -> str | None:
@@ -102,9 +114,20 @@ def _read_layers(part: Path) -> str:
 
 
 def write_modules(
-    folder: Path, *, pooler: str, normalize: bool, max_length: int, embedding_dim: int, layers: int, family: str
+    folder: Path,
+    *,
+    pooler: str,
+    normalize: bool,
+    max_length: int,
+    embedding_dim: int,
+    layers: int,
+    family: str,
+    head: dict[str, Tensor] | None = None,
 ) -> None:
-    """Writes ``modules.json`` and the folders it refers to, but not the transformer and the tokenizer."""
+    """Writes ``modules.json`` and the folders it refers to, but not the transformer and the tokenizer.
+
+    ``head`` has ``weight`` (D, D) and ``bias`` (D,) of a kept MLP head, which is followed by a tanh.
+    """
     import torch
     import transformers
 
@@ -128,6 +151,10 @@ def write_modules(
         },
     )
     modules.append((pooling.name, "Pooling"))
+    if head is not None:
+        name = f"{len(modules)}_Dense"
+        _write_dense(folder / name, embedding_dim, head)
+        modules.append((name, "Dense"))
     if normalize:
         name = f"{len(modules)}_Normalize"
         (folder / name).mkdir()
@@ -140,6 +167,17 @@ def write_modules(
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
     versions = {"cse": __version__, "transformers": transformers.__version__, "pytorch": torch.__version__}
     _write_json(folder / "config_sentence_transformers.json", {"__version__": versions, "cse_family": family})
+
+
+def _write_dense(folder: Path, embedding_dim: int, head: dict[str, Tensor]) -> None:
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    tensors = {f"linear.{name}": values.detach().cpu().contiguous() for name, values in head.items()}
+    save_file(tensors, folder / "model.safetensors")
+    activation = "torch.nn.modules.activation.Tanh"
+    settings = {"in_features": embedding_dim, "out_features": embedding_dim, "bias": True}
+    _write_json(folder / "config.json", {**settings, "activation_function": activation})
 
 
 def _write_layers(folder: Path, embedding_dim: int, layers: int, used: list[int]) -> None:

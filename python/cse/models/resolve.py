@@ -52,6 +52,8 @@ class Source:
     """Whether embeddings are normalised to unit length."""
     max_length: int
     """Maximum input length in tokens."""
+    dense: Path | None = None
+    """Folder of the weights of a kept MLP head; see ``cse.models.layout``."""
     causal: bool = False
     """Whether the model is decoder-only, that is, each token attends only to the tokens before it."""
 
@@ -184,6 +186,7 @@ def _describe(name: str, path: str) -> Source:
         pooler=modules.pooler,
         normalize=modules.normalize,
         max_length=min(modules.max_length or positions, positions),
+        dense=modules.dense,
         causal=_is_causal(config),
     )
 

@@ -6,10 +6,10 @@ runs are reproducible.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,8 +40,12 @@ class Batch:
     """Texts by block name, with the views of each block."""
     partners: npt.NDArray[np.int64] | None = None
     """``(M,)`` positions of the mixing partners of mixed negatives; see ``cse.rng.partners``."""
+    duplicates: npt.NDArray[np.bool_] | None = None
+    """``(B, B)`` bool, True for different rows with the same sentence or the same labelled positive; None: none."""
+    part: slice = field(default_factory=lambda: slice(None))
+    """The rows that this rank encodes."""
     tokens: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    """Token ids and attention masks ``(B, T)`` by block name."""
+    """Token ids and attention masks of the rows ``part`` by block name, ``(B, T)`` on one rank."""
 
     @property
     def views(self) -> list[str]:
@@ -55,7 +59,9 @@ class Batch:
 
 
 class Batches:
-    """The batches of a training run, indexed by step. A last batch of a single row is dropped.
+    """The batches of a training run, indexed by number. A last batch of a single row is dropped.
+
+    A step takes ``accumulate`` batches; a rest of fewer batches at the end of the run is dropped.
 
     Args:
         config: The resolved configuration.
@@ -79,7 +85,7 @@ class Batches:
         # A batch of a single row is dropped, because it has no in-batch negatives.
         whole, rest = divmod(len(rows), self.size)
         self.per_epoch = whole + (rest > 1)
-        self.steps = self.per_epoch * config.epochs
+        self.steps = self.per_epoch * config.epochs // config.accumulate
         if config.max_steps is not None:
             self.steps = min(self.steps, config.max_steps)
         self._epoch = -1
@@ -89,10 +95,15 @@ class Batches:
         """Number of steps of the run."""
         return self.steps
 
-    def __getitem__(self, step: int) -> Batch:
-        """Returns the batch of a step, without tokens."""
+    def of_step(self, step: int) -> range:
+        """Returns the numbers of the batches of a step."""
+        return range(step * self.config.accumulate, (step + 1) * self.config.accumulate)
+
+    def __getitem__(self, number: int) -> Batch:
+        """Returns a batch, without tokens."""
         seed = self.config.seed
-        epoch, nth = divmod(step, self.per_epoch)
+        step = number // self.config.accumulate
+        epoch, nth = divmod(number, self.per_epoch)
         if epoch != self._epoch:
             self._order, self._epoch = rng.shuffled(self.rows, seed, epoch), epoch
         rows = self._order[nth * self.size : (nth + 1) * self.size]
@@ -101,10 +112,24 @@ class Batches:
         for augmentation in (self.positive, *self.negatives):
             if augmentation.applies(step):
                 blocks.update(augmentation(texts, rows, seed=seed, epoch=epoch))
-        batch = Batch(step, epoch, rows, blocks)
-        if not (self.config.mixed_negatives and self.config.mix_variant == "paper"):
-            return batch
-        return Batch(step, epoch, rows, blocks, self._partners(batch))
+        batch = Batch(step, epoch, rows, blocks, duplicates=self._duplicates(texts, blocks))
+        if self.config.mixed_negatives and self.config.mix_variant == "paper":
+            batch = replace(batch, partners=self._partners(batch))
+        return batch
+
+    def _duplicates(self, texts: list[str], blocks: dict[str, Block]) -> npt.NDArray[np.bool_] | None:
+        if self.config.keep_duplicates:
+            return None
+        columns = [texts]
+        if self.config.positive == "labelled":
+            columns.append(blocks["positive"].texts)
+        found = np.zeros((len(texts), len(texts)), dtype=bool)
+        for column in columns:
+            ids: dict[str, int] = {}
+            keys = np.array([ids.setdefault(text, len(ids)) for text in column])
+            found |= keys[:, None] == keys[None, :]
+        np.fill_diagonal(found, False)
+        return found if found.any() else None
 
     def _partners(self, batch: Batch) -> npt.NDArray[np.int64]:
         pairs = [("anchor", "positive"), ("synthetic", "synthetic_positive")]
@@ -127,10 +152,14 @@ class Prefetcher:
         batches: The batches of the run.
         tokenizer: A Hugging Face tokenizer; it is copied.
         max_length: Maximum number of tokens of a text.
+        part: Returns the rows of a batch of n rows that this rank encodes. Default: all.
     """
 
-    def __init__(self, batches: Batches, tokenizer: Any, max_length: int) -> None:
+    def __init__(
+        self, batches: Batches, tokenizer: Any, max_length: int, part: Callable[[int], slice] | None = None
+    ) -> None:
         self.batches, self.max_length = batches, max_length
+        self.part = part or (lambda rows: slice(0, rows))
         # A copy, because evaluation uses the tokenizer of the model concurrently, with another maximum length.
         self.tokenizer = deepcopy(tokenizer)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="cse-prefetch")
@@ -142,15 +171,22 @@ class Prefetcher:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def prepare(self, step: int) -> Batch:
-        """Returns the batch of a step with its tokens."""
-        batch = self.batches[step]
-        tokens = {name: tokenize(self.tokenizer, block.texts, self.max_length) for name, block in batch.blocks.items()}
-        return Batch(batch.step, batch.epoch, batch.rows, batch.blocks, batch.partners, tokens)
+    def prepare(self, number: int) -> Batch:
+        """Returns a batch with the tokens of this rank's rows."""
+        batch = self.batches[number]
+        part = self.part(len(batch.rows))
+        tokens = {
+            name: tokenize(self.tokenizer, block.texts[part], self.max_length)
+            for name, block in batch.blocks.items()
+            if block.texts[part]  # a rank has no rows if a short last batch has fewer rows than there are ranks
+        }
+        return replace(batch, part=part, tokens=tokens)
 
-    def get(self, step: int) -> Batch:
-        """Returns the batch of this step and prefetches the next two."""
-        for later in range(step, min(step + 3, len(self.batches))):
+    def get(self, step: int) -> list[Batch]:
+        """Returns the batches of this step and prefetches the next two batches."""
+        numbers = self.batches.of_step(step)
+        last = len(self.batches) * len(numbers)
+        for later in range(numbers.start, min(numbers.stop + 2, last)):
             if later not in self._waiting:
                 self._waiting[later] = self._pool.submit(self.prepare, later)
-        return self._waiting.pop(step).result()
+        return [self._waiting.pop(number).result() for number in numbers]

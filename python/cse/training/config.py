@@ -47,7 +47,7 @@ Positive = Annotated[int, Field(ge=1)]
 # Types of the fields whose defaults depend on the recipe; see cse.training.recipes.
 Pooler = Literal["cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "avg_embed_last"]
 Objective = Literal["infonce", "nt-xent"]
-Scheduler = Literal["linear", "constant"]
+Scheduler = Literal["linear", "cosine", "constant"]
 MaxLength = Annotated[int, Field(ge=3)]
 BatchSize = Annotated[int, Field(ge=2)]
 AboveZero = Annotated[float, Field(gt=0)]
@@ -66,6 +66,10 @@ class Settings(BaseModel):
     """Text files, patterns or tables (``cse.data.readers.resolve``). Default: the files of the TF-IDF index."""
     column: str | None = None
     """Column of the tables that contains the sentences."""
+    pairs: Annotated[tuple[str, ...], BeforeValidator(_paths)] = ()
+    """Tables of labelled pairs (anchor, positive) or triples (+ hard negative), instead of a corpus."""
+    columns: Names = ()
+    """Their two or three columns. Default: those of the table."""
     tfidf: FilePath = "tfidf"
     """Folder of the TF-IDF index."""
     min_df: NotNegative = 0
@@ -73,6 +77,8 @@ class Settings(BaseModel):
     """Filters of the terms of the index, as for ``min_df``; see ``TfidfIndex.open``."""
     encoding_errors: Literal["strict", "replace"] = "strict"
     max_line_bytes: Positive = 1 << 20
+    cache: FilePath | None = None
+    """Cache folder for rows and token ids of large corpora; see ``cse.data.cache.cache_folder``."""
 
     negatives: Names = ()
     """Names of the augmentations that generate synthetic negatives; ``una=True`` is short for ``("una",)``."""
@@ -93,8 +99,29 @@ class Settings(BaseModel):
     mix_variant: Literal["paper", "release"] = "paper"
     """Mixed negatives as in the paper, or as in its released code; see ``cse.losses.mixed``."""
 
+    hard_negative_weight: Annotated[float, Field(gt=0)] = 1.0
+    """alpha: weight of the labelled hard negative of the own row in the denominator (SimCSE, equation 9)."""
+
     epochs: Positive = 1
     max_steps: Positive | None = None
+    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the steps in which the learning rate rises linearly from 0."""
+    accumulate: Positive = 1
+    """Batches whose gradients are averaged in a step. Negatives are those of the own batch only; ``chunk_size``
+    has no such restriction."""
+    chunk_size: Positive | None = None
+    """Sentences whose activations are in memory at a time: a batch of any size in bounded memory, with the gradients of
+    the whole batch, for a second forward pass. Default: the whole batch."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Precision of the encoder: ``bf16`` is autocast; ``auto`` is bf16 on CUDA, else fp32. Weights are float32."""
+    compile: bool = False
+    """Compile the transformer by ``torch.compile``."""
+    patience: Positive | None = None
+    """Stop after this many evaluations without a higher Spearman correlation; needs ``dev``."""
+    save_every: NotNegative = 0
+    """Steps between checkpoints from which the run can be resumed; 0: none but on a signal."""
+    keep_checkpoints: Positive = 2
+    """Number of the latest checkpoints that are kept."""
 
     dev: Annotated[tuple[str, ...], BeforeValidator(_paths)] = ()
     """TSV files of score, sentence1, sentence2 for model selection by the mean of their correlations. Default: the
@@ -112,6 +139,8 @@ class Settings(BaseModel):
     device: str = "auto"
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """Number of CPU threads of PyTorch and of the Rust core; 0: their defaults."""
+    loggers: Names = ()
+    """Loggers besides log.jsonl; see ``cse.training.loggers``."""
     log_every: Positive = 10
     """Steps between writes of the log, which contains one record per step."""
 
@@ -147,11 +176,22 @@ class Settings(BaseModel):
             # Before the recipe is known, the form of UNA is known only if it was given.
             synthetic_pairs=self.synthetic_pairs
             and (isinstance(self, ResolvedConfig) or "use_as" in self.options.get("una", {})),
-            hard_negatives=False,
-            weighted=False,
+            # The number of columns is known when the file is read; see cse.training.setup.
+            hard_negatives=True,
+            weighted=self.hard_negative_weight != 1,
         )
         if problem:
             raise InputError(problem)
+        if self.pairs and self.corpus:
+            raise InputError("--pairs: cannot be combined with CORPUS; give one of them")
+        if self.columns and not self.pairs:
+            raise InputError("--columns: belongs to --pairs, which was not given")
+        if self.hard_negative_weight != 1 and not self.pairs:
+            raise InputError("--hard-negative-weight: belongs to --pairs, which was not given")
+        if self.pairs and self.positive not in (None, "labelled"):
+            raise InputError(f"--positive {self.positive}: cannot be combined with --pairs, which names the positives")
+        if self.patience and not self.dev:
+            raise InputError("--patience: needs --dev, a file of scored pairs to measure progress by")
 
     if TYPE_CHECKING:  # fields of the subclasses, with or without None
         positive: Any
@@ -218,11 +258,15 @@ class TrainConfig(Settings):
     lr: AboveZero | None = None
     """Learning rate of AdamW."""
     lr_scheduler: Scheduler | None = None
-    """``linear``: decreases linearly to 0 over the run, without warm-up. ``constant``."""
+    """``linear`` or ``cosine``: decreases to 0 over the steps after the warm-up. ``constant``."""
     weight_decay: AtLeastZero | None = None
     """Weight decay of AdamW; not applied to biases and normalisation weights."""
     max_grad_norm: AtLeastZero | None = None
     """Largest norm of the gradient; 0 does not clip."""
+    keep_head: bool | None = None
+    """Keep the MLP head of ``pooler="cls"`` after training (supervised SimCSE), instead of only in training."""
+    keep_duplicates: bool | None = None
+    """Leave equal sentences in each other's negatives, as the papers do. Default: they are masked."""
     merge_with_base: Share | None = None
     """Weight of the base model's weights in the encoder that is evaluated and saved; 0: only the trained weights."""
     eval_every: NotNegative | None = None
@@ -253,6 +297,8 @@ class ResolvedConfig(Settings):
     lr_scheduler: Scheduler
     weight_decay: AtLeastZero
     max_grad_norm: AtLeastZero
+    keep_head: bool
+    keep_duplicates: bool
     merge_with_base: Share
     eval_every: NotNegative
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from ..errors import InputError, Interrupted, RunError, sentence
 from ..evaluation.sts import score_pairs
 from ..io import dumps, write_text
 from ..models.card import CardRecord, model_card
@@ -17,15 +21,18 @@ from ..models.encoder import load_encoder, save_encoder
 from ..models.resolve import find_model
 from .batches import Batch, Prefetcher
 from .callbacks import Callback
-from .config import TrainConfig
+from .checkpoint import find_checkpoint, load_state, read_checkpoint, save_checkpoint
+from .config import ResolvedConfig, TrainConfig
+from .distributed import World, connected
 from .environment import environment
-from .loggers import Clock, JsonLines, MetricBuffer, check_finite
+from .interrupts import StopRequest, check_changes, locked
+from .loggers import Clock, MetricBuffer, check_finite
 from .saturation import SaturationCheck
 from .setup import Run, choose_folder, describe_loss, prepare
 from .state import TrainState
 from .step import learning_rate, training_step
 
-__all__ = ["RunResult", "train"]
+__all__ = ["RunResult", "Trainer", "resumed_config", "train"]
 
 
 @dataclass(frozen=True)
@@ -58,114 +65,247 @@ class RunResult:
         return {**self.__dict__, "folder": str(self.folder)}
 
 
-def train(config: TrainConfig, callback: Callback | None = None) -> RunResult:
+def train(config: TrainConfig, callback: Callback | None = None, *, resume: str | Path | None = None) -> RunResult:
     """Trains an encoder and saves it in a new folder under ``config.output``.
 
     ``best/`` of this folder is the selected encoder, ``last/`` the encoder after the last step. Evaluations are before
-    training, every ``eval_every`` steps, and after the last step.
+    training, every ``eval_every`` steps, and after the last step. SIGINT and SIGTERM finish the step and save a
+    checkpoint. Started by torchrun, the processes train together; see ``cse.training.distributed``.
 
     Args:
-        config: The training configuration.
+        config: The training configuration; for ``resume``, that of ``resumed_config``.
         callback: Called during the run; see ``Callback``.
+        resume: Folder of a run, or of one of its checkpoints, to go on with. On the CPU in fp32 the result is that of a
+            run that was not interrupted, bit by bit.
 
     Raises:
-        InputError: Before training, for an invalid configuration or invalid data; during training, for a loss or
-            gradient that is not finite.
-        OSError: For a file that cannot be read or written.
+        InputError: Before training, for an invalid configuration or invalid data.
+        RunError: During training: a loss or gradient that is not finite, lack of memory, a file that cannot be written,
+            or a damaged checkpoint.
+        OSError: Before training, for a file that cannot be read or written.
+        Interrupted: After a signal.
     """
-    callback = callback or Callback()
-    run = prepare(config)
-    state, steps = run.state, len(run.batches)
-    callback.on_train_begin(run.facts, run.examples)
-    with (
-        run_folder(run) as folder,
-        JsonLines(folder / "log.jsonl") as log,
-        Prefetcher(run.batches, state.encoder.tokenizer, run.config.max_length) as batches,
-    ):
-        write_text(folder / "config.toml", run.config.to_toml())
-        write_text(folder / "environment.json", dumps(environment(run.device), indent=2) + "\n")
-        evaluate(run, log, callback)
-        callback.on_status("training")
-        state.encoder.train()
-        buffer, clock = MetricBuffer(), Clock()
-        saturation = SaturationCheck(run.config.positive, run.config.temperature)
-        try:
-            for step in range(state.step, steps):
-                batch = batches.get(step)
-                rate = learning_rate(run.config, step, steps)
-                metrics = training_step(state, batch, run.config, rate, run.device)
-                count(state, batch, clock)
-                buffer.append(log_record(state, batch, rate, metrics))
-                callback.on_step_end(state.step, steps)
+    with connected(config.device) as world:
+        if not world.is_main or callback is None:
+            callback = Callback()
+        if resume is None:
+            return Trainer(prepare(config, world), world, callback).run()
+        checkpoint = read_checkpoint(find_checkpoint(Path(resume)))
+        run = prepare(config, world, folder=checkpoint.folder.parent.parent)
+        if checkpoint.state["data"] != run.data:
+            raise InputError(
+                f"--resume {resume}: the corpus or the index is not the one of the run; restore the files, or start a "
+                "new run"
+            )
+        load_state(checkpoint, run.state, run.device, world.rank)
+        return Trainer(run, world, callback).run()
 
-                last = state.step == steps
-                evaluation_due = last or (run.config.eval_every and state.step % run.config.eval_every == 0)
-                if evaluation_due or state.step % run.config.log_every == 0:
-                    records = buffer.read()
-                    log.write(*records)
-                    check_finite(records)
-                    for record in records:
-                        callback.on_log(record)
-                    if note := saturation.update(records):
-                        callback.on_warning(note)
-                if evaluation_due:
-                    clock.leave_out(evaluate(run, log, callback))
-        except KeyboardInterrupt:
-            if state.step:  # before the first step there is nothing to save
-                with run.base.merged(state.encoder):
+
+def resumed_config(resume: str | Path, given: dict[str, Any] | None = None) -> TrainConfig:
+    """Returns the configuration of a run with the given changes; see ``cse.training.interrupts.MAY_CHANGE``.
+
+    Raises ``InputError`` for a folder without a checkpoint, and for a change that is not allowed.
+    """
+    folder = find_checkpoint(Path(resume)).parent.parent
+    stored = TrainConfig.from_toml(folder / "config.toml")
+    return check_changes(stored, given or {})
+
+
+class Trainer:
+    """The training loop of a run.
+
+    Args:
+        run: The run, from ``prepare``; its state may be that of a checkpoint.
+        world: The ranks of the run. Only rank 0 evaluates and writes.
+        callback: Called during the run.
+    """
+
+    def __init__(self, run: Run, world: World, callback: Callback) -> None:
+        self.prepared, self.world, self.callback = run, world, callback
+        self.state, self.config, self.steps = run.state, run.config, len(run.batches)
+        self.buffer, self.clock = MetricBuffer(), Clock(run.state.seconds)
+        self.saturation = SaturationCheck(run.config.positive, run.config.temperature)
+
+    def run(self) -> RunResult:
+        """Trains to the last step and returns the result."""
+        run, state, config = self.prepared, self.state, self.config
+        self.callback.on_train_begin(run.facts, run.examples)
+        with (
+            run_folder(run, self.world) as folder,
+            StopRequest() as stop,
+            Prefetcher(run.batches, state.encoder.tokenizer, config.max_length, self.world.part) as batches,
+        ):
+            self.start(folder)
+            state.encoder.train()
+            self.callback.on_status("training")
+            self.clock = Clock(state.seconds)
+            while state.step < self.steps:
+                step = state.step
+                rate = learning_rate(config, step, self.steps)
+                with failures(config, step):
+                    batch = batches.get(step)
+                    metrics = training_step(state, batch, config, rate, run.device, self.world)
+                count(state, batch, self.clock)
+                self.buffer.append(log_record(state, batch, rate, metrics), batch[0].rows[:5].tolist())
+                self.callback.on_step_end(state.step, self.steps)
+
+                with failures(config, state.step):
+                    evaluation_due = self.is_due(config.eval_every)
+                    log_due = evaluation_due or self.is_due(config.log_every)
+                    if log_due or (stop.number and self.world.size == 1):
+                        self.write_log()
+                    if evaluation_due:
+                        self.clock.leave_out(self.evaluate())
+                    # With several ranks, all must stop at the same step.
+                    number = self.world.any(stop.number) if log_due else stop.number if self.world.size == 1 else 0
+                    ending = evaluation_due and self.out_of_patience()
+                    if number or (config.save_every and (self.is_due(config.save_every) or ending)):
+                        saved = self.checkpoint()
+                    if number and state.step < self.steps:
+                        self.interrupted(saved, number)
+                    if ending:
+                        self.steps = state.step
+            if self.world.is_main:
+                with run.base.merged(state.encoder), failures(config, state.step):
                     save(run, "last")
-                log.write(*buffer.read())
-                callback.on_interrupt(f"stopped at step {state.step}; {folder / 'last'} holds the encoder of that step")
-            raise
+            run.loggers.close()
+        return self.result()
+
+    def is_due(self, every: int) -> bool:
+        """Returns whether something that is done every so many steps, and after the last, is due."""
+        return self.state.step == self.steps or bool(every and self.state.step % every == 0)
+
+    def start(self, folder: Path) -> None:
+        """Writes the description of the run, and evaluates before the first step."""
+        run, state = self.prepared, self.state
+        if self.world.is_main:
+            write_text(folder / "config.toml", run.config.to_toml())
+            write_text(folder / "environment.json", dumps(environment(run.device), indent=2) + "\n")
+            run.loggers.start(folder, run.config.to_toml(), state.step)
+        if state.step == 0:
+            self.evaluate()
+
+    def write_log(self) -> None:
+        """Reads the metrics from the device and passes them on; raises ``RunError`` if one is not finite."""
+        records = self.buffer.read()
+        if self.world.is_main:
+            self.prepared.loggers.log(records)
+        check_finite(records)
+        for record in records:
+            self.callback.on_log(record)
+        if note := self.saturation.update(records):
+            self.callback.on_warning(note)
+
+    def evaluate(self) -> float:
+        """Evaluates the encoder, saves it as best/ if it is selected, and returns the elapsed seconds."""
+        run, state = self.prepared, self.state
+        if not self.world.is_main:
+            return 0.0
+        began = time.perf_counter()
+        self.callback.on_status("evaluating")
         with run.base.merged(state.encoder):
-            save(run, "last")
-    result = RunResult(
-        folder=folder,
-        steps=steps,
-        synthetic_steps=state.viewed["synthetic"],
-        seconds=round(state.seconds, 2),
-        best_step=state.selector.best_step,
-        before=state.selector.records[0],
-        after=state.selector.records[-1],
-        best=state.selector.best_record,
-        notes=[*state.selector.verdict(), *([saturation.note] if saturation.note else [])],
-        neighbours=state.selector.neighbours(),
-        sts=score_best(run, callback),
-    )
-    write_text(folder / "result.json", dumps(result.to_dict(), indent=2) + "\n")
-    callback.on_train_end(result)
-    return result
+            record, keep = state.selector.score(state.step)
+            run.loggers.evaluation(state.step, record)
+            if keep:
+                save(run, "best")
+        self.callback.on_evaluate(state.step, record)
+        return time.perf_counter() - began
+
+    def out_of_patience(self) -> bool:
+        """Returns whether the scores have not risen for ``patience`` evaluations; the same on every rank."""
+        patience = self.config.patience
+        return bool(patience and self.world.any(int(self.state.selector.misses >= patience)))
+
+    def checkpoint(self) -> Path:
+        """Saves the state of the run."""
+        run = self.prepared
+        return save_checkpoint(
+            self.state,
+            run.folder,
+            data=run.data,
+            keep=self.config.keep_checkpoints,
+            device=run.device,
+            world=self.world,
+        )
+
+    def interrupted(self, saved: Path, number: int) -> None:
+        """Ends a run that a signal stopped; raises ``Interrupted``."""
+        run = self.prepared
+        if self.world.is_main:
+            with run.base.merged(self.state.encoder):
+                save(run, "last")
+        run.loggers.close()
+        self.callback.on_interrupt(
+            f"stopped at step {self.state.step} of {self.steps}; {run.folder / 'last'} holds the encoder of that step; "
+            f"resume with: cse train --resume {run.folder}"
+        )
+        raise Interrupted(128 + number)
+
+    def result(self) -> RunResult:
+        """Returns the result, and writes it to result.json."""
+        run, state, selector = self.prepared, self.state, self.state.selector
+        if not self.world.is_main:
+            return RunResult(run.folder, state.step, 0, state.seconds, 0, {}, {}, {}, [], [], {})
+        result = RunResult(
+            folder=run.folder,
+            steps=state.step,
+            synthetic_steps=state.viewed["synthetic"],
+            seconds=round(state.seconds, 2),
+            best_step=selector.best_step,
+            before=selector.records[0],
+            after=selector.records[-1],
+            best=selector.best_record,
+            notes=[*selector.verdict(), *([self.saturation.note] if self.saturation.note else [])],
+            neighbours=selector.neighbours(),
+            sts=score_best(run, self.callback),
+        )
+        write_text(run.folder / "result.json", dumps(result.to_dict(), indent=2) + "\n")
+        self.callback.on_train_end(result)
+        return result
 
 
-def evaluate(run: Run, log: JsonLines, callback: Callback) -> float:
-    """Evaluates the encoder, saves it as best/ if it is selected, and returns the elapsed seconds."""
-    began, state = time.perf_counter(), run.state
-    callback.on_status("evaluating")
-    with run.base.merged(state.encoder):
-        record, keep = state.selector.score(state.step)
-        log.write({"step": state.step, "event": "evaluation", **record})
-        if keep:
-            save(run, "best")
-    callback.on_evaluate(state.step, record)
-    return time.perf_counter() - began
+@contextmanager
+def failures(config: ResolvedConfig, step: int) -> Iterator[None]:
+    """Context manager that converts lack of memory and write errors after the first step to ``RunError``."""
+    try:
+        yield
+    except OSError as error:
+        if step == 0:
+            raise
+        raise RunError(f"{sentence(error)}; the files of earlier steps were kept") from None
+    except (RuntimeError, MemoryError) as error:
+        text = str(error)
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text:
+            now = config.chunk_size or config.batch_size
+            raise RunError(
+                f"out of memory at step {step + 1} with batches of {config.batch_size} sentences of up to "
+                f"{config.max_length} tokens; set --chunk-size {max(1, now // 2)}, which does not change the result "
+                f"beyond dropout, or lower --batch-size or --max-length"
+            ) from None
+        raise
 
 
-def count(state: TrainState, batch: Batch, clock: Clock) -> None:
+def count(state: TrainState, batches: Sequence[Batch], clock: Clock) -> None:
     """Updates the counters of the state after a step."""
     state.step += 1
-    state.sentences += len(batch.rows)
+    state.sentences += sum(len(batch.rows) for batch in batches)
     state.seconds = clock.seconds()
-    state.viewed.update(batch.views)
+    state.viewed.update(batches[0].views)
 
 
-def log_record(state: TrainState, batch: Batch, rate: float, metrics: dict[str, Any]) -> dict[str, Any]:
+def log_record(state: TrainState, batches: Sequence[Batch], rate: float, metrics: dict[str, Any]) -> dict[str, Any]:
     """Returns the log record of a step; its metrics are tensors that are read later."""
+    masked: Counter[str] = Counter()
+    for batch in batches:
+        masked.update({f"masked/{view}": int((~mask).sum()) for view, mask in batch.masks.items()})
+        if batch.duplicates is not None:
+            masked["duplicates"] += int(batch.duplicates.any(1).sum())
     return {
         "step": state.step,
-        "epoch": batch.epoch,
+        "epoch": batches[0].epoch,
         "lr": rate,
         **metrics,
-        **{f"masked/{view}": int((~mask).sum()) for view, mask in batch.masks.items()},
+        **masked,
         "synthetic_steps": state.viewed["synthetic"],
         "sentences_per_second": round(state.sentences / state.seconds, 2),
     }
@@ -178,12 +318,23 @@ def save(run: Run, name: str) -> None:
     made = [f"{name} {each.describe()}" for name, each in zip(config.negatives, run.batches.negatives, strict=True)]
     negatives = f"Synthetic negatives: {'; '.join(made)}." if made else "No synthetic negatives."
     columns = {"spearman": ["spearman"], "mrr": ["mrr", "mrr_se"]}.get(selector.metric or "", [])
-    private = {"corpus": (), "tfidf": "tfidf", "output": "runs", "dev": (), "data": None}
+    private: dict[str, Any] = {
+        "corpus": (),
+        "pairs": (),
+        "columns": (),
+        "tfidf": "tfidf",
+        "output": "runs",
+        "dev": (),
+        "data": None,
+    }
+    if config.pairs:  # settings that are valid only with pairs
+        private |= {"hard_negative_weight": 1.0, "positive": "dropout"}
     card = CardRecord(
         model=config.model,
         embedding_dim=state.encoder.embedding_dim,
         # The head is not saved: without it, ``cls`` is the bare vector of the first token.
-        pooler="cls_before_pooler" if config.pooler == "cls" else config.pooler,
+        pooler="cls_before_pooler" if config.pooler == "cls" and not config.keep_head else config.pooler,
+        keeps_head=config.keep_head and config.pooler == "cls",
         normalize=source.normalize,
         max_length=source.max_length,
         step=state.step,
@@ -206,20 +357,29 @@ def score_best(run: Run, callback: Callback) -> dict[str, float]:
 
 
 @contextmanager
-def run_folder(run: Run) -> Iterator[Path]:
-    """Creates the folder of a run; deletes it if the run fails before the end of its first step.
+def run_folder(run: Run, world: World) -> Iterator[Path]:
+    """Creates and locks the folder of a run; deletes it if the run fails before the end of its first step.
 
-    If another run has created it meanwhile, the next free name is taken, unless the name was given.
+    If another run has created it meanwhile, the next free name is taken, unless the name was given. The folder of a
+    resumed run exists. Ranks other than 0 only take the name of rank 0.
     """
-    while True:
+    resumed = run.state.step > 0
+    while world.is_main and not resumed:
         try:
             run.folder.mkdir(parents=True)
             break
         except FileExistsError:
             run.folder = choose_folder(run.config)  # InputError if the name was given
-    try:
+    run.folder = Path(world.same_text(str(run.folder)))
+    if not world.is_main:
         yield run.folder
+        return
+    try:
+        with locked(run.folder):
+            yield run.folder
     except BaseException:
         if run.state.step == 0:
             shutil.rmtree(run.folder, ignore_errors=True)
         raise
+    finally:
+        run.loggers.close()

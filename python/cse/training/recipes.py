@@ -18,7 +18,7 @@ from .config import ResolvedConfig, TrainConfig
 __all__ = ["families", "preset_names", "preset_values", "resolve", "with_preset", "without_derived"]
 
 DEFAULT_MODEL = "bert-base-uncased"
-PAPERS = ("simcse", "focal", "mixed", "una")
+PAPERS = ("simcse", "simcse-sup", "focal", "mixed", "una")
 
 
 @cache
@@ -93,6 +93,9 @@ def resolve(config: TrainConfig, family: str, own_pooler: str | None = None) -> 
 def loss_recipe(config: TrainConfig, family: str) -> dict[str, Any]:
     """Returns the defaults implied by the loss and by the form of UNA."""
     recipe: dict[str, Any] = {"mixed_negatives": config.loss == "mixed"}
+    if config.pairs:
+        # Supervised SimCSE keeps the MLP at test (its appendix B).
+        recipe |= {"positive": "labelled", "keep_head": True}
     if config.loss == "focal":
         recipe["temperature"] = 0.07 if family.startswith("bert-") else 0.05
     if config.synthetic_pairs:

@@ -58,10 +58,40 @@ class Selector:
         self.negatives = negatives or []
         self.records: list[dict[str, Any]] = []
         self.best_step = 0
+        self.misses = 0
+        """Number of evaluations since the last higher Spearman correlation."""
         self.best_record: dict[str, Any] = {}
         self.collapsed: list[int] = []
         self.halves: list[HalvesScore] = []
         self.vectors: list[npt.NDArray[np.float64]] = []
+
+    def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.float64]]]:
+        """Returns what ``restore`` needs: values that can be serialised to JSON, and arrays."""
+        arrays = {f"vectors.{i}": each for i, each in enumerate(self.vectors)}
+        for place, score in (("first", self.halves[:1]), ("last", self.halves[-1:])):
+            for each in score:
+                arrays |= {f"{place}.per_sentence": each.per_sentence, f"{place}.found_first": each.found_first}
+        scores = [{k: v for k, v in vars(each).items() if not isinstance(v, np.ndarray)} for each in self.halves]
+        values = {
+            "records": self.records,
+            "best_step": self.best_step,
+            "collapsed": self.collapsed,
+            "halves": scores,
+            "misses": self.misses,
+        }
+        return values, arrays
+
+    def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[np.float64]]) -> None:
+        """Sets the state to that of ``state``. Results by sentence are those of the first and the last evaluation."""
+        self.records, self.best_step = values["records"], values["best_step"]
+        self.best_record = next((each for each in self.records if each["step"] == self.best_step), {})
+        self.collapsed, self.misses = values["collapsed"], values["misses"]
+        self.vectors = [arrays[f"vectors.{i}"] for i in range(len([k for k in arrays if k.startswith("vectors.")]))]
+        self.halves = []
+        for number, score in enumerate(values["halves"]):
+            place = "first" if number == 0 else "last"
+            per_sentence, found_first = arrays[f"{place}.per_sentence"], arrays[f"{place}.found_first"]
+            self.halves.append(HalvesScore(**score, per_sentence=per_sentence, found_first=found_first))
 
     @property
     def metric(self) -> str | None:
@@ -94,6 +124,7 @@ class Selector:
             if not keep:
                 self.collapsed.append(step)
         self.records.append({"step": step, **record})
+        self.misses = 0 if keep else self.misses + 1
         if keep:
             self.best_step, self.best_record = step, self.records[-1]
         return record, keep

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import re
 from dataclasses import asdict, dataclass
@@ -16,13 +18,14 @@ from ..augment import AUGMENTATIONS, FEATURE_AUGMENTATIONS
 from ..augment.base import Augmentation, Example, Resources
 from ..data import readers
 from ..data.corpus import Corpus, Split, hold_out
+from ..data.pairs import LabelledPairs, open_pairs
 from ..data.reading import SourceFile
 from ..errors import InputError
 from ..evaluation.sts import Pairs, Task, load_tasks, read_pairs
 from ..losses import LOSS_TERMS
 from ..losses.base import LossTerm
 from ..losses.contrastive import Contrastive, ContrastiveOptions
-from ..models.device import describe_device, pick_device, set_threads
+from ..models.device import compile_backbone, describe_device, pick_device, set_threads
 from ..models.encoder import SentenceEncoder, load_encoder
 from ..models.merging import BaseWeights
 from ..models.resolve import find_model
@@ -32,6 +35,8 @@ from . import recipes
 from .batches import Batches
 from .checks import corpus_warnings, unchanged_warning
 from .config import ResolvedConfig, TrainConfig
+from .distributed import World
+from .loggers import Loggers
 from .selection import Selector
 from .state import TrainState
 from .step import build_optimizer
@@ -56,10 +61,18 @@ class Run:
     """Descriptions of device, model, loss, corpus and so on by name, shown before training."""
     examples: list[Example]
     """Sentences with their augmented forms, shown before training."""
+    loggers: Loggers
+    data: dict[str, Any]
+    """Fingerprints of corpus and index, which must be the same when the run is resumed."""
 
 
-def prepare(config: TrainConfig) -> Run:
+def prepare(config: TrainConfig, world: World | None = None, folder: Path | None = None) -> Run:
     """Opens index, corpus and model, and creates the initial state of the run.
+
+    Args:
+        config: The configuration.
+        world: The ranks of the run. Default: one.
+        folder: Folder of a run that is resumed. Default: a new one.
 
     Raises:
         InputError: For an invalid configuration, or an invalid index, corpus, model or data file.
@@ -67,15 +80,19 @@ def prepare(config: TrainConfig) -> Run:
     """
     config = recipes.with_preset(config)
     set_threads(config.threads)
-    device = pick_device(config.device)
+    world = world or World()
+    device = world.device(pick_device(config.device))
+    loggers = Loggers(config.loggers)
     needs_index = any(method.needs_index for method in _augmentations(config))
     index = None
-    if needs_index or not config.corpus:
+    if needs_index or not (config.corpus or config.pairs):
         index = TfidfIndex.open(config.tfidf, min_df=config.min_df, max_terms=config.max_terms)
-    corpus = open_corpus(config, index)
+    labelled = open_labelled(config)
+    corpus = open_corpus(config, index) if labelled is None else labelled.anchors
+    check_indexed(corpus, index)
     pairs = {path: read_pairs(path) for path in config.dev}
     tasks = load_tasks(config.data, config.allow_partial) if config.data else []
-    folder = choose_folder(config)
+    folder = folder or choose_folder(config)
     source = find_model(config.model or recipes.DEFAULT_MODEL)
     resolved = recipes.resolve(config, source.family, source.pooler)
     if resolved.max_length > source.max_length:
@@ -83,23 +100,33 @@ def prepare(config: TrainConfig) -> Run:
             f"--max-length: {resolved.max_length} is more than the {source.max_length} tokens the model takes"
         )
 
-    resources = Resources(index if needs_index else None)
+    resources = Resources(index if needs_index else None, labelled)
     positive = _method(AUGMENTATIONS, resolved, resolved.positive, resources)
     negatives: list[Augmentation] = [_method(AUGMENTATIONS, resolved, name, resources) for name in resolved.negatives]
     features = [_method(FEATURE_AUGMENTATIONS, resolved, name) for name in resolved.feature_augmentations]
-    split = hold_out(corpus, resolved.seed, wanted=not pairs)
+    split = hold_out(corpus, resolved.seed, wanted=not pairs, rows=None if labelled is None else labelled.complete())
     batches = Batches(resolved, corpus, split.train, positive, negatives)
+    if len(split.train) < 2:
+        raise InputError("CORPUS: has one sentence; contrastive learning needs at least two, and better thousands")
     if batches.size > len(split.train):
         raise InputError(
             f"--batch-size: {batches.size} is more than the {len(split.train)} sentences there are to train on"
         )
+    if not len(batches):
+        raise InputError(f"--accumulate: {resolved.accumulate} batches are more than an epoch has; lower it")
+    if batches.size < world.size:
+        raise InputError(f"--batch-size: {batches.size} is less than the {world.size} processes; raise it")
 
     check_roles(resolved, positive, negatives, corpus.take(split.train[:2]), split.train[:2])
 
     # PyTorch's generator is used only for the initial weights of heads and for dropout.
     torch.manual_seed(resolved.seed)
-    encoder = load_encoder(source, resolved.pooler).to(device)
+    encoder = load_encoder(source, resolved.pooler, keep_head=resolved.keep_head).to(device)
     terms = _loss_terms(resolved, encoder)
+    if resolved.compile:
+        compile_backbone(encoder.backbone)
+    if world.rank:  # other dropout masks than those of rank 0; the weights are initialised alike
+        torch.manual_seed(resolved.seed + 2**32 * world.rank)
     methods = {resolved.positive: positive, **dict(zip(resolved.negatives, negatives, strict=True)), **terms}
     methods |= dict(zip(resolved.feature_augmentations, features, strict=True))
     resolved = _with_used_options(resolved, methods)
@@ -130,17 +157,50 @@ def prepare(config: TrainConfig) -> Run:
         tasks=tasks,
         facts={
             **_facts(resolved, corpus, split, batches, device),
+            **({"processes": f"{world.size}, each with a part of the batch"} if world.size > 1 else {}),
             "text": text,
             **({"warning": "; ".join(warnings)} if warnings else {}),
         },
         examples=examples,
+        loggers=loggers,
+        data=fingerprints(corpus if labelled is None else labelled, index, config.tfidf),
     )
+
+
+def open_labelled(config: TrainConfig) -> LabelledPairs | None:
+    """Opens the labelled pairs of the configuration; None if it has none."""
+    if not config.pairs:
+        return None
+    labelled = open_pairs(config.pairs, config.columns, **_reading(config))
+    if config.hard_negative_weight != 1 and labelled.hard_negatives is None:
+        raise InputError("--hard-negative-weight: needs a third column of hard negatives, which --pairs does not have")
+    return labelled
+
+
+def _reading(config: TrainConfig) -> dict[str, Any]:
+    return {
+        "encoding_errors": config.encoding_errors,
+        "max_line_bytes": config.max_line_bytes,
+        "threads": config.threads,
+        "cache": config.cache,
+    }
+
+
+def fingerprints(rows: Corpus | LabelledPairs, index: TfidfIndex | None, folder: str) -> dict[str, Any]:
+    """Returns the hashes of the files of the corpus, and of the index if it is used."""
+    corpora = [rows] if isinstance(rows, Corpus) else rows.corpora
+    files = [[file.xxh3, file.rows, file.column] for corpus in corpora for file in corpus.files]
+    with contextlib.suppress(OSError):
+        if index is not None:
+            with open(Path(folder) / "index.safetensors", "rb") as file:
+                return {"corpus": files, "index": hashlib.file_digest(file, "sha256").hexdigest()}
+    return {"corpus": files, "index": None}
 
 
 def open_corpus(config: TrainConfig, index: TfidfIndex | None) -> Corpus:
     """Reads the files of the configuration, or if there are none, the files that the index was built from.
 
-    Raises ``InputError`` if there are neither, or if a file was changed since it was indexed.
+    Raises ``InputError`` if there are neither.
     """
     if config.corpus:
         files = readers.resolve(config.corpus, config.column)
@@ -158,12 +218,11 @@ def open_corpus(config: TrainConfig, index: TfidfIndex | None) -> Corpus:
             path if file.column is None else readers.Column(path, file.column)
             for path, file in zip(paths, index.files, strict=True)
         ]
-    corpus = Corpus.read(
-        files,
-        encoding_errors=config.encoding_errors,
-        max_line_bytes=config.max_line_bytes,
-        threads=config.threads,
-    )
+    return Corpus.open(files, **_reading(config))
+
+
+def check_indexed(corpus: Corpus, index: TfidfIndex | None) -> None:
+    """Raises ``InputError`` if a file of the corpus was changed since it was indexed, or indexed by another column."""
     known: dict[str, list[SourceFile]] = {}
     for file in index.files if index else []:
         known.setdefault(os.path.realpath(file.path), []).append(file)
@@ -178,7 +237,6 @@ def open_corpus(config: TrainConfig, index: TfidfIndex | None) -> Corpus:
                 f"--column: {file.path} was indexed by its column {indexed[0].column}, not {file.column}; "
                 "build an index of the column you train on"
             )
-    return corpus
 
 
 def check_roles(
@@ -190,7 +248,7 @@ def check_roles(
 ) -> None:
     """Raises ``InputError`` if a positive or a negative makes other views than its role allows, or one twice."""
     made = [view for block in positive(texts, rows, seed=config.seed, epoch=0).values() for view in block.views]
-    if sorted(made) != ["anchor", "positive"]:
+    if sorted(made) not in (["anchor", "positive"], ["anchor", "hard_negative", "positive"]):
         raise InputError(f"--positive {config.positive}: makes the views {', '.join(made)}, not anchor and positive")
     seen: set[str] = set()
     for name, augmentation in zip(config.negatives, negatives, strict=True):
@@ -240,6 +298,7 @@ def _loss_terms(config: ResolvedConfig, encoder: SentenceEncoder) -> dict[str, L
         margin=config.margin,
         mixed=config.mix_variant if config.mixed_negatives else None,
         mix_lambda=config.mix_lambda,
+        hard_negative_weight=config.hard_negative_weight,
     )
     terms: dict[str, LossTerm] = {"contrastive": Contrastive(parts, encoder)}
     for name in config.loss_terms:
@@ -257,7 +316,7 @@ def _facts(config: ResolvedConfig, corpus: Corpus, split: Split, batches: Batche
     negatives = [f"{name} {each.describe()}" for name, each in zip(config.negatives, batches.negatives, strict=True)]
     options = batches.positive.describe()
     return {
-        "device": describe_device(device),
+        "device": describe_device(device, config.precision),
         "model": f"{config.model}, pooler {config.pooler}",
         "loss": describe_loss(config),
         "positive": f"{config.positive}{f' ({options})' if options else ''}",
@@ -268,9 +327,13 @@ def _facts(config: ResolvedConfig, corpus: Corpus, split: Split, batches: Batche
         + (f", {split.blank:,} blank" if split.blank else "")
         + (f", {corpus.repaired:,} with repaired bytes" if corpus.repaired else "")
         + (f", {corpus.joined_lines:,} with line breaks joined" if corpus.joined_lines else ""),
-        "steps": f"{len(batches):,} of {batches.size} sentences, lr {config.lr:g} {config.lr_scheduler}"
+        "steps": f"{len(batches):,} of {batches.size}{_times(config)} sentences, lr {config.lr:g} {config.lr_scheduler}"
         + (f", merged with {config.merge_with_base:.0%} of the base weights" if config.merge_with_base else ""),
     }
+
+
+def _times(config: ResolvedConfig) -> str:
+    return f" x {config.accumulate}" if config.accumulate > 1 else ""
 
 
 def describe_loss(config: ResolvedConfig) -> str:

@@ -13,21 +13,37 @@ from torch import Tensor
 
 from .. import rng
 from ..losses.base import LossTerm, Step, Views
+from ..losses.chunks import in_chunks
 from ..losses.contrastive import similarity_summary
 from ..models.device import autocast
 from ..models.encoder import SentenceEncoder
 from .batches import Batch
 from .config import ResolvedConfig
+from .distributed import World
 
 if TYPE_CHECKING:
     from .state import TrainState
 
-__all__ = ["build_optimizer", "encode_views", "learning_rate", "training_step"]
+__all__ = ["build_optimizer", "encode_views", "learning_rate", "propagate", "training_step", "unique_parameters"]
+
+SINGLE = World()
 
 
 def learning_rate(config: ResolvedConfig, step: int, steps: int) -> float:
-    """Returns the learning rate of a step, counted from 0: linear decay to 0 over ``steps``, or constant."""
-    return config.lr * (1 - step / steps) if config.lr_scheduler == "linear" else config.lr
+    """Returns the learning rate of a step, counted from 0.
+
+    It rises linearly over the first ``warmup`` share of the steps, then decreases to 0 (``linear``, ``cosine``) or
+    stays.
+    """
+    warm = round(config.warmup * steps)
+    if step < warm:
+        return config.lr * (step + 1) / (warm + 1)
+    done = (step - warm) / max(steps - warm, 1)
+    if config.lr_scheduler == "linear":
+        return config.lr * (1 - done)
+    if config.lr_scheduler == "cosine":
+        return config.lr * (1 + math.cos(math.pi * done)) / 2
+    return config.lr
 
 
 def build_optimizer(modules: Sequence[torch.nn.Module], config: ResolvedConfig) -> torch.optim.Optimizer:
@@ -48,7 +64,14 @@ def unique_parameters(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Param
     return list({id(each): each for module in modules for each in module.parameters()}.values())
 
 
-def training_step(state: TrainState, batch: Batch, config: ResolvedConfig, rate: float, device: str) -> dict[str, Any]:
+def training_step(
+    state: TrainState,
+    batches: Sequence[Batch],
+    config: ResolvedConfig,
+    rate: float,
+    device: str,
+    world: World = SINGLE,
+) -> dict[str, Any]:
     """Performs one training step.
 
     The step does not synchronise with the device; the metrics are tensors on it. If the loss or a gradient is not
@@ -56,26 +79,47 @@ def training_step(state: TrainState, batch: Batch, config: ResolvedConfig, rate:
 
     Args:
         state: The state of the run; its encoder, loss terms and optimizer are updated.
-        batch: The batch, with tokens.
+        batches: The batches, with tokens, whose gradients are averaged.
         config: The configuration.
         rate: Learning rate.
         device: Device of the encoder.
+        world: The ranks of the run.
 
     Returns:
         ``loss``, ``loss/NAME`` for each term if there are several, the mean cosines (see
-        ``cse.losses.contrastive.similarity_summary``), and ``finite``, as scalar tensors.
+        ``cse.losses.contrastive.similarity_summary``), and ``finite``, as scalar tensors; means over the batches.
     """
     for group in state.optimizer.param_groups:
         group["lr"] = rate
+    found = [propagate(state, batch, config, device, world, 1 / len(batches)) for batch in batches]
+    metrics = found[0]
+    if len(found) > 1:
+        names = dict.fromkeys(name for each in found for name in each)
+        metrics = {name: torch.stack([each[name] for each in found if name in each]).mean() for name in names}
+    parameters = [p for p in unique_parameters([state.encoder, *state.terms.values()]) if p.requires_grad]
+    world.sum_gradients(parameters)
+    # Without clipping, the norm is computed as well, to detect gradients that are not finite.
+    norm = torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm or math.inf)
+    finite = torch.isfinite(metrics["loss"]) & torch.isfinite(norm)
+    # The fused optimizer skips the update if this flag is 1, as with a GradScaler, without a copy to the host.
+    state.optimizer.found_inf = (~finite).to(torch.float32)  # type: ignore[attr-defined]
+    state.optimizer.step()
+    state.optimizer.zero_grad(set_to_none=True)
+    return {**metrics, "finite": finite}
+
+
+def propagate(
+    state: TrainState, batch: Batch, config: ResolvedConfig, device: str, world: World, share: float
+) -> dict[str, Tensor]:
+    """Adds ``share`` times the gradients of a batch to those of the parameters, and returns its metrics."""
     tokens = {
         name: {key: value.to(device, non_blocking=True) for key, value in block.items()}
         for name, block in batch.tokens.items()
     }
-    views = encode_views(state.encoder, batch, tokens, device)
+    views = encode_views(state.encoder, batch, tokens, config, device, world)
     uniform = keyed_uniform(config.seed, batch, device)
     for feature in state.features:
         views.embeddings = feature(views.embeddings, uniform)
-    partners = None if batch.partners is None else torch.from_numpy(batch.partners).to(device)
     step = Step(
         number=batch.step,
         epoch=batch.epoch,
@@ -83,20 +127,16 @@ def training_step(state: TrainState, batch: Batch, config: ResolvedConfig, rate:
         rows=torch.from_numpy(batch.rows).to(device),
         tokens=tokens,
         encoder=state.encoder,
-        partners=partners,
+        partners=None if batch.partners is None else torch.from_numpy(batch.partners).to(device),
         uniform=uniform,
+        duplicates=None if batch.duplicates is None else torch.from_numpy(batch.duplicates).to(device),
+        part=batch.part,
+        chunk_size=config.chunk_size,
+        total=world.total,
     )
     loss, parts = sum_of_terms(state.terms, views, step)
-    loss.backward()  # type: ignore[no-untyped-call]
-    parameters = unique_parameters([state.encoder, *state.terms.values()])
-    # Without clipping, the norm is computed as well, to detect gradients that are not finite.
-    norm = torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm or math.inf)
-    finite = torch.isfinite(loss.detach()) & torch.isfinite(norm)
-    # The fused optimizer skips the update if this flag is 1, as with a GradScaler, without a copy to the host.
-    state.optimizer.found_inf = (~finite).to(torch.float32)  # type: ignore[attr-defined]
-    state.optimizer.step()
-    state.optimizer.zero_grad(set_to_none=True)
-    return {"loss": loss.detach(), **parts, **similarity_summary(views.embeddings, views.masks), "finite": finite}
+    (loss * share).backward()  # type: ignore[no-untyped-call]
+    return {"loss": loss.detach(), **parts, **similarity_summary(views.embeddings, views.masks)}
 
 
 def sum_of_terms(terms: Mapping[str, LossTerm], views: Views, step: Step) -> tuple[Tensor, dict[str, Tensor]]:
@@ -113,20 +153,37 @@ def sum_of_terms(terms: Mapping[str, LossTerm], views: Views, step: Step) -> tup
 
 
 def encode_views(
-    encoder: SentenceEncoder, batch: Batch, tokens: Mapping[str, Mapping[str, Tensor]], device: str
+    encoder: SentenceEncoder,
+    batch: Batch,
+    tokens: Mapping[str, Mapping[str, Tensor]],
+    config: ResolvedConfig,
+    device: str,
+    world: World = SINGLE,
 ) -> Views:
-    """Returns the embeddings of all views, each ``(B, D)`` float32, and their masks.
+    """Returns the embeddings of all views, each ``(B, D)`` float32 (float64 for such an encoder), and their masks.
 
-    A block is encoded in one forward pass in which it is repeated for each of its views, under different dropout masks.
-    Blocks are padded separately, so that long synthetic negatives do not increase the padding of the sentences.
+    A block is encoded in one forward pass in which it is repeated for each of its views, under different dropout masks;
+    or in chunks of ``config.chunk_size``, whose activations are recomputed. Blocks are padded separately, so that long
+    synthetic negatives do not increase the padding of the sentences. Every rank encodes its part of the rows.
     """
+
+    def encode(inputs: dict[str, Tensor]) -> Tensor:
+        with autocast(device, config.precision):
+            z: Tensor = encoder(inputs)
+        return z if z.dtype == torch.float64 else z.float()
+
+    weights = next(encoder.parameters())
     embeddings: dict[str, Tensor] = {}
     for name, block in batch.blocks.items():
         times = len(block.views)
-        inputs = {key: value.repeat(times, 1) for key, value in tokens[name].items()}
-        with autocast(device):
-            z = encoder(inputs)
-        embeddings.update(zip(block.views, z.float().view(times, len(batch.rows), -1), strict=True))
+        if name in tokens:
+            inputs = {key: value.repeat(times, 1) for key, value in tokens[name].items()}
+            local = in_chunks(encode, inputs, config.chunk_size)
+        else:
+            local = weights.new_zeros((0, encoder.embedding_dim))
+        views = local.view(times, -1, local.shape[-1]) if len(local) else local.expand(times, 0, -1)
+        for view, z in zip(block.views, views, strict=True):
+            embeddings[view] = world.gather(z, len(batch.rows))
     masks = {view: torch.from_numpy(mask).to(device) for view, mask in batch.masks.items()}
     return Views(embeddings, masks)
 

@@ -1,0 +1,36 @@
+"""Forward passes in chunks whose activations are not kept (gradient caching; Gao et al. 2021, GradCache)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+__all__ = ["in_chunks"]
+
+
+def in_chunks(
+    function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], size: int | None
+) -> Tensor:
+    """Applies a function to chunks of its inputs, and concatenates the results.
+
+    With a size, the activations of a chunk are recomputed in the backward pass, with the same state of the random
+    number generators, so that those of one chunk are in memory at a time. The gradients are those of the chunks with
+    all graphs kept. PyTorch's non-reentrant checkpoint does what GradCache does by hand in three passes: its cost is
+    the same second forward pass.
+
+    Args:
+        function: Maps inputs of n rows to a tensor of n rows.
+        inputs: Tensors of N rows by name.
+        size: Rows of a chunk; None: one call with all rows, whose activations are kept.
+    """
+    if size is None:
+        return function(dict(inputs))
+    rows = len(next(iter(inputs.values())))
+    found = []
+    for start in range(0, rows, size):
+        chunk = {name: values[start : start + size] for name, values in inputs.items()}
+        found.append(checkpoint(function, chunk, use_reentrant=False))
+    return torch.cat(found)

@@ -1,0 +1,98 @@
+"""Masked language modelling as an auxiliary loss (SimCSE, section 6.3; Devlin et al. 2019)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from .base import LossTerm, Step, Views
+from .chunks import in_chunks
+
+__all__ = ["MLM", "MLMOptions", "mask_tokens"]
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class MLMOptions:
+    """Options of masked language modelling."""
+
+    weight: Annotated[
+        float, Field(gt=0, description="weight of the term", json_schema_extra={"flag": "--mlm-weight"})
+    ] = 0.1
+    share: Annotated[float, Field(gt=0, lt=1, description="share of the tokens that is predicted")] = 0.15
+
+
+def mask_tokens(
+    ids: Tensor, special: Tensor, uniform: Tensor, share: float, mask_id: int, vocabulary: int
+) -> tuple[Tensor, Tensor]:
+    """Masks tokens as in BERT: of those selected, 80 % become the mask token, 10 % a random one, 10 % stay.
+
+    Args:
+        ids: ``(B, T)`` token ids.
+        special: ``(B, T)`` bool, True for tokens that are never selected.
+        uniform: ``(B, 3 T)`` numbers in [0, 1): for the selection, the kind of change, and the random token.
+        share: Probability of selection.
+        mask_id: Id of the mask token.
+        vocabulary: Number of tokens.
+
+    Returns:
+        The masked ids, and the labels: the original ids of the selected tokens, else -100.
+    """
+    select, kind, token = uniform.chunk(3, dim=1)
+    selected = (select < share) & ~special
+    labels = torch.where(selected, ids, IGNORED)
+    random = (token * vocabulary).long().clamp(max=vocabulary - 1)
+    changed = torch.where(kind < 0.8, mask_id, torch.where(kind < 0.9, random, ids))
+    return torch.where(selected, changed, ids), labels
+
+
+class MLM(LossTerm):
+    """``weight`` times the mean cross-entropy of the masked tokens, from a forward pass of its own over the sentences.
+
+    The head is that of the checkpoint if it has one, else newly initialised; its output weights are tied to the token
+    embeddings where the configuration says so. Masks are functions of (seed, epoch, row, token position).
+    """
+
+    Options = MLMOptions
+    summary = "masked language modelling on the sentences of the batch (SimCSE's auxiliary objective)"
+
+    def __init__(self, options: MLMOptions, encoder: Any) -> None:
+        super().__init__(options, encoder)
+        self.model = encoder.masked_language_model()
+        self.special = torch.tensor(encoder.tokenizer.all_special_ids)
+        self.mask_id: int = encoder.tokenizer.mask_token_id
+        self.vocabulary = len(encoder.tokenizer)
+
+    def forward(self, views: Views, step: Step) -> Tensor:
+        """The weighted loss; its gradient is this rank's part, its value that of the whole batch."""
+        assert step.uniform is not None
+        if "anchor" not in step.tokens:  # this rank has no rows
+            anchor = views["anchor"]
+            step.total(anchor.new_zeros(()))
+            return anchor.new_zeros(()) + step.total(anchor.new_zeros(()))
+        tokens = dict(step.tokens["anchor"])
+        ids = tokens["input_ids"]
+        purposes = ("mlm selection", "mlm change", "mlm token")
+        uniform = [step.uniform(purpose, ids.shape[1])[step.part] for purpose in purposes]
+        special = torch.isin(ids, self.special.to(ids.device))
+        tokens["input_ids"], labels = mask_tokens(
+            ids, special, torch.cat(uniform, dim=1), self.options.share, self.mask_id, self.vocabulary
+        )
+
+        def losses(chunk: dict[str, Tensor]) -> Tensor:
+            inputs = {name: values for name, values in chunk.items() if name != "labels"}
+            logits = self.model(**inputs).logits.transpose(1, 2)  # (B, V, T)
+            each: Tensor = cross_entropy(logits, chunk["labels"], ignore_index=IGNORED, reduction="none")
+            return each.sum(1)
+
+        # Sums of rows, so that a row weighs the same in any chunk or rank.
+        rows = in_chunks(losses, {**tokens, "labels": labels}, step.chunk_size)
+        count = step.total((labels != IGNORED).sum().to(rows.dtype)).clamp(min=1)
+        local = self.options.weight * rows.sum() / count
+        return local + (step.total(local.detach()) - local.detach())

@@ -1,0 +1,231 @@
+"""Checkpoints of the state of a training run, from which it can be resumed.
+
+=========================  =======================================================================================
+``state.json``             counters, scores, fingerprints of the data, and SHA-256 of the other files
+``weights.safetensors``    encoder with head, and loss terms
+``optimizer.safetensors``  moments and step counts by number of the parameter
+``generators.safetensors`` states of PyTorch's generators by rank, for dropout
+``selection.safetensors``  arrays of the label-free evaluation
+=========================  =======================================================================================
+
+A checkpoint is written to a temporary folder, which is then renamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from ..errors import InputError, RunError
+from ..io import naming
+from ..models.device import generator_states, restore_generators
+from .distributed import World
+from .state import TrainState
+
+__all__ = [
+    "Checkpoint",
+    "TornCheckpoint",
+    "find_checkpoint",
+    "list_checkpoints",
+    "load_state",
+    "read_checkpoint",
+    "save_checkpoint",
+]
+
+FOLDER = "checkpoints"
+FILES = ("weights", "optimizer", "generators", "selection")
+
+
+class TornCheckpoint(RunError):
+    """A checkpoint whose files are missing or not those that were written."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read and verified."""
+
+    folder: Path
+    state: dict[str, Any]
+    """The contents of ``state.json``."""
+    tensors: dict[str, dict[str, Tensor]]
+    """The contents of the other files."""
+
+    @property
+    def step(self) -> int:
+        """Number of steps done."""
+        return int(self.state["step"])
+
+
+def list_checkpoints(run: Path) -> list[Path]:
+    """Returns the checkpoints of a run, the latest last."""
+    return sorted((run / FOLDER).glob("step-*")) if (run / FOLDER).is_dir() else []
+
+
+def find_checkpoint(path: Path) -> Path:
+    """Returns the folder of the checkpoint ``path``, or of the latest of the run ``path``.
+
+    Raises ``InputError`` if there is none.
+    """
+    if (path / "state.json").is_file():
+        return path
+    if not path.is_dir():
+        raise InputError(f"--resume {path}: no such folder; name a run or one of its checkpoints")
+    found = list_checkpoints(path)
+    if not found:
+        raise InputError(
+            f"--resume {path}: has no checkpoint; a run writes them with --save-every N, and when it is interrupted"
+        )
+    return found[-1]
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Reads and verifies a checkpoint; raises ``TornCheckpoint`` if it is damaged, and names the one before."""
+    try:
+        state = json.loads((folder / "state.json").read_text(encoding="utf8"))
+        for name in FILES:
+            if state["sha256"][name] != _sha256(folder / f"{name}.safetensors"):
+                raise ValueError(f"{name}.safetensors is not what was written")
+        return Checkpoint(folder, state, {name: load_file(folder / f"{name}.safetensors") for name in FILES})
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        others = [path for path in list_checkpoints(folder.parent.parent) if path.name < folder.name]
+        remedy = f"use the one before: cse train --resume {others[-1]}" if others else "there is no earlier one"
+        why = error.strerror.lower() if isinstance(error, OSError) and error.strerror else str(error)
+        raise TornCheckpoint(f"{folder}: the checkpoint is damaged ({why}); {remedy}") from None
+
+
+def save_checkpoint(
+    state: TrainState, run: Path, *, data: dict[str, Any], keep: int, device: str, world: World
+) -> Path:
+    """Writes the checkpoint of the current step, and deletes all but the latest ``keep``. Called by every rank.
+
+    Args:
+        state: The state of the run.
+        run: Folder of the run.
+        data: Fingerprints of corpus and index, which are compared when the run is resumed.
+        keep: Number of checkpoints to keep.
+        device: Device of this rank.
+        world: The ranks of the run; only rank 0 writes.
+
+    Returns:
+        The folder of the checkpoint.
+
+    Raises:
+        OSError: If a file cannot be written; the checkpoints before remain.
+    """
+    generators = {}
+    for name, values in generator_states(device).items():
+        # The collectives of NCCL need tensors on the GPU.
+        on = values.to(device) if device.startswith("cuda") else values
+        for rank, each in enumerate(world.collect(on)):
+            generators[f"{rank}.{name}"] = each.cpu()
+    target = run / FOLDER / f"step-{state.step:08d}"
+    if not world.is_main:
+        return target
+    selection, arrays = state.selector.state()
+    files = {
+        "weights": _weights(state),
+        "optimizer": _moments(state.optimizer),
+        "generators": generators,
+        # Copies: the first evaluation may be the last one too, and safetensors refuses shared memory.
+        "selection": {name: torch.tensor(array) for name, array in arrays.items()},
+    }
+    with naming(target):
+        target.parent.mkdir(exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=".step-", dir=target.parent))
+    try:
+        with naming(target):
+            for name, tensors in files.items():
+                save_file({key: each.detach().contiguous() for key, each in tensors.items()}, _part(temporary, name))
+            record = {
+                "step": state.step,
+                "sentences": state.sentences,
+                "seconds": state.seconds,
+                "viewed": dict(state.viewed),
+                "selection": selection,
+                "data": data,
+                "ranks": world.size,
+                "sha256": {name: _sha256(_part(temporary, name)) for name in FILES},
+            }
+            # NaN, which JSON does not have, is written as Python reads it: this file is only read by cse.
+            (temporary / "state.json").write_text(json.dumps(record) + "\n", encoding="utf8")
+            for path in temporary.iterdir():
+                with open(path, "rb") as file:
+                    os.fsync(file.fileno())
+            shutil.rmtree(target, ignore_errors=True)
+            os.replace(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    for old in list_checkpoints(run)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def load_state(checkpoint: Checkpoint, state: TrainState, device: str, rank: int) -> None:
+    """Sets a freshly prepared state to that of a checkpoint.
+
+    If the run has more ranks than before, the generators of the new ranks keep their initial states. Raises
+    ``InputError`` if the checkpoint belongs to another model.
+    """
+    saved = checkpoint.tensors
+    current = _weights(state)
+    if {name: each.shape for name, each in current.items()} != {k: v.shape for k, v in saved["weights"].items()}:
+        raise InputError(f"{checkpoint.folder}: its weights are those of another model")
+    with torch.no_grad():
+        for name, values in current.items():
+            values.copy_(saved["weights"][name])
+    _restore_moments(state.optimizer, saved["optimizer"])
+    own = {name.split(".")[1]: each for name, each in saved["generators"].items() if name.startswith(f"{rank}.")}
+    if own:
+        restore_generators(own, device)
+    record = checkpoint.state
+    state.step, state.sentences, state.seconds = record["step"], record["sentences"], record["seconds"]
+    state.viewed = Counter(record["viewed"])
+    state.selector.restore(record["selection"], {name: each.numpy() for name, each in saved["selection"].items()})
+
+
+def _weights(state: TrainState) -> dict[str, Tensor]:
+    """All parameters and buffers of encoder and terms by name, each once."""
+    modules = nn.ModuleDict({"encoder": state.encoder, "terms": nn.ModuleDict(state.terms)})
+    return {**dict(modules.named_parameters()), **dict(modules.named_buffers())}
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    parameters = _parameters(optimizer)
+    return {
+        f"{number}.{name}": values
+        for number, parameter in enumerate(parameters)
+        for name, values in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _restore_moments(optimizer: torch.optim.Optimizer, saved: dict[str, Tensor]) -> None:
+    parameters = _parameters(optimizer)
+    for key, values in saved.items():
+        number, _, name = key.partition(".")
+        parameter = parameters[int(number)]
+        optimizer.state[parameter][name] = values.to(parameter.device)
+
+
+def _part(folder: Path, name: str) -> Path:
+    return folder / f"{name}.safetensors"
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

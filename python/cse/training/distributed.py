@@ -1,0 +1,141 @@
+"""Training with several processes (ranks), started by torchrun.
+
+Every rank prepares the same batches and encodes its share of the rows. Embeddings are gathered, every rank computes the
+loss of the whole batch from them, and its gradient with respect to the own embeddings is propagated to the weights. The
+sum of these gradients over the ranks is the gradient of one process with the whole batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..errors import InputError
+
+__all__ = ["World", "connected"]
+
+# Evaluation on rank 0 may take long; torchrun ends the other ranks when one dies, so this limit need not be short.
+TIMEOUT = timedelta(hours=6)
+
+
+@dataclass(frozen=True)
+class World:
+    """The ranks of a run. With one rank, all methods return their argument."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    """Number of the rank on its machine, the number of its GPU."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this rank evaluates, saves and writes."""
+        return self.rank == 0
+
+    def device(self, name: str) -> str:
+        """Returns the device of this rank: ``cuda`` becomes ``cuda:N`` if there are several ranks."""
+        return f"cuda:{self.local_rank}" if self.size > 1 and name == "cuda" else name
+
+    def part(self, rows: int) -> slice:
+        """Returns the rows of a batch that this rank encodes: contiguous, in the order of ranks."""
+        return self._part(rows, self.rank)
+
+    def _part(self, rows: int, rank: int) -> slice:
+        return slice(rows * rank // self.size, rows * (rank + 1) // self.size)
+
+    def gather(self, local: Tensor, rows: int) -> Tensor:
+        """Returns the embeddings of all ranks ``(rows, D)``, of which the own ones ``(n, D)`` have a gradient."""
+        if self.size == 1:
+            return local
+        parts = [self._part(rows, rank) for rank in range(self.size)]
+        longest = max(part.stop - part.start for part in parts)
+        padded = local.new_zeros((longest, local.shape[1]))
+        padded[: len(local)] = local.detach()
+        everything = [torch.empty_like(padded) for _ in parts]
+        dist.all_gather(everything, padded)
+        found = [each[: part.stop - part.start] for each, part in zip(everything, parts, strict=True)]
+        found[self.rank] = local
+        return torch.cat(found)
+
+    def total(self, value: Tensor) -> Tensor:
+        """Returns the sum of a tensor over the ranks, without gradient."""
+        if self.size == 1:
+            return value
+        total = value.detach().clone()
+        dist.all_reduce(total)
+        return total
+
+    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Replaces the gradients of the parameters by their sums over the ranks, in one transfer.
+
+        A parameter without a gradient on this rank contributes 0.
+        """
+        if self.size == 1:
+            return
+        # All ranks must agree on the parameters that are transferred.
+        has = torch.tensor([float(p.grad is not None) for p in parameters], device=parameters[0].device)
+        dist.all_reduce(has, op=dist.ReduceOp.MAX)
+        used = [p for p, any_rank in zip(parameters, has.tolist(), strict=True) if any_rank]
+        flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in used])
+        dist.all_reduce(flat)
+        start = 0
+        for parameter in used:
+            parameter.grad = flat[start : start + parameter.numel()].view_as(parameter)
+            start += parameter.numel()
+
+    def any(self, flag: int) -> int:
+        """Returns the maximum of a number over the ranks."""
+        if self.size == 1:
+            return flag
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        value = torch.tensor(flag, device=device)
+        dist.all_reduce(value, op=dist.ReduceOp.MAX)
+        return int(value.item())
+
+    def collect(self, value: Tensor) -> list[Tensor]:
+        """Returns the tensors of all ranks, which have equal shapes, in the order of ranks."""
+        if self.size == 1:
+            return [value]
+        found = [torch.empty_like(value) for _ in range(self.size)]
+        dist.all_gather(found, value)
+        return found
+
+    def same_text(self, text: str) -> str:
+        """Returns the text of rank 0."""
+        if self.size == 1:
+            return text
+        box = [text]
+        dist.broadcast_object_list(box)
+        return box[0]
+
+
+@contextmanager
+def connected(device: str) -> Iterator[World]:
+    """Context manager that joins the ranks that torchrun started; without torchrun, a world of one rank.
+
+    The backend is NCCL for CUDA, else Gloo. Raises ``InputError`` if a machine has fewer GPUs than ranks.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1 or dist.is_initialized():
+        yield World() if size == 1 else World(dist.get_rank(), dist.get_world_size(), int(os.environ["LOCAL_RANK"]))
+        return
+    local = int(os.environ["LOCAL_RANK"])
+    cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    if cuda:
+        if local >= torch.cuda.device_count():
+            raise InputError(
+                f"torchrun --nproc-per-node: more processes than the {torch.cuda.device_count()} GPUs of this machine"
+            )
+        torch.cuda.set_device(local)
+    dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT)
+    try:
+        yield World(dist.get_rank(), size, local)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,104 @@
+"""Signals, the lock of a run folder, and what may change when a run is resumed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ..errors import InputError
+from .config import TrainConfig, flag
+
+__all__ = ["MAY_CHANGE", "StopRequest", "check_changes", "locked"]
+
+# Settings that do not change what a run has computed so far.
+MAY_CHANGE = {
+    "max_steps",
+    "eval_every",
+    "log_every",
+    "save_every",
+    "keep_checkpoints",
+    "patience",
+    "device",
+    "threads",
+    "output",
+    "name",
+    "data",
+    "allow_partial",
+    "cache",
+    "loggers",
+}
+
+
+class StopRequest:
+    """Context manager that records SIGINT and SIGTERM, so that the step in progress is finished and saved.
+
+    A second signal ends the process as usual. In other threads than the main one, signals are not handled.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._record)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def _record(self, number: int, frame: FrameType | None) -> None:
+        self.number = number
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Context manager that locks the folder of a run; raises ``InputError`` if another process writes to it."""
+    descriptor = os.open(folder, os.O_RDONLY)  # the folder itself is locked, so no file is left behind
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise InputError(f"{folder}: another process writes to this run; wait for it, or stop it") from None
+    except OSError:  # some network file systems have no locks
+        pass
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def check_changes(stored: TrainConfig, given: dict[str, Any]) -> TrainConfig:
+    """Returns the configuration of a resumed run: the stored one with the given values.
+
+    Raises ``InputError``, with all fields, if a value that was used so far is given another value.
+    """
+    changed = stored.replace(**given)
+    problems = [
+        f"{flag(name)} {_text(getattr(changed, name))} (the run has {_text(getattr(stored, name))})"
+        for name in type(stored).model_fields
+        if name not in MAY_CHANGE and getattr(changed, name) != getattr(stored, name)
+    ]
+    if problems:
+        raise InputError(
+            f"--resume: {'; '.join(problems)} cannot change in a run that has begun; start a new run, or leave it out"
+        )
+    return changed
+
+
+def _text(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,48 @@
+"""Logging to TensorBoard; needs the package tensorboard (``pip install 'cse[tensorboard]'``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from .loggers import Logger
+
+__all__ = ["TensorBoard"]
+
+
+class TensorBoard(Logger):
+    """Writes losses, similarities and scores as scalars to ``tensorboard/`` in the folder of the run."""
+
+    def __init__(self) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise InputError("--logger tensorboard: is not installed; run pip install 'cse[tensorboard]'") from None
+        self._create = SummaryWriter
+        self._writer: Any = None
+
+    def start(self, folder: Path, config: str, step: int) -> None:
+        """Opens the event file; records after ``step`` of an interrupted run are hidden."""
+        self._writer = self._create(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
+        self._writer.add_text("config", f"```toml\n{config}\n```", step)
+
+    def log(self, records: Sequence[dict[str, Any]]) -> None:
+        """Adds the metrics of steps under ``train/``."""
+        for record in records:
+            self._add("train", record)
+
+    def evaluation(self, step: int, record: dict[str, Any]) -> None:
+        """Adds the scores of an evaluation under ``eval/``."""
+        self._add("eval", {**record, "step": step})
+
+    def close(self) -> None:
+        """Closes the event file."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _add(self, group: str, record: dict[str, Any]) -> None:
+        for name, value in record.items():
+            if isinstance(value, (int, float)) and name != "step":
+                self._writer.add_scalar(f"{group}/{name}", value, record["step"])
