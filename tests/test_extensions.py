@@ -74,7 +74,7 @@ class Length(Evaluation):
     class Options:
         words: int = 3
 
-    def sentences(self):
+    def work(self):
         return 2
 
     def __call__(self, encoder, progress=None):

@@ -21,8 +21,8 @@ from cse.training.step import learning_rate, propagate
 
 LOSSES = {
     "standard": {},
-    "focal una": {"loss": "focal", "una": {"every": 2, "beta": 0.5}},
-    "mixed una columns": {"loss": "mixed", "una": {"every": 1, "use_as": "hard-negatives"}},
+    "focal una": {"loss": "focal", "negatives": ("una",), "una": {"every": 2, "beta": 0.5}},
+    "mixed una columns": {"loss": "mixed", "negatives": ("una",), "una": {"every": 1, "use_as": "hard-negatives"}},
     "standard mlm": {"loss_terms": ("mlm",)},
     "focal chunks": {"loss": "focal", "chunk_size": 3},
     "accumulated": {"accumulate": 2},
@@ -163,7 +163,7 @@ def test_patience_ends_a_run_early(base, tmp_path, sample_rows):
     result = train(config)
     assert result.steps - result.best_step == 2
     with pytest.raises(InputError, match="--patience: needs --dev"):
-        base.replace(patience=2)
+        TrainConfig(patience=2)
 
 
 def test_rates_follow_their_schedules(base):
@@ -189,8 +189,8 @@ def gradients(run, config, batches, world=None):
 
 VIEWS = {
     **{name: values for name, values in LOSSES.items() if name not in ("accumulated", "focal chunks")},
-    "una pairs": {"una": {"every": 1}},
-    "mixed una pairs": {"loss": "mixed", "una": {"every": 1}},
+    "una pairs": {"negatives": ("una",), "una": {"every": 1}},
+    "mixed una pairs": {"loss": "mixed", "negatives": ("una",), "una": {"every": 1}},
     "release": {"loss": "mixed", "mix_variant": "release"},
     "spans": {"positive": "spans"},
 }
@@ -229,7 +229,7 @@ def test_cached_gradients_are_those_of_the_whole_batch(base, name, dropout, monk
 
 
 def test_cached_activations_are_those_of_one_chunk(base):
-    """The tensors that the forward pass keeps for the encoder do not grow with the batch, but for the chunks' inputs."""
+    """What the forward pass keeps for the encoder does not grow with the batch, but for the inputs of the chunks."""
     from cse.training.batches import Prefetcher
     from cse.training.step import encode_views
 
@@ -391,9 +391,8 @@ def test_two_processes_have_the_gradients_of_one(base, tmp_path):
     script.write_text(DISTRIBUTED, encoding="utf8")
     names = [name for name in VIEWS if name != "spans"]
     cases = {name: {**VIEWS[name]} for name in names} | {"odd": {"batch_size": 7}, "chunks": {"chunk_size": 3}}
-    given = {k: v for k, v in base.model_dump(exclude_none=True, exclude_defaults=True).items() if k != "options"}
-    for values in cases.values():
-        values.update({k: v for k, v in given.items() if k not in values})
+    given = base.model_dump(exclude_none=True, include=base.model_fields_set)
+    cases = {name: {**given, **values} for name, values in cases.items()}
     payload = json.dumps({"base": {}, "cases": cases})
     found = []
     for processes in (1, 2):

@@ -97,9 +97,10 @@ def main() -> NoReturn:
     except RunError as error:
         click.echo(f"Error: {sentence(error)}", err=True)
         sys.exit(1)
-    except Interrupted as stopped:
-        sys.exit(stopped.code)
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as error:
+        stopped = error.__cause__ if isinstance(error, click.Abort) else error
+        if isinstance(stopped, Interrupted):
+            sys.exit(stopped.code)
         click.echo("Terminated." if terminated else "Interrupted.", err=True)
         sys.exit(143 if terminated else 130)
     sys.exit(code if isinstance(code, int) else 0)

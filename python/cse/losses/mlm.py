@@ -94,5 +94,6 @@ class MLM(LossTerm):
         # Sums of rows, so that a row weighs the same in any chunk or rank.
         rows = in_chunks(losses, {**tokens, "labels": labels}, step.chunk_size)
         count = step.total((labels != IGNORED).sum().to(rows.dtype)).clamp(min=1)
-        local = self.options.weight * rows.sum() / count
-        return local + (step.total(local.detach()) - local.detach())
+        local: Tensor = self.options.weight * rows.sum() / count
+        value: Tensor = local + (step.total(local.detach()) - local.detach())
+        return value

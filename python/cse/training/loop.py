@@ -325,6 +325,7 @@ def save(run: Run, name: str) -> None:
         "tfidf": "tfidf",
         "output": "runs",
         "dev": (),
+        "patience": None,
         "data": None,
     }
     if config.pairs:  # settings that are valid only with pairs

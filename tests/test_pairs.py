@@ -1,0 +1,181 @@
+"""Labelled pairs and triples, and models that keep their MLP head."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from cse import Encoder, InputError, TrainConfig, train
+from cse.data.pairs import open_pairs
+from cse.training.recipes import preset_values
+from cse.training.setup import prepare
+
+
+def table(folder, kind, rows, names=("sent0", "sent1", "hard_neg")):
+    """Writes rows of a table in one of the formats; returns the path."""
+    path = folder / f"pairs.{kind}"
+    if kind == "csv":
+        import csv
+
+        with open(path, "w", newline="", encoding="utf8") as file:
+            csv.writer(file).writerows([names, *rows])
+    elif kind == "tsv":
+        path.write_text("\n".join("\t".join(row) for row in [names, *rows]) + "\n", encoding="utf8")
+    elif kind == "jsonl":
+        lines = [json.dumps(dict(zip(names, row, strict=True))) for row in rows]
+        path.write_text("\n".join(lines) + "\n", encoding="utf8")
+    else:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        columns = {name: [row[i] for row in rows] for i, name in enumerate(names)}
+        pq.write_table(pa.table(columns), path)
+    return path
+
+
+@pytest.fixture
+def triples(sample_rows):
+    return [tuple(sample_rows[i : i + 3]) for i in range(0, 300, 3)]
+
+
+@pytest.fixture
+def base(indexed, tiny_bert, tmp_path):
+    return TrainConfig(
+        model=tiny_bert, tfidf=indexed / "tfidf", output=tmp_path / "runs", batch_size=8, max_steps=3, device="cpu"
+    )
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
+def test_rows_are_read_from_every_format_and_empty_cells_counted(tmp_path, triples, base, kind):
+    rows = [*triples[:50], ("an anchor", "", "a negative"), *triples[50:]]
+    path = table(tmp_path, kind, rows)
+    pairs = open_pairs([str(path)], [])
+    complete = pairs.complete()
+    assert 50 not in complete
+    assert len(complete) == 100
+    assert pairs.hard_negatives.take(complete) == [row[2] for row in triples]
+    run = prepare(base.replace(pairs=path))
+    assert "1 blank" in run.facts["corpus"]
+    batch = run.batches[0]
+    for place, name in enumerate(("anchor", "positive", "hard_negative")):
+        assert batch.blocks[name].texts == [rows[row][place] for row in batch.rows]
+
+
+def test_two_columns_have_no_hard_negatives_and_columns_can_be_named(tmp_path, triples, base):
+    path = table(tmp_path, "csv", triples)
+    run = prepare(base.replace(pairs=path, columns=("hard_neg", "sent0")))
+    assert "hard_negative" not in run.batches[0].views
+    assert run.batches[0].blocks["positive"].texts == [triples[row][0] for row in run.batches[0].rows]
+    with pytest.raises(InputError, match="needs a third column"):
+        prepare(base.replace(pairs=path, columns=("sent0", "sent1"), hard_negative_weight=2.0))
+    with pytest.raises(InputError, match="has no column 'other'"):
+        prepare(base.replace(pairs=path, columns=("sent0", "other")))
+    with pytest.raises(InputError, match="must name two or three different columns"):
+        prepare(base.replace(pairs=path, columns=("sent0",)))
+    wide = table(tmp_path, "tsv", [(*row, "more") for row in triples], names=("a", "b", "c", "d"))
+    with pytest.raises(InputError, match="has 4 columns; name two or three with --columns: a, b, c, d"):
+        prepare(base.replace(pairs=wide))
+    with pytest.raises(InputError, match="is not a table"):
+        prepare(base.replace(pairs=tmp_path / "pairs.txt"))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"corpus": ("c.txt",)}, "cannot be combined with CORPUS"),
+        ({"positive": "spans"}, "cannot be combined with --pairs"),
+    ],
+)
+def test_pairs_exclude_other_sources(values, message):
+    with pytest.raises(InputError, match=message):
+        TrainConfig(pairs=("p.csv",), **values)
+
+
+@pytest.mark.parametrize("values", [{"columns": ("a", "b")}, {"hard_negative_weight": 2.0}])
+def test_options_of_pairs_need_pairs(values):
+    with pytest.raises(InputError, match="belongs to --pairs"):
+        TrainConfig(**values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"una": True},
+        {"una": {"every": 1, "use_as": "hard-negatives"}, "negatives": ("una",), "loss": "focal"},
+        {"loss": "mixed", "hard_negative_weight": 2.0},
+        {"chunk_size": 3, "loss_terms": ("mlm",)},
+    ],
+)
+def test_triples_train_with_every_loss_and_una(tmp_path, triples, base, values):
+    result = train(base.replace(pairs=table(tmp_path, "csv", triples), **values))
+    records = [json.loads(line) for line in (result.folder / "log.jsonl").read_text(encoding="utf8").splitlines()]
+    losses = [record for record in records if "loss" in record]
+    assert len(losses) == 3
+    assert all(np.isfinite(record["loss"]) and "cos_hard" in record for record in losses)
+
+
+@pytest.mark.parametrize("kind", ["tiny_bert", "tiny_roberta"])
+def test_a_kept_head_is_part_of_the_saved_model(tmp_path, triples, base, kind, request):
+    from sentence_transformers import SentenceTransformer
+    from transformers import AutoModel, AutoTokenizer
+
+    config = base.replace(pairs=table(tmp_path, "csv", triples), model=request.getfixturevalue(kind))
+    run = prepare(config)
+    assert run.config.keep_head
+    folder = train(config).folder / "best"
+    encoder = Encoder(folder)
+    assert encoder.model.keep_head
+    texts = [row[0] for row in triples[:20]]
+    vectors = encoder.encode(texts)
+    assert np.abs(vectors).max() < 1  # tanh
+    assert np.allclose(SentenceTransformer(str(folder), device="cpu").encode(texts), vectors, atol=1e-5)
+    if kind == "tiny_bert":
+        tokens = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
+        with torch.no_grad():
+            pooled = AutoModel.from_pretrained(folder).eval()(**tokens).pooler_output
+        assert np.allclose(pooled.numpy(), vectors, atol=1e-5)
+    # Training goes on from the stored head.
+    again = prepare(base.replace(pairs=config.pairs, model=folder, pooler="cls"))
+    stored = encoder.model.head[0].weight
+    assert torch.equal(again.state.encoder.head[0].weight, stored)
+    dropped = train(config.replace(keep_head=False)).folder / "best"
+    assert not (dropped / "2_Dense").exists()
+
+
+def test_the_supervised_presets_are_those_of_the_paper():
+    found = {name: preset_values(f"simcse-sup-{name}") for name in ("bert-base", "bert-large", "roberta-base")}
+    found["roberta-large"] = preset_values("simcse-sup-roberta-large")
+    assert [values["lr"] for values in found.values()] == [5e-5, 1e-5, 5e-5, 1e-5]
+    for values in found.values():
+        assert (values["batch_size"], values["epochs"], values["keep_head"]) == (512, 3, True)
+
+
+def test_equal_positives_are_not_negatives_of_each_other(tmp_path, base):
+    rows = [(f"anchor number {i}", "the same positive" if i < 3 else f"positive {i}", "n") for i in range(8)]
+    config = base.replace(pairs=table(tmp_path, "csv", rows), max_steps=1)
+    batch = prepare(config).batches[0]
+    same = np.array([rows[row][1] == "the same positive" for row in batch.rows])
+    assert (batch.duplicates == (np.outer(same, same) & ~np.eye(8, dtype=bool))).all()
+
+
+def test_real_triples_train_from_the_command_line(cse, shared, tiny_bert, tmp_path):
+    path = shared("nli/nli_triples.csv")
+    done = cse(
+        "train",
+        "--pairs",
+        path,
+        "--model",
+        tiny_bert,
+        "--batch-size",
+        "32",
+        "--max-steps",
+        "4",
+        "-o",
+        tmp_path,
+        "--json",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "labelled" in done.stderr
+    assert json.loads(done.stdout)["steps"] == 4
