@@ -26,6 +26,7 @@ from ..losses import LOSS_TERMS
 from ..losses.base import LossTerm
 from ..losses.contrastive import Contrastive, ContrastiveOptions
 from ..models.device import compile_backbone, describe_device, pick_device, set_threads
+from ..models.dropout import use_fast_dropout
 from ..models.encoder import SentenceEncoder, load_encoder
 from ..models.merging import BaseWeights
 from ..models.resolve import find_model
@@ -123,6 +124,8 @@ def prepare(config: TrainConfig, world: World | None = None, folder: Path | None
     torch.manual_seed(resolved.seed)
     encoder = load_encoder(source, resolved.pooler, keep_head=resolved.keep_head).to(device)
     terms = _loss_terms(resolved, encoder)
+    if device == "cpu" and not resolved.compile:
+        use_fast_dropout(encoder.backbone)
     if resolved.compile:
         compile_backbone(encoder.backbone)
     if world.rank:  # other dropout masks than those of rank 0; the weights are initialised alike

@@ -1,0 +1,117 @@
+"""Dropout on the CPU with masks from a fast generator.
+
+PyTorch draws the mask of a CPU dropout element by element on one thread. For all-MiniLM-L6-v2 with 128 sentences of 32
+tokens on two cores, a forward and backward pass takes 1.85 s with it, 1.55 s with this module, and 1.5 s without
+dropout. Here a mask is 16 random bits per element from NumPy's SFC64, whose seed is drawn from PyTorch's generator: a
+run is reproducible, and gradient caching and checkpoints need no other state than that of this generator.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+__all__ = ["FastDropout", "keep_mask", "use_fast_dropout"]
+
+ATTENTION = "cse_fast_dropout"
+
+
+def keep_mask(shape: torch.Size | tuple[int, ...], p: float) -> Tensor:
+    """Returns a bool mask that is False with probability ``p``, rounded to a multiple of 2**-16."""
+    seed = int(torch.randint(2**63 - 1, ()).item())
+    count = int(np.prod(shape))
+    bits = np.random.SFC64(seed).random_raw(-(-count // 4)).view(np.int16)[:count]
+    keep: Tensor = torch.from_numpy(bits).view(shape) >= round(p * 2**16) - 2**15
+    return keep
+
+
+class FastDropout(nn.Module):
+    """Dropout like ``nn.Dropout``, for tensors on the CPU."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Sets elements to 0 with probability p and divides the others by 1 - p, in training mode only."""
+        if not self.training or self.p == 0:
+            return x
+        return x * keep_mask(x.shape, self.p).to(x.dtype).mul_(1 / (1 - self.p))
+
+    def extra_repr(self) -> str:
+        """Returns the probability, as ``nn.Dropout`` prints it."""
+        return f"p={self.p}"
+
+
+def attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention of transformers' interface, with the fast dropout of the probabilities.
+
+    Args:
+        module: The attention layer.
+        query: ``(B, H, T, d)``, as ``key`` and ``value``.
+        key: See ``query``.
+        value: See ``query``.
+        attention_mask: ``(B, 1, T, T)``, bool or additive, or None.
+        dropout: Probability of dropout; 0 in evaluation.
+        scaling: Factor of the scores; default d ** -0.5.
+        kwargs: Passed on to transformers' own attention if there is no dropout.
+
+    Returns:
+        ``(B, T, H, d)``, and None for the probabilities.
+    """
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    causal = attention_mask is None and getattr(module, "is_causal", False)
+    if dropout == 0 or causal or key.shape[1] != query.shape[1]:
+        found: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
+        )
+        return found
+    scores = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if attention_mask is not None:
+        allowed = attention_mask[..., : key.shape[2]]
+        scores = scores.masked_fill(~allowed, -torch.inf) if allowed.dtype == torch.bool else scores + allowed
+    probabilities = scores.softmax(-1)
+    keep = keep_mask(probabilities.shape, dropout).to(scores.dtype).mul_(1 / (1 - dropout))
+    return (probabilities * keep @ value).transpose(1, 2).contiguous(), None
+
+
+def use_fast_dropout(backbone: Any) -> None:
+    """Replaces the dropout of a transformer on the CPU: its ``nn.Dropout`` modules, and that of its attention.
+
+    The attention is replaced only where the model uses transformers' scaled-dot-product implementation; others keep
+    PyTorch's dropout.
+    """
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    for parent in list(backbone.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Dropout:
+                setattr(parent, name, FastDropout(child.p))
+    if getattr(backbone.config, "_attn_implementation", None) == "sdpa":
+        ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attention)
+        mask = _sdpa_mask()
+        if mask is not None:
+            mask.register(ATTENTION, mask["sdpa"])
+            backbone.config._attn_implementation = ATTENTION
+
+
+def _sdpa_mask() -> Any:
+    """Returns transformers' table of mask functions; None in releases without it."""
+    try:
+        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    except ImportError:
+        return None
+    return ALL_MASK_ATTENTION_FUNCTIONS

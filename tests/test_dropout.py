@@ -1,0 +1,74 @@
+"""Dropout with masks from a fast generator."""
+
+import pytest
+import torch
+
+from cse.models import dropout
+from cse.models.dropout import FastDropout, keep_mask, use_fast_dropout
+from cse.models.encoder import load_encoder, tokenize
+from cse.models.resolve import find_model
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.01])
+def test_masks_have_the_given_share_and_follow_torchs_seed(p):
+    torch.manual_seed(3)
+    first = keep_mask((1000, 333), p)
+    second = keep_mask((1000, 333), p)
+    torch.manual_seed(3)
+    assert torch.equal(keep_mask((1000, 333), p), first)
+    assert not torch.equal(first, second)
+    error = (p * (1 - p) / first.numel()) ** 0.5
+    assert float((~first).float().mean()) == pytest.approx(p, abs=4.5 * error + 2**-17)
+    # Neighbours are independent: both are dropped with probability p * p.
+    both = (~first[:, 1:] & ~first[:, :-1]).float().mean()
+    assert float(both) == pytest.approx(p * p, abs=6 * (p * p / first.numel()) ** 0.5 + 1e-4)
+
+
+def test_kept_elements_are_scaled_and_have_the_gradient():
+    x = torch.ones(50, 40, dtype=torch.float64, requires_grad=True)
+    layer = FastDropout(0.25)
+    y = layer(x)
+    assert set(y.unique().tolist()) == {0.0, 1 / 0.75}
+    y.sum().backward()
+    assert torch.equal(x.grad, y.detach())
+    assert layer.eval()(x) is x
+
+
+@pytest.mark.parametrize("kind", ["tiny_bert", "tiny_roberta"])
+def test_without_dropped_elements_the_attention_is_that_of_transformers(request, kind, monkeypatch, sample_rows):
+    folder = request.getfixturevalue(kind)
+    plain, fast = (load_encoder(find_model(str(folder)), "avg") for _ in range(2))
+    use_fast_dropout(fast.backbone)
+    assert not [m for m in fast.backbone.modules() if type(m) is torch.nn.Dropout]
+    assert fast.backbone.config._attn_implementation == dropout.ATTENTION
+    batch = tokenize(plain.tokenizer, [sample_rows[0], "short", sample_rows[2]], 32)
+    assert torch.allclose(plain.eval()(batch), fast.eval()(batch), atol=1e-6)
+    # In training, with a mask that keeps everything and no scaling of hidden states.
+    calls = []
+
+    def everything(shape, p):
+        calls.append(shape)
+        return torch.full(shape, True)
+
+    monkeypatch.setattr(dropout, "keep_mask", everything)
+    expected = plain.eval()(batch)
+    for module in fast.backbone.modules():
+        if isinstance(module, FastDropout):
+            module.p = 0.0
+        if hasattr(module, "dropout_prob"):
+            module.dropout_prob = 1e-9
+    for module in fast.backbone.modules():
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 1e-9
+    found = fast.train()(batch)
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_a_model_trained_with_it_is_saved_as_before(indexed, tiny_bert, tmp_path):
+    import json
+
+    from cse import TrainConfig, train
+
+    result = train(TrainConfig(model=tiny_bert, tfidf=indexed / "tfidf", output=tmp_path, max_steps=1, batch_size=8))
+    saved = json.loads((result.folder / "best" / "config.json").read_text())
+    assert dropout.ATTENTION not in json.dumps(saved)
