@@ -36,12 +36,17 @@ CROP = 2**35
 DELETE = 2**36
 PURPOSES = 2**48
 
+BLOCK = 1 << 20
+
 Rows = npt.NDArray[np.int64]
 
 
 def bits(seed: int, epoch: int, rows: npt.NDArray[Any], stream: int) -> npt.NDArray[np.uint64]:
     """Returns 64 random bits per row: ``(n,)`` uint64."""
-    return np.frombuffer(_core.random_bits(seed, epoch, rows.tolist(), stream), dtype="<u8")
+    # In blocks, since a list of numbers takes several times the memory of the array.
+    blocks = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)] or [rows]
+    found = [np.frombuffer(_core.random_bits(seed, epoch, block.tolist(), stream), dtype="<u8") for block in blocks]
+    return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def uniform(seed: int, epoch: int, rows: npt.NDArray[Any], stream: int) -> npt.NDArray[np.float64]:

@@ -160,13 +160,28 @@ def hold_out(corpus: Corpus, seed: int, wanted: bool, rows: Rows | None = None) 
     if not wanted:
         return Split(rows, rows[:0], blank)
     hashes = corpus.hashes()
-    _, first = np.unique(hashes[rows], return_index=True)
-    distinct = rows[np.sort(first)]
-    eligible = distinct[words[distinct] >= HELD_OUT_WORDS]
-    count = min(HELD_OUT_ROWS, int(HELD_OUT_SHARE * len(rows)), len(eligible))
-    if count < 2:
+    eligible = rows[words[rows] >= HELD_OUT_WORDS]
+    held = _first_distinct(hashes, rows, eligible, min(HELD_OUT_ROWS, int(HELD_OUT_SHARE * len(rows))), seed)
+    if len(held) < 2:
         return Split(rows, rows[:0], blank)
-    order = np.argsort(rng.bits(seed, 0, eligible, rng.HOLD_OUT), kind="stable")
-    held = np.sort(eligible[order[:count]])
     train = rows[~np.isin(hashes[rows], hashes[held])]
     return Split(train, held, blank, len(rows) - len(train) - len(held))
+
+
+def _first_distinct(hashes: npt.NDArray[np.uint64], rows: Rows, eligible: Rows, count: int, seed: int) -> Rows:
+    """Returns up to ``count`` of the eligible rows in random order that are the first among ``rows`` with their text.
+
+    Only as many rows are looked at as are needed: sorting the hashes of all rows takes a minute for ten million.
+    """
+    keys = rng.bits(seed, 0, eligible, rng.HOLD_OUT)
+    looked = min(len(eligible), 2 * count + 100)
+    while True:
+        nearest = np.argpartition(keys, looked - 1)[:looked] if looked < len(eligible) else np.arange(len(eligible))
+        candidates = eligible[nearest[np.argsort(keys[nearest], kind="stable")]]
+        wanted = np.unique(hashes[candidates])
+        same = rows[np.isin(hashes[rows], wanted)]  # ascending
+        first = same[np.unique(hashes[same], return_index=True)[1]]
+        found = candidates[np.isin(candidates, first)][:count]
+        if len(found) == count or looked == len(eligible):
+            return np.sort(found)
+        looked = min(len(eligible), 4 * looked)

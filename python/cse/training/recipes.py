@@ -58,6 +58,8 @@ def with_preset(config: TrainConfig) -> TrainConfig:
     """
     stored = preset_values(config.preset) if config.preset else {}
     given = {name: getattr(config, name) for name in config.model_fields_set}
+    if "epochs" in given:
+        stored = {name: value for name, value in stored.items() if name != "max_steps"}
     merged = merge(given, stored, {"model": DEFAULT_MODEL})
     # Options of the preset for a method that is switched off are not options that were given.
     used = {merged.get("positive"), *TrainConfig(**merged).negatives, *config.options}
@@ -78,7 +80,9 @@ def resolve(config: TrainConfig, family: str, own_pooler: str | None = None) -> 
     config = with_preset(config)
     given = {name: getattr(config, name) for name in config.model_fields_set}
     declared = {"pooler": own_pooler} if own_pooler else {}
-    tables = families()
+    tables = dict(families())
+    if "epochs" in given and given.get("max_steps") is None:  # an explicit number of epochs is not cut short
+        tables[family] = {name: value for name, value in tables[family].items() if name != "max_steps"}
     used = config.replace(options=merge(given, tables[family]).get("options", {}))
     resolved = ResolvedConfig(**merge(given, loss_recipe(used, family), declared, tables[family], tables["all"]))
     methods = {resolved.positive, *resolved.negatives, *resolved.feature_augmentations, *resolved.loss_terms}
