@@ -9,7 +9,7 @@ import pytest
 from cse import InputError, TfidfIndex, TrainConfig
 from cse.data.corpus import Corpus
 from cse.data.readers import joined_lines, resolve
-from cse.training.setup import open_corpus
+from cse.training.setup import check_indexed, open_corpus
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'cse[tables]'")
 import pyarrow.parquet as pq  # noqa: E402
@@ -231,4 +231,4 @@ def test_an_indexed_column_is_the_one_trained_on(tmp_path):
     corpus = open_corpus(TrainConfig(), index)
     assert corpus.take([0, 1]) == ["10", "20"]
     with pytest.raises(InputError, match="--column"):
-        open_corpus(TrainConfig(corpus=str(path), column="b"), index)
+        check_indexed(open_corpus(TrainConfig(corpus=str(path), column="b"), index), index)
