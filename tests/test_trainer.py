@@ -485,7 +485,7 @@ def test_a_configuration_goes_to_toml_and_back(tmp_path):
 
 
 def test_the_default_recipe_of_minilm_raises_stsb_dev(minilm, shared, indexed, tmp_path):
-    """Half the steps of `--loss focal --una`; 86.72 before. benches/adapt.py measures all steps, more sets and seeds."""
+    """Half the steps of `--loss focal --una`; 86.72 before. benches/adapt.py measures more steps, sets and seeds."""
     result = train(
         TrainConfig(
             tfidf=indexed / "tfidf",
