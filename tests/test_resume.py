@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from cse import InputError, TrainConfig, train
+from cse import InputError, TrainConfig, _core, train
 from cse.errors import RunError
 from cse.training.checkpoint import find_checkpoint, list_checkpoints, read_checkpoint
 from cse.training.distributed import World
@@ -41,8 +41,19 @@ def base(indexed, sample, tiny_bert, tmp_path):
         eval_every=3,
         log_every=2,
         device="cpu",
+        # Results are equal bit by bit only for equal numbers of threads, and these tests start processes.
+        threads=1,
         lr=1e-3,
     )
+
+
+@pytest.fixture(autouse=True)
+def own_threads():
+    """Restores PyTorch's number of threads, which a run with ``threads`` sets for the process."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+    _core.set_default_threads(0)
 
 
 def weights(folder):
