@@ -104,7 +104,7 @@ def scores(record: dict[str, Any]) -> str:
 
 
 def table(rows: list[dict[str, str]], title: str = "", markdown: bool = False) -> None:
-    """Prints records with equal keys as a table on standard output; the first column is aligned left.
+    """Prints records as a table on standard output; a value that a record lacks is an empty cell.
 
     Args:
         rows: One record per line, with the cells as text.
@@ -113,7 +113,8 @@ def table(rows: list[dict[str, str]], title: str = "", markdown: bool = False) -
     """
     if not rows:
         return
-    names = list(rows[0])
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    rows = [{name: row.get(name, "") for name in names} for row in rows]
     left = [all(not _is_number(row[name]) for row in rows) for name in names]
     if markdown:
         lines = [f"**{title}**", ""] if title else []

@@ -1,4 +1,4 @@
-"""The cache folder: rows and token ids of corpora as files that are mapped into memory.
+"""The cache folder: rows of corpora as files that are mapped into memory.
 
 Each entry is a folder with a ``meta.json`` that is written last, so that an entry without it is not used. Entries are
 found by a hash of their key; a changed file has another key, and its old entry remains until ``cse cache --clear``.
@@ -107,7 +107,7 @@ def clear(cache: Path) -> tuple[int, int]:
     for entry in found:
         shutil.rmtree(entry.folder)
     for left in cache.glob(".*-*") if cache.is_dir() else ():
-        if left.name.startswith((".rows-", ".tokens-")):
+        if left.name.startswith(".rows-"):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
     return len(found), size
 

@@ -235,6 +235,15 @@ class Transfer(Evaluation):
         if not present:
             raise InputError(f"--data {data}: none of {', '.join(TASKS)} is there (mr.tsv, trec.train.tsv, ...)")
         self.tasks = {key: load(folder, key, TASKS[key], options.allow_partial) for key in present}
+        for key, splits in self.tasks.items():
+            folded = splits.get("all") or splits["train"]
+            least = int(np.bincount(folded.labels).min())
+            if "all" in splits:  # the inner folds are made of the rows outside an outer fold
+                least -= -(-least // options.folds)
+            if "dev" not in splits and least < options.folds:
+                raise InputError(
+                    f"{folder / key}: a label has too few rows for {options.folds} folds; lower --set transfer.folds"
+                )
 
     def columns(self) -> list[list[str]]:
         """All lists of texts, in the order of tasks, splits and columns."""

@@ -124,8 +124,7 @@ class SentenceEncoder(nn.Module):
         """Encodes texts in evaluation mode, without dropout, and with the head only if it is kept; on CUDA in bfloat16.
 
         Texts are truncated at ``source.max_length`` tokens and batched by their numbers of tokens, so that nearly no
-        padding is processed. (Batches by numbers of characters, as in sentence-transformers, contain 40 to 50 %
-        padding on the STS sets.) Texts are tokenized ``BLOCK`` at a time, which bounds memory.
+        padding is processed; benches/encode.py counts it. Texts are tokenized ``BLOCK`` at a time, which bounds memory.
 
         Args:
             texts: n texts.

@@ -154,6 +154,7 @@ def save_checkpoint(
                 "seconds": state.seconds,
                 "viewed": dict(state.viewed),
                 "selection": selection,
+                "saturation": {"note": state.saturation.note, "first": state.saturation.first},
                 "data": data,
                 "ranks": world.size,
                 "sha256": {name: _sha256(_part(temporary, name)) for name in FILES},
@@ -192,6 +193,7 @@ def load_state(checkpoint: Checkpoint, state: TrainState, device: str, rank: int
     record = checkpoint.state
     state.step, state.sentences, state.seconds = record["step"], record["sentences"], record["seconds"]
     state.viewed = Counter(record["viewed"])
+    state.saturation.note, state.saturation.first = record["saturation"]["note"], record["saturation"]["first"]
     state.selector.restore(record["selection"], {name: each.numpy() for name, each in saved["selection"].items()})
 
 

@@ -27,7 +27,6 @@ from .distributed import World, connected
 from .environment import environment
 from .interrupts import StopRequest, check_changes, locked
 from .loggers import Clock, MetricBuffer, check_finite
-from .saturation import SaturationCheck
 from .setup import Run, choose_folder, describe_loss, prepare
 from .state import TrainState
 from .step import learning_rate, training_step
@@ -89,9 +88,9 @@ def train(config: TrainConfig, callback: Callback | None = None, *, resume: str 
         if not world.is_main or callback is None:
             callback = Callback()
         if resume is None:
-            return Trainer(prepare(config, world), world, callback).run()
+            return Trainer(prepare(config, world, status=callback.on_status), world, callback).run()
         checkpoint = read_checkpoint(find_checkpoint(Path(resume)))
-        run = prepare(config, world, folder=checkpoint.folder.parent.parent)
+        run = prepare(config, world, checkpoint.folder.parent.parent, callback.on_status)
         if checkpoint.state["data"] != run.data:
             raise InputError(
                 f"--resume {resume}: the corpus or the index is not the one of the run; restore the files, or start a "
@@ -124,7 +123,6 @@ class Trainer:
         self.prepared, self.world, self.callback = run, world, callback
         self.state, self.config, self.steps = run.state, run.config, len(run.batches)
         self.buffer, self.clock = MetricBuffer(), Clock(run.state.seconds)
-        self.saturation = SaturationCheck(run.config.positive, run.config.temperature)
 
     def run(self) -> RunResult:
         """Trains to the last step and returns the result."""
@@ -160,15 +158,14 @@ class Trainer:
                     number = self.world.any(stop.number) if log_due else stop.number if self.world.size == 1 else 0
                     ending = evaluation_due and self.out_of_patience()
                     if number or (config.save_every and (self.is_due(config.save_every) or ending)):
-                        saved = self.checkpoint()
+                        self.checkpoint()
                     if number and state.step < self.steps:
-                        self.interrupted(saved, number)
+                        self.interrupted(number)
                     if ending:
                         self.steps = state.step
             if self.world.is_main:
                 with run.base.merged(state.encoder), failures(config, state.step):
                     save(run, "last")
-            run.loggers.close()
         return self.result()
 
     def is_due(self, every: int) -> bool:
@@ -193,7 +190,7 @@ class Trainer:
         check_finite(records)
         for record in records:
             self.callback.on_log(record)
-        if note := self.saturation.update(records):
+        if note := self.state.saturation.update(records):
             self.callback.on_warning(note)
 
     def evaluate(self) -> float:
@@ -228,13 +225,12 @@ class Trainer:
             world=self.world,
         )
 
-    def interrupted(self, saved: Path, number: int) -> None:
+    def interrupted(self, number: int) -> None:
         """Ends a run that a signal stopped; raises ``Interrupted``."""
         run = self.prepared
         if self.world.is_main:
             with run.base.merged(self.state.encoder):
                 save(run, "last")
-        run.loggers.close()
         self.callback.on_interrupt(
             f"stopped at step {self.state.step} of {self.steps}; {run.folder / 'last'} holds the encoder of that step; "
             f"resume with: cse train --resume {run.folder}"
@@ -255,7 +251,7 @@ class Trainer:
             before=selector.records[0],
             after=selector.records[-1],
             best=selector.best_record,
-            notes=[*selector.verdict(), *([self.saturation.note] if self.saturation.note else [])],
+            notes=[*selector.verdict(), *([state.saturation.note] if state.saturation.note else [])],
             neighbours=selector.neighbours(),
             sts=score_best(run, self.callback),
         )

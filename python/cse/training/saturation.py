@@ -22,14 +22,15 @@ class SaturationCheck:
     def __init__(self, positive: str, temperature: float) -> None:
         self.positive, self.temperature = positive, temperature
         self.note: str | None = None
-        self._first: list[float] = []
+        self.first: list[float] = []
+        """The probabilities of the first steps; with ``note`` the state that a checkpoint holds."""
 
     def update(self, records: list[dict[str, Any]]) -> str | None:
         """Takes the records of further steps; returns the note once, when the first steps are complete."""
-        if self.note is not None or len(self._first) >= FIRST_STEPS:
+        if self.note is not None or len(self.first) >= FIRST_STEPS:
             return None
-        self._first += [record["p_pos"] for record in records if math.isfinite(record.get("p_pos", math.nan))]
-        first = self._first[:FIRST_STEPS]
+        self.first += [record["p_pos"] for record in records if math.isfinite(record.get("p_pos", math.nan))]
+        first = self.first[:FIRST_STEPS]
         if len(first) < FIRST_STEPS:
             return None
         mean = sum(first) / len(first)

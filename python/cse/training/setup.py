@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from .checks import corpus_warnings, unchanged_warning
 from .config import ResolvedConfig, TrainConfig
 from .distributed import World
 from .loggers import Loggers
+from .saturation import SaturationCheck
 from .selection import Selector
 from .state import TrainState
 from .step import build_optimizer
@@ -67,13 +69,19 @@ class Run:
     """Fingerprints of corpus and index, which must be the same when the run is resumed."""
 
 
-def prepare(config: TrainConfig, world: World | None = None, folder: Path | None = None) -> Run:
+def prepare(
+    config: TrainConfig,
+    world: World | None = None,
+    folder: Path | None = None,
+    status: Callable[[str], object] | None = None,
+) -> Run:
     """Opens index, corpus and model, and creates the initial state of the run.
 
     Args:
         config: The configuration.
         world: The ranks of the run. Default: one.
         folder: Folder of a run that is resumed. Default: a new one.
+        status: Called with a description before a phase that takes time.
 
     Raises:
         InputError: For an invalid configuration, or an invalid index, corpus, model or data file.
@@ -88,8 +96,8 @@ def prepare(config: TrainConfig, world: World | None = None, folder: Path | None
     index = None
     if needs_index or not (config.corpus or config.pairs):
         index = TfidfIndex.open(config.tfidf, min_df=config.min_df, max_terms=config.max_terms)
-    labelled = open_labelled(config)
-    corpus = open_corpus(config, index) if labelled is None else labelled.anchors
+    labelled = open_labelled(config, status)
+    corpus = open_corpus(config, index, status) if labelled is None else labelled.anchors
     check_indexed(corpus, index)
     pairs = {path: read_pairs(path) for path in config.dev}
     tasks = load_tasks(config.data, config.allow_partial) if config.data else []
@@ -154,7 +162,9 @@ def prepare(config: TrainConfig, world: World | None = None, folder: Path | None
         config=resolved,
         folder=folder,
         device=device,
-        state=TrainState(encoder, terms, features, optimizer, selector),
+        state=TrainState(
+            encoder, terms, features, optimizer, selector, SaturationCheck(resolved.positive, resolved.temperature)
+        ),
         base=BaseWeights(encoder, resolved.merge_with_base),
         batches=batches,
         tasks=tasks,
@@ -170,11 +180,11 @@ def prepare(config: TrainConfig, world: World | None = None, folder: Path | None
     )
 
 
-def open_labelled(config: TrainConfig) -> LabelledPairs | None:
+def open_labelled(config: TrainConfig, status: Callable[[str], object] | None = None) -> LabelledPairs | None:
     """Opens the labelled pairs of the configuration; None if it has none."""
     if not config.pairs:
         return None
-    labelled = open_pairs(config.pairs, config.columns, **_reading(config))
+    labelled = open_pairs(config.pairs, config.columns, progress=status, **_reading(config))
     if config.hard_negative_weight != 1 and labelled.hard_negatives is None:
         raise InputError("--hard-negative-weight: needs a third column of hard negatives, which --pairs does not have")
     return labelled
@@ -200,7 +210,7 @@ def fingerprints(rows: Corpus | LabelledPairs, index: TfidfIndex | None, folder:
     return {"corpus": files, "index": None}
 
 
-def open_corpus(config: TrainConfig, index: TfidfIndex | None) -> Corpus:
+def open_corpus(config: TrainConfig, index: TfidfIndex | None, status: Callable[[str], object] | None = None) -> Corpus:
     """Reads the files of the configuration, or if there are none, the files that the index was built from.
 
     Raises ``InputError`` if there are neither.
@@ -221,7 +231,7 @@ def open_corpus(config: TrainConfig, index: TfidfIndex | None) -> Corpus:
             path if file.column is None else readers.Column(path, file.column)
             for path, file in zip(paths, index.files, strict=True)
         ]
-    return Corpus.open(files, **_reading(config))
+    return Corpus.open(files, progress=status, **_reading(config))
 
 
 def check_indexed(corpus: Corpus, index: TfidfIndex | None) -> None:

@@ -10,6 +10,7 @@ import torch
 from ..augment.base import FeatureAugmentation
 from ..losses.base import LossTerm
 from ..models.encoder import SentenceEncoder
+from .saturation import SaturationCheck
 from .selection import Selector
 
 __all__ = ["TrainState"]
@@ -28,6 +29,7 @@ class TrainState:
     features: list[FeatureAugmentation]
     optimizer: torch.optim.Optimizer
     selector: Selector
+    saturation: SaturationCheck
     step: int = 0
     """Number of steps done."""
     sentences: int = 0
