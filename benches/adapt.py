@@ -35,8 +35,14 @@ ACCEPT = ("stsb.dev", "sickr.dev", "sts16.test")
 TUNE_PAIRS = 800
 FRESH_SEEDS = (21, 22, 23, 24, 25)
 RESAMPLES = 2000
-# The recipe adapt, as it is in presets/families.toml.
-RECIPES = ("focal una spans .3 to .7, tau .05, 60 steps",)
+# The recipe adapt, as it is in presets/families.toml, with each loss.
+RECIPES = (
+    "focal una spans .3 to .7, tau .05, 60 steps",
+    "standard spans .3 to .7, tau .1, 60 steps",
+    "mixed spans .3 to .7, tau .1, 60 steps",
+    "standard una spans .3 to .7, tau .1, 60 steps",
+    "mixed una spans .3 to .7, tau .1, 60 steps",
+)
 
 UNA = {"negatives": ["una"], "una": {"every": 1, "use_as": "hard-negatives", "beta": 0.5}}
 COMMON: dict[str, Any] = {
@@ -46,6 +52,7 @@ COMMON: dict[str, Any] = {
     "spans": {"shortest": 0.5, "longest": 0.9},
     "temperature": 0.1,
 }
+SHORT_SPANS: dict[str, Any] = {"max_steps": 60, "spans": {"shortest": 0.3, "longest": 0.7}}
 # Candidates of the search; each differs from its neighbours in one or two settings.
 CANDIDATES: dict[str, dict[str, Any]] = {
     "spans tau .1 lr 1e-5": {},
@@ -105,6 +112,10 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "mixed spans tau .1 lr 1e-5": {"loss": "mixed"},
     "standard una spans tau .05 lr 1e-5": {"temperature": 0.05, **UNA},
     "dropout tau .05 lr 1e-5": {"positive": "dropout", "temperature": 0.05},
+    "standard spans .3 to .7, tau .1, 60 steps": SHORT_SPANS,
+    "mixed spans .3 to .7, tau .1, 60 steps": {"loss": "mixed", **SHORT_SPANS},
+    "standard una spans .3 to .7, tau .1, 60 steps": {**SHORT_SPANS, **UNA},
+    "mixed una spans .3 to .7, tau .1, 60 steps": {"loss": "mixed", **SHORT_SPANS, **UNA},
 }
 
 

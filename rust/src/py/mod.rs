@@ -136,13 +136,14 @@ fn set_default_threads(threads: usize) -> PyResult<()> {
     Ok(crate::parallel::set_default_threads(threads)?)
 }
 
-/// Returns 64 random bits for each row, little-endian.
+/// Returns 64 random bits for each row. Rows and bits are little-endian, 8 bytes each: a list of ten million Python integers
+/// takes longer to convert than the bits take to compute.
 #[pyfunction]
 fn random_bits<'py>(
     py: Python<'py>,
     seed: u64,
     epoch: u64,
-    #[pyo3(from_py_with = arguments::rows)] rows: Vec<u64>,
+    #[pyo3(from_py_with = arguments::row_bytes)] rows: Vec<u64>,
     stream: u64,
 ) -> Bound<'py, PyBytes> {
     let bits = py.detach(|| sampler::random_bits(seed, epoch, &rows, stream));

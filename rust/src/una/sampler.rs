@@ -2,8 +2,13 @@
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use rayon::prelude::*;
 
 use crate::index::Index;
+use crate::parallel::in_pool;
+
+/// Number of rows from which on their bits are computed in parallel.
+const IN_PARALLEL: usize = 1 << 14;
 
 /// Returns the next number of `rng`, uniform in [0, 1).
 pub(crate) fn uniform(rng: &mut ChaCha8Rng) -> f64 {
@@ -32,9 +37,11 @@ pub(crate) fn keyed(seed: u64, epoch: u64, row: u64, stream: u64) -> ChaCha8Rng 
 /// Returns 64 random bits for each row, from which all other random choices are made (shuffling, held-out rows, mixing
 /// partners). Different values of `stream` give independent bits; negatives use the small ones.
 pub fn random_bits(seed: u64, epoch: u64, rows: &[u64], stream: u64) -> Vec<u64> {
-    rows.iter()
-        .map(|&row| keyed(seed, epoch, row, stream).next_u64())
-        .collect()
+    let bits = |&row: &u64| keyed(seed, epoch, row, stream).next_u64();
+    if rows.len() < IN_PARALLEL {
+        return rows.iter().map(bits).collect();
+    }
+    in_pool(|| rows.par_iter().map(bits).collect())
 }
 
 /// Draws a rank from `rank - radius ..= rank + radius`, never `rank` itself, with probability proportional to the maximum
