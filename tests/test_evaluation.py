@@ -1,7 +1,6 @@
 """Transfer and retrieval suites against other implementations; eval, compare and encode on the command line."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -314,41 +313,3 @@ def test_an_unknown_format_is_refused(cse, tiny_bert, tmp_path):
     done = cse("encode", tiny_bert, "-o", tmp_path / "x.csv", stdin="a b\n")
     assert done.returncode == 2
     assert "the name must end in .npy, .safetensors, .parquet" in done.stderr
-
-
-def test_stored_rows_are_the_rows_in_memory(sample, tmp_path, monkeypatch):
-    from cse.data.corpus import Corpus, hold_out
-
-    plain = Corpus.read([str(sample)])
-    monkeypatch.setattr("cse.data.corpus.IN_MEMORY_BYTES", 0)
-    said = []
-    stored = Corpus.open([str(sample)], cache=str(tmp_path), progress=said.append)
-    again = Corpus.open([str(sample)], cache=str(tmp_path), progress=said.append)
-    assert len(said) == 1
-    assert stored.files == plain.files == again.files
-    rows = np.arange(len(plain))
-    assert stored.take(rows) == plain.take(rows)
-    assert (stored.word_counts() == plain.word_counts()).all()
-    splits = [hold_out(each, 3, wanted=True) for each in (plain, stored)]
-    assert (splits[0].train == splits[1].train).all()
-    assert (splits[0].held_out == splits[1].held_out).all()
-    with pytest.raises(InputError, match="is not below"):
-        stored.take([len(plain)])
-
-
-def test_the_cache_is_listed_and_cleared(cse, sample, tmp_path, tiny_bert, monkeypatch):
-    from cse.data.corpus import Corpus
-
-    monkeypatch.setattr("cse.data.corpus.IN_MEMORY_BYTES", 0)
-    copy = tmp_path / "corpus.txt"
-    copy.write_bytes(sample.read_bytes())
-    Corpus.open([str(copy)], cache=str(tmp_path / "cache"))
-    os.utime(copy, (1, 1))  # another time of modification is another entry
-    Corpus.open([str(copy)], cache=str(tmp_path / "cache"))
-    (tmp_path / "cache" / "mine.txt").write_text("kept")
-    (tmp_path / "cache" / ".rows-left-over").mkdir()
-    listed = json.loads(cse("cache", "--cache", tmp_path / "cache", "--json").stdout)
-    assert [entry["rows"] for entry in listed["entries"]] == [10000, 10000]
-    assert "2 entries" in cse("cache", "--cache", tmp_path / "cache").stdout
-    assert "2 entries deleted" in cse("cache", "--clear", "--cache", tmp_path / "cache").stdout
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["mine.txt"]

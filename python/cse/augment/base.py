@@ -47,6 +47,9 @@ class Block:
     """Names of the views, from ``VIEWS``; the block is encoded once for each."""
     mask: npt.NDArray[np.bool_] | None = None
     """``(B,)`` bool, True for valid rows; the loss ignores the views in other rows. None: all rows are valid."""
+    column: int | None = None
+    """Number of the input column whose rows the texts are, unchanged, so that stored token ids can be used: 0 is the
+    corpus, 1 and 2 are the positives and hard negatives of labelled pairs. None: the texts are new."""
 
     def __post_init__(self) -> None:
         """Checks the names of the views and the shape of the mask."""

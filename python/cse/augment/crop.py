@@ -43,6 +43,6 @@ class Crop(Augmentation):
             whole.append(len(words) > 1)
         mask = np.array(whole)
         return {
-            "anchor": Block(list(texts), ("anchor",)),
+            "anchor": Block(list(texts), ("anchor",), column=0),
             "positive": Block(positives, ("positive",), None if mask.all() else mask),
         }

@@ -45,6 +45,6 @@ class Delete(Augmentation):
             positives.append(" ".join(word for place, word in enumerate(words) if place not in deleted) or text)
         mask = np.array([len(words) > 1 for words in split])
         return {
-            "anchor": Block(list(texts), ("anchor",)),
+            "anchor": Block(list(texts), ("anchor",), column=0),
             "positive": Block(positives, ("positive",), None if mask.all() else mask),
         }

@@ -19,4 +19,4 @@ class Dropout(Augmentation):
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int, epoch: int) -> dict[str, Block]:
         """Returns one block ``anchor`` with the views ``anchor`` and ``positive``."""
-        return {"anchor": Block(list(texts), ("anchor", "positive"))}
+        return {"anchor": Block(list(texts), ("anchor", "positive"), column=0)}

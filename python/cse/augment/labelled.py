@@ -31,9 +31,9 @@ class Labelled(Augmentation):
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int, epoch: int) -> dict[str, Block]:
         """Returns the blocks ``anchor``, ``positive`` and, for triples, ``hard_negative``."""
         blocks = {
-            "anchor": Block(list(texts), ("anchor",)),
-            "positive": Block(self.pairs.positives.take(rows), ("positive",)),
+            "anchor": Block(list(texts), ("anchor",), column=0),
+            "positive": Block(self.pairs.positives.take(rows), ("positive",), column=1),
         }
         if self.pairs.hard_negatives is not None:
-            blocks["hard_negative"] = Block(self.pairs.hard_negatives.take(rows), ("hard_negative",))
+            blocks["hard_negative"] = Block(self.pairs.hard_negatives.take(rows), ("hard_negative",), column=2)
         return blocks

@@ -60,4 +60,4 @@ class UDA(Augmentation):
             surface=options.surface,
             mode="positive",
         )
-        return {"anchor": Block(list(texts), ("anchor",)), "positive": Block(positives, ("positive",))}
+        return {"anchor": Block(list(texts), ("anchor",), column=0), "positive": Block(positives, ("positive",))}

@@ -12,7 +12,7 @@ from . import console, options
 @options.option("--clear", is_flag=True, show_default=False, help="Delete all entries.")
 @options.as_json
 def command(cache: str | None, clear: bool, as_json: bool) -> None:
-    """List the cached rows of corpora, or delete them.
+    """List the cached rows and token ids of corpora, or delete them.
 
     Large corpora are written to the cache once, so that later runs start at once and memory does not grow with them.
     """
@@ -30,7 +30,7 @@ def command(cache: str | None, clear: bool, as_json: bool) -> None:
             "kind": entry.meta["kind"],
             "rows": entry.meta["rows"],
             "bytes": entry.bytes,
-            "files": [path for path, *_ in entry.meta["key"].get("files", [])],
+            "files": entry.meta.get("paths", []),
         }
         for entry in store.entries(folder)
     ]

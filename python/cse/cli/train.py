@@ -232,6 +232,14 @@ class ConsoleCallback(Callback):
         if self.display is None:
             console.say(f"{text} ...")
 
+    def on_progress(self, text: str, done: int, total: int) -> None:
+        """Shows a bar, and removes it at the end of the phase."""
+        if self.display is None:
+            self.display = ProgressDisplay(text, "sentences", total)
+        self.display.update(done)
+        if done == total:
+            self.close()
+
     def on_warning(self, text: str) -> None:
         """A line, also beside a bar."""
         if self.display is not None:

@@ -1,4 +1,4 @@
-"""The cache folder: rows of corpora as files that are mapped into memory.
+"""The cache folder: rows and token ids of corpora as files that are mapped into memory.
 
 Each entry is a folder with a ``meta.json`` that is written last, so that an entry without it is not used. Entries are
 found by a hash of their key; a changed file has another key, and its old entry remains until ``cse cache --clear``.
@@ -20,9 +20,10 @@ from typing import Any
 
 from ..io import dumps, naming
 
-__all__ = ["Entry", "cache_folder", "clear", "entries", "open_entry"]
+__all__ = ["Entry", "cache_folder", "clear", "entries", "find_entry", "open_entry"]
 
 META = "meta.json"
+KINDS = ("rows", "tokens")
 
 
 def cache_folder(given: str | None = None) -> Path:
@@ -46,6 +47,15 @@ class Entry:
         return sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())
 
 
+def find_entry(cache: Path, kind: str, key: dict[str, Any]) -> Entry | None:
+    """Returns an entry, or None if it does not exist; see ``open_entry``."""
+    return _read(cache / _name(kind, key))
+
+
+def _name(kind: str, key: dict[str, Any]) -> str:
+    return f"{kind}-{hashlib.sha256(dumps(key).encode()).hexdigest()[:24]}"
+
+
 def open_entry(
     cache: Path, kind: str, key: dict[str, Any], write: Callable[[Path], dict[str, Any]]
 ) -> tuple[Entry, bool]:
@@ -56,7 +66,7 @@ def open_entry(
 
     Args:
         cache: The cache folder; created if it does not exist.
-        kind: Kind of the entry, the start of its name.
+        kind: Kind of the entry, one of ``KINDS``, the start of its name.
         key: What the content depends on, serialisable to JSON.
         write: Writes the files to the given folder and returns what is added to ``meta.json``.
 
@@ -66,7 +76,7 @@ def open_entry(
     Raises:
         OSError: If the cache cannot be written.
     """
-    name = f"{kind}-{hashlib.sha256(dumps(key).encode()).hexdigest()[:24]}"
+    name = _name(kind, key)
     folder = cache / name
     if (found := _read(folder)) is not None:
         return found, False
@@ -107,7 +117,7 @@ def clear(cache: Path) -> tuple[int, int]:
     for entry in found:
         shutil.rmtree(entry.folder)
     for left in cache.glob(".*-*") if cache.is_dir() else ():
-        if left.name.startswith(".rows-"):
+        if left.name.startswith(tuple(f".{kind}-" for kind in KINDS)):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
     return len(found), size
 

@@ -69,13 +69,15 @@ class StoredRows:
         (standard input, pipes) are written to a temporary folder, which is deleted with the object.
         """
 
+        paths = [_path(file) for file in files]
+
         def write(folder: Path) -> dict[str, Any]:
             if progress:
                 progress(f"reading {', '.join(_path(file) for file in files[:3])}")
             rows, found, repaired = _core.write_rows(list(files), str(folder), reading)
-            return {"rows": rows, "files": found, "repaired": repaired, "joined_lines": joined_lines(files)}
+            meta = {"rows": rows, "files": found, "repaired": repaired, "joined_lines": joined_lines(files)}
+            return {**meta, "paths": paths}
 
-        paths = [_path(file) for file in files]
         if any(not os.path.isfile(path) for path in paths):
             temporary = tempfile.TemporaryDirectory(prefix="cse-rows-")
             folder = Path(temporary.name)

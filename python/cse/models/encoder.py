@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[s
     return {key: found[key] for key in tokenizer.model_input_names if key in found}
 
 
-def pad(tokenizer: Any, tokens: dict[str, list[list[int]]], rows: Sequence[int]) -> dict[str, Tensor]:
+def pad(tokenizer: Any, tokens: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> dict[str, Tensor]:
     """Pads some of the lists of ``token_lists`` to ids and attention masks ``(B, T)``, on the tokenizer's side."""
     lengths = [len(tokens["input_ids"][row]) for row in rows]
     longest = max(lengths)

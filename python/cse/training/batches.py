@@ -6,7 +6,7 @@ runs are reproducible.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -19,11 +19,13 @@ from .. import rng
 from ..augment.base import Augmentation, Block
 from ..data.corpus import Corpus
 from ..losses.contrastive import partner_count
-from ..models.encoder import tokenize
+from ..models.encoder import pad, tokenize
 from .config import ResolvedConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from .token_files import StoredTokens
 
 __all__ = ["Batch", "Batches", "Prefetcher"]
 
@@ -153,12 +155,18 @@ class Prefetcher:
         tokenizer: A Hugging Face tokenizer; it is copied.
         max_length: Maximum number of tokens of a text.
         part: Returns the rows of a batch of n rows that this rank encodes. Default: all.
+        stored: Stored token ids by column number; blocks of other columns, and new texts, are tokenized.
     """
 
     def __init__(
-        self, batches: Batches, tokenizer: Any, max_length: int, part: Callable[[int], slice] | None = None
+        self,
+        batches: Batches,
+        tokenizer: Any,
+        max_length: int,
+        part: Callable[[int], slice] | None = None,
+        stored: Mapping[int, StoredTokens] | None = None,
     ) -> None:
-        self.batches, self.max_length = batches, max_length
+        self.batches, self.max_length, self.stored = batches, max_length, stored or {}
         self.part = part or (lambda rows: slice(0, rows))
         # A copy, because evaluation uses the tokenizer of the model concurrently, with another maximum length.
         self.tokenizer = deepcopy(tokenizer)
@@ -176,11 +184,17 @@ class Prefetcher:
         batch = self.batches[number]
         part = self.part(len(batch.rows))
         tokens = {
-            name: tokenize(self.tokenizer, block.texts[part], self.max_length)
+            name: self._tokens(block, batch.rows, part)
             for name, block in batch.blocks.items()
             if block.texts[part]  # a rank has no rows if a short last batch has fewer rows than there are ranks
         }
         return replace(batch, part=part, tokens=tokens)
+
+    def _tokens(self, block: Block, rows: npt.NDArray[np.int64], part: slice) -> dict[str, Tensor]:
+        stored = None if block.column is None else self.stored.get(block.column)
+        if stored is None:
+            return tokenize(self.tokenizer, block.texts[part], self.max_length)
+        return pad(self.tokenizer, stored.take(rows[part]), range(len(rows[part])))
 
     def get(self, step: int) -> list[Batch]:
         """Returns the batches of this step and prefetches the next two batches."""

@@ -24,6 +24,15 @@ class Callback:
     def on_status(self, text: str) -> None:
         """Called before a phase of the run that takes time; ``text`` is its name."""
 
+    def on_progress(self, text: str, done: int, total: int) -> None:
+        """Called repeatedly during a phase before training whose length is known.
+
+        Args:
+            text: Name of the phase.
+            done: Number of sentences done.
+            total: Number of sentences.
+        """
+
     def on_warning(self, text: str) -> None:
         """The run goes on, but probably not as intended."""
 

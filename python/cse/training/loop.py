@@ -88,9 +88,9 @@ def train(config: TrainConfig, callback: Callback | None = None, *, resume: str 
         if not world.is_main or callback is None:
             callback = Callback()
         if resume is None:
-            return Trainer(prepare(config, world, status=callback.on_status), world, callback).run()
+            return Trainer(prepare(config, world, callback=callback), world, callback).run()
         checkpoint = read_checkpoint(find_checkpoint(Path(resume)))
-        run = prepare(config, world, checkpoint.folder.parent.parent, callback.on_status)
+        run = prepare(config, world, checkpoint.folder.parent.parent, callback)
         if checkpoint.state["data"] != run.data:
             raise InputError(
                 f"--resume {resume}: the corpus or the index is not the one of the run; restore the files, or start a "
@@ -131,7 +131,7 @@ class Trainer:
         with (
             run_folder(run, self.world) as folder,
             StopRequest() as stop,
-            Prefetcher(run.batches, state.encoder.tokenizer, config.max_length, self.world.part) as batches,
+            Prefetcher(run.batches, state.encoder.tokenizer, config.max_length, self.world.part, run.tokens) as batches,
         ):
             self.start(folder)
             state.encoder.train()

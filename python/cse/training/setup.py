@@ -35,6 +35,7 @@ from ..registry import parse_options
 from ..tfidf.index import TfidfIndex
 from . import recipes
 from .batches import Batches
+from .callbacks import Callback
 from .checks import corpus_warnings, unchanged_warning
 from .config import ResolvedConfig, TrainConfig
 from .distributed import World
@@ -43,6 +44,7 @@ from .saturation import SaturationCheck
 from .selection import Selector
 from .state import TrainState
 from .step import build_optimizer
+from .token_files import StoredTokens, open_tokens
 
 __all__ = ["Run", "open_corpus", "prepare"]
 
@@ -59,6 +61,8 @@ class Run:
     base: BaseWeights
     """The weights before training, for ``merge_with_base``."""
     batches: Batches
+    tokens: dict[int, StoredTokens]
+    """Stored token ids by column number; see ``open_tokens``."""
     tasks: list[tuple[Task, Pairs]]
     facts: dict[str, str]
     """Descriptions of device, model, loss, corpus and so on by name, shown before training."""
@@ -73,7 +77,7 @@ def prepare(
     config: TrainConfig,
     world: World | None = None,
     folder: Path | None = None,
-    status: Callable[[str], object] | None = None,
+    callback: Callback | None = None,
 ) -> Run:
     """Opens index, corpus and model, and creates the initial state of the run.
 
@@ -81,12 +85,13 @@ def prepare(
         config: The configuration.
         world: The ranks of the run. Default: one.
         folder: Folder of a run that is resumed. Default: a new one.
-        status: Called with a description before a phase that takes time.
+        callback: Its ``on_status`` and ``on_progress`` are called in phases that take time.
 
     Raises:
         InputError: For an invalid configuration, or an invalid index, corpus, model or data file.
         OSError: For a file that cannot be read.
     """
+    callback = callback or Callback()
     config = recipes.with_preset(config)
     set_threads(config.threads)
     world = world or World()
@@ -96,8 +101,8 @@ def prepare(
     index = None
     if needs_index or not (config.corpus or config.pairs):
         index = TfidfIndex.open(config.tfidf, min_df=config.min_df, max_terms=config.max_terms)
-    labelled = open_labelled(config, status)
-    corpus = open_corpus(config, index, status) if labelled is None else labelled.anchors
+    labelled = open_labelled(config, callback.on_status)
+    corpus = open_corpus(config, index, callback.on_status) if labelled is None else labelled.anchors
     check_indexed(corpus, index)
     pairs = {path: read_pairs(path) for path in config.dev}
     tasks = load_tasks(config.data, config.allow_partial) if config.data else []
@@ -142,6 +147,8 @@ def prepare(
     methods |= dict(zip(resolved.feature_augmentations, features, strict=True))
     resolved = _with_used_options(resolved, methods)
     batches.config = resolved
+    columns = [corpus] if labelled is None else labelled.corpora
+    tokens = open_tokens(resolved, batches, columns, encoder.tokenizer, callback.on_progress)
     for term in terms.values():
         term.to(device)
     optimizer = build_optimizer([encoder, *terms.values()], resolved)
@@ -167,6 +174,7 @@ def prepare(
         ),
         base=BaseWeights(encoder, resolved.merge_with_base),
         batches=batches,
+        tokens=tokens,
         tasks=tasks,
         facts={
             **_facts(resolved, corpus, split, batches, device),

@@ -1,0 +1,155 @@
+"""Token ids of a corpus in memory-mapped files of the cache.
+
+Sentences that no augmentation changes are tokenized once, and not again in every epoch and run. ``ids.u16`` or
+``ids.u32`` holds the ids of all rows one after another, truncated at the maximum length, and ``ends.u64`` the position
+after the last id of each row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..data.cache import Entry, cache_folder, find_entry, open_entry
+from ..data.corpus import Corpus
+from ..io import naming
+from ..models.encoder import token_lists
+from .batches import Batches
+from .config import ResolvedConfig
+
+__all__ = ["StoredTokens", "open_tokens"]
+
+# Rows that are tokenized at a time.
+BLOCK = 16384
+
+
+class StoredTokens:
+    """The token ids of all rows of a corpus, mapped into memory.
+
+    Args:
+        entry: The entry of the cache.
+        with_types: Whether the model takes token type ids; those of single texts are 0.
+    """
+
+    def __init__(self, entry: Entry, with_types: bool) -> None:
+        self.with_types = with_types
+        ids = entry.folder / f"ids.{entry.meta['dtype']}"
+        self._ends = np.memmap(entry.folder / "ends.u64", dtype="<u8", mode="r")
+        self._ids = np.memmap(ids, dtype=_dtype(entry.meta["dtype"]), mode="r")
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self._ends)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> dict[str, list[npt.NDArray[np.integer]]]:
+        """Returns the token ids of some rows, in the form of ``cse.models.encoder.token_lists``."""
+        ids = []
+        for row in rows.tolist():
+            start = int(self._ends[row - 1]) if row else 0
+            ids.append(np.asarray(self._ids[start : int(self._ends[row])]))
+        return {"input_ids": ids, **({"token_type_ids": [each * 0 for each in ids]} if self.with_types else {})}
+
+
+def open_tokens(
+    config: ResolvedConfig,
+    batches: Batches,
+    columns: Sequence[Corpus],
+    tokenizer: Any,
+    progress: Callable[[str, int, int], object],
+) -> dict[int, StoredTokens]:
+    """Opens the token ids of the columns whose rows are encoded unchanged, by column number.
+
+    Only corpora in the cache have stored token ids. They are written if the run reads the whole corpus; a short run on
+    a large corpus tokenizes only its own batches. A tokenizer that gives single texts other token type ids than 0 has
+    none.
+
+    Args:
+        config: The configuration.
+        batches: The batches of the run.
+        columns: The corpora by column number, see ``Block.column``.
+        tokenizer: A Hugging Face tokenizer; it is copied.
+        progress: Called with a description, the number of rows done and the number of rows.
+
+    Raises:
+        OSError: If the cache cannot be written.
+    """
+    whole = len(batches) * config.accumulate >= batches.per_epoch
+    used = {block.column for block in batches[0].blocks.values() if block.column is not None}
+    found = {}
+    for number in sorted(used):
+        corpus = columns[number]
+        if corpus.folder is not None and all(os.path.isfile(file.path) for file in corpus.files):  # not a stream
+            entry = _open(config, corpus, deepcopy(tokenizer), whole, progress)
+            if entry is not None:
+                found[number] = StoredTokens(entry, "token_type_ids" in tokenizer.model_input_names)
+    return found
+
+
+def _open(
+    config: ResolvedConfig,
+    corpus: Corpus,
+    tokenizer: Any,
+    may_write: bool,
+    progress: Callable[[str, int, int], object],
+) -> Entry | None:
+    example = token_lists(tokenizer, corpus.take([0]), config.max_length)
+    if any(map(any, example.get("token_type_ids", []))):
+        return None
+    # Truncation and padding of the last call are stored in a tokenizer, and are not part of the key.
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
+    key = {
+        "version": 1,
+        "files": [[file.xxh3, file.rows, file.column] for file in corpus.files],
+        "encoding_errors": config.encoding_errors,
+        "max_line_bytes": config.max_line_bytes,
+        "tokenizer": hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
+        "max_length": config.max_length,
+    }
+    cache = cache_folder(config.cache)
+    if not may_write:
+        return find_entry(cache, "tokens", key)
+
+    def write(folder: Path) -> dict[str, Any]:
+        kind = "u16" if len(tokenizer) <= 2**16 else "u32"
+        with naming(folder):
+            _write(folder, corpus, tokenizer, config.max_length, kind, progress)
+        return {"rows": len(corpus), "dtype": kind, "paths": [file.path for file in corpus.files]}
+
+    return open_entry(cache, "tokens", key, write)[0]
+
+
+def _write(
+    folder: Path,
+    corpus: Corpus,
+    tokenizer: Any,
+    max_length: int,
+    kind: str,
+    progress: Callable[[str, int, int], object],
+) -> None:
+    total, rows = 0, len(corpus)
+    backend = tokenizer.backend_tokenizer
+    backend.enable_truncation(max_length, direction=tokenizer.truncation_side)
+    with open(folder / f"ids.{kind}", "wb") as ids, open(folder / "ends.u64", "wb") as ends:
+        for start in range(0, rows, BLOCK):
+            texts = corpus.take(range(start, min(start + BLOCK, rows)))
+            # On all cores; transformers' own call would also convert what is not needed to Python lists.
+            lists = [encoding.ids for encoding in backend.encode_batch_fast(texts)]
+            lengths = np.fromiter(map(len, lists), dtype="<u8", count=len(lists))
+            count = int(lengths.sum())
+            ids.write(np.fromiter(chain.from_iterable(lists), dtype=_dtype(kind), count=count).tobytes())
+            ends.write((np.cumsum(lengths) + np.uint64(total)).astype("<u8").tobytes())
+            total += count
+            progress("token ids", start + len(texts), rows)
+
+
+def _dtype(kind: str) -> str:
+    return {"u16": "<u2", "u32": "<u4"}[kind]

@@ -1,0 +1,130 @@
+"""The cache: rows and token ids of large corpora in memory-mapped files."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from cse import InputError, TrainConfig, train
+from cse.training.batches import Prefetcher
+from cse.training.callbacks import Callback
+from cse.training.setup import prepare
+
+
+class Recorder(Callback):
+    """Keeps what is said and how far phases are."""
+
+    def __init__(self):
+        self.said, self.progress = [], []
+
+    def on_status(self, text):
+        self.said.append(text)
+
+    def on_progress(self, text, done, total):
+        self.progress.append((text, done, total))
+
+
+def test_stored_rows_are_the_rows_in_memory(sample, tmp_path, monkeypatch):
+    from cse.data.corpus import Corpus, hold_out
+
+    plain = Corpus.read([str(sample)])
+    monkeypatch.setattr("cse.data.corpus.IN_MEMORY_BYTES", 0)
+    said = []
+    stored = Corpus.open([str(sample)], cache=str(tmp_path), progress=said.append)
+    again = Corpus.open([str(sample)], cache=str(tmp_path), progress=said.append)
+    assert len(said) == 1
+    assert stored.files == plain.files == again.files
+    rows = np.arange(len(plain))
+    assert stored.take(rows) == plain.take(rows)
+    assert (stored.word_counts() == plain.word_counts()).all()
+    splits = [hold_out(each, 3, wanted=True) for each in (plain, stored)]
+    assert (splits[0].train == splits[1].train).all()
+    assert (splits[0].held_out == splits[1].held_out).all()
+    with pytest.raises(InputError, match="is not below"):
+        stored.take([len(plain)])
+
+
+@pytest.fixture
+def mapped(sample, tiny_bert, tmp_path, monkeypatch):
+    """A configuration of a run that reads its corpus once, whose rows are in the cache."""
+    monkeypatch.setattr("cse.data.corpus.IN_MEMORY_BYTES", 0)
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("".join(line + "\n" for line in sample.read_text(encoding="utf8").splitlines()[:200]))
+    return TrainConfig(
+        corpus=corpus,
+        model=tiny_bert,
+        output=tmp_path / "runs",
+        cache=str(tmp_path / "cache"),
+        batch_size=16,
+        epochs=1,
+        eval_every=0,
+        device="cpu",
+    )
+
+
+def prepared(run, stored):
+    batches = Prefetcher(run.batches, run.state.encoder.tokenizer, run.config.max_length, None, stored)
+    return [batches.prepare(number).tokens for number in range(run.batches.per_epoch)]
+
+
+@pytest.mark.parametrize("positive", ["dropout", "crop", "spans"])
+def test_stored_token_ids_are_those_of_the_tokenizer(mapped, positive):
+    callback = Recorder()
+    run = prepare(mapped.replace(positive=positive, max_length=12), callback=callback)
+    if positive == "spans":  # both sides are new texts
+        assert run.tokens == {}
+        return
+    assert callback.progress[-1] == ("token ids", 200, 200)
+    for one, other in zip(prepared(run, run.tokens), prepared(run, None), strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            assert one[name].keys() == other[name].keys()
+            assert all(torch.equal(one[name][key], other[name][key]) for key in one[name])
+
+
+def test_token_ids_are_written_once_and_only_for_whole_epochs(mapped):
+    callback = Recorder()
+    assert prepare(mapped.replace(max_steps=2), callback=callback).tokens == {}
+    first = train(mapped, callback)
+    count = len(callback.progress)
+    assert count
+    assert prepare(mapped.replace(max_steps=2), callback=callback).tokens  # they exist now
+    second = train(mapped, callback)
+    assert len(callback.progress) == count
+    assert first.after == second.after
+    prepare(mapped.replace(max_length=9), callback=callback)
+    assert len(callback.progress) > count
+
+
+def test_labelled_columns_have_stored_token_ids(mapped, tmp_path):
+    lines = ["first,second,third", *(f"the cat number {i},a cat {i},a dog {i}" for i in range(40))]
+    table = tmp_path / "pairs.csv"
+    table.write_text("\n".join(lines) + "\n", encoding="utf8")
+    run = prepare(mapped.replace(corpus=(), pairs=table))
+    assert set(run.tokens) == {0, 1, 2}
+    texts = run.batches[0].blocks["hard_negative"].texts
+    ids = prepared(run, run.tokens)[0]["hard_negative"]["input_ids"]
+    expected = run.state.encoder.tokenizer(texts, padding=True, return_tensors="pt")["input_ids"]
+    assert torch.equal(ids, expected)
+
+
+def test_the_cache_is_listed_and_cleared(cse, sample, tmp_path, tiny_bert, monkeypatch):
+    from cse.data.corpus import Corpus
+
+    monkeypatch.setattr("cse.data.corpus.IN_MEMORY_BYTES", 0)
+    copy = tmp_path / "corpus.txt"
+    copy.write_bytes(sample.read_bytes())
+    Corpus.open([str(copy)], cache=str(tmp_path / "cache"))
+    os.utime(copy, (1, 1))  # another time of modification is another entry
+    Corpus.open([str(copy)], cache=str(tmp_path / "cache"))
+    (tmp_path / "cache" / "mine.txt").write_text("kept")
+    (tmp_path / "cache" / ".rows-left-over").mkdir()
+    (tmp_path / "cache" / ".tokens-left-over.lock").write_text("")
+    listed = json.loads(cse("cache", "--cache", tmp_path / "cache", "--json").stdout)
+    assert [entry["rows"] for entry in listed["entries"]] == [10000, 10000]
+    assert [entry["files"] for entry in listed["entries"]] == [[str(copy)], [str(copy)]]
+    assert "2 entries" in cse("cache", "--cache", tmp_path / "cache").stdout
+    assert "2 entries deleted" in cse("cache", "--clear", "--cache", tmp_path / "cache").stdout
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["mine.txt"]
