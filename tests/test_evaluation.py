@@ -129,6 +129,16 @@ def test_the_transfer_suite_on_the_command_line(cse, tiny_bert, tasks):
     assert "trec.test.tsv: no such file; TREC needs it" in done.stderr
 
 
+def test_a_label_with_fewer_rows_than_folds_is_an_error(cse, tiny_bert, tasks):
+    done = cse("eval", tiny_bert, "--suite", "transfer", "--data", tasks, "--allow-partial")  # 10 folds of 40 rows
+    assert done.returncode == 2
+    (tasks / "cr.tsv").write_text("0\ta b\n" * 38 + "1\tc d\n" * 2, encoding="utf8")
+    flags = ("--allow-partial", "--set", "transfer.folds=2")
+    done = cse("eval", tiny_bert, "--suite", "transfer", "--data", tasks, *flags)
+    assert done.returncode == 2
+    assert "cr: a label has too few rows for 2 folds; lower --set transfer.folds" in done.stderr
+
+
 def test_transfer_accuracies_are_compared_by_example(cse, tiny_bert, tasks):
     flags = ("--suite", "transfer", "--data", tasks, "--allow-partial", "--set", "transfer.folds=2", "--json")
     done = cse("compare", tiny_bert, tiny_bert, *flags, "--pooler", "avg")

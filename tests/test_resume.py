@@ -101,7 +101,8 @@ def kill_after(process, run, step, number=signal.SIGKILL):
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_killed_run_goes_on_bit_by_bit(base, tmp_path, name):
-    config = base.replace(**LOSSES[name], save_every=2)
+    # The log is written less often than checkpoints, which must not lose the records in between.
+    config = base.replace(**LOSSES[name], save_every=2, log_every=100)
     whole = train(config.replace(name="whole"))
     process = start(config.replace(output=str(tmp_path)), tmp_path)
     kill_after(process, tmp_path / "run", 4)
@@ -366,7 +367,7 @@ with connected("cpu") as world:
             (batch,) = batches.get(0)
         metrics = propagate(state, batch, run.config, "cpu", world, 1.0)
         parameters = unique_parameters([state.encoder, *state.terms.values()])
-        world.sum_gradients(parameters)
+        world.sum_gradients(parameters, name)
         found[name] = {
             "metrics": {key: float(value) for key, value in metrics.items()},
             "gradients": [None if p.grad is None else p.grad for p in parameters],
@@ -495,3 +496,86 @@ def test_the_mlm_term_is_the_library_loss(base):
     labels = torch.where(changed, ids, -100)
     expected = term.model(input_ids=seen["input_ids"], attention_mask=seen["attention_mask"], labels=labels).loss
     assert float(metrics["loss/mlm"]) == pytest.approx(0.3 * float(expected), rel=0.1)
+
+
+FULL_DISK = """
+import resource, sys
+from cse.errors import RunError
+from cse.training.loop import resumed_config, train
+
+run, limit = sys.argv[1], int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    train(resumed_config(run), resume=run)
+except RunError as error:
+    sys.exit(f"RunError: {error}")
+"""
+
+
+def test_a_full_disk_in_a_checkpoint_leaves_the_one_before(base, tmp_path):
+    """A limit on file sizes simulates a full disk: the encoder can be written, the optimizer's moments cannot."""
+    folder = train(base.replace(save_every=4, max_steps=4, eval_every=0)).folder
+    (checkpoint,) = list_checkpoints(folder)
+    sizes = {path.name: path.stat().st_size for path in checkpoint.iterdir()}
+    limit = (sizes["weights.safetensors"] + sizes["optimizer.safetensors"]) // 2
+    config = (folder / "config.toml").read_text(encoding="utf8").replace("max_steps = 4", "max_steps = 8")
+    (folder / "config.toml").write_text(config, encoding="utf8")
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, folder, str(limit)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "RunError: " in done.stderr
+    assert "the files of earlier steps were kept" in done.stderr
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == [checkpoint.name]
+    assert read_checkpoint(find_checkpoint(folder)).step == 4
+
+
+NO_MEMORY = """
+import resource, sys
+from cse import TrainConfig
+from cse.errors import RunError
+from cse.training.callbacks import Callback
+from cse.training.loop import train
+
+class Limit(Callback):
+    def on_step_end(self, step, steps):
+        if step == 2:
+            used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + (16 << 20), used + (16 << 20)))
+
+try:
+    train(TrainConfig.from_toml(sys.argv[1]), Limit())
+except RunError as error:
+    sys.exit(f"RunError: {error}")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux only")
+def test_a_step_without_memory_ends_with_its_checkpoint_kept(base, tmp_path):
+    config = base.replace(batch_size=512, save_every=1, eval_every=0, max_steps=4, name="run")
+    (tmp_path / "config.toml").write_text(config.to_toml(), encoding="utf8")
+    done = subprocess.run(
+        [sys.executable, "-c", NO_MEMORY, tmp_path / "config.toml"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert "RunError: out of memory at step 3 with batches of 512 sentences" in done.stderr
+    assert "set --chunk-size 256" in done.stderr
+    assert read_checkpoint(find_checkpoint(tmp_path / "runs" / "run")).step in (1, 2)
+
+
+def test_a_resumed_run_may_go_on_in_another_folder(base, tmp_path):
+    base = base.replace(save_every=2, lr_scheduler="constant")
+    first = train(base.replace(max_steps=4, name="first")).folder
+    before = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
+    changed = resumed_config(first, {"max_steps": 8, "name": "second"})
+    second = train(changed, resume=first)
+    assert second.folder == tmp_path / "runs" / "second"
+    assert {path: path.read_bytes() for path in first.rglob("*") if path.is_file()} == before
+    whole = train(base.replace(name="whole"))
+    assert all(
+        torch.equal(a, b) for a, b in zip(weights(whole.folder).values(), weights(second.folder).values(), strict=True)
+    )
+    with pytest.raises(InputError, match="second exists"):
+        train(changed, resume=first)
+    with pytest.raises(InputError, match="--max-steps: 3 is less than the 4 steps"):
+        train(resumed_config(first, {"max_steps": 3}), resume=first)

@@ -287,7 +287,7 @@ def test_a_run_that_fails_before_its_first_step_leaves_its_name_free(base, tmp_p
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cse.training.loop, "save_encoder", fail)
+    monkeypatch.setattr(cse.training.outputs, "save_encoder", fail)
     with pytest.raises(OSError, match="No space left"):
         train(base.replace(name="mine"))
     assert not (tmp_path / "runs" / "mine").exists()

@@ -18,6 +18,7 @@ __all__ = [
     "pick_device",
     "restore_generators",
     "set_threads",
+    "uncompiled",
 ]
 
 
@@ -58,6 +59,16 @@ def autocast(device: str, precision: str = "auto") -> AbstractContextManager[Any
 def compile_backbone(backbone: torch.nn.Module) -> None:
     """Compiles a transformer in place, for inputs of any length; the names of its weights do not change."""
     backbone.compile(dynamic=True)
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """Returns a context manager in which a compiled transformer runs uncompiled.
+
+    Evaluation would be compiled anew, for another mode and other shapes, which takes longer than it saves.
+    """
+    set_stance = getattr(torch.compiler, "set_stance", None)  # since PyTorch 2.6
+    stance: AbstractContextManager[Any] = set_stance("force_eager") if set_stance else nullcontext()
+    return stance
 
 
 def describe_device(device: str, precision: str = "auto") -> str:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..io import file_mode, naming
-from .device import autocast
+from .device import autocast, uncompiled
 from .layout import write_modules
 from .pooling import pool, pooled_layers
 from .resolve import Source
@@ -174,7 +174,7 @@ class SentenceEncoder(nn.Module):
 
     def _encode_batch(self, batch: dict[str, Tensor]) -> npt.NDArray[np.float32]:
         device = next(self.parameters()).device
-        with autocast(str(device)):
+        with autocast(str(device)), uncompiled():
             vectors = self({key: value.to(device, non_blocking=True) for key, value in batch.items()})
         vectors = vectors.float()
         if self.source.normalize:

@@ -8,16 +8,16 @@ sum of these gradients over the ranks is the gradient of one process with the wh
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..errors import InputError
+from ..errors import InputError, RunError
 
 __all__ = ["World", "connected"]
 
@@ -33,6 +33,7 @@ class World:
     size: int = 1
     local_rank: int = 0
     """Number of the rank on its machine, the number of its GPU."""
+    _used: dict[Hashable, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def is_main(self) -> bool:
@@ -72,17 +73,32 @@ class World:
         dist.all_reduce(total)
         return total
 
-    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter], kind: Hashable) -> None:
         """Replaces the gradients of the parameters by their sums over the ranks, in one transfer.
 
         A parameter without a gradient on this rank contributes 0.
+
+        Args:
+            parameters: The parameters, in the same order on every rank.
+            kind: What decides which parameters have gradients, the same on every rank. The ranks agree on these
+                parameters at the first step of a kind, and do not wait for each other's answer again.
+
+        Raises:
+            RunError: For a gradient that was not agreed on.
         """
         if self.size == 1:
             return
-        # All ranks must agree on the parameters that are transferred.
-        has = torch.tensor([float(p.grad is not None) for p in parameters], device=parameters[0].device)
-        dist.all_reduce(has, op=dist.ReduceOp.MAX)
-        used = [p for p, any_rank in zip(parameters, has.tolist(), strict=True) if any_rank]
+        if kind not in self._used:
+            has = torch.tensor([float(p.grad is not None) for p in parameters], device=parameters[0].device)
+            dist.all_reduce(has, op=dist.ReduceOp.MAX)
+            self._used[kind] = [number for number, any_rank in enumerate(has.tolist()) if any_rank]
+        numbers = set(self._used[kind])
+        if any(p.grad is not None and number not in numbers for number, p in enumerate(parameters)):
+            raise RunError(
+                "a loss term has gradients for parameters that had none at an earlier step with the same views; with "
+                "several processes a term must use the same parameters at every step"
+            )
+        used = [parameters[number] for number in self._used[kind]]
         flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in used])
         dist.all_reduce(flat)
         start = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,20 +13,17 @@ from typing import Any
 import torch
 
 from ..errors import InputError, Interrupted, RunError, sentence
-from ..evaluation.sts import score_pairs
 from ..io import dumps, write_text
-from ..models.card import CardRecord, model_card
-from ..models.encoder import load_encoder, save_encoder
-from ..models.resolve import find_model
 from .batches import Batch, Prefetcher
 from .callbacks import Callback
 from .checkpoint import find_checkpoint, load_state, read_checkpoint, save_checkpoint
 from .config import ResolvedConfig, TrainConfig
 from .distributed import World, connected
 from .environment import environment
-from .interrupts import StopRequest, check_changes, locked
+from .interrupts import StopRequest, check_changes
 from .loggers import Clock, MetricBuffer, check_finite
-from .setup import Run, choose_folder, describe_loss, prepare
+from .outputs import copied, resumed_folder, run_folder, save, score_best
+from .setup import Run, prepare
 from .state import TrainState
 from .step import learning_rate, training_step
 
@@ -90,13 +86,18 @@ def train(config: TrainConfig, callback: Callback | None = None, *, resume: str 
         if resume is None:
             return Trainer(prepare(config, world, callback=callback), world, callback).run()
         checkpoint = read_checkpoint(find_checkpoint(Path(resume)))
-        run = prepare(config, world, checkpoint.folder.parent.parent, callback)
+        run = prepare(config, world, resumed_folder(checkpoint, config), callback)
+        if len(run.batches) < checkpoint.step:
+            raise InputError(
+                f"--max-steps: {len(run.batches)} is less than the {checkpoint.step} steps the run has done"
+            )
         if checkpoint.state["data"] != run.data:
             raise InputError(
                 f"--resume {resume}: the corpus or the index is not the one of the run; restore the files, or start a "
                 "new run"
             )
         load_state(checkpoint, run.state, run.device, world.rank)
+        copied(checkpoint, run.folder, world)
         return Trainer(run, world, callback).run()
 
 
@@ -214,7 +215,8 @@ class Trainer:
         return bool(patience and self.world.any(int(self.state.selector.misses >= patience)))
 
     def checkpoint(self) -> Path:
-        """Saves the state of the run."""
+        """Saves the state of the run, after the log of its steps, which a resumed run does not write again."""
+        self.write_log()
         run = self.prepared
         return save_checkpoint(
             self.state,
@@ -305,78 +307,3 @@ def log_record(state: TrainState, batches: Sequence[Batch], rate: float, metrics
         "synthetic_steps": state.viewed["synthetic"],
         "sentences_per_second": round(state.sentences / state.seconds, 2),
     }
-
-
-def save(run: Run, name: str) -> None:
-    """Saves the encoder with a model card in the subfolder ``name`` of the run."""
-    config, state = run.config, run.state
-    source, selector = state.encoder.source, state.selector
-    made = [f"{name} {each.describe()}" for name, each in zip(config.negatives, run.batches.negatives, strict=True)]
-    negatives = f"Synthetic negatives: {'; '.join(made)}." if made else "No synthetic negatives."
-    columns = {"spearman": ["spearman"], "mrr": ["mrr", "mrr_se"]}.get(selector.metric or "", [])
-    private: dict[str, Any] = {
-        "corpus": (),
-        "pairs": (),
-        "columns": (),
-        "tfidf": "tfidf",
-        "output": "runs",
-        "dev": (),
-        "patience": None,
-        "data": None,
-    }
-    if config.pairs:  # settings that are valid only with pairs
-        private |= {"hard_negative_weight": 1.0, "positive": "dropout"}
-    card = CardRecord(
-        model=config.model,
-        embedding_dim=state.encoder.embedding_dim,
-        # The head is not saved: without it, ``cls`` is the bare vector of the first token.
-        pooler="cls_before_pooler" if config.pooler == "cls" and not config.keep_head else config.pooler,
-        keeps_head=config.keep_head and config.pooler == "cls",
-        normalize=source.normalize,
-        max_length=source.max_length,
-        step=state.step,
-        seed=config.seed,
-        methods=f"Loss: {describe_loss(config)}. Positives: {config.positive}. {negatives}",
-        config=config.replace(**private).to_toml(),
-        columns=[*columns, "alignment", "uniformity"] if columns else [],
-        scores=selector.records,
-    )
-    save_encoder(state.encoder, run.folder / name, model_card(card))
-
-
-def score_best(run: Run, callback: Callback) -> dict[str, float]:
-    """Returns Spearman x 100 of best/ on each STS task of the run; empty if there are none."""
-    if not run.tasks:
-        return {}
-    callback.on_status("evaluating best/ on the STS tasks")
-    encoder = load_encoder(find_model(str(run.folder / "best")), run.config.pooler).to(run.device).eval()
-    return {task.title: score_pairs(encoder, pairs).spearman for task, pairs in run.tasks}
-
-
-@contextmanager
-def run_folder(run: Run, world: World) -> Iterator[Path]:
-    """Creates and locks the folder of a run; deletes it if the run fails before the end of its first step.
-
-    If another run has created it meanwhile, the next free name is taken, unless the name was given. The folder of a
-    resumed run exists. Ranks other than 0 only take the name of rank 0.
-    """
-    resumed = run.state.step > 0
-    while world.is_main and not resumed:
-        try:
-            run.folder.mkdir(parents=True)
-            break
-        except FileExistsError:
-            run.folder = choose_folder(run.config)  # InputError if the name was given
-    run.folder = Path(world.same_text(str(run.folder)))
-    if not world.is_main:
-        yield run.folder
-        return
-    try:
-        with locked(run.folder):
-            yield run.folder
-    except BaseException:
-        if run.state.step == 0:
-            shutil.rmtree(run.folder, ignore_errors=True)
-        raise
-    finally:
-        run.loggers.close()

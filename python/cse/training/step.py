@@ -97,7 +97,7 @@ def training_step(
         names = dict.fromkeys(name for each in found for name in each)
         metrics = {name: torch.stack([each[name] for each in found if name in each]).mean() for name in names}
     parameters = [p for p in unique_parameters([state.encoder, *state.terms.values()]) if p.requires_grad]
-    world.sum_gradients(parameters)
+    world.sum_gradients(parameters, tuple((tuple(batch.views), len(batch.rows)) for batch in batches))
     # Without clipping, the norm is computed as well, to detect gradients that are not finite.
     norm = torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm or math.inf)
     finite = torch.isfinite(metrics["loss"]) & torch.isfinite(norm)

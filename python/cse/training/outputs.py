@@ -1,0 +1,115 @@
+"""The folder of a run: its lock, the encoders saved in it, and the copy that a resumed run may go on in."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..evaluation.sts import score_pairs
+from ..models.card import CardRecord, model_card
+from ..models.encoder import load_encoder, save_encoder
+from ..models.resolve import find_model
+from .callbacks import Callback
+from .checkpoint import FOLDER, Checkpoint
+from .config import TrainConfig
+from .distributed import World
+from .interrupts import locked
+from .setup import Run, choose_folder, describe_loss
+
+__all__ = ["copied", "resumed_folder", "run_folder", "save", "score_best"]
+
+
+def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
+    """Returns the folder in which a run goes on: its own, or a new one if ``output`` or ``name`` is another.
+
+    Raises ``InputError`` for an invalid or existing name.
+    """
+    own = checkpoint.folder.parent.parent
+    stored = TrainConfig.from_toml(own / "config.toml")
+    return own if (stored.output, stored.name) == (config.output, config.name) else choose_folder(config)
+
+
+def copied(checkpoint: Checkpoint, folder: Path, world: World) -> None:
+    """Copies the run of a checkpoint to the folder in which it goes on, with this checkpoint only."""
+    own = checkpoint.folder.parent.parent
+    if folder != own and world.is_main:
+        shutil.copytree(own, folder, ignore=shutil.ignore_patterns(FOLDER, "last", "result.json", ".*"))
+        shutil.copytree(checkpoint.folder, folder / FOLDER / checkpoint.folder.name)
+
+
+def save(run: Run, name: str) -> None:
+    """Saves the encoder with a model card in the subfolder ``name`` of the run."""
+    config, state = run.config, run.state
+    source, selector = state.encoder.source, state.selector
+    made = [f"{name} {each.describe()}" for name, each in zip(config.negatives, run.batches.negatives, strict=True)]
+    negatives = f"Synthetic negatives: {'; '.join(made)}." if made else "No synthetic negatives."
+    columns = {"spearman": ["spearman"], "mrr": ["mrr", "mrr_se"]}.get(selector.metric or "", [])
+    private: dict[str, Any] = {
+        "corpus": (),
+        "pairs": (),
+        "columns": (),
+        "tfidf": "tfidf",
+        "output": "runs",
+        "dev": (),
+        "patience": None,
+        "data": None,
+    }
+    if config.pairs:  # settings that are valid only with pairs
+        private |= {"hard_negative_weight": 1.0, "positive": "dropout"}
+    card = CardRecord(
+        model=config.model,
+        embedding_dim=state.encoder.embedding_dim,
+        # The head is not saved: without it, ``cls`` is the bare vector of the first token.
+        pooler="cls_before_pooler" if config.pooler == "cls" and not config.keep_head else config.pooler,
+        keeps_head=config.keep_head and config.pooler == "cls",
+        normalize=source.normalize,
+        max_length=source.max_length,
+        step=state.step,
+        seed=config.seed,
+        methods=f"Loss: {describe_loss(config)}. Positives: {config.positive}. {negatives}",
+        config=config.replace(**private).to_toml(),
+        columns=[*columns, "alignment", "uniformity"] if columns else [],
+        scores=selector.records,
+    )
+    save_encoder(state.encoder, run.folder / name, model_card(card))
+
+
+def score_best(run: Run, callback: Callback) -> dict[str, float]:
+    """Returns Spearman x 100 of best/ on each STS task of the run; empty if there are none."""
+    if not run.tasks:
+        return {}
+    callback.on_status("evaluating best/ on the STS tasks")
+    encoder = load_encoder(find_model(str(run.folder / "best")), run.config.pooler).to(run.device).eval()
+    return {task.title: score_pairs(encoder, pairs).spearman for task, pairs in run.tasks}
+
+
+@contextmanager
+def run_folder(run: Run, world: World) -> Iterator[Path]:
+    """Creates and locks the folder of a run; deletes it if the run fails before the end of its first step.
+
+    If another run has created it meanwhile, the next free name is taken, unless the name was given. The folder of a
+    resumed run exists. Ranks other than 0 only take the name of rank 0.
+    """
+    resumed = run.state.step > 0
+    while world.is_main and not resumed:
+        try:
+            run.folder.mkdir(parents=True)
+            break
+        except FileExistsError:
+            run.folder = choose_folder(run.config)  # InputError if the name was given
+    run.folder = Path(world.same_text(str(run.folder)))
+    if not world.is_main:
+        yield run.folder
+        return
+    try:
+        with locked(run.folder):
+            yield run.folder
+    except BaseException:
+        if run.state.step == 0:
+            shutil.rmtree(run.folder, ignore_errors=True)
+        raise
+    finally:
+        run.loggers.close()
