@@ -3,7 +3,8 @@
     python tests/kill_at_random.py [--kills 20] [--seed 0]
 
 Not collected by pytest: it starts a process for each kill, a few minutes in all. Half of the kills wait until a
-checkpoint is being written. At the end weights, log and scores must be those of a run that was not interrupted, bit by bit.
+checkpoint is being written. At the end weights, log and scores must be those of a run that was not interrupted, bit by
+bit.
 """
 
 from __future__ import annotations

@@ -84,6 +84,20 @@ def test_stored_token_ids_are_those_of_the_tokenizer(mapped, positive):
             assert all(torch.equal(one[name][key], other[name][key]) for key in one[name])
 
 
+def test_batches_of_one_length_have_the_same_embeddings(mapped, tmp_path, monkeypatch):
+    """On CUDA, compiled models get batches of one shape; what is padded does not count."""
+    (tmp_path / "corpus.txt").write_text("".join(f"the cat number {i} sat\n" for i in range(40)), encoding="utf8")
+    run = prepare(mapped)
+    shorter = prepared(run, None)[0]["anchor"]
+    assert shorter["input_ids"].shape[1] < 32
+    monkeypatch.setattr("cse.training.batches.fixed_length", lambda device, compiled, longest: longest)
+    encoder = run.state.encoder.eval()
+    for stored in (run.tokens, None):
+        fixed = prepared(run, stored)[0]["anchor"]
+        assert fixed["input_ids"].shape[1] == 32
+        assert torch.allclose(encoder(fixed), encoder(shorter), atol=1e-6)
+
+
 def test_token_ids_are_written_once_and_only_for_whole_epochs(mapped):
     callback = Recorder()
     assert prepare(mapped.replace(max_steps=2), callback=callback).tokens == {}

@@ -14,6 +14,8 @@ __all__ = [
     "autocast",
     "compile_backbone",
     "describe_device",
+    "fixed_length",
+    "for_transfer",
     "generator_states",
     "pick_device",
     "restore_generators",
@@ -56,9 +58,22 @@ def autocast(device: str, precision: str = "auto") -> AbstractContextManager[Any
     return torch.autocast(torch.device(device).type, dtype=torch.bfloat16)
 
 
-def compile_backbone(backbone: torch.nn.Module) -> None:
-    """Compiles a transformer in place, for inputs of any length; the names of its weights do not change."""
-    backbone.compile(dynamic=True)
+def compile_backbone(backbone: torch.nn.Module, device: str) -> None:
+    """Compiles a transformer in place, on CUDA for inputs of one length; the names of its weights do not change."""
+    backbone.compile(dynamic=not device.startswith("cuda"))
+
+
+def fixed_length(device: str, compiled: bool, max_length: int) -> int | None:
+    """Returns the length to which all batches are padded, or None for that of their longest sentence.
+
+    On CUDA, kernels that are compiled for one shape are faster, and another shape would be compiled anew.
+    """
+    return max_length if compiled and device.startswith("cuda") else None
+
+
+def for_transfer(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """Returns a tensor in memory from which it is copied to the device without waiting: on CUDA, pinned memory."""
+    return tensor.pin_memory() if device.startswith("cuda") else tensor
 
 
 def uncompiled() -> AbstractContextManager[Any]:

@@ -29,12 +29,14 @@ __all__ = ["SentenceEncoder", "load_encoder", "pad", "save_encoder", "token_list
 BLOCK = 16384
 
 
-def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str, Tensor]:
-    """Tokenizes a batch into token ids and attention masks ``(B, T)``, padded to its longest text.
+def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, fixed: bool = False) -> dict[str, Tensor]:
+    """Tokenizes a batch to ids and attention masks ``(B, T)``.
 
-    Not thread-safe: a fast tokenizer stores the truncation and padding of its last call, so each thread needs its own.
+    T is ``max_length`` if ``fixed``, else the length of the longest text. Not thread-safe: a fast tokenizer stores the
+    truncation and padding of its last call, so each thread needs its own.
     """
-    return dict(tokenizer(list(texts), padding=True, truncation=True, max_length=max_length, return_tensors="pt"))
+    padding = "max_length" if fixed else True
+    return dict(tokenizer(list(texts), padding=padding, truncation=True, max_length=max_length, return_tensors="pt"))
 
 
 def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str, list[list[int]]]:
@@ -46,16 +48,21 @@ def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[s
     return {key: found[key] for key in tokenizer.model_input_names if key in found}
 
 
-def pad(tokenizer: Any, tokens: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> dict[str, Tensor]:
-    """Pads some of the lists of ``token_lists`` to ids and attention masks ``(B, T)``, on the tokenizer's side."""
+def pad(
+    tokenizer: Any, tokens: Mapping[str, Sequence[Any]], rows: Sequence[int], length: int | None = None
+) -> dict[str, Tensor]:
+    """Pads some of the lists of ``token_lists`` to ids and attention masks ``(B, T)``, on the tokenizer's side.
+
+    T is ``length``, else that of the longest list.
+    """
     lengths = [len(tokens["input_ids"][row]) for row in rows]
-    longest = max(lengths)
+    longest = max(lengths) if length is None else length
     left = tokenizer.padding_side == "left"
     fill = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
     batch = {key: np.full((len(rows), longest), fill.get(key, 0), dtype=np.int64) for key in tokens}
     batch["attention_mask"] = np.zeros((len(rows), longest), dtype=np.int64)
-    for number, (row, length) in enumerate(zip(rows, lengths, strict=True)):
-        place = slice(longest - length, longest) if left else slice(0, length)
+    for number, (row, size) in enumerate(zip(rows, lengths, strict=True)):
+        place = slice(longest - size, longest) if left else slice(0, size)
         for key, lists in tokens.items():
             batch[key][number, place] = lists[row]
         batch["attention_mask"][number, place] = 1

@@ -19,6 +19,7 @@ from .. import rng
 from ..augment.base import Augmentation, Block
 from ..data.corpus import Corpus
 from ..losses.contrastive import partner_count
+from ..models.device import fixed_length, for_transfer
 from ..models.encoder import pad, tokenize
 from .config import ResolvedConfig
 
@@ -156,6 +157,7 @@ class Prefetcher:
         max_length: Maximum number of tokens of a text.
         part: Returns the rows of a batch of n rows that this rank encodes. Default: all.
         stored: Stored token ids by column number; blocks of other columns, and new texts, are tokenized.
+        device: Device to which the tokens will be copied.
     """
 
     def __init__(
@@ -165,8 +167,10 @@ class Prefetcher:
         max_length: int,
         part: Callable[[int], slice] | None = None,
         stored: Mapping[int, StoredTokens] | None = None,
+        device: str = "cpu",
     ) -> None:
-        self.batches, self.max_length, self.stored = batches, max_length, stored or {}
+        self.batches, self.max_length, self.stored, self.device = batches, max_length, stored or {}, device
+        self.length = fixed_length(device, batches.config.compile, max_length)
         self.part = part or (lambda rows: slice(0, rows))
         # A copy, because evaluation uses the tokenizer of the model concurrently, with another maximum length.
         self.tokenizer = deepcopy(tokenizer)
@@ -193,8 +197,10 @@ class Prefetcher:
     def _tokens(self, block: Block, rows: npt.NDArray[np.int64], part: slice) -> dict[str, Tensor]:
         stored = None if block.column is None else self.stored.get(block.column)
         if stored is None:
-            return tokenize(self.tokenizer, block.texts[part], self.max_length)
-        return pad(self.tokenizer, stored.take(rows[part]), range(len(rows[part])))
+            tokens = tokenize(self.tokenizer, block.texts[part], self.max_length, fixed=self.length is not None)
+        else:
+            tokens = pad(self.tokenizer, stored.take(rows[part]), range(len(rows[part])), self.length)
+        return {name: for_transfer(each, self.device) for name, each in tokens.items()}
 
     def get(self, step: int) -> list[Batch]:
         """Returns the batches of this step and prefetches the next two batches."""

@@ -132,7 +132,9 @@ class Trainer:
         with (
             run_folder(run, self.world) as folder,
             StopRequest() as stop,
-            Prefetcher(run.batches, state.encoder.tokenizer, config.max_length, self.world.part, run.tokens) as batches,
+            Prefetcher(
+                run.batches, state.encoder.tokenizer, config.max_length, self.world.part, run.tokens, run.device
+            ) as batches,
         ):
             self.start(folder)
             state.encoder.train()

@@ -140,7 +140,7 @@ def prepare(
     if device == "cpu" and not resolved.compile:
         use_fast_dropout(encoder.backbone)
     if resolved.compile:
-        compile_backbone(encoder.backbone)
+        compile_backbone(encoder.backbone, device)
     if world.rank:  # other dropout masks than those of rank 0; the weights are initialised alike
         torch.manual_seed(resolved.seed + 2**32 * world.rank)
     methods = {resolved.positive: positive, **dict(zip(resolved.negatives, negatives, strict=True)), **terms}
