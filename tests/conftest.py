@@ -88,6 +88,32 @@ def tiny_roberta(tmp_path_factory):
     return make_tiny(tmp_path_factory.mktemp("tiny"), "roberta")
 
 
+@pytest.fixture
+def run_config(indexed, sample, tiny_bert, tmp_path):
+    """A run of eight steps; PyTorch's number of threads, which it sets for the process, is restored."""
+    import torch
+
+    from cse import TrainConfig, _core
+
+    threads = torch.get_num_threads()
+    yield TrainConfig(
+        corpus=sample,
+        model=tiny_bert,
+        tfidf=indexed / "tfidf",
+        output=tmp_path / "runs",
+        batch_size=8,
+        max_steps=8,
+        eval_every=3,
+        log_every=2,
+        device="cpu",
+        # Results are equal bit by bit only for equal numbers of threads, and some tests start processes.
+        threads=1,
+        lr=1e-3,
+    )
+    torch.set_num_threads(threads)
+    _core.set_default_threads(0)
+
+
 def make_tiny(folder, kind):
     import torch
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers

@@ -21,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 
 from conftest import make_tiny, run_cse
-from test_resume import same_run
+from runs import same_run
 
 STEPS = 400
 

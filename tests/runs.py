@@ -1,0 +1,85 @@
+"""Helpers of the tests of training: a small run, its variants, and comparisons of runs."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import torch
+
+from cse.training.checkpoint import list_checkpoints
+from cse.training.distributed import World
+from cse.training.step import propagate
+
+LOSSES = {
+    "standard": {},
+    "focal una": {"loss": "focal", "negatives": ("una",), "una": {"every": 2, "beta": 0.5}},
+    "mixed una columns": {"loss": "mixed", "negatives": ("una",), "una": {"every": 1, "use_as": "hard-negatives"}},
+    "standard mlm": {"loss_terms": ("mlm",)},
+    "focal chunks": {"loss": "focal", "chunk_size": 3},
+    "accumulated": {"accumulate": 2},
+}
+
+
+def weights(folder):
+    from safetensors.torch import load_file
+
+    return load_file(folder / "last" / "model.safetensors")
+
+
+def same_run(first, second):
+    """Asserts that two runs have the same weights, log and scores, bit by bit."""
+    one, two = weights(first), weights(second)
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    logs = []
+    for folder in (first, second):
+        lines = map(json.loads, (folder / "log.jsonl").read_text(encoding="utf8").splitlines())
+        logs.append([{k: v for k, v in line.items() if k != "sentences_per_second"} for line in lines])
+    assert logs[0] == logs[1]
+    results = [json.loads((folder / "result.json").read_text(encoding="utf8")) for folder in (first, second)]
+    for result in results:
+        del result["seconds"], result["folder"]
+    assert results[0] == results[1]
+
+
+def start(config, folder, extra=()):
+    """Starts `cse train` with a configuration in a process of its own."""
+    path = folder / "config.toml"
+    path.write_text(config.to_toml(), encoding="utf8")
+    command = [sys.executable, "-m", "cse", "train", "--config", path, "--name", "run", *extra]
+    return subprocess.Popen(
+        list(map(str, command)), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def kill_after(process, run, step, number=signal.SIGKILL):
+    """Sends a signal as soon as the checkpoint of a step, or a later one, exists."""
+    until = time.monotonic() + 120
+    while time.monotonic() < until and process.poll() is None:
+        if any(int(path.name.split("-")[1]) >= step for path in list_checkpoints(run)):
+            process.send_signal(number)
+            break
+        time.sleep(0.002)
+    return process.communicate(timeout=120)
+
+
+VIEWS = {
+    **{name: values for name, values in LOSSES.items() if name not in ("accumulated", "focal chunks")},
+    "una pairs": {"negatives": ("una",), "una": {"every": 1}},
+    "mixed una pairs": {"loss": "mixed", "negatives": ("una",), "una": {"every": 1}},
+    "release": {"loss": "mixed", "mix_variant": "release"},
+    "spans": {"positive": "spans"},
+}
+
+
+def gradients(run, config, batches, world=None):
+    """The gradients of some batches, and their metrics, in float64."""
+    state = run.state
+    metrics = [propagate(state, batch, config, "cpu", world or World(), 1.0) for batch in batches]
+    modules = torch.nn.ModuleDict({"encoder": state.encoder, "terms": torch.nn.ModuleDict(state.terms)})
+    found = {name: p.grad.clone() for name, p in modules.named_parameters() if p.grad is not None}
+    for parameter in modules.parameters():
+        parameter.grad = None
+    return found, metrics[0]

@@ -1,0 +1,121 @@
+"""Training by several processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from cse import train
+from cse.training.checkpoint import find_checkpoint, list_checkpoints
+from cse.training.loop import resumed_config
+from runs import VIEWS, same_run
+
+DISTRIBUTED = """
+import json, os, sys, torch
+from cse import TrainConfig
+from cse.training.batches import Prefetcher
+from cse.training.distributed import connected
+from cse.training.setup import prepare
+from cse.training.step import propagate, unique_parameters
+
+values, out = json.loads(sys.argv[1]), sys.argv[2]
+with connected("cpu") as world:
+    found = {}
+    for name, more in values["cases"].items():
+        run = prepare(TrainConfig(**values["base"], **more), world)
+        state = run.state
+        for module in (state.encoder, *state.terms.values()):
+            module.double().eval()
+        with Prefetcher(run.batches, state.encoder.tokenizer, 32, world.part) as batches:
+            (batch,) = batches.get(0)
+        metrics = propagate(state, batch, run.config, "cpu", world, 1.0)
+        parameters = unique_parameters([state.encoder, *state.terms.values()])
+        world.sum_gradients(parameters, name)
+        found[name] = {
+            "metrics": {key: float(value) for key, value in metrics.items()},
+            "gradients": [None if p.grad is None else p.grad for p in parameters],
+            "texts": batch.blocks["synthetic"].texts if "synthetic" in batch.blocks else [],
+            "rows": batch.rows.tolist(),
+        }
+    if world.is_main:
+        torch.save(found, out)
+"""
+
+
+def torchrun(processes, *arguments, cwd=None, wait=True):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [*command, *map(str, arguments)],
+        cwd=cwd,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    if not wait:
+        return process
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err[-3000:]
+    return out
+
+
+def test_two_processes_have_the_gradients_of_one(run_config, tmp_path):
+    script = tmp_path / "gradients.py"
+    script.write_text(DISTRIBUTED, encoding="utf8")
+    names = [name for name in VIEWS if name != "spans"]
+    cases = {name: {**VIEWS[name]} for name in names} | {"odd": {"batch_size": 7}, "chunks": {"chunk_size": 3}}
+    given = run_config.model_dump(exclude_none=True, include=run_config.model_fields_set)
+    cases = {name: {**given, **values} for name, values in cases.items()}
+    payload = json.dumps({"base": {}, "cases": cases})
+    found = []
+    for processes in (1, 2):
+        out = tmp_path / f"{processes}.pt"
+        torchrun(processes, script, payload, out)
+        found.append(torch.load(out))
+    one, two = found
+    for name in cases:
+        assert one[name]["rows"] == two[name]["rows"]
+        assert one[name]["texts"] == two[name]["texts"]
+        assert one[name]["metrics"].keys() == two[name]["metrics"].keys()
+        for key, value in one[name]["metrics"].items():
+            assert two[name]["metrics"][key] == pytest.approx(value, rel=1e-10, abs=1e-12), (name, key)
+        for left, right in zip(one[name]["gradients"], two[name]["gradients"], strict=True):
+            if left is None:  # a parameter that no view uses
+                assert right is None or not right.any()
+                continue
+            assert torch.allclose(left, right, rtol=1e-10, atol=1e-12), name
+
+
+def test_two_processes_train_resume_and_end_together(run_config, tmp_path):
+    config = run_config.replace(una=True, loss="focal", save_every=2, output=str(tmp_path), max_steps=6)
+    path = tmp_path / "config.toml"
+    path.write_text(config.to_toml(), encoding="utf8")
+    out = torchrun(2, "-m", "cse", "train", "--config", path, "--name", "whole", "--json", cwd=tmp_path)
+    assert json.loads(out)["steps"] == 6
+    # A rank that dies ends the others, and the checkpoint goes on with the same number of ranks, bit by bit.
+    process = torchrun(2, "-m", "cse", "train", "--config", path, "--name", "cut", cwd=tmp_path, wait=False)
+    until = time.monotonic() + 120
+    while not list_checkpoints(tmp_path / "cut") and time.monotonic() < until and process.poll() is None:
+        time.sleep(0.005)
+    ranks = subprocess.run(
+        ["pgrep", "-f", "--parent", str(process.pid), "cse"], capture_output=True, text=True, check=False
+    ).stdout.split()
+    os.kill(int(ranks[-1]), signal.SIGKILL)
+    began = time.monotonic()
+    process.communicate(timeout=90)
+    assert process.returncode != 0
+    assert time.monotonic() - began < 60
+    saved = find_checkpoint(tmp_path / "cut")
+    torchrun(2, "-m", "cse", "train", "--resume", tmp_path / "cut", cwd=tmp_path)
+    same_run(tmp_path / "whole", tmp_path / "cut")
+    assert saved.parent.exists()
+    # One process can go on with it too.
+    single = train(resumed_config(tmp_path / "cut", {"max_steps": 8}), resume=tmp_path / "cut")
+    assert single.steps == 8

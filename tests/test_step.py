@@ -1,0 +1,203 @@
+"""Steps: gradient caching, accumulation, schedules, precision, masked language modelling, loggers."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from cse import InputError, TrainConfig, train
+from cse.training.batches import Prefetcher
+from cse.training.distributed import World
+from cse.training.setup import prepare
+from cse.training.step import learning_rate, propagate
+from runs import VIEWS, gradients
+
+
+def test_rates_follow_their_schedules(run_config):
+    def rates(**values):
+        config = prepare(run_config.replace(**values)).config
+        return [learning_rate(config, step, 10) / config.lr for step in range(10)]
+
+    assert rates(lr_scheduler="linear", warmup=0.2) == pytest.approx([1 / 3, 2 / 3, *(1 - i / 8 for i in range(8))])
+    assert rates(lr_scheduler="constant", warmup=0.1) == pytest.approx([0.5, *[1] * 9])
+    assert rates(lr_scheduler="cosine") == pytest.approx([(1 + np.cos(np.pi * i / 10)) / 2 for i in range(10)])
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+@pytest.mark.parametrize("name", VIEWS)
+def test_cached_gradients_are_those_of_the_whole_batch(run_config, name, dropout, monkeypatch):
+    from cse.losses import chunks
+
+    run = prepare(run_config.replace(**VIEWS[name]))
+    state = run.state
+    state.encoder.double()
+    for term in state.terms.values():
+        term.double()
+    state.encoder.train(dropout)
+    for term in state.terms.values():
+        term.train(dropout)
+    with Prefetcher(run.batches, state.encoder.tokenizer, 32) as prefetcher:
+        batches = prefetcher.get(0)
+    cached = run.config.replace(chunk_size=3)
+    # With dropout, the reference has the same chunks, with all graphs kept; without, it is the whole batch.
+    torch.manual_seed(1)
+    if dropout:
+        with monkeypatch.context() as patch:
+            patch.setattr(chunks, "checkpoint", lambda function, chunk, use_reentrant: function(chunk))
+            expected, _ = gradients(run, cached, batches)
+    else:
+        expected, _ = gradients(run, run.config, batches)
+    torch.manual_seed(1)
+    found, _ = gradients(run, cached, batches)
+    assert found.keys() == expected.keys()
+    for key, values in expected.items():
+        assert torch.allclose(found[key], values, rtol=1e-10, atol=1e-12), key
+
+
+def test_cached_activations_are_those_of_one_chunk(run_config):
+    """What the forward pass keeps for the encoder does not grow with the batch, but for the inputs of the chunks."""
+    from cse.training.step import encode_views
+
+    kept = {}
+    for size, chunk in ((8, None), (32, None), (8, 4), (32, 4)):
+        run = prepare(run_config.replace(batch_size=size, chunk_size=chunk))
+        with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
+            (batch,) = prefetcher.get(0)
+        held = []
+
+        def pack(tensor, held=held):
+            held.append(tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            encode_views(run.state.encoder.train(), batch, batch.tokens, run.config, "cpu")
+        kept[size, chunk] = sum(held)
+    assert kept[32, None] > 3 * kept[8, None]
+    assert kept[32, 4] < 0.05 * kept[32, None]
+
+
+def test_accumulated_gradients_are_the_mean_over_batches(run_config):
+
+    run = prepare(run_config.replace(accumulate=3))
+    assert len(run.batches) == 8
+    run.state.encoder.eval()
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
+        batches = prefetcher.get(0)
+    assert len(batches) == 3
+    singles = [gradients(run, run.config, [batch])[0] for batch in batches]
+    rows = np.concatenate([batch.rows for batch in batches])
+    assert len(set(rows.tolist())) == 24
+    for batch in batches:
+        propagate(run.state, batch, run.config, "cpu", World(), 1 / 3)
+    parameters = dict(torch.nn.ModuleDict({"encoder": run.state.encoder}).named_parameters())
+    for name, values in singles[0].items():
+        if name.startswith("encoder"):
+            mean = torch.stack([values, singles[1][name], singles[2][name]]).mean(0)
+            assert torch.allclose(parameters[name].grad, mean, atol=1e-6)
+
+
+def test_equal_sentences_are_not_each_others_negatives(run_config, tmp_path, sample_rows):
+    rows = [row for row in sample_rows[:8] for _ in range(2)]
+    (tmp_path / "twice.txt").write_text("\n".join(rows), encoding="utf8")
+    config = run_config.replace(corpus=tmp_path / "twice.txt", batch_size=16, max_steps=1, eval_every=0)
+    batch = prepare(config).batches[0]
+    texts = batch.blocks["anchor"].texts
+    expected = np.array([[a == b and i != j for j, b in enumerate(texts)] for i, a in enumerate(texts)])
+    assert (batch.duplicates == expected).all()
+    assert prepare(config.replace(keep_duplicates=True)).batches[0].duplicates is None
+    lines = (train(config).folder / "log.jsonl").read_text(encoding="utf8").splitlines()
+    assert json.loads(lines[-2])["duplicates"] == 16
+
+
+def test_bf16_trains_on_the_cpu(run_config):
+    result = train(run_config.replace(precision="bf16", max_steps=2))
+    lines = (result.folder / "log.jsonl").read_text(encoding="utf8").splitlines()
+    assert all(np.isfinite(record["loss"]) for record in map(json.loads, lines) if "loss" in record)
+
+
+def test_masks_follow_bert(run_config):
+    from cse.losses.mlm import mask_tokens
+
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(5, 2000, (400, 50), generator=generator)
+    special = torch.zeros_like(ids, dtype=torch.bool)
+    special[:, 0] = True
+    masked, labels = mask_tokens(ids, special, torch.rand(400, 150, generator=generator), 0.15, 4, 2000)
+    chosen = labels != -100
+    assert not chosen[:, 0].any()
+    assert (labels[chosen] == ids[chosen]).all()
+    assert (masked[~chosen] == ids[~chosen]).all()
+    count = int(chosen.sum())
+    assert count / (400 * 49) == pytest.approx(0.15, abs=0.008)
+    assert float((masked[chosen] == 4).float().mean()) == pytest.approx(0.8, abs=0.02)
+    assert float((masked[chosen] == ids[chosen]).float().mean()) == pytest.approx(0.1, abs=0.02)
+
+
+def test_the_mlm_term_is_the_library_loss(run_config):
+
+    run = prepare(run_config.replace(loss_terms=("mlm",), options={"mlm": {"weight": 0.3, "share": 0.5}}))
+    run.state.encoder.eval()
+    term = run.state.terms["mlm"].eval()
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
+        (batch,) = prefetcher.get(0)
+    seen = {}
+    forward = term.model.forward
+    term.model.forward = lambda **inputs: seen.update(inputs) or forward(**inputs)
+    metrics = propagate(run.state, batch, run.config, "cpu", World(), 1.0)
+    ids = batch.tokens["anchor"]["input_ids"]
+    changed = seen["input_ids"] != ids
+    assert changed.any()
+    # Its labels are not visible here: the library's loss over the changed tokens is close to that over the selected.
+    labels = torch.where(changed, ids, -100)
+    expected = term.model(input_ids=seen["input_ids"], attention_mask=seen["attention_mask"], labels=labels).loss
+    assert float(metrics["loss/mlm"]) == pytest.approx(0.3 * float(expected), rel=0.1)
+
+
+def test_a_logger_is_a_class_of_four_methods(run_config):
+    from cse.training.loggers import LOGGERS, Logger
+
+    calls = []
+
+    class Recorder(Logger):
+        def start(self, folder, config, step):
+            calls.append(("start", step))
+
+        def log(self, records):
+            calls.append(("log", [record["step"] for record in records]))
+
+        def evaluation(self, step, record):
+            calls.append(("evaluation", step))
+
+        def close(self):
+            calls.append(("close",))
+
+    LOGGERS.register("recorder", Recorder)
+    train(run_config.replace(max_steps=4, loggers=("recorder",)))
+    assert calls[0] == ("start", 0)
+    assert calls[-1] == ("close",)
+    assert [call for call in calls if call[0] == "evaluation"] == [("evaluation", s) for s in (0, 3, 4)]
+    assert [step for call in calls if call[0] == "log" for step in call[1]] == [1, 2, 3, 4]
+    with pytest.raises(InputError, match="--logger: 'nothing' is unknown"):
+        train(run_config.replace(loggers=("nothing",)))
+
+
+def test_tensorboard_has_the_losses_and_scores(run_config):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    result = train(run_config.replace(max_steps=4, loggers=("tensorboard",)))
+    events = EventAccumulator(str(result.folder / "tensorboard"))
+    events.Reload()
+    assert {"train/loss", "train/alignment", "train/uniformity", "eval/mrr"} <= set(events.Tags()["scalars"])
+    assert [event.step for event in events.Scalars("train/loss")] == [1, 2, 3, 4]
+
+
+def test_patience_ends_a_run_early(run_config, tmp_path, sample_rows):
+    lines = [f"{i % 5}\t{a}\t{b}" for i, (a, b) in enumerate(zip(sample_rows[:40], sample_rows[40:80], strict=True))]
+    (tmp_path / "dev.tsv").write_text("\n".join(lines), encoding="utf8")
+    config = run_config.replace(dev=tmp_path / "dev.tsv", eval_every=1, max_steps=60, patience=2, lr=1e-8)
+    result = train(config)
+    assert result.steps - result.best_step == 2
+    with pytest.raises(InputError, match="--patience: needs --dev"):
+        TrainConfig(patience=2)
