@@ -12,7 +12,7 @@ READY := $(VENV)/ready
 RUST := Cargo.toml Cargo.lock $(wildcard rust/src/*.rs rust/src/*/*.rs)
 STEPS ?= 60
 
-.PHONY: quickstart test lint bench-core bench-growth bench-adapt bench-train clean
+.PHONY: quickstart test lint bench-core bench-growth bench-losses bench-train clean
 
 # The virtual environment is rebuilt when the dependencies change, the extension module when the Rust sources change.
 $(VENV)/packages: pyproject.toml constraints.txt
@@ -55,8 +55,9 @@ bench-core: $(READY)
 bench-growth: $(READY)
 	$(BIN)/python benches/growth.py --augment
 
-# What training changes, with intervals; DATA holds the STS files. Over an hour on two cores, resumed run by run.
-bench-adapt: $(READY)
+# What training with each loss changes, with intervals; DATA holds the STS files. Stored runs (benches/results/adapt.json)
+# are not repeated; all five losses with five seeds take three hours on two cores.
+bench-losses: $(READY)
 	$(BIN)/python benches/adapt.py accept --data $(DATA)
 
 # Training speed beside sentence-transformers' trainer and a plain loop; ten minutes on two cores.

@@ -105,6 +105,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--tasks", nargs="+", default=["mr", "trec", "mrpc"])
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of the embeddings; 20: about sqrt(D)")
     options = parser.parse_args()
     encoder = Encoder(options.model)
     print("| task | cse | SentEval's classifier | difference | seconds: cse | SentEval |")
@@ -115,7 +116,7 @@ def main() -> None:
         vectors = iter(embed(encoder, [column for split in splits.values() for column in split.columns]))
         x = {}
         for name, split in splits.items():
-            parts = [next(vectors) for _ in split.columns]
+            parts = [options.scale * next(vectors) for _ in split.columns]
             x[name] = transfer.pair_features(*parts) if task.pairs else parts[0].astype(np.float64)
         y = {name: split.labels for name, split in splits.items()}
         started = time.perf_counter()

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cse import InputError, TrainConfig, train
+from cse.losses.chunks import by_length
 from cse.training.batches import Prefetcher
 from cse.training.distributed import World
 from cse.training.setup import prepare
@@ -22,6 +23,27 @@ def test_rates_follow_their_schedules(run_config):
     assert rates(lr_scheduler="linear", warmup=0.2) == pytest.approx([1 / 3, 2 / 3, *(1 - i / 8 for i in range(8))])
     assert rates(lr_scheduler="constant", warmup=0.1) == pytest.approx([0.5, *[1] * 9])
     assert rates(lr_scheduler="cosine") == pytest.approx([(1 + np.cos(np.pi * i / 10)) / 2 for i in range(10)])
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_groups_of_similar_length_have_the_embeddings_of_the_batch(run_config, side):
+    encoder = prepare(run_config).state.encoder.double().eval()
+    lengths = torch.tensor([3, 9, 4, 9, 2, 7, 5])
+    columns = torch.arange(12)
+    mask = columns < lengths[:, None] if side == "right" else columns >= 12 - lengths[:, None]
+    ids = torch.randint(5, 2000, (7, 12), generator=torch.Generator().manual_seed(0)) * mask
+    # On the left side, positions are given, so that they do not depend on the padding.
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    inputs = {"input_ids": ids, "attention_mask": mask.long(), "position_ids": positions}
+    seen = []
+
+    def encode(part):
+        seen.append(tuple(part["input_ids"].shape))
+        return encoder(part)
+
+    found = by_length(encode, inputs, 3)
+    assert seen == [(3, 4), (3, 9), (1, 9)]
+    assert torch.allclose(found, encoder(inputs), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("dropout", [False, True])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .. import rng
 from ..losses.base import LossTerm, Step, Views
-from ..losses.chunks import in_chunks
+from ..losses.chunks import by_length, in_chunks
 from ..losses.contrastive import similarity_summary
 from ..models.device import autocast
 from ..models.encoder import SentenceEncoder
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["build_optimizer", "encode_views", "learning_rate", "propagate", "training_step", "unique_parameters"]
 
 SINGLE = World()
+# Rows of a group of similar length on the CPU, where fewer rows are computed as efficiently; a GPU needs whole batches.
+GROUP = 32
 
 
 def learning_rate(config: ResolvedConfig, step: int, steps: int) -> float:
@@ -163,8 +165,9 @@ def encode_views(
     """Returns the embeddings of all views, each ``(B, D)`` float32 (float64 for such an encoder), and their masks.
 
     A block is encoded in one forward pass in which it is repeated for each of its views, under different dropout masks;
-    or in chunks of ``config.chunk_size``, whose activations are recomputed. Blocks are padded separately, so that long
-    synthetic negatives do not increase the padding of the sentences. Every rank encodes its part of the rows.
+    on the CPU in groups of similar length; or in chunks of ``config.chunk_size``, whose activations are recomputed.
+    Blocks are padded separately, so that long synthetic negatives do not increase the padding of the sentences. Every
+    rank encodes its part of the rows.
     """
 
     def encode(inputs: dict[str, Tensor]) -> Tensor:
@@ -178,7 +181,10 @@ def encode_views(
         times = len(block.views)
         if name in tokens:
             inputs = {key: value.repeat(times, 1) for key, value in tokens[name].items()}
-            local = in_chunks(encode, inputs, config.chunk_size)
+            if device == "cpu" and config.chunk_size is None and not config.compile:
+                local = by_length(encode, inputs, GROUP)
+            else:
+                local = in_chunks(encode, inputs, config.chunk_size)
         else:
             local = weights.new_zeros((0, encoder.embedding_dim))
         views = local.view(times, -1, local.shape[-1]) if len(local) else local.expand(times, 0, -1)
