@@ -52,7 +52,7 @@ def by_length(function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[s
     mask = inputs["attention_mask"]
     order = mask.sum(1).argsort(stable=True)
     found = []
-    for rows in order.split(size):
+    for rows in torch.split(order, size):
         used = mask[rows].any(0)
         found.append(function({name: values[rows][:, used] for name, values in inputs.items()}))
     return torch.cat(found)[order.argsort()]
