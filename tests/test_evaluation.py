@@ -130,8 +130,6 @@ def test_the_transfer_suite_on_the_command_line(cse, tiny_bert, tasks):
 
 
 def test_a_label_with_fewer_rows_than_folds_is_an_error(cse, tiny_bert, tasks):
-    done = cse("eval", tiny_bert, "--suite", "transfer", "--data", tasks, "--allow-partial")  # 10 folds of 40 rows
-    assert done.returncode == 2
     (tasks / "cr.tsv").write_text("0\ta b\n" * 38 + "1\tc d\n" * 2, encoding="utf8")
     flags = ("--allow-partial", "--set", "transfer.folds=2")
     done = cse("eval", tiny_bert, "--suite", "transfer", "--data", tasks, *flags)
