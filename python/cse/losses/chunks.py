@@ -42,7 +42,8 @@ def in_chunks(
 def by_length(function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], size: int) -> Tensor:
     """Applies a function to groups of rows of similar length, and returns the results in the order of the rows.
 
-    A group has no columns that are padding in all its rows, so that less padding is computed.
+    A group has no columns that are padding in all its rows, so that less padding is computed. Up to ``size`` rows are
+    passed as they are.
 
     Args:
         function: Maps tokens of n rows to a tensor of n rows, whatever their padding.
@@ -50,6 +51,8 @@ def by_length(function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[s
         size: Rows of a group.
     """
     mask = inputs["attention_mask"]
+    if len(mask) <= size:
+        return function(dict(inputs))
     order = mask.sum(1).argsort(stable=True)
     found = []
     for rows in torch.split(order, size):
