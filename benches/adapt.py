@@ -272,8 +272,10 @@ def search_table(found: dict[str, Any]) -> str:
 
 def accept_table(found: dict[str, Any]) -> str:
     """Returns a table of differences with intervals, on data not used for tuning."""
-    lines = ["| accepted on | STS-B dev | SICK-R dev | STS16 | mean of three | over pairs | over seeds | MRR |"]
-    lines.append("| --- |" + " ---: |" * 7)
+    lines = [
+        "| accepted on | STS-B dev | SICK-R dev | STS16 | mean of three | over pairs | over seeds | MRR | over seeds |"
+    ]
+    lines.append("| --- |" + " ---: |" * 8)
     names = sorted({key.split("/")[1] for key in found if key.startswith("accept/")} - {"before"})
     for name in names:
         seeds = [int(key.split("/")[2]) for key in found if key.startswith(f"accept/{name}/")]
@@ -283,22 +285,28 @@ def accept_table(found: dict[str, Any]) -> str:
 
 
 def accept_row(found: dict[str, Any], name: str, form: str, seeds: list[int]) -> str:
-    from scipy.stats import t
-
     before = [found[f"accept/before/{seed}"]["trained"] for seed in seeds]
     after = [found[f"accept/{name}/{seed}"][form] for seed in seeds]
     per_seed = [[b[task] - a[task] for task in ACCEPT] for a, b in zip(before, after, strict=True)]
     means = [statistics.fmean(differences) for differences in per_seed]
     sets = [statistics.fmean(column) for column in zip(*per_seed, strict=True)]
-    mean, over_seeds = statistics.fmean(means), "one seed"
-    if len(seeds) > 1:
-        half = t.ppf(0.975, len(seeds) - 1) * statistics.stdev(means) / math.sqrt(len(seeds))
-        over_seeds = f"[{mean - half:+.2f}, {mean + half:+.2f}]"
+    mrr = [b["mrr"] - a["mrr"] for a, b in zip(before, after, strict=True)]
     low, high = bootstrap(before, after)
-    mrr = statistics.fmean(b["mrr"] - a["mrr"] for a, b in zip(before, after, strict=True))
     label = f"{name}{' (merged)' if form == 'merged' else ''}, {len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
-    cells = [f"{value:+.2f}" for value in [*sets, mean]]
-    return f"| {label} | {' | '.join(cells)} | [{low:+.2f}, {high:+.2f}] | {over_seeds} | {mrr:+.4f} |"
+    cells = [f"{value:+.2f}" for value in [*sets, statistics.fmean(means)]]
+    cells += [f"[{low:+.2f}, {high:+.2f}]", over_seeds(means, 2), f"{statistics.fmean(mrr):+.4f}", over_seeds(mrr, 4)]
+    return f"| {label} | {' | '.join(cells)} |"
+
+
+def over_seeds(values: list[float], digits: int) -> str:
+    """95 % interval of the mean by Student's t."""
+    from scipy.stats import t
+
+    if len(values) < 2:
+        return "one seed"
+    mean = statistics.fmean(values)
+    half = t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return f"[{mean - half:+.{digits}f}, {mean + half:+.{digits}f}]"
 
 
 def bootstrap(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> tuple[float, float]:

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from cse import InputError, TrainConfig, train
-from cse.losses.chunks import by_length
 from cse.training.batches import Prefetcher
 from cse.training.distributed import World
 from cse.training.setup import prepare
-from cse.training.step import learning_rate, propagate
+from cse.training.step import by_length, learning_rate, propagate
 from runs import VIEWS, gradients
 
 

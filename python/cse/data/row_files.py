@@ -73,7 +73,7 @@ class StoredRows:
 
         def write(folder: Path) -> dict[str, Any]:
             if progress:
-                progress(f"reading {', '.join(_path(file) for file in files[:3])}")
+                progress(f"reading {', '.join(paths[:3])}")
             rows, found, repaired = _core.write_rows(list(files), str(folder), reading)
             meta = {"rows": rows, "files": found, "repaired": repaired, "joined_lines": joined_lines(files)}
             return {**meta, "paths": paths}

@@ -78,7 +78,7 @@ class Settings(BaseModel):
     encoding_errors: Literal["strict", "replace"] = "strict"
     max_line_bytes: Positive = 1 << 20
     cache: FilePath | None = None
-    """Cache folder for the rows of large corpora; see ``cse.data.cache.cache_folder``."""
+    """Cache folder for rows and token ids of large corpora; see ``cse.data.cache.cache_folder``."""
 
     negatives: Names = ()
     """Names of the augmentations that generate synthetic negatives; ``una=True`` is short for ``("una",)``."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..evaluation.sts import score_pairs
+from ..io import naming
 from ..models.card import CardRecord, model_card
 from ..models.encoder import load_encoder, save_encoder
 from ..models.resolve import find_model
@@ -35,9 +38,18 @@ def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
 def copied(checkpoint: Checkpoint, folder: Path, world: World) -> None:
     """Copies the run of a checkpoint to the folder in which it goes on, with this checkpoint only."""
     own = checkpoint.folder.parent.parent
-    if folder != own and world.is_main:
-        shutil.copytree(own, folder, ignore=shutil.ignore_patterns(FOLDER, "last", "result.json", ".*"))
-        shutil.copytree(checkpoint.folder, folder / FOLDER / checkpoint.folder.name)
+    if folder == own or not world.is_main:
+        return
+    with naming(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=".cse-", dir=folder.parent))
+    try:
+        with naming(folder):
+            shutil.copytree(own, temporary / "run", ignore=shutil.ignore_patterns(FOLDER, "last", "result.json", ".*"))
+            shutil.copytree(checkpoint.folder, temporary / "run" / FOLDER / checkpoint.folder.name)
+            os.replace(temporary / "run", folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def save(run: Run, name: str) -> None:

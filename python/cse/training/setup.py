@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import os
 import re
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +13,7 @@ import torch
 
 from ..augment import AUGMENTATIONS, FEATURE_AUGMENTATIONS
 from ..augment.base import Augmentation, Example, Resources
-from ..data import readers
 from ..data.corpus import Corpus, Split, hold_out
-from ..data.pairs import LabelledPairs, open_pairs
-from ..data.reading import SourceFile
 from ..errors import InputError
 from ..evaluation.sts import Pairs, Task, load_tasks, read_pairs
 from ..losses import LOSS_TERMS
@@ -39,6 +32,7 @@ from .callbacks import Callback
 from .checks import corpus_warnings, unchanged_warning
 from .config import ResolvedConfig, TrainConfig
 from .distributed import World
+from .inputs import check_indexed, fingerprints, open_corpus, open_labelled
 from .loggers import Loggers
 from .saturation import SaturationCheck
 from .selection import Selector
@@ -46,7 +40,7 @@ from .state import TrainState
 from .step import build_optimizer
 from .token_files import StoredTokens, open_tokens
 
-__all__ = ["Run", "open_corpus", "prepare"]
+__all__ = ["Run", "prepare"]
 
 
 @dataclass
@@ -186,78 +180,6 @@ def prepare(
         loggers=loggers,
         data=fingerprints(corpus if labelled is None else labelled, index, config.tfidf),
     )
-
-
-def open_labelled(config: TrainConfig, status: Callable[[str], object] | None = None) -> LabelledPairs | None:
-    """Opens the labelled pairs of the configuration; None if it has none."""
-    if not config.pairs:
-        return None
-    labelled = open_pairs(config.pairs, config.columns, progress=status, **_reading(config))
-    if config.hard_negative_weight != 1 and labelled.hard_negatives is None:
-        raise InputError("--hard-negative-weight: needs a third column of hard negatives, which --pairs does not have")
-    return labelled
-
-
-def _reading(config: TrainConfig) -> dict[str, Any]:
-    return {
-        "encoding_errors": config.encoding_errors,
-        "max_line_bytes": config.max_line_bytes,
-        "threads": config.threads,
-        "cache": config.cache,
-    }
-
-
-def fingerprints(rows: Corpus | LabelledPairs, index: TfidfIndex | None, folder: str) -> dict[str, Any]:
-    """Returns the hashes of the files of the corpus, and of the index if it is used."""
-    corpora = [rows] if isinstance(rows, Corpus) else rows.corpora
-    files = [[file.xxh3, file.rows, file.column] for corpus in corpora for file in corpus.files]
-    with contextlib.suppress(OSError):
-        if index is not None:
-            with open(Path(folder) / "index.safetensors", "rb") as file:
-                return {"corpus": files, "index": hashlib.file_digest(file, "sha256").hexdigest()}
-    return {"corpus": files, "index": None}
-
-
-def open_corpus(config: TrainConfig, index: TfidfIndex | None, status: Callable[[str], object] | None = None) -> Corpus:
-    """Reads the files of the configuration, or if there are none, the files that the index was built from.
-
-    Raises ``InputError`` if there are neither.
-    """
-    if config.corpus:
-        files = readers.resolve(config.corpus, config.column)
-    elif config.column is not None:
-        raise InputError("--column: belongs to CORPUS, which was not given; the index knows the column of its files")
-    elif index is None:
-        raise InputError("CORPUS: no text file was given; name one, or build an index with cse build-tfidf")
-    elif not index.files or any(file.path == "-" for file in index.files):
-        raise InputError(
-            "CORPUS: the index was built from standard input or from memory; name the text file to train on"
-        )
-    else:
-        paths = [readers.find_again(file.path) for file in index.files]
-        files = [
-            path if file.column is None else readers.Column(path, file.column)
-            for path, file in zip(paths, index.files, strict=True)
-        ]
-    return Corpus.open(files, progress=status, **_reading(config))
-
-
-def check_indexed(corpus: Corpus, index: TfidfIndex | None) -> None:
-    """Raises ``InputError`` if a file of the corpus was changed since it was indexed, or indexed by another column."""
-    known: dict[str, list[SourceFile]] = {}
-    for file in index.files if index else []:
-        known.setdefault(os.path.realpath(file.path), []).append(file)
-    for file in corpus.files:
-        indexed = known.get(os.path.realpath(file.path))
-        if indexed and file.xxh3 not in [other.xxh3 for other in indexed]:
-            raise InputError(
-                f"{file.path}: the file has changed since it was indexed; build the index again with cse build-tfidf"
-            )
-        if indexed and file.column not in [other.column for other in indexed]:
-            raise InputError(
-                f"--column: {file.path} was indexed by its column {indexed[0].column}, not {file.column}; "
-                "build an index of the column you train on"
-            )
 
 
 def check_roles(

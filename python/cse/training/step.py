@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .. import rng
 from ..losses.base import LossTerm, Step, Views
-from ..losses.chunks import by_length, in_chunks
+from ..losses.chunks import in_chunks
 from ..losses.contrastive import similarity_summary
 from ..models.device import autocast
 from ..models.encoder import SentenceEncoder
@@ -24,7 +24,15 @@ from .distributed import World
 if TYPE_CHECKING:
     from .state import TrainState
 
-__all__ = ["build_optimizer", "encode_views", "learning_rate", "propagate", "training_step", "unique_parameters"]
+__all__ = [
+    "build_optimizer",
+    "by_length",
+    "encode_views",
+    "learning_rate",
+    "propagate",
+    "training_step",
+    "unique_parameters",
+]
 
 SINGLE = World()
 # Rows of a group of similar length on the CPU, where fewer rows are computed as efficiently; a GPU needs whole batches.
@@ -192,6 +200,28 @@ def encode_views(
             embeddings[view] = world.gather(z, len(batch.rows))
     masks = {view: torch.from_numpy(mask).to(device) for view, mask in batch.masks.items()}
     return Views(embeddings, masks)
+
+
+def by_length(function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], size: int) -> Tensor:
+    """Applies a function to groups of rows of similar length, and returns the results in the order of the rows.
+
+    A group has no columns that are padding in all its rows, so that less padding is computed. Up to ``size`` rows are
+    passed as they are.
+
+    Args:
+        function: Maps tokens of n rows to a tensor of n rows, whatever their padding.
+        inputs: Token ids, attention masks and so on, each ``(N, T)``.
+        size: Rows of a group.
+    """
+    mask = inputs["attention_mask"]
+    if len(mask) <= size:
+        return function(dict(inputs))
+    order = mask.sum(1).argsort(stable=True)
+    found = []
+    for rows in torch.split(order, size):
+        used = mask[rows].any(0)
+        found.append(function({name: values[rows][:, used] for name, values in inputs.items()}))
+    return torch.cat(found)[order.argsort()]
 
 
 def keyed_uniform(seed: int, batch: Batch, device: str) -> Callable[[str, int], Tensor]:

@@ -45,10 +45,6 @@ class StoredTokens:
         self._ends = np.memmap(entry.folder / "ends.u64", dtype="<u8", mode="r")
         self._ids = np.memmap(ids, dtype=_dtype(entry.meta["dtype"]), mode="r")
 
-    def __len__(self) -> int:
-        """Number of rows."""
-        return len(self._ends)
-
     def take(self, rows: npt.NDArray[np.int64]) -> dict[str, list[npt.NDArray[np.integer]]]:
         """Returns the token ids of some rows, in the form of ``cse.models.encoder.token_lists``."""
         ids = []
