@@ -122,6 +122,24 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "mixed spans .3 to .7, tau .1, 60 steps": {"loss": "mixed", **SHORT_SPANS},
     "standard una spans .3 to .7, tau .1, 60 steps": {**SHORT_SPANS, **UNA},
     "mixed una spans .3 to .7, tau .1, 60 steps": {"loss": "mixed", **SHORT_SPANS, **UNA},
+    "standard una spans .3 to .7, tau .07, 60 steps": {**SHORT_SPANS, "temperature": 0.07, **UNA},
+    "standard una spans .3 to .7, tau .05, 60 steps": {**SHORT_SPANS, "temperature": 0.05, **UNA},
+    "focal una spans .3 to .7, tau .07, 60 steps": {"loss": "focal", **SHORT_SPANS, "temperature": 0.07, **UNA},
+    "focal una spans .2 to .6, tau .05, 60 steps": {
+        "loss": "focal",
+        "temperature": 0.05,
+        "max_steps": 60,
+        "spans": {"shortest": 0.2, "longest": 0.6},
+        **UNA,
+    },
+    "standard una spans .2 to .6, tau .05, 60 steps": {
+        "temperature": 0.05,
+        "max_steps": 60,
+        "spans": {"shortest": 0.2, "longest": 0.6},
+        **UNA,
+    },
+    "standard spans .3 to .7, tau .05, 60 steps": {**SHORT_SPANS, "temperature": 0.05},
+    "standard spans .3 to .7, tau .05, 60 steps of 128": {**SHORT_SPANS, "temperature": 0.05, "batch_size": 128},
 }
 
 

@@ -17,13 +17,10 @@ class Recorder(Callback):
     """Keeps what is said and how far phases are."""
 
     def __init__(self):
-        self.said, self.progress = [], []
+        self.progress = []
 
-    def on_status(self, text):
-        self.said.append(text)
-
-    def on_progress(self, text, done, total):
-        self.progress.append((text, done, total))
+    def on_progress(self, *seen):
+        self.progress.append(seen)
 
 
 def test_stored_rows_are_the_rows_in_memory(sample, tmp_path, monkeypatch):
@@ -31,10 +28,13 @@ def test_stored_rows_are_the_rows_in_memory(sample, tmp_path, monkeypatch):
 
     plain = Corpus.read([str(sample)])
     monkeypatch.setattr("cse.data.corpus.IN_MEMORY_BYTES", 0)
-    said = []
-    stored = Corpus.open([str(sample)], cache=str(tmp_path), progress=said.append)
-    again = Corpus.open([str(sample)], cache=str(tmp_path), progress=said.append)
-    assert len(said) == 1
+    recorder = Recorder()
+    stored = Corpus.open([str(sample)], cache=str(tmp_path), progress=recorder.on_progress)
+    size = sample.stat().st_size
+    assert recorder.progress[-1] == ("reading the corpus", size, size, "bytes")
+    recorder.progress.clear()
+    again = Corpus.open([str(sample)], cache=str(tmp_path), progress=recorder.on_progress)
+    assert not recorder.progress
     assert stored.files == plain.files == again.files
     rows = np.arange(len(plain))
     assert stored.take(rows) == plain.take(rows)
@@ -76,7 +76,7 @@ def test_stored_token_ids_are_those_of_the_tokenizer(mapped, positive):
     if positive == "spans":  # both sides are new texts
         assert run.tokens == {}
         return
-    assert callback.progress[-1] == ("token ids", 200, 200)
+    assert callback.progress[-1] == ("token ids", 200, 200, "sentences")
     for one, other in zip(prepared(run, run.tokens), prepared(run, None), strict=True):
         assert one.keys() == other.keys()
         for name in one:

@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -14,7 +15,7 @@ from ..data import readers
 from ..errors import InputError
 from ..io import write_atomically
 from . import console, options
-from .progress import counting
+from .progress import PhaseDisplay, counting
 
 
 @click.command("encode")
@@ -69,9 +70,10 @@ def command(
         check_format(target)
     set_threads(threads)
     found = readers.resolve(sentences or ["-"], column)
-    corpus = Corpus.open(
-        found, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, cache=cache, progress=console.say
-    )
+    with closing(PhaseDisplay()) as phases:
+        corpus = Corpus.open(
+            found, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, cache=cache, progress=phases
+        )
     filled = len(corpus.filled())
     encoder = Encoder(model, pooler=pooler, device=device)
     if encoder.plain:

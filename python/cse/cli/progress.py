@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,8 +11,9 @@ from typing import Any, TypeVar
 import click
 
 from .._core import Progress
+from ..background import in_thread
 
-__all__ = ["ProgressDisplay", "counting", "duration", "in_background"]
+__all__ = ["PhaseDisplay", "ProgressDisplay", "counting", "duration", "in_background"]
 
 T = TypeVar("T")
 
@@ -97,6 +97,27 @@ class ProgressDisplay:
             self._bar = None
 
 
+class PhaseDisplay:
+    """Displays the progress of one phase after another, each of which ends when all its units are done."""
+
+    def __init__(self) -> None:
+        self._display: ProgressDisplay | None = None
+
+    def __call__(self, text: str, done: int, total: int, unit: str) -> None:
+        """Shows the progress of the phase ``text``; see ``Callback.on_progress``."""
+        if self._display is None:
+            self._display = ProgressDisplay(text, unit, total)
+        self._display.update(done, total)
+        if done == total:
+            self.close()
+
+    def close(self) -> None:
+        """Removes the bar."""
+        if self._display is not None:
+            self._display.close()
+            self._display = None
+
+
 @contextmanager
 def counting(label: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
     """Context manager for the progress of a loop; yields a function to call with the number of further units done."""
@@ -108,45 +129,19 @@ def counting(label: str, total: int, unit: str) -> Iterator[Callable[[int], None
 
 
 def in_background(label: str, work: Callable[[Progress], T]) -> T:
-    """Runs a call of the Rust core in a thread, shows its progress in bytes, and cancels it on KeyboardInterrupt.
+    """Runs a call of the Rust core by ``cse.background.in_thread`` and shows its progress in bytes."""
+    displays: list[ProgressDisplay] = []
 
-    Returns the result of ``work``, or raises its exception.
-    """
-    progress = Progress()
-    outcome: list[T] = []
-    failure: list[BaseException] = []
-    finished = threading.Event()
+    def show(done: int, total: int) -> None:
+        if not displays:  # no bar for short calls
+            displays.append(ProgressDisplay(label, "bytes"))
+        displays[0].update(done, total)
 
-    def run() -> None:
-        try:
-            outcome.append(work(progress))
-        except BaseException as error:
-            failure.append(error)
-        finally:
-            finished.set()
-
-    threading.Thread(target=run).start()
     try:
-        if not finished.wait(0.3):  # do not show a bar for short calls
-            display = ProgressDisplay(label, "bytes")
-            try:
-                while not finished.wait(0.1):
-                    display.update(progress.done, progress.total)
-            finally:
-                display.close()
-    except KeyboardInterrupt:
-        progress.cancel()
-        # An Event, and a loop: on Python 3.11 Thread.join returns at once after a KeyboardInterrupt, and further
-        # interrupts must not end the process before the core has removed its temporary files.
-        while not finished.is_set():
-            try:
-                finished.wait()
-            except KeyboardInterrupt:
-                continue
-        raise
-    if failure:
-        raise failure[0]
-    return outcome[0]
+        return in_thread(work, show)
+    finally:
+        for display in displays:
+            display.close()
 
 
 def duration(seconds: float) -> str:

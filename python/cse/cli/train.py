@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..training.callbacks import Callback
 from . import console, options
 from .options import group
-from .progress import ProgressDisplay, duration
+from .progress import PhaseDisplay, ProgressDisplay, duration
 
 if TYPE_CHECKING:
     from ..augment.base import Example
@@ -219,6 +219,7 @@ class ConsoleCallback(Callback):
 
     def __init__(self) -> None:
         self.display: ProgressDisplay | None = None
+        self.phases = PhaseDisplay()
         self.loss = ""
 
     def on_train_begin(self, facts: dict[str, str], examples: list[Example]) -> None:
@@ -232,13 +233,9 @@ class ConsoleCallback(Callback):
         if self.display is None:
             console.say(f"{text} ...")
 
-    def on_progress(self, text: str, done: int, total: int) -> None:
+    def on_progress(self, text: str, done: int, total: int, unit: str) -> None:
         """Shows a bar, and removes it at the end of the phase."""
-        if self.display is None:
-            self.display = ProgressDisplay(text, "sentences", total)
-        self.display.update(done)
-        if done == total:
-            self.close()
+        self.phases(text, done, total, unit)
 
     def on_warning(self, text: str) -> None:
         """A line, also beside a bar."""
@@ -282,6 +279,7 @@ class ConsoleCallback(Callback):
 
     def close(self) -> None:
         """Removes the progress bar."""
+        self.phases.close()
         if self.display is not None:
             self.display.close()
             self.display = None

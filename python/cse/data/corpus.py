@@ -45,7 +45,7 @@ class Corpus:
         max_line_bytes: int = MAX_LINE_BYTES,
         threads: int = 0,
         cache: str | None = None,
-        progress: Callable[[str], object] | None = None,
+        progress: Callable[[str, int, int, str], object] | None = None,
     ) -> Corpus:
         """Opens files: those of less than ``IN_MEMORY_BYTES`` in total are read, larger ones mapped into memory.
 
@@ -53,7 +53,7 @@ class Corpus:
             files: The inputs that ``cse.data.readers.resolve`` returned.
             encoding_errors: See ``ReadOptions``, as for ``max_line_bytes`` and ``threads``.
             cache: The cache folder; see ``cse.data.cache.cache_folder``.
-            progress: Called with a description before rows are written to the cache.
+            progress: Called as ``Callback.on_progress`` is, while rows are written to the cache.
 
         Raises:
             InputError: For an invalid file or option.

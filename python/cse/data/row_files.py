@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core
+from ..background import in_thread
 from ..errors import InputError
 from .cache import Entry, cache_folder, open_entry
 from .readers import Column, joined_lines
@@ -61,20 +62,26 @@ class StoredRows:
         files: Sequence[str | Column],
         reading: ReadOptions,
         cache: str | None,
-        progress: Callable[[str], object] | None = None,
+        progress: Callable[[str, int, int, str], object] | None = None,
     ) -> StoredRows:
         """Opens the rows in the cache, and writes them first if they are not there.
 
         The key of an entry is the path, size and time of modification of each file, and the reading options. Streams
-        (standard input, pipes) are written to a temporary folder, which is deleted with the object.
+        (standard input, pipes) are written to a temporary folder, which is deleted with the object. ``progress`` is
+        called as ``Callback.on_progress`` is.
         """
-
         paths = [_path(file) for file in files]
 
-        def write(folder: Path) -> dict[str, Any]:
+        def report(done: int, total: int) -> None:
             if progress:
-                progress(f"reading {', '.join(paths[:3])}")
-            rows, found, repaired = _core.write_rows(list(files), str(folder), reading)
+                progress("reading the corpus", done, total, "bytes")
+
+        def write(folder: Path) -> dict[str, Any]:
+            rows, found, repaired = in_thread(
+                lambda shared: _core.write_rows(list(files), str(folder), reading, shared), report
+            )
+            size = sum(file[1] for file in found)
+            report(size, size)
             meta = {"rows": rows, "files": found, "repaired": repaired, "joined_lines": joined_lines(files)}
             return {**meta, "paths": paths}
 

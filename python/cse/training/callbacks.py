@@ -24,13 +24,14 @@ class Callback:
     def on_status(self, text: str) -> None:
         """Called before a phase of the run that takes time; ``text`` is its name."""
 
-    def on_progress(self, text: str, done: int, total: int) -> None:
-        """Called repeatedly during a phase before training whose length is known.
+    def on_progress(self, text: str, done: int, total: int, unit: str) -> None:
+        """Called repeatedly during a phase before training, and at its end with ``done`` equal to ``total``.
 
         Args:
             text: Name of the phase.
-            done: Number of sentences done.
-            total: Number of sentences.
+            done: Number of units done.
+            total: Number of units; 0 while it is not known.
+            unit: ``bytes`` or ``sentences``.
         """
 
     def on_warning(self, text: str) -> None:

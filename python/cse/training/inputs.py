@@ -20,11 +20,15 @@ from .config import TrainConfig
 __all__ = ["check_indexed", "fingerprints", "open_corpus", "open_labelled"]
 
 
-def open_labelled(config: TrainConfig, status: Callable[[str], object] | None = None) -> LabelledPairs | None:
+Report = Callable[[str, int, int, str], object]
+"""Called as ``Callback.on_progress`` is."""
+
+
+def open_labelled(config: TrainConfig, progress: Report | None = None) -> LabelledPairs | None:
     """Opens the labelled pairs of the configuration; None if it has none."""
     if not config.pairs:
         return None
-    labelled = open_pairs(config.pairs, config.columns, progress=status, **_reading(config))
+    labelled = open_pairs(config.pairs, config.columns, progress=progress, **_reading(config))
     if config.hard_negative_weight != 1 and labelled.hard_negatives is None:
         raise InputError("--hard-negative-weight: needs a third column of hard negatives, which --pairs does not have")
     return labelled
@@ -50,7 +54,7 @@ def fingerprints(rows: Corpus | LabelledPairs, index: TfidfIndex | None, folder:
     return {"corpus": files, "index": None}
 
 
-def open_corpus(config: TrainConfig, index: TfidfIndex | None, status: Callable[[str], object] | None = None) -> Corpus:
+def open_corpus(config: TrainConfig, index: TfidfIndex | None, progress: Report | None = None) -> Corpus:
     """Reads the files of the configuration, or if there are none, the files that the index was built from.
 
     Raises ``InputError`` if there are neither.
@@ -71,7 +75,7 @@ def open_corpus(config: TrainConfig, index: TfidfIndex | None, status: Callable[
             path if file.column is None else readers.Column(path, file.column)
             for path, file in zip(paths, index.files, strict=True)
         ]
-    return Corpus.open(files, progress=status, **_reading(config))
+    return Corpus.open(files, progress=progress, **_reading(config))
 
 
 def check_indexed(corpus: Corpus, index: TfidfIndex | None) -> None:

@@ -79,7 +79,7 @@ def prepare(
         config: The configuration.
         world: The ranks of the run. Default: one.
         folder: Folder of a run that is resumed. Default: a new one.
-        callback: Its ``on_status`` and ``on_progress`` are called in phases that take time.
+        callback: Its ``on_progress`` is called in phases that take time.
 
     Raises:
         InputError: For an invalid configuration, or an invalid index, corpus, model or data file.
@@ -95,8 +95,8 @@ def prepare(
     index = None
     if needs_index or not (config.corpus or config.pairs):
         index = TfidfIndex.open(config.tfidf, min_df=config.min_df, max_terms=config.max_terms)
-    labelled = open_labelled(config, callback.on_status)
-    corpus = open_corpus(config, index, callback.on_status) if labelled is None else labelled.anchors
+    labelled = open_labelled(config, callback.on_progress)
+    corpus = open_corpus(config, index, callback.on_progress) if labelled is None else labelled.anchors
     check_indexed(corpus, index)
     pairs = {path: read_pairs(path) for path in config.dev}
     tasks = load_tasks(config.data, config.allow_partial) if config.data else []

@@ -59,7 +59,7 @@ def open_tokens(
     batches: Batches,
     columns: Sequence[Corpus],
     tokenizer: Any,
-    progress: Callable[[str, int, int], object],
+    progress: Callable[[str, int, int, str], object],
 ) -> dict[int, StoredTokens]:
     """Opens the token ids of the columns whose rows are encoded unchanged, by column number.
 
@@ -72,7 +72,7 @@ def open_tokens(
         batches: The batches of the run.
         columns: The corpora by column number, see ``Block.column``.
         tokenizer: A Hugging Face tokenizer; it is copied.
-        progress: Called with a description, the number of rows done and the number of rows.
+        progress: Called as ``Callback.on_progress`` is.
 
     Raises:
         OSError: If the cache cannot be written.
@@ -94,7 +94,7 @@ def _open(
     corpus: Corpus,
     tokenizer: Any,
     may_write: bool,
-    progress: Callable[[str, int, int], object],
+    progress: Callable[[str, int, int, str], object],
 ) -> Entry | None:
     example = token_lists(tokenizer, corpus.take([0]), config.max_length)
     if any(map(any, example.get("token_type_ids", []))):
@@ -129,7 +129,7 @@ def _write(
     tokenizer: Any,
     max_length: int,
     kind: str,
-    progress: Callable[[str, int, int], object],
+    progress: Callable[[str, int, int, str], object],
 ) -> None:
     total, rows = 0, len(corpus)
     backend = tokenizer.backend_tokenizer
@@ -144,7 +144,7 @@ def _write(
             ids.write(np.fromiter(chain.from_iterable(lists), dtype=_dtype(kind), count=count).tobytes())
             ends.write((np.cumsum(lengths) + np.uint64(total)).astype("<u8").tobytes())
             total += count
-            progress("token ids", start + len(texts), rows)
+            progress("token ids", start + len(texts), rows, "sentences")
 
 
 def _dtype(kind: str) -> str:

@@ -1,0 +1,60 @@
+"""Calls of the Rust core in a thread, with their progress, that KeyboardInterrupt cancels."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from ._core import Progress
+
+__all__ = ["in_thread"]
+
+T = TypeVar("T")
+
+
+def in_thread(work: Callable[[Progress], T], on_progress: Callable[[int, int], object]) -> T:
+    """Runs a call of the Rust core in a thread and waits for it.
+
+    Args:
+        work: Called once, with the object to pass to the core.
+        on_progress: Called ten times a second, unless the call is short, with the numbers of bytes done and in total;
+            the total is 0 while it is not known.
+
+    Returns:
+        The result of ``work``.
+
+    Raises:
+        BaseException: The exception of ``work``, or KeyboardInterrupt once the core has stopped and removed its files.
+    """
+    progress = Progress()
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+    finished = threading.Event()
+
+    def run() -> None:
+        try:
+            outcome.append(work(progress))
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            finished.set()
+
+    threading.Thread(target=run).start()
+    try:
+        if not finished.wait(0.3):
+            while not finished.wait(0.1):
+                on_progress(progress.done, progress.total)
+    except BaseException:
+        progress.cancel()
+        # An Event, and a loop: on Python 3.11 Thread.join returns at once after a KeyboardInterrupt, and further
+        # interrupts must not end the process before the core has removed its temporary files.
+        while not finished.is_set():
+            try:
+                finished.wait()
+            except KeyboardInterrupt:
+                continue
+        raise
+    if failure:
+        raise failure[0]
+    return outcome[0]

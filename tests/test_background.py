@@ -1,0 +1,37 @@
+"""Calls of the Rust core in a thread."""
+
+import os
+import time
+
+import pytest
+
+from cse import _core
+from cse.background import in_thread
+from cse.data.reading import reading_options
+
+
+def test_an_interrupt_stops_the_core(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = os.open(tmp_path / "pipe", os.O_RDWR)  # no end of file: without cancelling, the core reads for ever
+    os.write(writer, b"a sentence\n")
+    seen = []
+
+    def interrupt(done, total):
+        seen.append(done)
+        raise KeyboardInterrupt
+
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        in_thread(
+            lambda progress: _core.write_rows([str(tmp_path / "pipe")], str(tmp_path), reading_options(), progress),
+            interrupt,
+        )
+    os.close(writer)
+    assert len(seen) == 1
+    assert time.monotonic() - started < 10
+
+
+def test_results_and_exceptions_are_passed_on():
+    assert in_thread(lambda progress: 3, print) == 3
+    with pytest.raises(ZeroDivisionError):
+        in_thread(lambda progress: 1 / 0, print)
