@@ -138,6 +138,13 @@ CANDIDATES: dict[str, dict[str, Any]] = {
         "spans": {"shortest": 0.2, "longest": 0.6},
         **UNA,
     },
+    "focal una spans .1 to .5, tau .05, 60 steps": {
+        "loss": "focal",
+        "temperature": 0.05,
+        "max_steps": 60,
+        "spans": {"shortest": 0.1, "longest": 0.5},
+        **UNA,
+    },
     "standard spans .3 to .7, tau .05, 60 steps": {**SHORT_SPANS, "temperature": 0.05},
     "standard spans .3 to .7, tau .05, 60 steps of 128": {**SHORT_SPANS, "temperature": 0.05, "batch_size": 128},
 }

@@ -51,9 +51,9 @@ def uniform(seed: int, epoch: int, rows: npt.NDArray[Any], stream: int) -> npt.N
     return (bits(seed, epoch, rows, stream) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def shuffled(rows: Rows, seed: int, epoch: int) -> Rows:
-    """Returns ``rows`` in random order for this epoch, sorted by their random bits, equal bits by position."""
-    return rows[stable_order(bits(seed, epoch, rows, SHUFFLE))]
+def shuffled(rows: Rows, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+    """Returns the positions in ``rows`` in random order for this epoch: by random bits, equal bits by position."""
+    return stable_order(bits(seed, epoch, rows, SHUFFLE))
 
 
 def stable_order(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:

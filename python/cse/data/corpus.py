@@ -12,7 +12,7 @@ from .. import _core, rng
 from ..errors import InputError
 from .readers import Column, joined_lines
 from .reading import MAX_LINE_BYTES, SourceFile, reading_options
-from .row_files import StoredRows, stored_bytes
+from .row_files import StoredRows, count_repeats, stored_bytes
 
 __all__ = ["Corpus", "Split", "hold_out"]
 
@@ -127,6 +127,12 @@ class Corpus:
         """Returns a 64-bit hash of the text of each row: ``(n,)`` uint64."""
         return np.frombuffer(self._core.hashes(), dtype="<u8")
 
+    def repeats(self) -> int:
+        """Returns the number of rows that are not blank and have the text of an earlier row."""
+        if isinstance(self._core, StoredRows):
+            return self._core.repeats
+        return count_repeats(self.hashes(), self.word_counts())
+
 
 @dataclass(frozen=True)
 class Split:
@@ -160,35 +166,44 @@ def hold_out(corpus: Corpus, seed: int, wanted: bool, rows: Rows | None = None) 
     if not wanted:
         return Split(rows, rows[:0], blank)
     hashes = corpus.hashes()
-    eligible = rows[words[rows] >= HELD_OUT_WORDS]
-    held = _first_distinct(hashes, rows, eligible, min(HELD_OUT_ROWS, int(HELD_OUT_SHARE * len(rows))), seed)
+    kept = np.zeros(len(words), dtype=bool)
+    kept[rows] = True
+    held, same = _first_distinct(hashes, words, kept, min(HELD_OUT_ROWS, int(HELD_OUT_SHARE * len(rows))), seed)
     if len(held) < 2:
         return Split(rows, rows[:0], blank)
-    kept = np.ones(len(hashes), dtype=bool)
-    kept[_with_hashes(hashes, hashes[held])] = False
-    train = rows[kept[rows]]
+    kept[same] = False
+    train = np.flatnonzero(kept)
     return Split(train, held, blank, len(rows) - len(train) - len(held))
 
 
-def _first_distinct(hashes: npt.NDArray[np.uint64], rows: Rows, eligible: Rows, count: int, seed: int) -> Rows:
-    """Returns up to ``count`` of the eligible rows in random order that are the first among ``rows`` with their text.
+def _first_distinct(
+    hashes: npt.NDArray[np.uint64],
+    words: npt.NDArray[np.uint32],
+    splittable: npt.NDArray[np.bool_],
+    count: int,
+    seed: int,
+) -> tuple[Rows, Rows]:
+    """Selects up to ``count`` of the splittable rows that have enough words, and are the first with their text.
 
-    Only as many rows are looked at as are needed: sorting the hashes of all rows takes a minute for ten million.
+    The rows with the smallest keys are selected. Only as many rows are looked at as are needed: sorting all hashes
+    takes a minute for ten million.
+
+    Returns:
+        The selected rows, and all splittable rows with the same text as one of them, both ascending.
     """
+    eligible = np.flatnonzero(splittable & (words >= HELD_OUT_WORDS))
     keys = rng.bits(seed, 0, eligible, rng.HOLD_OUT)
-    splittable = np.zeros(len(hashes), dtype=bool)
-    splittable[rows] = True
-    looked = min(len(eligible), 2 * count + 100)
+    share = min(1.0, (2 * count + 100) / max(len(eligible), 1))  # of the keys that are looked at, which are uniform
     while True:
-        nearest = np.argpartition(keys, looked - 1)[:looked] if looked < len(eligible) else np.arange(len(eligible))
+        nearest = np.flatnonzero(keys < np.uint64(share * 2.0**64)) if share < 1 else np.arange(len(keys))
         candidates = eligible[nearest[np.argsort(keys[nearest], kind="stable")]]
         same = _with_hashes(hashes, hashes[candidates])
         same = same[splittable[same]]
         first = same[np.unique(hashes[same], return_index=True)[1]]
         found = candidates[np.isin(candidates, first)][:count]
-        if len(found) == count or looked == len(eligible):
-            return np.sort(found)
-        looked = min(len(eligible), 4 * looked)
+        if len(found) == count or share == 1:
+            return np.sort(found), same[np.isin(hashes[same], hashes[found])]
+        share = min(1.0, 4 * share)
 
 
 def _with_hashes(hashes: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> Rows:

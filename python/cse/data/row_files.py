@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import _core
 from ..background import in_thread
@@ -17,11 +18,16 @@ from .cache import Entry, cache_folder, open_entry
 from .readers import Column, joined_lines
 from .reading import ReadOptions
 
-__all__ = ["StoredRows", "stored_bytes"]
+__all__ = ["StoredRows", "count_repeats", "stored_bytes"]
 
 
 def _path(file: str | Column) -> str:
     return file if isinstance(file, str) else file.path
+
+
+def _map(folder: str | Path, name: str, dtype: str) -> Any:
+    path = Path(folder) / name
+    return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.empty(0, dtype=dtype)
 
 
 def stored_bytes(files: Sequence[str | Column]) -> int:
@@ -37,6 +43,12 @@ def stored_bytes(files: Sequence[str | Column]) -> int:
     return total
 
 
+def count_repeats(hashes: npt.NDArray[np.uint64], words: npt.NDArray[np.uint32]) -> int:
+    """Returns the number of rows that have words and the hash of an earlier row."""
+    ordered = np.sort(hashes[words > 0])  # np.unique is many times slower for millions of rows
+    return int((ordered[1:] == ordered[:-1]).sum())
+
+
 class StoredRows:
     """The rows of a corpus, written once by the Rust core and mapped into memory.
 
@@ -48,13 +60,10 @@ class StoredRows:
         self.files: list[Any] = [tuple(file) for file in entry.meta["files"]]
         self.repaired: int = entry.meta["repaired"]
         self.joined_lines: int = entry.meta["joined_lines"]
+        self.repeats: int = entry.meta["repeats"]
         self._temporary = temporary  # deleted with this object
-        self._ends = self._map("ends.u64", "<u8")
-        self._text = self._map("rows.txt", "u1")
-
-    def _map(self, name: str, dtype: str) -> Any:
-        path = Path(self.folder) / name
-        return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.empty(0, dtype=dtype)
+        self._ends = _map(self.folder, "ends.u64", "<u8")
+        self._text = _map(self.folder, "rows.txt", "u1")
 
     @classmethod
     def open(
@@ -83,7 +92,8 @@ class StoredRows:
             size = sum(file[1] for file in found)
             report(size, size)
             meta = {"rows": rows, "files": found, "repaired": repaired, "joined_lines": joined_lines(files)}
-            return {**meta, "paths": paths}
+            repeats = count_repeats(_map(folder, "hashes.u64", "<u8"), _map(folder, "words.u32", "<u4"))
+            return {**meta, "repeats": repeats, "paths": paths}
 
         if any(not os.path.isfile(path) for path in paths):
             temporary = tempfile.TemporaryDirectory(prefix="cse-rows-")
@@ -91,7 +101,7 @@ class StoredRows:
             return cls(Entry(folder, write(folder)), temporary)
         stamps = [(os.path.realpath(path), os.stat(path).st_size, os.stat(path).st_mtime_ns) for path in paths]
         key = {
-            "version": 1,
+            "version": 2,
             "files": stamps,
             "paths": paths,
             "columns": [None if isinstance(file, str) else file.column for file in files],
@@ -116,8 +126,8 @@ class StoredRows:
 
     def word_counts(self) -> Any:
         """Returns the number of words of each row, ``(n,)`` uint32, mapped."""
-        return self._map("words.u32", "<u4")
+        return _map(self.folder, "words.u32", "<u4")
 
     def hashes(self) -> Any:
         """Returns a 64-bit hash of each row, ``(n,)`` uint64, mapped."""
-        return self._map("hashes.u64", "<u8")
+        return _map(self.folder, "hashes.u64", "<u8")
