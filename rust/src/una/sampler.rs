@@ -50,7 +50,9 @@ pub fn random_bits(seed: u64, epoch: u64, rows: &[u64], stream: u64) -> Vec<u64>
         }
     };
     if rows.len() < IN_PARALLEL {
-        bits.chunks_mut(LANES).zip(rows.chunks(LANES)).for_each(fill);
+        bits.chunks_mut(LANES)
+            .zip(rows.chunks(LANES))
+            .for_each(fill);
     } else {
         in_pool(|| {
             let pairs = bits.par_chunks_mut(LANES).zip(rows.par_chunks(LANES));
@@ -65,7 +67,12 @@ pub fn random_bits(seed: u64, epoch: u64, rows: &[u64], stream: u64) -> Vec<u64>
 /// The cipher computes four blocks of 64 bytes at once, of which a single number uses eight bytes. Here the rows take
 /// the place of the blocks.
 fn first_numbers(seed: u64, epoch: u64, rows: &[u64; LANES], stream: u64) -> [u64; LANES] {
-    let halves = |value: u64| [u32x8::splat(value as u32), u32x8::splat((value >> 32) as u32)];
+    let halves = |value: u64| {
+        [
+            u32x8::splat(value as u32),
+            u32x8::splat((value >> 32) as u32),
+        ]
+    };
     let [s0, s1] = halves(seed);
     let [e0, e1] = halves(epoch);
     let [t0, t1] = halves(stream);
@@ -74,7 +81,9 @@ fn first_numbers(seed: u64, epoch: u64, rows: &[u64; LANES], stream: u64) -> [u6
     // "expand 32-byte k", then the key; the counter and the nonce are 0.
     let [k0, k1, k2, k3] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574].map(u32x8::splat);
     let o = u32x8::splat(0);
-    let mut s = [k0, k1, k2, k3, s0, s1, e0, e1, row0, row1, t0, t1, o, o, o, o];
+    let mut s = [
+        k0, k1, k2, k3, s0, s1, e0, e1, row0, row1, t0, t1, o, o, o, o,
+    ];
     for _ in 0..4 {
         quarter_round(&mut s, 0, 4, 8, 12);
         quarter_round(&mut s, 1, 5, 9, 13);
@@ -92,13 +101,13 @@ fn first_numbers(seed: u64, epoch: u64, rows: &[u64; LANES], stream: u64) -> [u6
 /// The quarter round of ChaCha in each lane.
 #[inline(always)]
 fn quarter_round(s: &mut [u32x8; 16], a: usize, b: usize, c: usize, d: usize) {
-    s[a] = s[a] + s[b];
+    s[a] += s[b];
     s[d] = rotated::<16>(s[d] ^ s[a]);
-    s[c] = s[c] + s[d];
+    s[c] += s[d];
     s[b] = rotated::<12>(s[b] ^ s[c]);
-    s[a] = s[a] + s[b];
+    s[a] += s[b];
     s[d] = rotated::<8>(s[d] ^ s[a]);
-    s[c] = s[c] + s[d];
+    s[c] += s[d];
     s[b] = rotated::<7>(s[b] ^ s[c]);
 }
 
