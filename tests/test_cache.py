@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from cse import InputError, TrainConfig, train
+from cse.data.corpus import Corpus, hold_out
 from cse.training.batches import Prefetcher
 from cse.training.callbacks import Callback
 from cse.training.setup import prepare
 
 
 class Recorder(Callback):
-    """Keeps what is said and how far phases are."""
+    """Keeps the calls of on_progress."""
 
     def __init__(self):
         self.progress = []
@@ -24,8 +25,6 @@ class Recorder(Callback):
 
 
 def test_stored_rows_are_the_rows_in_memory(sample, tmp_path, monkeypatch):
-    from cse.data.corpus import Corpus, hold_out
-
     plain = Corpus.read([str(sample)])
     monkeypatch.setattr("cse.data.corpus.IN_MEMORY_BYTES", 0)
     recorder = Recorder()
@@ -44,6 +43,15 @@ def test_stored_rows_are_the_rows_in_memory(sample, tmp_path, monkeypatch):
     assert (splits[0].held_out == splits[1].held_out).all()
     with pytest.raises(InputError, match="is not below"):
         stored.take([len(plain)])
+
+
+def test_repeats_are_counted_alike_in_memory_and_stored(tmp_path, monkeypatch):
+    path = tmp_path / "corpus.txt"
+    path.write_text("a cat\n\na dog\na cat\n  \na cat\n", encoding="utf8")
+    assert Corpus.read([str(path)]).repeats() == 2
+    monkeypatch.setattr("cse.data.corpus.IN_MEMORY_BYTES", 0)
+    for _ in ("written", "read"):
+        assert Corpus.open([str(path)], cache=str(tmp_path / "cache")).repeats() == 2
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Calls of the Rust core in a thread, with their progress, that KeyboardInterrupt cancels."""
+"""Progress of long work, and calls of the Rust core in a thread that KeyboardInterrupt cancels."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import TypeVar
 
 from ._core import Progress
 
-__all__ = ["in_thread"]
+__all__ = ["Report", "in_thread"]
 
 T = TypeVar("T")
+
+Report = Callable[[str, int, int, str], object]
+"""Called with the name of a phase, the numbers of units done and in total, and the unit; see ``Callback.on_progress``."""
 
 
 def in_thread(work: Callable[[Progress], T], on_progress: Callable[[int, int], object]) -> T:

@@ -23,7 +23,7 @@ __all__ = [
     "SPANS",
     "bits",
     "partners",
-    "shuffled",
+    "permutation",
     "stable_order",
     "uniform",
 ]
@@ -51,7 +51,7 @@ def uniform(seed: int, epoch: int, rows: npt.NDArray[Any], stream: int) -> npt.N
     return (bits(seed, epoch, rows, stream) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def shuffled(rows: Rows, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+def permutation(rows: Rows, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     """Returns the positions in ``rows`` in random order for this epoch: by random bits, equal bits by position."""
     return stable_order(bits(seed, epoch, rows, SHUFFLE))
 

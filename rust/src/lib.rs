@@ -20,7 +20,7 @@
 //! a draw takes one uniform number on P[i-r]..P[i+r+1], without the word's own interval, and one search.
 //!
 //! Imports go one way: [`text`] <- [`index`] <- [`una`] <- [`doctor`]; `py` uses all of them. [`error`], [`progress`],
-//! [`parallel`], [`output`] and `wait` are used everywhere.
+//! [`parallel`], [`random`], [`output`] and `wait` are used everywhere.
 
 pub mod doctor;
 pub mod error;
@@ -28,6 +28,7 @@ pub mod index;
 pub mod output;
 pub mod parallel;
 pub mod progress;
+pub mod random;
 pub mod text;
 pub mod una;
 mod wait;

@@ -108,7 +108,7 @@ class PhaseDisplay:
         if self._display is None:
             self._display = ProgressDisplay(text, unit, total)
         self._display.update(done, total)
-        if done == total:
+        if total and done == total:
             self.close()
 
     def close(self) -> None:

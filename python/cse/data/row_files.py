@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..background import in_thread
+from ..background import Report, in_thread
 from ..errors import InputError
 from .cache import Entry, cache_folder, open_entry
 from .readers import Column, joined_lines
@@ -71,7 +71,7 @@ class StoredRows:
         files: Sequence[str | Column],
         reading: ReadOptions,
         cache: str | None,
-        progress: Callable[[str, int, int, str], object] | None = None,
+        progress: Report | None = None,
     ) -> StoredRows:
         """Opens the rows in the cache, and writes them first if they are not there.
 

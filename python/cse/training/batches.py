@@ -92,7 +92,7 @@ class Batches:
         if config.max_steps is not None:
             self.steps = min(self.steps, config.max_steps)
         self._epoch = -1
-        self._order = rows  # positions in rows, once an epoch is known
+        self._order = rows[:0]  # positions in rows, of the current epoch
 
     def __len__(self) -> int:
         """Number of steps of the run."""
@@ -108,7 +108,7 @@ class Batches:
         step = number // self.config.accumulate
         epoch, nth = divmod(number, self.per_epoch)
         if epoch != self._epoch:
-            self._order, self._epoch = rng.shuffled(self.rows, seed, epoch), epoch
+            self._order, self._epoch = rng.permutation(self.rows, seed, epoch), epoch
         rows = self.rows[self._order[nth * self.size : (nth + 1) * self.size]]
         texts = self.corpus.take(rows)
         blocks: dict[str, Block] = {}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..background import Report
 from ..data import readers
 from ..data.corpus import Corpus
 from ..data.pairs import LabelledPairs, open_pairs
@@ -18,10 +18,6 @@ from ..tfidf.index import TfidfIndex
 from .config import TrainConfig
 
 __all__ = ["check_indexed", "fingerprints", "open_corpus", "open_labelled"]
-
-
-Report = Callable[[str, int, int, str], object]
-"""Called as ``Callback.on_progress`` is."""
 
 
 def open_labelled(config: TrainConfig, progress: Report | None = None) -> LabelledPairs | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from itertools import chain
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..background import Report
 from ..data.cache import Entry, cache_folder, find_entry, open_entry
 from ..data.corpus import Corpus
 from ..io import naming
@@ -59,7 +60,7 @@ def open_tokens(
     batches: Batches,
     columns: Sequence[Corpus],
     tokenizer: Any,
-    progress: Callable[[str, int, int, str], object],
+    progress: Report,
 ) -> dict[int, StoredTokens]:
     """Opens the token ids of the columns whose rows are encoded unchanged, by column number.
 
@@ -94,7 +95,7 @@ def _open(
     corpus: Corpus,
     tokenizer: Any,
     may_write: bool,
-    progress: Callable[[str, int, int, str], object],
+    progress: Report,
 ) -> Entry | None:
     example = token_lists(tokenizer, corpus.take([0]), config.max_length)
     if any(map(any, example.get("token_type_ids", []))):
@@ -129,7 +130,7 @@ def _write(
     tokenizer: Any,
     max_length: int,
     kind: str,
-    progress: Callable[[str, int, int, str], object],
+    progress: Report,
 ) -> None:
     total, rows = 0, len(corpus)
     backend = tokenizer.backend_tokenizer

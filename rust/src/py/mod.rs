@@ -10,8 +10,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::index::build;
+use crate::random;
 use crate::text::reader::Input;
-use crate::una::sampler;
 use crate::{Error, Tokenizer, doctor, text};
 
 mod arguments;
@@ -146,7 +146,7 @@ fn random_bits<'py>(
     #[pyo3(from_py_with = arguments::row_bytes)] rows: Vec<u64>,
     stream: u64,
 ) -> Bound<'py, PyBytes> {
-    let bits = py.detach(|| sampler::random_bits(seed, epoch, &rows, stream));
+    let bits = py.detach(|| random::random_bits(seed, epoch, &rows, stream));
     PyBytes::new(py, &le_bytes(&bits, |x| x.to_le_bytes()))
 }
 

@@ -7,13 +7,14 @@ use crate::index::Index;
 use crate::index::formula::tf;
 use crate::index::lookup::Known;
 use crate::index::term_table::TermTable;
+use crate::random::{keyed, uniform};
 use crate::text::is_blank;
 use crate::text::term::{Key, PAD, Term};
 use crate::text::tokenize::Scratch;
 use crate::una::casing::{stands_alone, take_case};
 use crate::una::options::{Options, OutputForm, ReplaceWith, Report};
 use crate::una::probabilities::set_probabilities;
-use crate::una::sampler::{RankSearch, keyed, uniform};
+use crate::una::sampler::RankSearch;
 
 /// One word of a sentence.
 #[derive(Clone, Copy, Debug)]

@@ -1,11 +1,11 @@
 //! UNA applied to texts in memory.
 
 use crate::index::Index;
+use crate::random::{random_bits, to_unit};
 use crate::text::utf8_string;
 use crate::una::augment::Augmenter;
 use crate::una::options::{Options, Report};
 use crate::una::record;
-use crate::una::sampler::{random_bits, to_unit};
 
 /// Returns one synthetic sentence for each pair of a text and its row number, and a report.
 pub fn augment_texts<'a>(
