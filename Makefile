@@ -1,5 +1,5 @@
 # make quickstart   create a virtual environment, install cse, build an index and train on the shipped sample
-# make test         run all tests in the same environment
+# make test         run all tests in the same environment, in JOBS processes (default 2)
 # make lint         run formatters, linters and type checkers
 #
 # PYTHON=python3.12 make ...         use another interpreter
@@ -11,6 +11,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 RUST := Cargo.toml Cargo.lock $(wildcard rust/src/*.rs rust/src/*/*.rs)
 STEPS ?= 60
+JOBS ?= 2
 
 .PHONY: quickstart test lint bench-core bench-growth bench-losses bench-train clean
 
@@ -33,9 +34,10 @@ quickstart: $(READY)
 	$(BIN)/cse train --loss focal --una --model minilm --max-steps $(STEPS) \
 		--tfidf quickstart/tfidf -o quickstart/runs $(if $(DEV),--dev $(DEV))
 
+# Each process computes with one thread: on two cores, two processes of two threads each are slower.
 test: $(READY)
 	cargo test --quiet
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 lint: $(READY)
 	cargo fmt --check

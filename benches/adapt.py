@@ -47,6 +47,7 @@ RECIPES = (
 )
 
 UNA = {"negatives": ["una"], "una": {"every": 1, "use_as": "hard-negatives", "beta": 0.5}}
+FOCAL_UNA: dict[str, Any] = {"loss": "focal", "temperature": 0.05, **UNA}
 COMMON: dict[str, Any] = {
     "max_steps": 40,
     "lr": 1e-5,
@@ -54,99 +55,52 @@ COMMON: dict[str, Any] = {
     "spans": {"shortest": 0.5, "longest": 0.9},
     "temperature": 0.1,
 }
-SHORT_SPANS: dict[str, Any] = {"max_steps": 60, "spans": {"shortest": 0.3, "longest": 0.7}}
+
+
+def spans(shortest: float, longest: float, **settings: Any) -> dict[str, Any]:
+    """Returns the settings of a candidate whose spans have other limits."""
+    return {"spans": {"shortest": shortest, "longest": longest}, **settings}
+
+
+def sixty(shortest: float, longest: float, **settings: Any) -> dict[str, Any]:
+    """Returns the settings of a candidate of 60 steps whose spans have other limits."""
+    return spans(shortest, longest, max_steps=60, **settings)
+
+
 # Candidates of the search; each differs from its neighbours in one or two settings.
 CANDIDATES: dict[str, dict[str, Any]] = {
     "spans tau .1 lr 1e-5": {},
     "spans tau .1 lr 2e-5": {"lr": 2e-5},
     "spans tau .1 lr 1e-5, 60 steps": {"max_steps": 60},
-    "spans .3 to .7, tau .1": {"spans": {"shortest": 0.3, "longest": 0.7}},
-    "focal una spans tau .05 lr 1e-5": {"loss": "focal", "temperature": 0.05, **UNA},
-    "focal una spans tau .05 lr 2e-5": {"loss": "focal", "temperature": 0.05, "lr": 2e-5, **UNA},
-    "focal una spans .3 to .7, tau .05": {
-        "loss": "focal",
-        "temperature": 0.05,
-        "spans": {"shortest": 0.3, "longest": 0.7},
-        **UNA,
-    },
-    "focal una spans .3 to .7, tau .05, 60 steps": {
-        "loss": "focal",
-        "temperature": 0.05,
-        "max_steps": 60,
-        "spans": {"shortest": 0.3, "longest": 0.7},
-        **UNA,
-    },
-    "focal una spans .3 to .7, tau .05 lr 2e-5, 60 steps, linear": {
-        "loss": "focal",
-        "temperature": 0.05,
-        "max_steps": 60,
-        "lr": 2e-5,
-        "lr_scheduler": "linear",
-        "spans": {"shortest": 0.3, "longest": 0.7},
-        **UNA,
-    },
-    "focal una spans .3 to .7, tau .05 lr 2e-5, 60 steps of 128, linear": {
-        "loss": "focal",
-        "temperature": 0.05,
-        "max_steps": 60,
-        "batch_size": 128,
-        "lr": 2e-5,
-        "lr_scheduler": "linear",
-        "spans": {"shortest": 0.3, "longest": 0.7},
-        **UNA,
-    },
-    "spans .3 to .7, tau .1 lr 2e-5": {"lr": 2e-5, "spans": {"shortest": 0.3, "longest": 0.7}},
-    "focal una spans .3 to .7, tau .05 lr 2e-5": {
-        "loss": "focal",
-        "temperature": 0.05,
-        "lr": 2e-5,
-        "spans": {"shortest": 0.3, "longest": 0.7},
-        **UNA,
-    },
-    "spans .4 to .8, tau .1": {"spans": {"shortest": 0.4, "longest": 0.8}},
-    "focal una spans .4 to .8, tau .05": {
-        "loss": "focal",
-        "temperature": 0.05,
-        "spans": {"shortest": 0.4, "longest": 0.8},
-        **UNA,
-    },
-    "focal una spans tau .1 lr 1e-5": {"loss": "focal", **UNA},
+    "spans .3 to .7, tau .1": spans(0.3, 0.7),
+    "spans .3 to .7, tau .1 lr 2e-5": spans(0.3, 0.7, lr=2e-5),
+    "spans .4 to .8, tau .1": spans(0.4, 0.8),
     "mixed spans tau .1 lr 1e-5": {"loss": "mixed"},
     "standard una spans tau .05 lr 1e-5": {"temperature": 0.05, **UNA},
-    "dropout tau .05 lr 1e-5": {"positive": "dropout", "temperature": 0.05},
+    "focal una spans tau .05 lr 1e-5": FOCAL_UNA,
+    "focal una spans tau .05 lr 2e-5": {**FOCAL_UNA, "lr": 2e-5},
+    "focal una spans .3 to .7, tau .05": spans(0.3, 0.7, **FOCAL_UNA),
+    "focal una spans .3 to .7, tau .05 lr 2e-5": spans(0.3, 0.7, **FOCAL_UNA, lr=2e-5),
+    "focal una spans .3 to .7, tau .05, 60 steps": sixty(0.3, 0.7, **FOCAL_UNA),
+    "focal una spans .3 to .7, tau .05 lr 2e-5, 60 steps, linear": sixty(
+        0.3, 0.7, **FOCAL_UNA, lr=2e-5, lr_scheduler="linear"
+    ),
+    "focal una spans .3 to .7, tau .05 lr 2e-5, 60 steps of 128, linear": sixty(
+        0.3, 0.7, **FOCAL_UNA, lr=2e-5, lr_scheduler="linear", batch_size=128
+    ),
+    "focal una spans .2 to .6, tau .05, 60 steps": sixty(0.2, 0.6, **FOCAL_UNA),
+    "focal una spans .1 to .5, tau .05, 60 steps": sixty(0.1, 0.5, **FOCAL_UNA),
+    "standard spans .3 to .7, tau .1, 60 steps": sixty(0.3, 0.7),
+    "mixed spans .3 to .7, tau .1, 60 steps": sixty(0.3, 0.7, loss="mixed"),
+    "standard una spans .3 to .7, tau .1, 60 steps": sixty(0.3, 0.7, **UNA),
+    "mixed una spans .3 to .7, tau .1, 60 steps": sixty(0.3, 0.7, loss="mixed", **UNA),
+    "standard una spans .3 to .7, tau .07, 60 steps": sixty(0.3, 0.7, **UNA, temperature=0.07),
+    "standard una spans .3 to .7, tau .05, 60 steps": sixty(0.3, 0.7, **UNA, temperature=0.05),
+    "standard una spans .2 to .6, tau .05, 60 steps": sixty(0.2, 0.6, **UNA, temperature=0.05),
     # Why dropout positives harm such a model: a tenth of the rate, and plain SGD, whose steps shrink with gradients.
     "dropout tau .05 lr 2e-5": {"positive": "dropout", "temperature": 0.05, "lr": 2e-5},
     "dropout tau .05 lr 2e-6": {"positive": "dropout", "temperature": 0.05, "lr": 2e-6},
     "dropout tau .05, SGD lr .1": {"positive": "dropout", "temperature": 0.05, "lr": 0.1, "optimizer": "sgd"},
-    "standard spans .3 to .7, tau .1, 60 steps": SHORT_SPANS,
-    "mixed spans .3 to .7, tau .1, 60 steps": {"loss": "mixed", **SHORT_SPANS},
-    "standard una spans .3 to .7, tau .1, 60 steps": {**SHORT_SPANS, **UNA},
-    "mixed una spans .3 to .7, tau .1, 60 steps": {"loss": "mixed", **SHORT_SPANS, **UNA},
-    "standard una spans .3 to .7, tau .07, 60 steps": {**SHORT_SPANS, "temperature": 0.07, **UNA},
-    "standard una spans .3 to .7, tau .05, 60 steps": {**SHORT_SPANS, "temperature": 0.05, **UNA},
-    "focal una spans .3 to .7, tau .07, 60 steps": {"loss": "focal", **SHORT_SPANS, "temperature": 0.07, **UNA},
-    "focal una spans .2 to .6, tau .05, 60 steps": {
-        "loss": "focal",
-        "temperature": 0.05,
-        "max_steps": 60,
-        "spans": {"shortest": 0.2, "longest": 0.6},
-        **UNA,
-    },
-    "standard una spans .2 to .6, tau .05, 60 steps": {
-        "temperature": 0.05,
-        "max_steps": 60,
-        "spans": {"shortest": 0.2, "longest": 0.6},
-        **UNA,
-    },
-    "focal una spans .1 to .5, tau .05, 60 steps": {
-        "loss": "focal",
-        "temperature": 0.05,
-        "max_steps": 60,
-        "spans": {"shortest": 0.1, "longest": 0.5},
-        **UNA,
-    },
-    "standard spans .3 to .7, tau .05, 60 steps": {**SHORT_SPANS, "temperature": 0.05},
-    "standard spans .3 to .7, tau .05, 60 steps of 128": {**SHORT_SPANS, "temperature": 0.05, "batch_size": 128},
 }
 
 

@@ -13,7 +13,7 @@ __all__ = ["Report", "in_thread"]
 T = TypeVar("T")
 
 Report = Callable[[str, int, int, str], object]
-"""Called with the name of a phase, the numbers of units done and in total, and the unit; see ``Callback.on_progress``."""
+"""Called with the name of a phase, the units done, the units in total, and their name; see ``Callback.on_progress``."""
 
 
 def in_thread(work: Callable[[Progress], T], on_progress: Callable[[int, int], object]) -> T:
