@@ -114,7 +114,7 @@ def main() -> None:
     options = parser.parse_args()
     found: dict[str, Any] = json.loads(options.results.read_text()) if options.results.exists() else {}
     if options.what == "table":
-        print(tables(found))
+        print(tables(found, options.what))
         return
     if options.data is None:
         parser.error("--data is needed")
@@ -134,7 +134,7 @@ def main() -> None:
         part = options.results.with_suffix(".tmp")
         part.write_text(json.dumps(found) + "\n")
         part.replace(options.results)
-    print(tables(found))
+    print(tables(found, options.what))
 
 
 def run(name: str, seed: int, data: Path, keys: tuple[str, ...]) -> dict[str, Any]:
@@ -223,9 +223,10 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in ("cse", "torch", "transformers")}
 
 
-def tables(found: dict[str, Any]) -> str:
-    parts = [search_table(found)]
-    if any(key.startswith("accept/") for key in found):
+def tables(found: dict[str, Any], what: str) -> str:
+    """Returns the table of the search, of the accepted runs, or both (``table``)."""
+    parts = [] if what == "accept" else [search_table(found)]
+    if what != "search" and any(key.startswith("accept/") for key in found):
         parts.append(accept_table(found))
     return "\n\n".join(parts)
 
