@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 
 import torch
@@ -11,6 +9,7 @@ import torch
 from cse.training.checkpoint import list_checkpoints
 from cse.training.distributed import World
 from cse.training.step import propagate
+from forked import Forked
 
 LOSSES = {
     "standard": {},
@@ -48,10 +47,7 @@ def start(config, folder, extra=()):
     """Starts `cse train` with a configuration in a process of its own."""
     path = folder / "config.toml"
     path.write_text(config.to_toml(), encoding="utf8")
-    command = [sys.executable, "-m", "cse", "train", "--config", path, "--name", "run", *extra]
-    return subprocess.Popen(
-        list(map(str, command)), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return Forked("train", "--config", path, "--name", "run", *extra, cwd=folder)
 
 
 def kill_after(process, run, step, number=signal.SIGKILL):
@@ -62,7 +58,8 @@ def kill_after(process, run, step, number=signal.SIGKILL):
             process.send_signal(number)
             break
         time.sleep(0.002)
-    return process.communicate(timeout=120)
+    out, err = process.communicate(timeout=120)
+    return out.decode(), err.decode()
 
 
 VIEWS = {

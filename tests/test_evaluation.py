@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -13,6 +11,7 @@ from cse import Encoder, InputError
 from cse.evaluation import transfer
 from cse.evaluation.base import embed
 from cse.evaluation.retrieval import Retrieval, RetrievalOptions, ndcg, recall, reciprocal_rank
+from forked import Forked
 
 
 class Table:
@@ -301,13 +300,12 @@ def test_an_encoding_that_was_killed_goes_on_where_it_was(cse, tiny_bert, sample
     rows = sample_rows[:2000] * 10
     (tmp_path / "in.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
     output, state = tmp_path / "out.npy", tmp_path / "out.npy.part.json"
-    command = [sys.executable, "-m", "cse", "encode", tiny_bert, "in.txt", "-o", "out.npy", "--pooler", "avg"]
-    process = subprocess.Popen(list(map(str, command)), cwd=tmp_path, stderr=subprocess.DEVNULL)
+    process = Forked("encode", tiny_bert, "in.txt", "-o", "out.npy", "--pooler", "avg", cwd=tmp_path)
     until = time.monotonic() + 120
     while not state.exists() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.communicate()
     if output.exists():
         pytest.skip("the process ended before it could be killed")
     done = cse("encode", tiny_bert, "in.txt", "-o", "out.npy", "--pooler", "avg", "--json", cwd=tmp_path)

@@ -1,8 +1,6 @@
 """Faults that a review found: settings that conflict, roles of augmentations, degenerate data."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ from cse import InputError, TrainConfig, train
 from cse.evaluation.geometry import mean_cosine, uniformity
 from cse.training.recipes import merge, resolve, with_preset, without_derived
 from cse.training.saturation import SaturationCheck
+from forked import Forked
 
 
 def stored_by(tmp_path, family="bert-base", **values):
@@ -131,21 +130,8 @@ def test_a_step_without_a_positive_is_no_sign_of_a_solved_task():
 
 
 def test_two_runs_that_start_together_get_folders_of_their_own(tmp_path, sample, tiny_bert):
-    command = [
-        sys.executable,
-        "-m",
-        "cse",
-        "train",
-        sample,
-        "--model",
-        tiny_bert,
-        "--max-steps",
-        "1",
-        "--batch-size",
-        "8",
-    ]
-    command += ["--json", "-o", tmp_path]
-    runs = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    flags = ("--model", tiny_bert, "--max-steps", "1", "--batch-size", "8", "--json", "-o", tmp_path)
+    runs = [Forked("train", sample, *flags) for _ in range(2)]
     folders = {json.loads(run.communicate(timeout=200)[0])["folder"] for run in runs}
     assert len(folders) == 2
 
