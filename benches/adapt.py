@@ -94,6 +94,10 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "mixed spans .3 to .7, tau .1, 60 steps": sixty(0.3, 0.7, loss="mixed"),
     "standard una spans .3 to .7, tau .1, 60 steps": sixty(0.3, 0.7, **UNA),
     "mixed una spans .3 to .7, tau .1, 60 steps": sixty(0.3, 0.7, loss="mixed", **UNA),
+    "focal una spans .2 to .6, tau .07, 60 steps": sixty(0.2, 0.6, **{**FOCAL_UNA, "temperature": 0.07}),
+    "focal una spans .2 to .6, tau .1, 60 steps": sixty(0.2, 0.6, **{**FOCAL_UNA, "temperature": 0.1}),
+    "standard una spans .2 to .6, tau .1, 60 steps": sixty(0.2, 0.6, **UNA),
+    "focal una halves, tau .05, 60 steps": {**FOCAL_UNA, "positive": "halves", "max_steps": 60},
     "standard una spans .3 to .7, tau .07, 60 steps": sixty(0.3, 0.7, **UNA, temperature=0.07),
     "standard una spans .3 to .7, tau .05, 60 steps": sixty(0.3, 0.7, **UNA, temperature=0.05),
     "standard una spans .2 to .6, tau .05, 60 steps": sixty(0.2, 0.6, **UNA, temperature=0.05),
@@ -150,6 +154,8 @@ def run(name: str, seed: int, data: Path, keys: tuple[str, ...]) -> dict[str, An
     if name == "before":
         return {"trained": scores(base, pairs, held_out), "versions": versions()}
     settings = {**COMMON, **CANDIDATES[name]}
+    if settings["positive"] != "spans":
+        del settings["spans"]
     with tempfile.TemporaryDirectory() as folder, optimizer(settings.pop("optimizer", "adamw")):
         TfidfIndex.build(sample).save(f"{folder}/tfidf")
         config = TrainConfig(

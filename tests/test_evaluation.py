@@ -6,10 +6,12 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 from cse import Encoder, InputError
 from cse.evaluation import transfer
 from cse.evaluation.base import embed
+from cse.evaluation.classifiers import Adam, converged, senteval
 from cse.evaluation.retrieval import Retrieval, RetrievalOptions, ndcg, recall, reciprocal_rank
 from forked import Forked
 
@@ -45,20 +47,35 @@ def test_the_classifier_minimises_sentevals_objective(classes):
 
     x, y = labelled(80, classes)
     penalty = 1e-2
-    fitted = transfer.fit(x, y, penalty)
+    fitted = converged(x, y, penalty)
 
     def objective(flat):
-        # Two classes: one weight vector, whose opposite class has the logit 0.
-        w = flat.reshape(-1, x.shape[1] + 1)
+        w = flat.reshape(classes, x.shape[1] + 1)
         logits = x @ w[:, 1:].T + w[:, 0]
-        if classes == 2:
-            logits = np.hstack([np.zeros((len(x), 1)), logits])
         loss = -log_softmax(logits, axis=1)[np.arange(len(y)), y].mean()
         return loss + penalty / 2 * (w[:, 1:] ** 2).sum()
 
-    mine = np.hstack([fitted.intercept_[:, None], fitted.coef_]).ravel()
+    mine = np.hstack([fitted.intercept_[:, None], fitted.coef_])
+    if classes == 2:  # one weight vector: the difference of those of the classes
+        mine = np.vstack([-mine / 2, mine / 2])
+    mine = mine.ravel()
     best = minimize(objective, np.zeros_like(mine), method="BFGS", options={"gtol": 1e-9})
     assert objective(mine) == pytest.approx(best.fun, abs=1e-6)
+
+
+def test_the_classifier_of_senteval_stops_early_and_leaves_the_generator_alone(monkeypatch):
+    x, y = labelled(1000, 3, dim=12)
+    x += 2 * np.eye(3, 12)[y]
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    first, second = (senteval(x, y, 1e-5) for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (first.predict(x) == second.predict(x)).all()
+    assert first.score(x, y) == pytest.approx(converged(x, y, 1e-5).score(x, y), abs=0.02)
+    evaluations = []
+    monkeypatch.setattr(Adam, "score", lambda *_: evaluations.append(1) or 0.5)
+    senteval(x, y, 1e-5)
+    assert len(evaluations) == 7  # the first is the highest, five may fail, the next ends the training
 
 
 def test_nested_cross_validation_is_the_double_loop_over_folds():
@@ -66,7 +83,7 @@ def test_nested_cross_validation_is_the_double_loop_over_folds():
 
     x, y = labelled(60, 2)
     fits = []
-    accuracy, predicted = transfer.nested(x, y, 3, lambda: fits.append(1))
+    accuracy, predicted = transfer.nested(converged, x, y, 3, lambda: fits.append(1))
     task = transfer.TransferTask("T", {"all": 60})
     assert len(fits) == task.fits(3) == 3 * (3 * 4 + 1)
     folds = StratifiedKFold(3, shuffle=True, random_state=1111)
@@ -75,13 +92,13 @@ def test_nested_cross_validation_is_the_double_loop_over_folds():
         means = [
             np.mean(
                 [
-                    transfer.fit(x[train][a], y[train][a], p).score(x[train][b], y[train][b])
+                    converged(x[train][a], y[train][a], p).score(x[train][b], y[train][b])
                     for a, b in folds.split(x[train], y[train])
                 ]
             )
             for p in transfer.PENALTIES
         ]
-        best = transfer.fit(x[train], y[train], transfer.PENALTIES[int(np.argmax(np.round(means, 4)))])
+        best = converged(x[train], y[train], transfer.PENALTIES[int(np.argmax(np.round(means, 4)))])
         assert (best.predict(x[test]) == predicted[test]).all()
         expected.append(100 * best.score(x[test], y[test]))
     assert accuracy == pytest.approx(np.mean(expected))
@@ -150,7 +167,7 @@ def test_known_transfer_accuracy_of_minilm(minilm, shared):
     splits = transfer.load(path, "trec", transfer.TASKS["trec"], False)
     (train,), (test,) = splits["train"].columns, splits["test"].columns
     x, z = embed(Encoder(minilm), [train[::6], test])
-    fitted = transfer.fit(x.astype(float), splits["train"].labels[::6], 1e-4)
+    fitted = converged(x.astype(float), splits["train"].labels[::6], 1e-4)
     # A sixth of the training rows; the whole set gives 89.8.
     assert fitted.score(z, splits["test"].labels) > 0.8
 

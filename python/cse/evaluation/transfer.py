@@ -13,9 +13,8 @@ MRPC   ``mrpc.{train,test}``       the same, on the features [abs(u - v), u * v]
 =====  ==========================  ==========================================================================
 
 Files are tab-separated: label, text; for MRPC label, sentence1, sentence2. The penalty is one of 1e-5, 1e-4, 1e-3 and
-1e-2, as in SentEval. SentEval trains the classifier with Adam until the validation accuracy has not risen five times;
-here scikit-learn minimises the same objective, so that the result has no random numbers but those of the folds.
-``benches/transfer.py`` compares the two on the same embeddings.
+1e-2, as in SentEval. The classifier minimises SentEval's objective (``converged``), so that the result has no random
+numbers but those of the folds, or is trained with SentEval's early stopping (``senteval``); see ``classifiers``.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,16 +30,15 @@ from pydantic import Field
 
 from ..errors import InputError
 from .base import Encodes, Evaluation, Report, Sample, embed, read_lines
+from .classifiers import CLASSIFIERS, Fit, Labels, Matrix
 
-__all__ = ["PENALTIES", "TASKS", "Transfer", "TransferOptions", "TransferTask", "fit", "pair_features", "score"]
+__all__ = ["PENALTIES", "TASKS", "Transfer", "TransferOptions", "TransferTask", "pair_features", "score"]
 
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
 SPLIT_SEED = 1111  # of the folds, as in SentEval
 # Units of progress of one fit, in encoded texts.
 FIT = 50
 
-Matrix = npt.NDArray[np.float64]
-Labels = npt.NDArray[np.int64]
 Advance = Callable[[], object]
 
 
@@ -77,6 +75,10 @@ class TransferOptions:
 
     allow_partial: bool = False
     folds: Annotated[int, Field(ge=2, description="folds of the cross-validation; SentEval's is 10")] = 10
+    classifier: Annotated[
+        Literal["converged", "senteval"],
+        Field(description="logistic regression trained to convergence, or with SentEval's early stopping (slower)"),
+    ] = "converged"
 
 
 @dataclass(frozen=True)
@@ -136,25 +138,6 @@ def pair_features(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating
     return np.hstack([np.abs(u - v), u * v])
 
 
-def fit(x: Matrix, y: Labels, penalty: float) -> Any:
-    """Trains a logistic regression.
-
-    The objective is SentEval's: mean cross-entropy plus ``penalty / 2`` times the squared norm of the weights; for
-    scikit-learn this is C = 1 / (n * penalty). The intercept is not penalised.
-
-    Args:
-        x: ``(n, D)`` features.
-        y: ``(n,)`` labels.
-        penalty: L2 penalty.
-    """
-    from sklearn.linear_model import LogisticRegression
-
-    # The Newton steps of newton-cholesky are the fastest solution for many rows and two classes. For more classes its
-    # Hessian has (classes * D)^2 entries, so lbfgs is used.
-    solver = "newton-cholesky" if y.max() < 2 else "lbfgs"
-    return LogisticRegression(C=1 / (len(y) * penalty), solver=solver, max_iter=1000).fit(x, y)
-
-
 def folds_of(y: Labels, folds: int) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
     """Returns the (training, validation) rows of stratified folds."""
     from sklearn.model_selection import StratifiedKFold
@@ -162,20 +145,21 @@ def folds_of(y: Labels, folds: int) -> list[tuple[npt.NDArray[np.int64], npt.NDA
     return list(StratifiedKFold(folds, shuffle=True, random_state=SPLIT_SEED).split(np.zeros(len(y)), y))
 
 
-def best_penalty(x: Matrix, y: Labels, folds: int, advance: Advance) -> float:
+def best_penalty(fit: Fit, x: Matrix, y: Labels, folds: int, advance: Advance) -> float:
     """Returns the penalty with the highest mean accuracy over the folds; the smallest one of equals."""
     means = []
     splits = folds_of(y, folds)
     for penalty in PENALTIES:
         scores = []
         for train, valid in splits:
-            scores.append(fit(x[train], y[train], penalty).score(x[valid], y[valid]))
+            held = (x[valid], y[valid])
+            scores.append(fit(x[train], y[train], penalty, held).score(*held))
             advance()
         means.append(round(100 * float(np.mean(scores)), 2))  # rounded as in SentEval
     return PENALTIES[int(np.argmax(means))]
 
 
-def nested(x: Matrix, y: Labels, folds: int, advance: Advance) -> tuple[float, Labels]:
+def nested(fit: Fit, x: Matrix, y: Labels, folds: int, advance: Advance) -> tuple[float, Labels]:
     """Nested cross-validation: the penalty is chosen inside each outer fold.
 
     Returns:
@@ -184,31 +168,32 @@ def nested(x: Matrix, y: Labels, folds: int, advance: Advance) -> tuple[float, L
     scores = []
     predicted = np.empty_like(y)
     for train, test in folds_of(y, folds):
-        penalty = best_penalty(x[train], y[train], folds, advance)
-        predicted[test] = fit(x[train], y[train], penalty).predict(x[test])
+        penalty = best_penalty(fit, x[train], y[train], folds, advance)
+        predicted[test] = fit(x[train], y[train], penalty, None).predict(x[test])
         scores.append(100 * float((predicted[test] == y[test]).mean()))
         advance()
     return float(np.mean(scores)), predicted
 
 
 def score(
-    task: TransferTask, x: dict[str, Matrix], y: dict[str, Labels], folds: int, advance: Advance
+    task: TransferTask, fit: Fit, x: dict[str, Matrix], y: dict[str, Labels], folds: int, advance: Advance
 ) -> tuple[dict[str, float], Matrix]:
     """Returns accuracy x 100 of a task, for MRPC F1 x 100 as well, and 100 or 0 for each tested example."""
     from sklearn.metrics import f1_score
 
     if "all" in x:
-        accuracy, predicted = nested(x["all"], y["all"], folds, advance)
+        accuracy, predicted = nested(fit, x["all"], y["all"], folds, advance)
         return {"accuracy": accuracy}, 100.0 * (predicted == y["all"])
+    held = None
     if "dev" in x:
-        scores = []
+        scores, held = [], (x["dev"], y["dev"])
         for penalty in PENALTIES:
-            scores.append(fit(x["train"], y["train"], penalty).score(x["dev"], y["dev"]))
+            scores.append(fit(x["train"], y["train"], penalty, held).score(*held))
             advance()
         penalty = PENALTIES[int(np.argmax(np.round(scores, 4)))]
     else:
-        penalty = best_penalty(x["train"], y["train"], folds, advance)
-    classifier = fit(x["train"], y["train"], penalty)
+        penalty = best_penalty(fit, x["train"], y["train"], folds, advance)
+    classifier = fit(x["train"], y["train"], penalty, held)
     advance()
     predicted = classifier.predict(x["test"])
     f1 = {"f1": 100 * float(f1_score(y["test"], predicted))} if task.pairs else {}
@@ -266,7 +251,8 @@ class Transfer(Evaluation):
                 parts = [next(vectors) for _ in split.columns]
                 x[name] = pair_features(*parts) if task.pairs else parts[0].astype(np.float64)
             y = {name: split.labels for name, split in splits.items()}
-            scores, correct = score(task, x, y, self.options.folds, lambda: progress(FIT) if progress else None)
+            fit = CLASSIFIERS[self.options.classifier]
+            scores, correct = score(task, fit, x, y, self.options.folds, lambda: progress(FIT) if progress else None)
             count = sum(map(len, y.values()))
             rows.append({"task": task.title, "rows": count, "expected": sum(task.rows.values()), **scores})
             samples.append(Sample(task.title, correct))

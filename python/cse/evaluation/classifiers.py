@@ -1,0 +1,123 @@
+"""Classifiers of the transfer tasks: logistic regression with an L2 penalty, trained in one of two ways.
+
+Both have the objective of SentEval (Conneau and Kiela 2018): mean cross-entropy plus ``penalty / 2`` times the squared
+norm of the weights. ``converged`` minimises it; ``senteval`` stops as SentEval does. They differ where Adam is
+slow, as for embeddings of unit length; ``benches/transfer.py`` compares them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["CLASSIFIERS", "Adam", "Classifier", "Fit", "Labels", "Matrix", "converged", "senteval"]
+
+Matrix = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
+
+SEED = 1111  # of SentEval
+
+
+class Classifier(Protocol):
+    """A trained classifier."""
+
+    def predict(self, x: Matrix) -> Labels:
+        """Returns the labels ``(n,)`` of features ``(n, D)``."""
+        ...
+
+    def score(self, x: Matrix, y: Labels) -> float:
+        """Returns the accuracy, 0 to 1."""
+        ...
+
+
+Fit = Callable[[Matrix, Labels, float, "tuple[Matrix, Labels] | None"], Classifier]
+"""Trains a classifier on features ``(n, D)``, labels ``(n,)`` and a penalty. The last argument is validation data for
+early stopping, or None."""
+
+
+def converged(x: Matrix, y: Labels, penalty: float, valid: tuple[Matrix, Labels] | None = None) -> Classifier:
+    """Minimises the objective with scikit-learn; the intercept is not penalised, and ``valid`` is not used.
+
+    C = 1 / (n * penalty). For two classes scikit-learn has one weight vector w, where SentEval has one per class, of
+    which the smallest are w / 2 and -w / 2. Their squared norms sum to half of that of w, so C is twice as large.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    # The Newton steps of newton-cholesky are the fastest solution for many rows and two classes. For more classes its
+    # Hessian has (classes * D)^2 entries, so lbfgs is used.
+    solver, factor = ("newton-cholesky", 2) if y.max() < 2 else ("lbfgs", 1)
+    fitted: Classifier = LogisticRegression(C=factor / (len(y) * penalty), solver=solver, max_iter=1000).fit(x, y)
+    return fitted
+
+
+def senteval(
+    x: Matrix, y: Labels, penalty: float, valid: tuple[Matrix, Labels] | None = None, seed: int = SEED
+) -> Classifier:
+    """Trains by Adam with the settings of SentEval's default protocol, not the fast one of its prototypes.
+
+    The rate is 0.001, a batch has 64 rows, and the penalty is Adam's weight decay, which includes the intercept. After
+    every 4 epochs the accuracy on ``valid`` is taken. Training ends at the sixth that is not higher than the highest
+    one, or after 200 epochs; the weights are those of the highest. Without ``valid``, 5 % of the rows take its place.
+    """
+    return Adam(penalty, seed).fit(x, y, valid)
+
+
+class Adam:
+    """The classifier of ``senteval``."""
+
+    def __init__(self, penalty: float, seed: int) -> None:
+        self.penalty, self.seed = penalty, seed
+
+    def fit(self, x: Matrix, y: Labels, valid: tuple[Matrix, Labels] | None) -> Adam:
+        """Trains the classifier; see ``senteval``."""
+        import torch
+
+        random = np.random.RandomState(self.seed)
+        classes = int(y.max()) + 1
+        if valid is None:
+            order = random.permutation(len(x))
+            cut = int(0.05 * len(x))
+            valid, x, y = (x[order[:cut]], y[order[:cut]]), x[order[cut:]], y[order[cut:]]
+        features, labels = torch.from_numpy(x).float(), torch.from_numpy(y)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            self.model = torch.nn.Linear(x.shape[1], classes)
+        optimizer = torch.optim.Adam(self.model.parameters(), lr=0.001, weight_decay=self.penalty, fused=True)
+        best, best_model, failures, epoch = -1.0, self.model, 0, 0
+        while epoch <= 200:
+            for _ in range(4):
+                for rows in torch.from_numpy(random.permutation(len(x))).split(64):  # type: ignore[no-untyped-call]
+                    loss = torch.nn.functional.cross_entropy(self.model(features[rows]), labels[rows])
+                    optimizer.zero_grad()
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    optimizer.step()
+                epoch += 1
+            accuracy = self.score(*valid)
+            if accuracy > best:
+                best, best_model = accuracy, copy.deepcopy(self.model)
+            else:
+                if failures >= 5:  # SentEval does not reset the count
+                    break
+                failures += 1
+        self.model = best_model
+        return self
+
+    def predict(self, x: Matrix) -> Labels:
+        """Returns the labels ``(n,)`` of features ``(n, D)``."""
+        import torch
+
+        with torch.no_grad():
+            found: Labels = self.model(torch.from_numpy(x).float()).argmax(1).numpy()
+        return found
+
+    def score(self, x: Matrix, y: Labels) -> float:
+        """Returns the accuracy, 0 to 1."""
+        return float((self.predict(x) == y).mean())
+
+
+CLASSIFIERS: dict[str, Fit] = {"converged": converged, "senteval": senteval}
+"""The values of ``--set transfer.classifier``."""
