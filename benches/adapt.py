@@ -54,6 +54,7 @@ COMMON: dict[str, Any] = {
     "positive": "spans",
     "spans": {"shortest": 0.5, "longest": 0.9},
     "temperature": 0.1,
+    "merge_with_base": 0.0,
 }
 
 

@@ -445,6 +445,11 @@ def test_the_first_layer_that_has_a_value_decides(first):
         ({}, "adapt", "avg", "positive", "spans"),  # family before all families
         ({"loss": "focal"}, "bert-base", None, "temperature", 0.07),  # loss before all families
         ({"loss": "focal"}, "adapt", None, "temperature", 0.05),  # loss before family
+        ({"loss": "focal"}, "adapt", None, "merge_with_base", 0.0),
+        ({"loss": "mixed"}, "adapt", None, "merge_with_base", 0.5),
+        ({"merge_with_base": 0.25}, "adapt", None, "merge_with_base", 0.25),
+        ({"pairs": "nli.csv"}, "adapt", None, "merge_with_base", 0.0),
+        ({}, "bert-base", None, "merge_with_base", 0.0),
         ({"preset": "focal-bert-large"}, "bert-large", None, "temperature", 0.07),
         ({"preset": "una-bert-base"}, "bert-base", "avg", "pooler", "cls"),  # preset before directory
         ({"preset": "una-bert-base", "una": False}, "bert-base", None, "negatives", ()),  # given before preset
