@@ -120,7 +120,7 @@ def test_japanese_is_one_way_of_writing(tmp_path, cse):
 @pytest.mark.parametrize(
     ("content", "finding", "advice"),
     [
-        (gzip.compress(b"a few words here\n" * 50), "is a gzip file", "end in .gz"),
+        (gzip.compress(b"a few words here\n" * 50, mtime=0), "is a gzip file", "end in .gz"),
         (b"PAR1" + bytes(100) + b"PAR1", "is a parquet file", ".parquet"),
         ("a few words here\n".encode("utf-16"), "is encoded as UTF-16", "iconv -f UTF-16 -t UTF-8"),
         (b"a few words here\rand more of them\r", "carriage returns alone", "tr"),
