@@ -32,6 +32,11 @@ def stored_by(tmp_path, family="bert-base", **values):
         ({"loss": "focal"}, {"loss": "standard", "temperature": 0.2}, {"temperature": 0.2}),
         ({"positive": "spans", "spans": {"longest": 0.8}}, {"positive": "dropout"}, {"options": {}}),
         ({"loss": "focal"}, {"seed": 3}, {"temperature": 0.07, "seed": 3}),
+        ({"una": {"beta": 0.3}, "negatives": ("una",)}, {"una": False}, {"options": {}, "negatives": ()}),
+        ({"loss_terms": ("mlm",), "mlm": {"weight": 0.2}}, {"loss_terms": ()}, {"options": {}, "loss_terms": ()}),
+        ({"positive": "crop"}, {"model": "other"}, {"options": {}, "positive": "dropout"}),
+        ({"max_steps": 60}, {"epochs": 3}, {"max_steps": None, "epochs": 3}),
+        ({"max_steps": 60}, {"lr": 1e-4}, {"max_steps": 60, "lr": 1e-4}),
     ],
 )
 def test_a_stored_configuration_with_flags_beside_it(tmp_path, first, given, expected):
@@ -39,6 +44,35 @@ def test_a_stored_configuration_with_flags_beside_it(tmp_path, first, given, exp
     kept, _ = without_derived(stored, given)
     config = resolve(TrainConfig(**merge(given, kept)), "bert-base")
     assert {name: getattr(config, name) for name in expected} == expected
+
+
+def test_another_model_has_the_defaults_of_its_own_family(tmp_path):
+    stored = stored_by(tmp_path, batch_size=48)
+    kept, removed = without_derived(stored, {"model": "roberta-base"})
+    config = resolve(TrainConfig(**merge({"model": "roberta-base"}, kept)), "roberta-base")
+    assert (config.lr, config.batch_size) == (1e-5, 48)
+    assert "lr" in removed
+    own = stored_by(tmp_path, "adapt")
+    config = resolve(
+        TrainConfig(**merge({"model": "bert-base"}, without_derived(own, {"model": "bert-base"})[0])), "bert-base"
+    )
+    assert (config.positive, config.max_steps, config.merge_with_base) == ("dropout", None, 0.0)
+
+
+@pytest.mark.parametrize("family", ["adapt", "bert-base"])
+def test_the_preset_adapt_is_the_recipe_of_the_family(family):
+    for values in ({}, {"loss": "focal", "una": True}, {"loss": "mixed"}, {"pairs": "nli.csv"}):
+        preset = resolve(with_preset(TrainConfig(preset="adapt", model="m", **values)), family)
+        own = resolve(TrainConfig(model="m", **values), "adapt")
+        # The defaults of a family hold the options of methods that are not used.
+        assert preset.model_dump(exclude={"options"}) == own.model_dump(exclude={"options"})
+        assert {**own.options, **preset.options} == own.options
+        assert {preset.positive, *preset.negatives} - {"labelled"} <= set(preset.options)
+
+
+def test_a_preset_without_labels_can_train_on_pairs():
+    config = resolve(TrainConfig(preset="simcse-bert-base", pairs="nli.csv"), "bert-base")
+    assert (config.positive, config.keep_head) == ("labelled", True)
 
 
 def test_a_preset_with_una_added_or_removed():

@@ -58,6 +58,11 @@ def with_preset(config: TrainConfig) -> TrainConfig:
     """
     stored = preset_values(config.preset) if config.preset else {}
     given = {name: getattr(config, name) for name in config.model_fields_set}
+    if config.preset == "adapt":  # the defaults of a family, over which those of the loss have precedence
+        used = config.replace(options=merge({"options": config.options}, stored).get("options", {}))
+        stored = {**stored, **loss_recipe(used, "adapt")}
+    if config.pairs:
+        stored = {name: value for name, value in stored.items() if name != "positive"}
     if "epochs" in given:
         stored = {name: value for name, value in stored.items() if name != "max_steps"}
     merged = merge(given, stored, {"model": DEFAULT_MODEL})
@@ -128,6 +133,8 @@ def without_derived(stored: Mapping[str, Any], given: Mapping[str, Any]) -> tupl
     count as given. Returns the remaining values and the names of those removed.
     """
     derived: set[str] = set()
+    if "epochs" in given and "max_steps" not in given and given["epochs"] != stored.get("epochs"):
+        derived.add("max_steps")
     for name, value in given.items():
         changed = value != stored.get(name, False if name == "una" else None)
         if name == "una":
@@ -136,14 +143,25 @@ def without_derived(stored: Mapping[str, Any], given: Mapping[str, Any]) -> tupl
             changed = "use_as" in value.get("una", {})
         if not changed:
             continue
-        derived |= set(families()["all"]) | {"options"} if name == "model" else set(DERIVED.get(name, ()))
-    # Options of methods that are replaced.
-    if "positive" in given and given["positive"] != stored.get("positive"):
-        derived.add(str(stored.get("positive")))
-    if given.get("una") is False:
-        derived.add("una")
-    removed = sorted(name for name in stored if name in derived and name not in given)
-    return {name: value for name, value in stored.items() if name not in removed}, removed
+        derived |= set(DERIVED.get(name, ()))
+        if name == "model":  # values that are no default of a family were given, and remain
+            derived |= set(families()["all"])
+            derived |= {key for family in families().values() for key in family if stored.get(key) == family[key]}
+    kept = {name: value for name, value in stored.items() if name not in derived or name in given}
+    # Options of methods that are switched off or replaced.
+    off = _methods(stored) - _methods({**kept, **given})
+    kept = {name: value for name, value in kept.items() if name not in off}
+    return kept, sorted(set(stored) - set(kept))
+
+
+def _methods(values: Mapping[str, Any]) -> set[str]:
+    """Returns the names of the methods of a configuration, as far as it names them."""
+    names = {values.get("positive")}
+    for kind in ("negatives", "feature_augmentations", "loss_terms"):
+        names |= set(values.get(kind) or ())
+    if isinstance(values.get("una"), bool):
+        names = names | {"una"} if values["una"] else names - {"una"}
+    return {name for name in names if name is not None}
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
