@@ -54,6 +54,21 @@ def test_repeats_are_counted_alike_in_memory_and_stored(tmp_path, monkeypatch):
         assert Corpus.open([str(path)], cache=str(tmp_path / "cache")).repeats() == 2
 
 
+@pytest.mark.parametrize("name", ["rows.txt", "ends.u64", "hashes.u64", "meta.json"])
+def test_a_damaged_entry_is_written_again(sample, tmp_path, monkeypatch, name):
+    monkeypatch.setattr("cse.data.corpus.IN_MEMORY_BYTES", 0)
+    rows = np.arange(50)
+    expected = Corpus.open([str(sample)], cache=str(tmp_path)).take(rows)
+    (path,) = tmp_path.glob(f"rows-*/{name}")
+    for content in (path.read_bytes()[: path.stat().st_size // 2], b"{}", None):
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+        again = Corpus.open([str(sample)], cache=str(tmp_path))
+        assert again.take(rows) == expected
+        assert len(again.hashes()) == len(again)
+
+
 @pytest.fixture
 def mapped(sample, tiny_bert, tmp_path, monkeypatch):
     """A configuration of a run that reads its corpus once, whose rows are in the cache."""

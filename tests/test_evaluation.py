@@ -1,18 +1,23 @@
 """Transfer and retrieval suites against other implementations; eval, compare and encode on the command line."""
 
+import errno
 import json
+import os
 import signal
 import time
 
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 from cse import Encoder, InputError
+from cse.cli import cli
 from cse.evaluation import transfer
 from cse.evaluation.base import embed
 from cse.evaluation.classifiers import Adam, converged, senteval
 from cse.evaluation.retrieval import Retrieval, RetrievalOptions, ndcg, recall, reciprocal_rank
+from cse.io import write_text
 from forked import Forked
 
 
@@ -330,6 +335,66 @@ def test_an_encoding_that_was_killed_goes_on_where_it_was(cse, tiny_bert, sample
     assert summary["resumed"] >= 16384
     assert np.allclose(np.load(output)[:2000], np.load(output)[-2000:], atol=1e-5)
     assert not state.exists()
+
+
+def test_an_encoding_goes_on_only_with_the_same_column_and_a_whole_part(tiny_bert, tmp_path, monkeypatch, cse):
+    lines = ["left,right", *(f"a cat {i},the dog {i}" for i in range(60))]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf8")
+    output, part, state = (tmp_path / name for name in ("v.npy", "v.npy.part", "v.npy.part.json"))
+    monkeypatch.setattr("cse.models.vector_files.BLOCK", 20)
+
+    def encoded(column, stop=None):
+        """Encodes a column in this process, and ends before the block number ``stop``."""
+        blocks = []
+
+        def write(path, text):
+            if len(blocks) == stop:
+                raise KeyboardInterrupt
+            blocks.append(1)
+            write_text(path, text)
+
+        monkeypatch.setattr("cse.models.vector_files.write_text", write)
+        arguments = [
+            "encode",
+            tiny_bert,
+            tmp_path / "t.csv",
+            "--column",
+            column,
+            "--pooler",
+            "avg",
+            "-o",
+            output,
+            "--json",
+        ]
+        return CliRunner().invoke(cli, [str(each) for each in arguments])
+
+    whole = json.loads(encoded("right").stdout)
+    assert whole["resumed"] == 0
+    expected = np.load(output)
+    encoded("left", stop=2)
+    assert json.loads(state.read_text())["done"] == 40
+    assert json.loads(encoded("right").stdout)["resumed"] == 0
+    assert (np.load(output) == expected).all()
+    encoded("right", stop=1)
+    part.unlink()
+    assert json.loads(encoded("right").stdout)["resumed"] == 0
+    encoded("right", stop=1)
+    assert json.loads(encoded("right").stdout)["resumed"] == 20
+    assert (np.load(output) == expected).all()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    assert "No space left" in str(encoded("right").exception)
+    assert not part.exists()
+
+
+def test_mrpc_has_two_labels(tasks):
+    with open(tasks / "mrpc.test.tsv", "a", encoding="utf8") as file:
+        file.write("2\ta\tb\n")
+    with pytest.raises(InputError, match="mrpc: has 3 labels"):
+        transfer.load(tasks, "mrpc", transfer.TASKS["mrpc"], True)
 
 
 def test_an_unknown_format_is_refused(cse, tiny_bert, tmp_path):

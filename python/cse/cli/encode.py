@@ -80,7 +80,8 @@ def command(
         console.say(f"{model}: the directory does not declare a pooling; using --pooler avg")
     elif encoder.model.pooler == "cls":
         console.say(f"pooling {encoder.pooling}")
-    key = {"corpus": [[file.xxh3, file.rows] for file in corpus.files], "model": model_stamp(encoder)}
+    files = [[file.xxh3, file.column, file.rows] for file in corpus.files]
+    key = {"corpus": files, "encoding_errors": encoding_errors, "model": model_stamp(encoder)}
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="cse-encode-") as folder, counting("encoding", len(corpus), "rows") as more:
         written = target or str(Path(folder) / "vectors.npy")

@@ -1,7 +1,8 @@
 """The cache folder: rows and token ids of corpora as files that are mapped into memory.
 
-Each entry is a folder with a ``meta.json`` that is written last, so that an entry without it is not used. Entries are
-found by a hash of their key; a changed file has another key, and its old entry remains until ``cse cache --clear``.
+Each entry is a folder with a ``meta.json`` that is written last and holds the sizes of the files. An entry without it,
+or with files of other sizes, is not used. Entries are found by a hash of their key; a changed file has another key, and
+its old entry remains until ``cse cache --clear``.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class Entry:
 
 
 def find_entry(cache: Path, kind: str, key: dict[str, Any]) -> Entry | None:
-    """Returns an entry, or None if it does not exist; see ``open_entry``."""
-    return _read(cache / _name(kind, key))
+    """Returns an entry, or None if it does not exist or is damaged; see ``open_entry``."""
+    return _whole(cache / _name(kind, key))
 
 
 def _name(kind: str, key: dict[str, Any]) -> str:
@@ -59,7 +60,7 @@ def _name(kind: str, key: dict[str, Any]) -> str:
 def open_entry(
     cache: Path, kind: str, key: dict[str, Any], write: Callable[[Path], dict[str, Any]]
 ) -> tuple[Entry, bool]:
-    """Opens an entry, and writes it first if it does not exist.
+    """Opens an entry, and writes it first if it does not exist or is damaged.
 
     It is written to a temporary folder, which is then renamed. Two processes that need the same entry do not write it
     twice: the second one waits for the first.
@@ -78,19 +79,24 @@ def open_entry(
     """
     name = _name(kind, key)
     folder = cache / name
-    if (found := _read(folder)) is not None:
+    if (found := _whole(folder)) is not None:
         return found, False
     with naming(cache):
         cache.mkdir(parents=True, exist_ok=True)
     with _locked(cache / f".{name}.lock"):
-        if (found := _read(folder)) is not None:
+        if (found := _whole(folder)) is not None:
             return found, False
         shutil.rmtree(folder, ignore_errors=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=cache))
         try:
             added = write(temporary)
             with naming(folder):
-                (temporary / META).write_text(dumps({"kind": kind, "key": key, **added}) + "\n", encoding="utf8")
+                sizes = {path.name: path.stat().st_size for path in temporary.iterdir()}
+                record = {"kind": kind, "key": key, "sizes": sizes, **added}
+                (temporary / META).write_text(dumps(record) + "\n", encoding="utf8")
+                for path in temporary.iterdir():
+                    with open(path, "rb") as file:
+                        os.fsync(file.fileno())
                 os.replace(temporary, folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -127,6 +133,18 @@ def _read(folder: Path) -> Entry | None:
         return Entry(folder, json.loads((folder / META).read_text(encoding="utf8")))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
+
+
+def _whole(folder: Path) -> Entry | None:
+    """Returns the entry of a folder if its files have the sizes that were written."""
+    entry = _read(folder)
+    if entry is None:
+        return None
+    try:
+        sizes = {name: (folder / name).stat().st_size for name in entry.meta["sizes"]}
+    except (OSError, KeyError, TypeError):
+        return None
+    return entry if sizes == entry.meta["sizes"] else None
 
 
 @contextmanager

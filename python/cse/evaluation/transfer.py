@@ -123,6 +123,8 @@ def load(folder: Path, key: str, task: TransferTask, allow_partial: bool) -> dic
     names = {
         name: number for number, name in enumerate(sorted({each for _, labels in raw.values() for each in labels}))
     }
+    if task.pairs and len(names) > 2:
+        raise InputError(f"{folder / key}: has {len(names)} labels ({', '.join(names)}), and {task.title} has two")
     for split, (_, labels) in raw.items():
         if len(set(labels)) < 2 and split != "test":
             raise InputError(f"{folder / key}: {split} has fewer than two different labels")

@@ -115,6 +115,8 @@ def encode_to_file(
             raise InputError(f"-o {output}: another process writes to it") from None
         done = _rows_done(part, state, key, shape)
         array = np.lib.format.open_memmap(part, mode="r+" if done else "w+", dtype=np.float32, shape=shape)
+        if not done:
+            _allocate(lock, part)
         filled = corpus.word_counts() > 0
         if progress and done:
             progress(done)
@@ -135,6 +137,18 @@ def encode_to_file(
     return EncodedFile(len(corpus), int(len(corpus) - np.count_nonzero(filled)), done)
 
 
+def _allocate(file: BinaryIO, part: Path) -> None:
+    """Reserves the space of the whole file: on a full disk, a store to mapped memory would end the process."""
+    if not hasattr(os, "posix_fallocate"):  # macOS
+        return
+    try:
+        with naming(part):
+            os.posix_fallocate(file.fileno(), 0, part.stat().st_size)
+    except OSError:
+        part.unlink()
+        raise
+
+
 def _rows_done(part: Path, state: Path, key: dict[str, Any], shape: tuple[int, int]) -> int:
     """Returns the number of rows that an interrupted call with the same key has encoded."""
     try:
@@ -142,7 +156,7 @@ def _rows_done(part: Path, state: Path, key: dict[str, Any], shape: tuple[int, i
         if record["key"] != key or np.load(part, mmap_mode="r").shape != shape:
             return 0
         return int(record["done"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, EOFError, ValueError, KeyError):
         return 0
 
 

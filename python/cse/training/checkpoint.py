@@ -6,6 +6,7 @@
 ``optimizer.safetensors``  moments and step counts by number of the parameter
 ``generators.safetensors`` states of PyTorch's generators by rank, for dropout
 ``selection.safetensors``  arrays of the label-free evaluation
+``best/``                  the encoder selected so far: hard links to the files of the run's best/, or copies
 =========================  =======================================================================================
 
 A checkpoint is written to a temporary folder, which is then renamed.
@@ -41,10 +42,12 @@ __all__ = [
     "list_checkpoints",
     "load_state",
     "read_checkpoint",
+    "restore_best",
     "save_checkpoint",
 ]
 
 FOLDER = "checkpoints"
+BEST = "best"
 FILES = ("weights", "optimizer", "generators", "selection")
 
 
@@ -108,7 +111,9 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 def save_checkpoint(
     state: TrainState, run: Path, *, data: dict[str, Any], keep: int, device: str, world: World
 ) -> Path:
-    """Writes the checkpoint of the current step, and deletes all but the latest ``keep``. Called by every rank.
+    """Writes the checkpoint of the current step, and deletes others. Called by every rank.
+
+    The latest ``keep`` remain. Those of later steps are deleted: the run was resumed at an earlier one.
 
     Args:
         state: The state of the run.
@@ -164,13 +169,41 @@ def save_checkpoint(
             for path in temporary.iterdir():
                 with open(path, "rb") as file:
                     os.fsync(file.fileno())
+            if (run / BEST).is_dir():
+                shutil.copytree(run / BEST, temporary / BEST, copy_function=_link)
             shutil.rmtree(target, ignore_errors=True)
             os.replace(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    for old in list_checkpoints(run)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+    found = list_checkpoints(run)
+    own = found.index(target) + 1
+    for other in [*found[: max(own - keep, 0)], *found[own:]]:
+        shutil.rmtree(other, ignore_errors=True)
     return target
+
+
+def restore_best(checkpoint: Checkpoint, run: Path) -> None:
+    """Replaces best/ of a run by that of a checkpoint: a run that went on may have selected a later step since."""
+    stored, best = checkpoint.folder / BEST, run / BEST
+    if not stored.is_dir():
+        return
+    fresh = Path(tempfile.mkdtemp(prefix=".cse-", dir=run))
+    try:
+        with naming(best):
+            shutil.copytree(stored, fresh / BEST, copy_function=_link)
+            if best.exists():
+                os.replace(best, fresh / "old")
+            os.replace(fresh / BEST, best)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _link(source: str, target: str) -> None:
+    """Makes a hard link, or a copy where the file system has none. Files of best/ are replaced, never changed."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def load_state(checkpoint: Checkpoint, state: TrainState, device: str, rank: int) -> None:

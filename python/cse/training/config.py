@@ -160,11 +160,8 @@ class Settings(BaseModel):
         ):
             for method in names:
                 table.get(method, name)
-        for method, values in self.options.items():
-            tables = [table for table in (AUGMENTATIONS, FEATURE_AUGMENTATIONS, LOSS_TERMS) if method in table]
-            if not tables:
-                raise InputError(f"{method}: neither a setting nor a method; see cse train --help and cse methods")
-            parse_options(method, tables[0].get(method).Options, values)
+        for method in self.options:
+            self.options_of(method)
         if self.loss == "mixed" and getattr(self, "mixed_negatives", None) is False:
             raise InputError("--no-mixed-negatives: cannot be combined with --loss mixed; use --loss standard")
         if self.positive is not None:
@@ -211,6 +208,13 @@ class Settings(BaseModel):
     def synthetic_pairs(self) -> bool:
         """Whether UNA's negatives are used as further pairs, encoded twice under different dropout masks."""
         return "una" in self.negatives and self.options.get("una", {}).get("use_as", "pairs") == "pairs"
+
+    def options_of(self, method: str) -> Any:
+        """Returns the options of a method with their defaults; raises ``InputError`` for an invalid one."""
+        tables = [table for table in (AUGMENTATIONS, FEATURE_AUGMENTATIONS, LOSS_TERMS) if method in table]
+        if not tables:
+            raise InputError(f"{method}: neither a setting nor a method; see cse train --help and cse methods")
+        return parse_options(method, tables[0].get(method).Options, self.options.get(method, {}))
 
     def replace(self, **values: Any) -> Self:
         """Returns a validated copy with other values."""

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from ..errors import InputError
+from ..registry import option_notes
 from .config import TrainConfig, flag
 
 __all__ = ["MAY_CHANGE", "StopRequest", "check_changes", "locked"]
@@ -87,12 +88,20 @@ def check_changes(stored: TrainConfig, given: dict[str, Any]) -> TrainConfig:
 
     Raises ``InputError``, with all fields, if a value that was used so far is given another value.
     """
-    changed = stored.replace(**given)
+    tables = {name: {**stored.options.get(name, {}), **table} for name, table in given.get("options", {}).items()}
+    changed = stored.replace(**{**given, "options": {**stored.options, **tables}})
     problems = [
         f"{flag(name)} {_text(getattr(changed, name))} (the run has {_text(getattr(stored, name))})"
         for name in type(stored).model_fields
-        if name not in MAY_CHANGE and getattr(changed, name) != getattr(stored, name)
+        if name not in {*MAY_CHANGE, "options"} and getattr(changed, name) != getattr(stored, name)
     ]
+    for method in changed.options:
+        new, old = (config.options_of(method) for config in (changed, stored))
+        problems += [
+            f"{note['flag'] or f'{method}.{name}'} {getattr(new, name)} (the run has {getattr(old, name)})"
+            for name, note in option_notes(type(new)).items()
+            if getattr(new, name) != getattr(old, name)
+        ]
     if problems:
         raise InputError(
             f"--resume: {'; '.join(problems)} cannot change in a run that has begun; start a new run, or leave it out"

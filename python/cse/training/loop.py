@@ -16,7 +16,7 @@ from ..errors import InputError, Interrupted, RunError, sentence
 from ..io import dumps, write_text
 from .batches import Batch, Prefetcher
 from .callbacks import Callback
-from .checkpoint import find_checkpoint, load_state, read_checkpoint, save_checkpoint
+from .checkpoint import Checkpoint, find_checkpoint, load_state, read_checkpoint, restore_best, save_checkpoint
 from .config import ResolvedConfig, TrainConfig
 from .distributed import World, connected
 from .environment import environment
@@ -98,7 +98,7 @@ def train(config: TrainConfig, callback: Callback | None = None, *, resume: str 
             )
         load_state(checkpoint, run.state, run.device, world.rank)
         copied(checkpoint, run.folder, world)
-        return Trainer(run, world, callback).run()
+        return Trainer(run, world, callback, checkpoint).run()
 
 
 def resumed_config(resume: str | Path, given: dict[str, Any] | None = None) -> TrainConfig:
@@ -118,10 +118,11 @@ class Trainer:
         run: The run, from ``prepare``; its state may be that of a checkpoint.
         world: The ranks of the run. Only rank 0 evaluates and writes.
         callback: Called during the run.
+        resumed: The checkpoint that the run goes on from, if any.
     """
 
-    def __init__(self, run: Run, world: World, callback: Callback) -> None:
-        self.prepared, self.world, self.callback = run, world, callback
+    def __init__(self, run: Run, world: World, callback: Callback, resumed: Checkpoint | None = None) -> None:
+        self.prepared, self.world, self.callback, self.resumed = run, world, callback, resumed
         self.state, self.config, self.steps = run.state, run.config, len(run.batches)
         self.buffer, self.clock = MetricBuffer(), Clock(run.state.seconds)
 
@@ -179,6 +180,8 @@ class Trainer:
         """Writes the description of the run, and evaluates before the first step."""
         run, state = self.prepared, self.state
         if self.world.is_main:
+            if self.resumed is not None:
+                restore_best(self.resumed, folder)
             write_text(folder / "config.toml", run.config.to_toml())
             write_text(folder / "environment.json", dumps(environment(run.device), indent=2) + "\n")
             run.loggers.start(folder, run.config.to_toml(), state.step)

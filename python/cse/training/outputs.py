@@ -13,8 +13,8 @@ from typing import Any
 from ..evaluation.sts import score_pairs
 from ..io import naming
 from ..models.card import CardRecord, model_card
-from ..models.encoder import load_encoder, save_encoder
-from ..models.resolve import find_model
+from ..models.encoder import save_encoder
+from ..models.inference import Encoder
 from .callbacks import Callback
 from .checkpoint import FOLDER, Checkpoint
 from .config import TrainConfig
@@ -94,7 +94,7 @@ def score_best(run: Run, callback: Callback) -> dict[str, float]:
     if not run.tasks:
         return {}
     callback.on_status("evaluating best/ on the STS tasks")
-    encoder = load_encoder(find_model(str(run.folder / "best")), run.config.pooler).to(run.device).eval()
+    encoder = Encoder(run.folder / "best", device=run.device)  # as it is loaded later: with the head, if it is kept
     return {task.title: score_pairs(encoder, pairs).spearman for task, pairs in run.tasks}
 
 

@@ -59,8 +59,8 @@ def with_preset(config: TrainConfig) -> TrainConfig:
     stored = preset_values(config.preset) if config.preset else {}
     given = {name: getattr(config, name) for name in config.model_fields_set}
     if config.preset == "adapt":  # the defaults of a family, over which those of the loss have precedence
-        used = config.replace(options=merge({"options": config.options}, stored).get("options", {}))
-        stored = {**stored, **loss_recipe(used, "adapt")}
+        completed = config.replace(options=merge({"options": config.options}, stored).get("options", {}))
+        stored = {**stored, **loss_recipe(completed, "adapt")}
     if config.pairs:
         stored = {name: value for name, value in stored.items() if name != "positive"}
     if "epochs" in given:

@@ -194,7 +194,8 @@ def encode_views(
             else:
                 local = in_chunks(encode, inputs, config.chunk_size)
         else:
-            local = weights.new_zeros((0, encoder.embedding_dim))
+            # No rows, but a gradient, so that the loss of this rank has one.
+            local = weights.flatten()[:0].reshape(0, encoder.embedding_dim)
         views = local.view(times, -1, local.shape[-1]) if len(local) else local.expand(times, 0, -1)
         for view, z in zip(block.views, views, strict=True):
             embeddings[view] = world.gather(z, len(batch.rows))
