@@ -11,8 +11,12 @@ import pytest
 import torch
 
 from cse import train
+from cse.training.batches import Prefetcher
 from cse.training.checkpoint import find_checkpoint, list_checkpoints
+from cse.training.distributed import World
 from cse.training.loop import resumed_config
+from cse.training.setup import prepare
+from cse.training.step import propagate
 from runs import VIEWS, same_run
 
 DISTRIBUTED = """
@@ -91,6 +95,28 @@ def test_two_processes_have_the_gradients_of_one(run_config, tmp_path):
                 assert right is None or not right.any()
                 continue
             assert torch.allclose(left, right, rtol=1e-10, atol=1e-12), name
+
+
+class FirstOfThree(World):
+    """The first of three ranks, which has no row of a batch of two; the others' embeddings are random numbers."""
+
+    def gather(self, local, rows):
+        assert len(local) == 0
+        return torch.cat([local, torch.randn(rows, local.shape[1])])
+
+    def total(self, value):
+        return value.detach()
+
+
+@pytest.mark.parametrize("terms", [(), ("mlm",)])
+def test_a_rank_without_rows_takes_part_in_the_step(run_config, terms):
+    world = FirstOfThree(0, 3)
+    run = prepare(run_config.replace(batch_size=2, loss_terms=terms))
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32, world.part) as batches:
+        (batch,) = batches.get(0)
+    metrics = propagate(run.state, batch, run.config, "cpu", world, 1.0)
+    assert torch.isfinite(metrics["loss"])
+    assert not any(p.grad is not None and p.grad.any() for p in run.state.encoder.parameters())
 
 
 def test_two_processes_train_resume_and_end_together(run_config, tmp_path):

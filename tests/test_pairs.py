@@ -8,6 +8,7 @@ import torch
 
 from cse import Encoder, InputError, TrainConfig, train
 from cse.data.pairs import open_pairs
+from cse.evaluation.sts import read_pairs, score_pairs
 from cse.training.recipes import preset_values
 from cse.training.setup import prepare
 
@@ -44,6 +45,17 @@ def base(indexed, tiny_bert, tmp_path):
     return TrainConfig(
         model=tiny_bert, tfidf=indexed / "tfidf", output=tmp_path / "runs", batch_size=8, max_steps=3, device="cpu"
     )
+
+
+def test_the_scores_at_the_end_are_those_of_the_saved_model(base, triples, tmp_path):
+    """Supervised runs keep the MLP head."""
+    data = tmp_path / "stsb.test.tsv"
+    lines = [f"{i % 6}\t{a}\t{b}" for i, (a, b, _) in enumerate(triples[:30])]
+    data.write_text("\n".join(lines) + "\n", encoding="utf8")
+    path = table(tmp_path, "csv", triples)
+    result = train(base.replace(pairs=path, data=str(tmp_path), allow_partial=True))
+    expected = score_pairs(Encoder(result.folder / "best"), read_pairs(data)).spearman
+    assert result.sts == {"STS-B": pytest.approx(expected, abs=1e-6)}
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from cse import InputError, train
 from cse.errors import RunError
@@ -95,6 +96,64 @@ def test_a_torn_checkpoint_is_named_and_the_one_before_offered(run_config, cse):
     done = cse("train", "--resume", folder / "checkpoints" / "step-00000004", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["steps"] == 8
+
+
+class Stop(Callback):
+    """Ends a run after a step."""
+
+    def __init__(self, last):
+        self.last = last
+
+    def on_step_end(self, step, steps):
+        if step == self.last:
+            raise MemoryError("a crash")
+
+
+@pytest.fixture
+def rising(monkeypatch):
+    """The score of every evaluation is higher than the one before, so that each is saved as best/."""
+    scores = iter(range(100))
+    monkeypatch.setattr("cse.training.selection.Selector._score_pairs", lambda self: {"spearman": float(next(scores))})
+
+
+@pytest.mark.parametrize("changes", [{}, {"name": "other"}])
+def test_best_is_that_of_the_checkpoint(run_config, rising, sample_rows, tmp_path, changes):
+    """A run that selected a later step than its last checkpoint goes on from the selection of the checkpoint."""
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("".join(f"{i % 6}\t{sample_rows[i]}\t{sample_rows[i + 40]}\n" for i in range(40)), encoding="utf8")
+    config = run_config.replace(dev=(str(dev),), eval_every=2, save_every=3, lr_scheduler="constant")
+    two = train(config.replace(name="two", max_steps=2)).folder
+    with pytest.raises(MemoryError):
+        train(config.replace(name="cut"), Stop(5))
+    folder = two.with_name("cut")
+    assert [path.name for path in list_checkpoints(folder)] == ["step-00000003"]
+
+    def best(run):
+        return load_file(run / "best" / "model.safetensors")
+
+    assert any(not torch.equal(best(folder)[name], values) for name, values in best(two).items())
+    with pytest.raises(MemoryError):
+        train(resumed_config(folder, {"eval_every": 100, **changes}), Stop(4), resume=folder)
+    again = two.with_name(changes.get("name", "cut"))
+    assert all(torch.equal(best(again)[name], values) for name, values in best(two).items())
+
+
+def test_checkpoints_of_later_steps_are_replaced(run_config):
+    folder = train(run_config.replace(save_every=2)).folder
+    assert [path.name for path in list_checkpoints(folder)] == ["step-00000006", "step-00000008"]
+    changes = {"save_every": 1, "max_steps": 9, "keep_checkpoints": 1, "eval_every": 100}
+    with pytest.raises(MemoryError):
+        train(resumed_config(folder, changes), Stop(8), resume=list_checkpoints(folder)[0])
+    assert [path.name for path in list_checkpoints(folder)] == ["step-00000007"]
+
+
+def test_options_of_the_run_may_be_given_again(run_config):
+    config = run_config.replace(**LOSSES["focal una"], save_every=4, max_steps=4)
+    folder = train(config).folder
+    for options in ({"una": {"beta": 0.5}}, {"una": {"radius": 303}}):  # given, and a default
+        assert train(resumed_config(folder, {"options": options}), resume=folder).steps == 4
+    with pytest.raises(InputError, match=r"--beta 0.4 \(the run has 0.5\) cannot change"):
+        resumed_config(folder, {"options": {"una": {"beta": 0.4}}})
 
 
 def test_two_processes_do_not_write_to_one_run(run_config, tmp_path):
