@@ -147,6 +147,12 @@ def test_explain_shows_each_word(cse, indexed):
     assert all(len(word["samples"]) == 4 for word in value["words"])
 
 
+def test_the_error_of_a_rank_names_it(cse):
+    for rank, start in (("0", "Error: "), ("2", "Error on rank 2: ")):
+        done = cse("build-tfidf", "missing.txt", env={"RANK": rank})
+        assert (done.returncode, done.stderr) == (2, f"{start}missing.txt: no such file; check the path\n")
+
+
 def test_train_then_encode_then_eval(cse, indexed, tiny_bert, sample_rows, tmp_path):
     """The steps of the README with a tiny model."""
     done = cse(

@@ -91,12 +91,11 @@ def main() -> NoReturn:
     except click.ClickException as error:
         error.show()
         sys.exit(2)
-    except (InputError, OSError) as error:
-        click.echo(f"Error: {sentence(error)}", err=True)
-        sys.exit(2)
-    except RunError as error:
-        click.echo(f"Error: {sentence(error)}", err=True)
-        sys.exit(1)
+    except (InputError, OSError, RunError) as error:
+        # With torchrun, the other ranks may have failed for the same reason or for one of their own.
+        rank = os.environ.get("RANK", "0")
+        click.echo(f"Error{'' if rank == '0' else f' on rank {rank}'}: {sentence(error)}", err=True)
+        sys.exit(1 if isinstance(error, RunError) else 2)
     except (click.Abort, KeyboardInterrupt) as error:
         stopped = error.__cause__ if isinstance(error, click.Abort) else error
         if isinstance(stopped, Interrupted):
