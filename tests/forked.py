@@ -40,9 +40,9 @@ class Forked:
         self.pid = self.process.pid
         self.found = {}
         self.threads = [
-            threading.Thread(target=self._write, args=(stdin_pipe, stdin)),
-            threading.Thread(target=self._read, args=("out", out)),
-            threading.Thread(target=self._read, args=("err", err)),
+            threading.Thread(target=self._write, args=(stdin_pipe, stdin), daemon=True),
+            threading.Thread(target=self._read, args=("out", out), daemon=True),
+            threading.Thread(target=self._read, args=("err", err), daemon=True),
         ]
         for thread in self.threads:
             thread.start()
@@ -68,7 +68,10 @@ class Forked:
     def communicate(self, timeout=None):
         """Waits for the end; returns the bytes of standard output and standard error."""
         self.process.join(timeout)
-        assert self.process.exitcode is not None, f"the process did not end within {timeout} s"
+        if self.process.exitcode is None:
+            self.process.kill()
+            self.process.join()
+            raise AssertionError(f"the process did not end within {timeout} s")
         for thread in self.threads:
             thread.join()
         return self.found["out"], self.found["err"]
@@ -87,7 +90,7 @@ class Command(server.Process):
     """The process in which a command runs."""
 
     def __init__(self, arguments, folder, streams):
-        super().__init__()
+        super().__init__(daemon=True)
         self.arguments, self.folder, self.streams = arguments, folder, streams
         self.environment = dict(os.environ)
 

@@ -69,6 +69,22 @@ def test_a_damaged_entry_is_written_again(sample, tmp_path, monkeypatch, name):
         assert len(again.hashes()) == len(again)
 
 
+def test_clearing_deletes_damaged_entries_and_nothing_else(sample, tmp_path, monkeypatch, cse):
+    monkeypatch.setattr("cse.data.corpus.IN_MEMORY_BYTES", 0)
+    for reading in ({}, {"encoding_errors": "replace"}):
+        Corpus.open([str(sample)], cache=str(tmp_path), **reading)
+    damaged = sorted(tmp_path.glob("rows-*"))[0]
+    (damaged / "meta.json").write_text("{}")
+    other = tmp_path / "mine"
+    other.mkdir()
+    (other / "meta.json").write_text('{"title": "not an entry"}')
+    done = cse("cache", "--cache", tmp_path)
+    assert f"{damaged.name}: damaged" in done.stdout
+    assert "2 entries" in done.stdout
+    assert "2 entries deleted" in cse("cache", "--cache", tmp_path, "--clear").stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
 @pytest.fixture
 def mapped(sample, tiny_bert, tmp_path, monkeypatch):
     """A configuration of a run that reads its corpus once, whose rows are in the cache."""

@@ -232,3 +232,35 @@ def test_an_indexed_column_is_the_one_trained_on(tmp_path):
     assert corpus.take([0, 1]) == ["10", "20"]
     with pytest.raises(InputError, match="--column"):
         check_indexed(open_corpus(TrainConfig(corpus=str(path), column="b"), index), index)
+
+
+def test_a_quote_that_is_never_closed_in_another_column_is_named(tmp_path, cse):
+    (tmp_path / "t.csv").write_text('text,label\nfirst row,"x\nsecond row,y\nthird row,z\n', encoding="utf8")
+    done = cse("build-tfidf", "t.csv", "--column", "text", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "t.csv: a quote in the record at line 2 is never closed" in done.stderr
+    (tmp_path / "u.csv").write_text('text,label\nfirst row,"x"\nsecond row,"y\nand more"\n', encoding="utf8")
+    assert cse("build-tfidf", "u.csv", "--column", "text", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("rows", [(b"a good row", b"caf\xe9 here"), (b"caf\xe9 here", b"a good row")])
+def test_invalid_utf8_in_jsonl_is_reported_by_row_or_replaced(tmp_path, cse, rows):
+    (tmp_path / "t.jsonl").write_bytes(b"".join(b'{"text":"' + row + b'"}\n' for row in rows))
+    number = 1 + rows.index(b"caf\xe9 here")
+    done = cse("build-tfidf", "t.jsonl", "--column", "text", cwd=tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert f"row {number}" in done.stderr
+    done = cse("build-tfidf", "t.jsonl", "--column", "text", "--encoding-errors", "replace", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_line_breaks_of_every_kind_in_a_field_are_spaces(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'text,n\n"a\r\nb\nc\rd",1\n')
+    assert Corpus.read(resolve([str(path)], "text")).take([0]) == ["a b c d"]
+
+
+def test_augment_refuses_names_of_compressed_files(indexed, sample, cse):
+    done = cse("augment", sample, "-o", "negatives.txt.gz", cwd=indexed)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "is plain lines" in done.stderr

@@ -36,6 +36,7 @@ def stored_by(tmp_path, family="bert-base", **values):
         ({"loss_terms": ("mlm",), "mlm": {"weight": 0.2}}, {"loss_terms": ()}, {"options": {}, "loss_terms": ()}),
         ({"positive": "crop"}, {"model": "other"}, {"options": {}, "positive": "dropout"}),
         ({"max_steps": 60}, {"epochs": 3}, {"max_steps": None, "epochs": 3}),
+        ({"max_steps": 60}, {"epochs": 1}, {"max_steps": None, "epochs": 1}),  # as stored
         ({"max_steps": 60}, {"lr": 1e-4}, {"max_steps": 60, "lr": 1e-4}),
     ],
 )

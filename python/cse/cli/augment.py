@@ -56,6 +56,8 @@ def command(
     """
     if as_json and output is None:
         raise InputError("--json: needs -o FILE, because otherwise the negatives are written to standard output")
+    if output is not None and output.lower().endswith((".gz", ".zst", ".parquet", ".csv")):
+        raise InputError(f"-o {output}: the output is plain lines; give it another suffix, such as .txt")
     if form not in ("text", "jsonl"):
         raise InputError(f"--format: {form!r} is unknown; choose text or jsonl")
     index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)

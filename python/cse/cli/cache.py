@@ -27,8 +27,8 @@ def command(cache: str | None, clear: bool, as_json: bool) -> None:
     listed = [
         {
             "name": entry.folder.name,
-            "kind": entry.meta["kind"],
-            "rows": entry.meta["rows"],
+            "kind": entry.folder.name.partition("-")[0],
+            "rows": entry.meta.get("rows"),  # None: damaged
             "bytes": entry.bytes,
             "files": entry.meta.get("paths", []),
         }
@@ -36,7 +36,8 @@ def command(cache: str | None, clear: bool, as_json: bool) -> None:
     ]
     total = sum(entry["bytes"] for entry in listed)
     lines = [
-        f"{entry['name']}: {entry['rows']:,} rows, {entry['bytes'] / 1e6:,.1f} MB, {', '.join(entry['files'])}"
+        f"{entry['name']}: {'damaged' if entry['rows'] is None else format(entry['rows'], ',') + ' rows'}, "
+        f"{entry['bytes'] / 1e6:,.1f} MB, {', '.join(entry['files'])}"
         for entry in listed
     ]
     console.result(

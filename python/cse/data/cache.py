@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -25,6 +26,9 @@ __all__ = ["Entry", "cache_folder", "clear", "entries", "find_entry", "open_entr
 
 META = "meta.json"
 KINDS = ("rows", "tokens")
+# Folders of entries, and their locks and temporary folders. Nothing else in the cache folder is touched.
+NAME = re.compile(f"({'|'.join(KINDS)})-[0-9a-f]{{24}}")
+LEFT = re.compile(rf"\.{NAME.pattern}(\.lock|-.*)")
 
 
 def cache_folder(given: str | None = None) -> Path:
@@ -106,11 +110,11 @@ def open_entry(
 
 
 def entries(cache: Path) -> list[Entry]:
-    """Returns the entries of a cache folder, sorted by name."""
+    """Returns the entries of a cache folder, sorted by name; ``meta`` is empty for a damaged one."""
     if not cache.is_dir():
         return []
-    found = (_read(folder) for folder in sorted(cache.iterdir()) if not folder.name.startswith("."))
-    return [entry for entry in found if entry is not None]
+    folders = [path for path in sorted(cache.iterdir()) if NAME.fullmatch(path.name) and path.is_dir()]
+    return [_read(folder) or Entry(folder, {}) for folder in folders]
 
 
 def clear(cache: Path) -> tuple[int, int]:
@@ -122,17 +126,18 @@ def clear(cache: Path) -> tuple[int, int]:
     size = sum(entry.bytes for entry in found)
     for entry in found:
         shutil.rmtree(entry.folder)
-    for left in cache.glob(".*-*") if cache.is_dir() else ():
-        if left.name.startswith(tuple(f".{kind}-" for kind in KINDS)):
+    for left in cache.iterdir() if cache.is_dir() else ():
+        if LEFT.fullmatch(left.name):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
     return len(found), size
 
 
 def _read(folder: Path) -> Entry | None:
     try:
-        return Entry(folder, json.loads((folder / META).read_text(encoding="utf8")))
+        meta = json.loads((folder / META).read_text(encoding="utf8"))
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
+    return Entry(folder, meta) if isinstance(meta, dict) else None
 
 
 def _whole(folder: Path) -> Entry | None:

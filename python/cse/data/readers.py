@@ -11,12 +11,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import InputError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 __all__ = ["Column", "Paths", "column_names", "expand", "find_again", "is_table", "joined_lines", "resolve"]
 
@@ -166,24 +163,27 @@ class Column:
         """Number of fields with a line break read so far."""
         self._size = os.path.getsize(path)
         self._told = 0
+        # An unclosed quote takes the rest of the file into the last field of its record; a quote in another field would
+        # leave the record without its last fields, which pyarrow reports.
+        self._last = (names[-1] if names.count(names[-1]) == 1 else column) if _kind(path) == ".csv" else None
         self._ends_in_line_break = False
-        self._blocks: Iterator[pa.ChunkedArray | pa.Array] | None = None
+        self._blocks: Iterator[Any] | None = None
 
     def next_block(self) -> tuple[bytes, int] | None:
         """Returns the next rows, each ended by a line feed, and their approximate size in the file; None at the end."""
         if self._blocks is None:
-            self._blocks = _guarded(self.path, lambda: _blocks(self.path, self.column))
+            self._blocks = _guarded(self.path, lambda: _blocks(self.path, self.column, self._last))
         blocks = self._blocks
-        values = _guarded(self.path, lambda: next(blocks, None))
-        if values is None:
+        batch = _guarded(self.path, lambda: next(blocks, None))
+        if batch is None:
             if self._ends_in_line_break:
                 _check_quotes(self.path)
             rest, self._told = self._size - self._told, self._size
             self._blocks = iter(())
             return (b"", rest) if rest > 0 else None
-        text, joined = _guarded(self.path, lambda: _rows(values))
-        last = values[-1].as_py() if len(values) else None
-        self._ends_in_line_break = _kind(self.path) == ".csv" and b"\n" in (last or b"")
+        text, joined = _guarded(self.path, lambda: _rows(batch.column(self.column)))
+        if self._last is not None and len(batch):
+            self._ends_in_line_break = b"\n" in (batch.column(self._last)[-1].as_py() or b"")
         self.line_breaks += joined
         stored = min(len(text), self._size - self._told)
         self._told += stored
@@ -229,7 +229,7 @@ def _json_names(path: str, wanted: str | None) -> list[str]:
             if not line.strip():
                 continue
             try:
-                record = json.loads(line)
+                record = json.loads(line.decode("utf8", errors="replace"))  # the core reports invalid UTF-8
             except ValueError:
                 record = None
             if not isinstance(record, dict):
@@ -242,16 +242,17 @@ def _json_names(path: str, wanted: str | None) -> list[str]:
     return list(names)
 
 
-def _blocks(path: str, column: str) -> Iterator[Any]:
+def _blocks(path: str, column: str, last: str | None) -> Iterator[Any]:
+    """Returns record batches with the column, and for csv files the one named ``last``."""
     import pyarrow as pa
 
     kind = _kind(path)
     if kind == ".parquet":
         import pyarrow.parquet as pq
 
-        batches = pq.ParquetFile(path).iter_batches(columns=[column])
+        batches: Iterator[Any] = pq.ParquetFile(path).iter_batches(columns=[column])
     elif kind in (".csv", ".tsv"):
-        batches = iter(_open_csv(path, column))
+        batches = iter(_open_csv(path, list(dict.fromkeys([column, last or column]))))
     else:
         import pyarrow.json as pajson
 
@@ -264,17 +265,19 @@ def _blocks(path: str, column: str) -> Iterator[Any]:
                 ),
             )
         )
-    return (batch.column(column) for batch in batches)
+    return batches
 
 
-def _open_csv(path: str, column: str | None = None) -> Any:
+def _open_csv(path: str, columns: list[str] | None = None) -> Any:
     import pyarrow as pa
     from pyarrow import csv
 
     tabs = _kind(path) == ".tsv"
     # Read as bytes, not strings, because the Rust core validates UTF-8 and reports the row of an error.
     convert = (
-        csv.ConvertOptions(include_columns=[column], column_types={column: pa.binary()}) if column is not None else None
+        csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, pa.binary()))
+        if columns is not None
+        else None
     )
     return csv.open_csv(
         path,
@@ -303,7 +306,9 @@ def _rows(values: Any) -> tuple[bytes, int]:
     ):
         raise pa.ArrowTypeError(f"the column holds {kind}, not text")
     texts = values.cast(pa.large_binary())
-    joined = pc.sum(pc.match_substring(texts, "\n")).as_py() or 0
+    # pyarrow reads \r\n inside a field as \r if a block of the file ends between them.
+    joined = pc.sum(pc.or_(pc.match_substring(texts, "\n"), pc.match_substring(texts, "\r"))).as_py() or 0
     if joined:
-        texts = pc.replace_substring(pc.replace_substring(texts, "\r\n", " "), "\n", " ")
+        for line_break in ("\r\n", "\n", "\r"):
+            texts = pc.replace_substring(texts, line_break, " ")
     return b"".join(line for text in texts.to_pylist() for line in (text or b"", b"\n")), joined

@@ -7,6 +7,7 @@ is renamed or converted to ``OUTPUT``.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -116,7 +117,7 @@ def encode_to_file(
         done = _rows_done(part, state, key, shape)
         array = np.lib.format.open_memmap(part, mode="r+" if done else "w+", dtype=np.float32, shape=shape)
         if not done:
-            _allocate(lock, part)
+            _allocate(part)
         filled = corpus.word_counts() > 0
         if progress and done:
             progress(done)
@@ -137,16 +138,20 @@ def encode_to_file(
     return EncodedFile(len(corpus), int(len(corpus) - np.count_nonzero(filled)), done)
 
 
-def _allocate(file: BinaryIO, part: Path) -> None:
-    """Reserves the space of the whole file: on a full disk, a store to mapped memory would end the process."""
+def _allocate(part: Path) -> None:
+    """Reserves the space of the whole file: on a full disk, a store to mapped memory would end the process.
+
+    Where the system or the file system cannot reserve space, nothing is done.
+    """
     if not hasattr(os, "posix_fallocate"):  # macOS
         return
     try:
-        with naming(part):
+        with naming(part), open(part, "r+b") as file:
             os.posix_fallocate(file.fileno(), 0, part.stat().st_size)
-    except OSError:
-        part.unlink()
-        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            part.unlink()
+            raise
 
 
 def _rows_done(part: Path, state: Path, key: dict[str, Any], shape: tuple[int, int]) -> int:

@@ -133,7 +133,7 @@ def without_derived(stored: Mapping[str, Any], given: Mapping[str, Any]) -> tupl
     count as given. Returns the remaining values and the names of those removed.
     """
     derived: set[str] = set()
-    if "epochs" in given and "max_steps" not in given and given["epochs"] != stored.get("epochs"):
+    if "epochs" in given and "max_steps" not in given:
         derived.add("max_steps")
     for name, value in given.items():
         changed = value != stored.get(name, False if name == "una" else None)
