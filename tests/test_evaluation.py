@@ -68,6 +68,15 @@ def test_the_classifier_minimises_sentevals_objective(classes):
     assert objective(mine) == pytest.approx(best.fun, abs=1e-6)
 
 
+@pytest.mark.parametrize("classes", [2, 6])
+def test_the_converged_classifier_does_not_depend_on_rounding(classes):
+    x, y = labelled(1200, classes, dim=300)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    noise = 1e-7 * np.random.default_rng(1).normal(size=x.shape)
+    first, second = converged(x, y, 1e-5), converged(x + noise, y, 1e-5)
+    np.testing.assert_allclose(first.predict_proba(x), second.predict_proba(x), atol=2e-3)
+
+
 def test_the_classifier_of_senteval_stops_early_and_leaves_the_generator_alone(monkeypatch):
     x, y = labelled(1000, 3, dim=12)
     x += 2 * np.eye(3, 12)[y]

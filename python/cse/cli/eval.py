@@ -54,6 +54,8 @@ def command(
 
     options.check_pooler(pooler)
     evaluations = open_suites(suites, data, settings, allow_partial)
+    if compare_published and "sts" not in evaluations:
+        raise InputError("--compare-published: lists averages of the suite sts; add --suite sts, or leave it out")
 
     from ..models.device import set_threads
     from ..models.inference import Encoder
