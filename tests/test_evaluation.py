@@ -15,7 +15,7 @@ from cse import Encoder, InputError
 from cse.cli import cli
 from cse.evaluation import transfer
 from cse.evaluation.base import embed
-from cse.evaluation.classifiers import Adam, converged, senteval
+from cse.evaluation.classifiers import AdamClassifier, converged, senteval
 from cse.evaluation.retrieval import Retrieval, RetrievalOptions, ndcg, recall, reciprocal_rank
 from cse.io import write_text
 from forked import Forked
@@ -87,7 +87,7 @@ def test_the_classifier_of_senteval_stops_early_and_leaves_the_generator_alone(m
     assert (first.predict(x) == second.predict(x)).all()
     assert first.score(x, y) == pytest.approx(converged(x, y, 1e-5).score(x, y), abs=0.02)
     evaluations = []
-    monkeypatch.setattr(Adam, "score", lambda *_: evaluations.append(1) or 0.5)
+    monkeypatch.setattr(AdamClassifier, "score", lambda *_: evaluations.append(1) or 0.5)
     senteval(x, y, 1e-5)
     assert len(evaluations) == 7  # the first is the highest, five may fail, the next ends the training
 

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from ._core import Progress
 
-__all__ = ["Report", "in_thread"]
+__all__ = ["ProgressCallback", "in_thread"]
 
 T = TypeVar("T")
 
-Report = Callable[[str, int, int, str], object]
+ProgressCallback = Callable[[str, int, int, str], object]
 """Called with the name of a phase, the units done, the units in total, and their name; see ``Callback.on_progress``."""
 
 

@@ -27,7 +27,7 @@ def command(cache: str | None, clear: bool, as_json: bool) -> None:
     listed = [
         {
             "name": entry.folder.name,
-            "kind": entry.folder.name.partition("-")[0],
+            "kind": entry.kind,
             "rows": entry.meta.get("rows"),  # None: damaged
             "bytes": entry.bytes,
             "files": entry.meta.get("paths", []),

@@ -47,6 +47,11 @@ class Entry:
     """``kind``, ``key`` and what the writer added."""
 
     @property
+    def kind(self) -> str:
+        """Kind of the entry, one of ``KINDS``; known for a damaged entry as well."""
+        return self.folder.name.partition("-")[0]
+
+    @property
     def bytes(self) -> int:
         """Size of the files in bytes."""
         return sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file())

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core, rng
-from ..background import Report
+from ..background import ProgressCallback
 from ..errors import InputError
 from .readers import Column, joined_lines
 from .reading import MAX_LINE_BYTES, SourceFile, reading_options
@@ -46,7 +46,7 @@ class Corpus:
         max_line_bytes: int = MAX_LINE_BYTES,
         threads: int = 0,
         cache: str | None = None,
-        progress: Report | None = None,
+        progress: ProgressCallback | None = None,
     ) -> Corpus:
         """Opens files: those of less than ``IN_MEMORY_BYTES`` in total are read, larger ones mapped into memory.
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..background import Report, in_thread
+from ..background import ProgressCallback, in_thread
 from ..errors import InputError
 from .cache import Entry, cache_folder, open_entry
 from .readers import Column, joined_lines
@@ -71,7 +71,7 @@ class StoredRows:
         files: Sequence[str | Column],
         reading: ReadOptions,
         cache: str | None,
-        progress: Report | None = None,
+        progress: ProgressCallback | None = None,
     ) -> StoredRows:
         """Opens the rows in the cache, and writes them first if they are not there.
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CLASSIFIERS", "Adam", "Classifier", "Fit", "Labels", "Matrix", "converged", "senteval"]
+__all__ = ["CLASSIFIERS", "AdamClassifier", "Classifier", "Fit", "Labels", "Matrix", "converged", "senteval"]
 
 Matrix = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
@@ -65,16 +65,16 @@ def senteval(
     every 4 epochs the accuracy on ``valid`` is taken. Training ends at the sixth that is not higher than the highest
     one, or after 200 epochs; the weights are those of the highest. Without ``valid``, 5 % of the rows take its place.
     """
-    return Adam(penalty, seed).fit(x, y, valid)
+    return AdamClassifier(penalty, seed).fit(x, y, valid)
 
 
-class Adam:
+class AdamClassifier:
     """The classifier of ``senteval``."""
 
     def __init__(self, penalty: float, seed: int) -> None:
         self.penalty, self.seed = penalty, seed
 
-    def fit(self, x: Matrix, y: Labels, valid: tuple[Matrix, Labels] | None) -> Adam:
+    def fit(self, x: Matrix, y: Labels, valid: tuple[Matrix, Labels] | None) -> AdamClassifier:
         """Trains the classifier; see ``senteval``."""
         import torch
 

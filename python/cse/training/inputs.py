@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..background import Report
+from ..background import ProgressCallback
 from ..data import readers
 from ..data.corpus import Corpus
 from ..data.pairs import LabelledPairs, open_pairs
@@ -20,7 +20,7 @@ from .config import TrainConfig
 __all__ = ["check_indexed", "fingerprints", "open_corpus", "open_labelled"]
 
 
-def open_labelled(config: TrainConfig, progress: Report | None = None) -> LabelledPairs | None:
+def open_labelled(config: TrainConfig, progress: ProgressCallback | None = None) -> LabelledPairs | None:
     """Opens the labelled pairs of the configuration; None if it has none."""
     if not config.pairs:
         return None
@@ -50,7 +50,7 @@ def fingerprints(rows: Corpus | LabelledPairs, index: TfidfIndex | None, folder:
     return {"corpus": files, "index": None}
 
 
-def open_corpus(config: TrainConfig, index: TfidfIndex | None, progress: Report | None = None) -> Corpus:
+def open_corpus(config: TrainConfig, index: TfidfIndex | None, progress: ProgressCallback | None = None) -> Corpus:
     """Reads the files of the configuration, or if there are none, the files that the index was built from.
 
     Raises ``InputError`` if there are neither.

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..background import Report
+from ..background import ProgressCallback
 from ..data.cache import Entry, cache_folder, find_entry, open_entry
 from ..data.corpus import Corpus
 from ..io import naming
@@ -60,7 +60,7 @@ def open_tokens(
     batches: Batches,
     columns: Sequence[Corpus],
     tokenizer: Any,
-    progress: Report,
+    progress: ProgressCallback,
 ) -> dict[int, StoredTokens]:
     """Opens the token ids of the columns whose rows are encoded unchanged, by column number.
 
@@ -95,7 +95,7 @@ def _open(
     corpus: Corpus,
     tokenizer: Any,
     may_write: bool,
-    progress: Report,
+    progress: ProgressCallback,
 ) -> Entry | None:
     example = token_lists(tokenizer, corpus.take([0]), config.max_length)
     if any(map(any, example.get("token_type_ids", []))):
@@ -130,7 +130,7 @@ def _write(
     tokenizer: Any,
     max_length: int,
     kind: str,
-    progress: Report,
+    progress: ProgressCallback,
 ) -> None:
     total, rows = 0, len(corpus)
     backend = tokenizer.backend_tokenizer
