@@ -82,7 +82,7 @@ class AdamClassifier:
         classes = int(y.max()) + 1
         if valid is None:
             order = random.permutation(len(x))
-            cut = int(0.05 * len(x))
+            cut = max(1, int(0.05 * len(x)))
             valid, x, y = (x[order[:cut]], y[order[:cut]]), x[order[cut:]], y[order[cut:]]
         features, labels = torch.from_numpy(x).float(), torch.from_numpy(y)
         with torch.random.fork_rng(devices=[]):
