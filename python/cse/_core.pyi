@@ -2,6 +2,8 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Final, Protocol, final
 
+from typing_extensions import Buffer
+
 __all__ = [
     "TOKENIZERS",
     "Index",
@@ -130,4 +132,4 @@ def set_default_threads(threads: int) -> None: ...
 def write_rows(
     paths: _Inputs, dir: _Path, reading: _Options, progress: Progress | None = None
 ) -> tuple[int, list[_File], int]: ...
-def random_bits(seed: int, epoch: int, rows: bytes, stream: int) -> bytes: ...
+def random_bits(seed: int, epoch: int, rows: Buffer, stream: int) -> bytes: ...

@@ -42,7 +42,7 @@ Rows = npt.NDArray[np.int64]
 
 def bits(seed: int, epoch: int, rows: npt.NDArray[Any], stream: int) -> npt.NDArray[np.uint64]:
     """Returns 64 random bits per row: ``(n,)`` uint64."""
-    numbers = np.asarray(rows, dtype="<i8").tobytes()
+    numbers = np.asarray(rows, dtype=np.int64).view(np.uint64).data
     return np.frombuffer(_core.random_bits(seed, epoch, numbers, stream), dtype="<u8")
 
 
@@ -65,7 +65,7 @@ def stable_order(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     width = np.uint64(len(keys).bit_length())
     low = (np.uint64(1) << width) - np.uint64(1)
     packed = np.sort((keys & ~low) | np.arange(len(keys), dtype=np.uint64))
-    order = (packed & low).astype(np.int64)
+    order = (packed & low).view(np.int64)
     packed >>= width
     equal = np.flatnonzero(packed[1:] == packed[:-1])
     if len(equal):

@@ -118,7 +118,7 @@ class Corpus:
 
     def filled(self) -> Rows:
         """Returns the numbers of the rows that are not blank, ascending; raises ``InputError`` if there are none."""
-        rows = np.flatnonzero(self.word_counts()).astype(np.int64)
+        rows: Rows = np.flatnonzero(self.word_counts() > 0)
         if not len(rows):
             names = ", ".join(file.path for file in self.files)
             raise InputError(f"{names}: all {len(self)} lines are blank; at least one sentence is needed")

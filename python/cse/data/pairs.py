@@ -34,7 +34,7 @@ class LabelledPairs:
     def complete(self) -> Rows:
         """Returns the rows without an empty cell, ascending; raises ``InputError`` if there are none."""
         filled = np.logical_and.reduce([corpus.word_counts() > 0 for corpus in self.corpora])
-        rows = np.flatnonzero(filled).astype(np.int64)
+        rows: Rows = np.flatnonzero(filled)
         if not len(rows):
             raise InputError("--pairs: every row has an empty cell; at least one complete row is needed")
         return rows

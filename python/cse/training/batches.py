@@ -93,6 +93,9 @@ class Batches:
             self.steps = min(self.steps, config.max_steps)
         self._epoch = -1
         self._order = rows[:0]  # positions in rows, of the current epoch
+        # Computed while the model is loaded; takes half a second for ten million rows.
+        pool = ThreadPoolExecutor(1, thread_name_prefix="cse-order")
+        self._first: Future[npt.NDArray[np.int64]] | None = pool.submit(rng.permutation, rows, config.seed, 0)
 
     def __len__(self) -> int:
         """Number of steps of the run."""
@@ -108,7 +111,12 @@ class Batches:
         step = number // self.config.accumulate
         epoch, nth = divmod(number, self.per_epoch)
         if epoch != self._epoch:
-            self._order, self._epoch = rng.permutation(self.rows, seed, epoch), epoch
+            started, self._first = self._first, None
+            if epoch == 0 and started is not None:
+                self._order = started.result()
+            else:
+                self._order = rng.permutation(self.rows, seed, epoch)
+            self._epoch = epoch
         rows = self.rows[self._order[nth * self.size : (nth + 1) * self.size]]
         texts = self.corpus.take(rows)
         blocks: dict[str, Block] = {}

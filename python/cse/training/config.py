@@ -211,10 +211,10 @@ class Settings(BaseModel):
 
     def options_of(self, method: str) -> Any:
         """Returns the options of a method with their defaults; raises ``InputError`` for an invalid one."""
-        tables = [table for table in (AUGMENTATIONS, FEATURE_AUGMENTATIONS, LOSS_TERMS) if method in table]
-        if not tables:
+        table = next((each for each in (AUGMENTATIONS, FEATURE_AUGMENTATIONS, LOSS_TERMS) if method in each), None)
+        if table is None:
             raise InputError(f"{method}: neither a setting nor a method; see cse train --help and cse methods")
-        return parse_options(method, tables[0].get(method).Options, self.options.get(method, {}))
+        return parse_options(method, table.get(method).Options, self.options.get(method, {}))
 
     def replace(self, **values: Any) -> Self:
         """Returns a validated copy with other values."""

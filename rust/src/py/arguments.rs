@@ -3,8 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
+use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
+use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::text::reader::{Column, EncodingErrors, Input, ReadOptions};
@@ -209,15 +210,11 @@ pub fn rows(value: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     convert(value, "rows", each)
 }
 
-/// Row numbers as bytes: little-endian integers of 64 bits.
-pub fn row_bytes(value: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
-    let expected = "bytes: row numbers of 64 bits, little-endian";
-    let bytes: PyBackedBytes = convert(value, "rows", expected)?;
-    let (rows, rest) = bytes.as_chunks::<8>();
-    if !rest.is_empty() {
-        return Err(wrong(value, "rows", expected));
-    }
-    Ok(rows.iter().map(|row| u64::from_le_bytes(*row)).collect())
+/// Row numbers in a buffer, such as an array of NumPy.
+pub fn row_array(value: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+    let expected = "an array of uint64 row numbers";
+    let buffer: PyBuffer<u64> = convert(value, "rows", expected)?;
+    buffer.to_vec(value.py())
 }
 
 /// A column that is decoded in Python: an object with `path`, `column` and `next_block()`.

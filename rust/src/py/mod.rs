@@ -21,7 +21,7 @@ mod index;
 mod numbers;
 
 use arguments::{Reading, Text, Words};
-use convert::{CountsTuple, FileTuple, le_bytes, stored_tuple};
+use convert::{CountsTuple, FileTuple, stored_tuple};
 use corpus::{Progress, Rows, shared, write_rows};
 
 create_exception!(
@@ -136,18 +136,23 @@ fn set_default_threads(threads: usize) -> PyResult<()> {
     Ok(crate::parallel::set_default_threads(threads)?)
 }
 
-/// Returns 64 random bits for each row. Rows and bits are little-endian, 8 bytes each: a list of ten million Python integers
-/// takes longer to convert than the bits take to compute.
+/// Returns 64 random bits for each row, little-endian, 8 bytes each. Rows are an array: a list of ten million Python
+/// integers takes longer to convert than the bits take to compute.
 #[pyfunction]
 fn random_bits<'py>(
     py: Python<'py>,
     seed: u64,
     epoch: u64,
-    #[pyo3(from_py_with = arguments::row_bytes)] rows: Vec<u64>,
+    #[pyo3(from_py_with = arguments::row_array)] rows: Vec<u64>,
     stream: u64,
-) -> Bound<'py, PyBytes> {
+) -> PyResult<Bound<'py, PyBytes>> {
     let bits = py.detach(|| random::random_bits(seed, epoch, &rows, stream));
-    PyBytes::new(py, &le_bytes(&bits, |x| x.to_le_bytes()))
+    PyBytes::new_with(py, 8 * bits.len(), |bytes| {
+        for (bytes, bits) in bytes.as_chunks_mut().0.iter_mut().zip(&bits) {
+            *bytes = bits.to_le_bytes();
+        }
+        Ok(())
+    })
 }
 
 #[pymodule]

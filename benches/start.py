@@ -1,0 +1,145 @@
+"""Time to the first batch and memory of a training run on a large corpus whose rows are in the cache.
+
+    python benches/start.py                  # ten million sentences: 3 GB of temporary files; --sentences 1000000
+
+The text is generated as in growth.py. The first run writes the rows to the cache. After that, each of ``--rounds`` new
+processes prepares a run on the sample corpus, which does all imports, and then one on the large corpus up to its first
+batch, which is timed. Two more train for a few steps, on the sample and on the large corpus: the difference of their
+peaks of anonymous resident memory (Linux) is what the rows of the corpus cost. The rows of the first batch are
+compared with the lines of the file before anything is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from cse import TrainConfig, train
+from cse.training.batches import Prefetcher
+from cse.training.setup import Run, prepare
+from growth import BLOCK, append, say
+
+SAMPLE = str(files("cse") / "resources" / "sample.txt")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sentences", type=int, default=10_000_000, help=f"a multiple of {BLOCK:,}")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--model", default="minilm")
+    parser.add_argument("--folder", type=Path, help="folder for temporary files")
+    parser.add_argument("--child", nargs=2, metavar=("WHAT", "CORPUS"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        what, corpus = options.child
+        print(json.dumps({"write": write, "start": start, "peak": peak}[what](corpus, options)))
+        return
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        print(report(Path(folder), options))
+
+
+def report(folder: Path, options: argparse.Namespace) -> str:
+    corpus = folder / "corpus.txt"
+    say(f"{options.sentences:,} sentences made in {append(corpus, 0, options.sentences, 0):.0f} s")
+
+    def child(what: str, corpus: str | Path) -> Any:
+        arguments = ["--child", what, str(corpus), "--folder", str(folder), "--model", options.model]
+        done = subprocess.run([sys.executable, __file__, *arguments], stdout=subprocess.PIPE, check=True)
+        return json.loads(done.stdout)
+
+    wrote = child("write", corpus)
+    assert wrote["rows"] == options.sentences
+    check(corpus, wrote["first batch"])
+    taken = [child("start", corpus) for _ in range(options.rounds)]
+    small, large = child("peak", SAMPLE), child("peak", corpus)
+    return "\n".join(
+        [
+            f"{options.sentences:,} sentences, {corpus.stat().st_size:,} bytes; first start: {wrote['seconds']:.1f} s",
+            f"from the imports to the first batch: {statistics.median(taken):.2f} s "
+            f"({min(taken):.2f} to {max(taken):.2f} in {len(taken)} processes)",
+            f"anonymous memory: {large:,.0f} MB at most, {large - small:,.0f} MB more than with the sample corpus",
+        ]
+    )
+
+
+def check(corpus: Path, batch: dict[str, str]) -> None:
+    """Asserts that the texts of a batch, by row number, are the lines of the file."""
+    wanted = {int(row): text for row, text in batch.items()}
+    assert wanted
+    with open(corpus, encoding="utf8", newline="\n") as file:
+        for row, line in enumerate(file):
+            if row in wanted:
+                assert wanted.pop(row) == line.rstrip("\n"), f"row {row}"
+    assert not wanted
+
+
+def configuration(corpus: str, options: argparse.Namespace) -> TrainConfig:
+    folder = options.folder
+    return TrainConfig(
+        corpus=corpus,
+        model=options.model,
+        output=str(folder / "runs"),
+        cache=str(folder / "cache"),
+        max_steps=4,
+        eval_every=0,
+        device="cpu",
+    )
+
+
+def first_batch(corpus: str, options: argparse.Namespace) -> tuple[Run, dict[str, str]]:
+    run = prepare(configuration(corpus, options))
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, run.config.max_length) as prefetcher:
+        batch = prefetcher.get(0)[0]
+    texts = run.batches.corpus.take(batch.rows)
+    return run, {str(row): text for row, text in zip(batch.rows, texts, strict=True)}
+
+
+def write(corpus: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Prepares the run and writes the rows to the cache; returns those of the first batch."""
+    started = time.perf_counter()
+    run, texts = first_batch(corpus, options)
+    return {
+        "rows": len(run.batches.corpus),
+        "first batch": texts,
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def start(corpus: str, options: argparse.Namespace) -> float:
+    """Returns the seconds to the first batch after a run on the sample corpus was prepared."""
+    first_batch(SAMPLE, options)
+    started = time.perf_counter()
+    first_batch(corpus, options)
+    return time.perf_counter() - started
+
+
+def peak(corpus: str, options: argparse.Namespace) -> float:
+    """Returns the peak of the anonymous resident memory of a short run, in MB."""
+    found, ended = [0.0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.01):
+            status = Path("/proc/self/status").read_text()
+            found.append(int(status.split("RssAnon:")[1].split()[0]) * 1024 / 1e6)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        train(configuration(corpus, options))
+    finally:
+        ended.set()
+        watcher.join()
+    return max(found)
+
+
+if __name__ == "__main__":
+    main()
