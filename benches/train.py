@@ -1,7 +1,8 @@
 """Training speed of cse beside sentence-transformers, a plain loop, and the minimum.
 
     python benches/train.py [--rounds 3] [--json FILE]     # all-MiniLM-L6-v2 on the CPU
-    python benches/train.py --gpu                         # BERT-base with random weights on CUDA, bf16
+    python benches/train.py --gpu                         # BERT-base with random weights on CUDA, bf16, compiled
+    python benches/train.py --gpu --model random-roberta --batch-size 512
 
 All systems train on the same sentences, in batches of 64 (``--batch-size``) of at most 32 tokens:
 
@@ -10,8 +11,9 @@ All systems train on the same sentences, in batches of 64 (``--batch-size``) of 
 (c) a plain loop as in SimCSE's code: every sentence twice in one forward pass, loss.item() at every step;
 (d) the minimum: 6 x matrix parameters x tokens, at the rate of a large matrix product measured in the same run.
 
-The systems take turns, ``--rounds`` times; figures are medians over the rounds, each without its first two steps. The
-plain loop's loss must equal cse's before anything is timed.
+The systems take turns, ``--rounds`` times; figures are medians over the rounds, each without its first two steps (20 on
+CUDA, where models are compiled and graphs recorded in them). The plain loop's loss must equal cse's before anything is
+timed.
 """
 
 # The trainer of sentence-transformers has no types.
@@ -39,6 +41,13 @@ TEMPERATURE = 0.05
 ADAMW = {"lr": 1e-5, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
 
 
+# Family and changes of the configuration of models with random weights. RoBERTa has another padding token by default.
+RANDOM = {
+    "random-bert": ("Bert", {}),
+    "random-roberta": ("Roberta", {"pad_token_id": 0, "max_position_embeddings": 514}),
+}
+
+
 def sentences(count: int) -> list[str]:
     text = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8")
     rows = [row for row in text.split("\n") if len(row.split()) > 3]
@@ -51,7 +60,7 @@ def sync(device: str) -> None:
 
 
 def time_cse(model: str, rows: list[str], options: Any, **settings: Any) -> tuple[float, float]:
-    """Returns seconds per step, without the first two, and the loss of the first step."""
+    """Returns seconds per step, without the first ones, and the loss of the first step."""
     from cse import TfidfIndex, TrainConfig, train
     from cse.training.callbacks import Callback
 
@@ -60,7 +69,7 @@ def time_cse(model: str, rows: list[str], options: Any, **settings: Any) -> tupl
             self.times: list[float] = []
 
         def on_step_end(self, step: int, steps: int) -> None:
-            if step in (2, steps):
+            if step in (options.warm, steps):
                 sync(options.device)
                 self.times.append(time.perf_counter())
 
@@ -87,7 +96,7 @@ def time_cse(model: str, rows: list[str], options: Any, **settings: Any) -> tupl
         clock = Clock()
         result = train(config, clock)
         first = json.loads((result.folder / "log.jsonl").read_text().splitlines()[1])
-    return (clock.times[1] - clock.times[0]) / (options.steps - 2), first["loss"]
+    return (clock.times[1] - clock.times[0]) / (options.steps - options.warm), first["loss"]
 
 
 ADAM_FLAGS = {"lr": 1e-5, "lr_scheduler": "constant", "weight_decay": 0.0}
@@ -118,7 +127,7 @@ def time_plain(model: str, rows: list[str], options: Any) -> tuple[float, float]
     optimizer = torch.optim.AdamW(encoder.parameters(), **ADAMW)
     first, started = 0.0, 0.0
     for step in range(options.steps):
-        if step == 2:
+        if step == options.warm:
             sync(options.device)
             started = time.perf_counter()
         batch = tokenize(encoder.tokenizer, rows[step * options.batch_size : (step + 1) * options.batch_size], LENGTH)
@@ -134,7 +143,7 @@ def time_plain(model: str, rows: list[str], options: Any) -> tuple[float, float]
         value = loss.item()
         first = value if step == 0 else first
     sync(options.device)
-    return (time.perf_counter() - started) / (options.steps - 2), first
+    return (time.perf_counter() - started) / (options.steps - options.warm), first
 
 
 def time_sentence_transformers(model: str, rows: list[str], options: Any) -> float:
@@ -145,20 +154,20 @@ def time_sentence_transformers(model: str, rows: list[str], options: Any) -> flo
         SentenceTransformerTrainingArguments,
     )
     from sentence_transformers.losses import MultipleNegativesRankingLoss
-    from sentence_transformers.models import Pooling, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     from transformers import TrainerCallback
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     _, source = load(model, "cpu")
     transformer = Transformer(source.path, max_seq_length=LENGTH)
-    pooling = Pooling(transformer.get_word_embedding_dimension())
+    pooling = Pooling(transformer.get_embedding_dimension())
     encoder = SentenceTransformer(modules=[transformer, pooling], device=options.device)
     times = []
 
     class Clock(TrainerCallback):
         def on_step_end(self, arguments: Any, state: Any, control: Any, **_: Any) -> None:
-            if state.global_step in (2, options.steps):
+            if state.global_step in (options.warm, options.steps):
                 sync(options.device)
                 times.append(time.perf_counter())
 
@@ -184,7 +193,7 @@ def time_sentence_transformers(model: str, rows: list[str], options: Any) -> flo
         SentenceTransformerTrainer(
             model=encoder, args=arguments, train_dataset=data, loss=loss, callbacks=[Clock()]
         ).train()
-    return (times[1] - times[0]) / (options.steps - 2)
+    return (times[1] - times[0]) / (options.steps - options.warm)
 
 
 def minimum(model: str, rows: list[str], options: Any) -> tuple[float, float]:
@@ -211,32 +220,39 @@ def minimum(model: str, rows: list[str], options: Any) -> tuple[float, float]:
     return 6 * parameters * 2 * tokens / options.steps / max(rates), max(rates)
 
 
-def random_bert(folder: str) -> str:
-    """Writes BERT-base with random weights and the tokenizer of all-MiniLM-L6-v2; returns the folder."""
-    from transformers import AutoTokenizer, BertConfig, BertModel
+def random_model(name: str, folder: str) -> str:
+    """Writes a base model with random weights and the tokenizer of all-MiniLM-L6-v2; returns the folder."""
+    import transformers
 
     from cse.models.resolve import find_model
 
     torch.manual_seed(0)
-    BertModel(BertConfig()).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(find_model("minilm").path).save_pretrained(folder)
+    family, changes = RANDOM[name]
+    config = getattr(transformers, f"{family}Config")(**changes)
+    getattr(transformers, f"{family}Model")(config).save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(find_model("minilm").path).save_pretrained(folder)
     return folder
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpu", action="store_true")
-    parser.add_argument("--model", default="minilm")
+    parser.add_argument(
+        "--model", help=f"a model, or one of {', '.join(RANDOM)}; default: minilm, with --gpu random-bert"
+    )
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--steps", type=int)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, help="default: 3, with --gpu 2")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     options.device = "cuda" if options.gpu else "cpu"
+    options.model = options.model or ("random-bert" if options.gpu else "minilm")
+    options.rounds = options.rounds or (2 if options.gpu else 3)
     options.steps = options.steps or (200 if options.gpu else 12)
+    options.warm = 20 if options.gpu else 2  # on a GPU, models are compiled and graphs recorded in the first steps
     rows = sentences(options.batch_size * options.steps)
     with tempfile.TemporaryDirectory() as folder:
-        model = random_bert(folder) if options.gpu else options.model
+        model = random_model(options.model, folder) if options.model in RANDOM else options.model
         check_equal_losses(model, rows, options)
         systems = {
             "cse, standard": lambda: time_cse(model, rows, options)[0],

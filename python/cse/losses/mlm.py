@@ -65,7 +65,8 @@ class MLM(LossTerm):
     def __init__(self, options: MLMOptions, encoder: Any) -> None:
         super().__init__(options, encoder)
         self.model = encoder.masked_language_model()
-        self.special = torch.tensor(encoder.tokenizer.all_special_ids)
+        self.special: Tensor
+        self.register_buffer("special", torch.tensor(encoder.tokenizer.all_special_ids), persistent=False)
         self.mask_id: int = encoder.tokenizer.mask_token_id
         self.vocabulary = len(encoder.tokenizer)
 
@@ -80,7 +81,7 @@ class MLM(LossTerm):
         ids = tokens["input_ids"]
         purposes = ("mlm selection", "mlm change", "mlm token")
         uniform = [step.uniform(purpose, ids.shape[1])[step.part] for purpose in purposes]
-        special = torch.isin(ids, self.special.to(ids.device))
+        special = torch.isin(ids, self.special)
         tokens["input_ids"], labels = mask_tokens(
             ids, special, torch.cat(uniform, dim=1), self.options.share, self.mask_id, self.vocabulary
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy.typing as npt
 import torch
 
 from .. import _core
@@ -12,11 +13,13 @@ from ..errors import InputError
 
 __all__ = [
     "autocast",
+    "begin_step",
     "compile_backbone",
     "describe_device",
     "fixed_length",
     "for_transfer",
     "generator_states",
+    "on_device",
     "pick_device",
     "restore_generators",
     "set_threads",
@@ -58,9 +61,26 @@ def autocast(device: str, precision: str = "auto") -> AbstractContextManager[Any
     return torch.autocast(torch.device(device).type, dtype=torch.bfloat16)
 
 
-def compile_backbone(backbone: torch.nn.Module, device: str) -> None:
-    """Compiles a transformer in place, on CUDA for inputs of one length; the names of its weights do not change."""
-    backbone.compile(dynamic=not device.startswith("cuda"))
+def compile_backbone(backbone: torch.nn.Module, device: str, graphs: bool) -> None:
+    """Compiles a transformer in place; the names of its weights do not change.
+
+    Args:
+        backbone: The transformer.
+        device: Its device. On CUDA it is compiled for inputs of one length, else for those of any length.
+        graphs: Whether, on CUDA, its kernels are launched as CUDA graphs, one for the forward and one for the backward
+            pass. The outputs and gradients of a step are in the memory of the graphs, which the next ``begin_step``
+            reuses: all forward passes of a step must come before its only backward pass.
+    """
+    if device.startswith("cuda"):
+        backbone.compile(dynamic=False, mode="reduce-overhead" if graphs else "default")
+    else:
+        backbone.compile(dynamic=True)
+
+
+def begin_step(device: str, compiled: bool) -> None:
+    """Tells the CUDA graphs of a compiled transformer that nothing of the last step is needed any more."""
+    if compiled and device.startswith("cuda"):
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
 
 def fixed_length(device: str, compiled: bool, max_length: int) -> int | None:
@@ -74,6 +94,11 @@ def fixed_length(device: str, compiled: bool, max_length: int) -> int | None:
 def for_transfer(tensor: torch.Tensor, device: str) -> torch.Tensor:
     """Returns a tensor in memory from which it is copied to the device without waiting: on CUDA, pinned memory."""
     return tensor.pin_memory() if device.startswith("cuda") else tensor
+
+
+def on_device(values: npt.NDArray[Any], device: str) -> torch.Tensor:
+    """Returns an array as a tensor on the device, without waiting for it."""
+    return for_transfer(torch.from_numpy(values), device).to(device, non_blocking=True)
 
 
 def uncompiled() -> AbstractContextManager[Any]:

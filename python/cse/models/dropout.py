@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .attention import replace_attention
+
 __all__ = ["FastDropout", "keep_mask", "use_fast_dropout"]
 
 ATTENTION = "cse_fast_dropout"
@@ -93,24 +95,8 @@ def use_fast_dropout(backbone: Any) -> None:
     The attention is replaced only where the model uses transformers' scaled-dot-product implementation; others keep
     PyTorch's dropout.
     """
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
     for parent in list(backbone.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Dropout:
                 setattr(parent, name, FastDropout(child.p))
-    if getattr(backbone.config, "_attn_implementation", None) == "sdpa":
-        ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attention)
-        mask = _sdpa_mask()
-        if mask is not None:
-            mask.register(ATTENTION, mask["sdpa"])
-            backbone.config._attn_implementation = ATTENTION
-
-
-def _sdpa_mask() -> Any:
-    """Returns transformers' table of mask functions; None in releases without it."""
-    try:
-        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    except ImportError:
-        return None
-    return ALL_MASK_ATTENTION_FUNCTIONS
+    replace_attention(backbone, ATTENTION, attention)

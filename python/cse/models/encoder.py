@@ -97,6 +97,9 @@ class SentenceEncoder(nn.Module):
         self.tokenizer = tokenizer
         self.source = source
         self.pooler = pooler
+        if not use_trained_pooler and getattr(backbone, "pooler", None) is not None:
+            # Compiled models give unused weights gradients of 0, and the optimizer would decay them.
+            backbone.pooler.requires_grad_(False)
         size = backbone.config.hidden_size
         self.head: nn.Sequential | None = None
         if pooler == "cls" and not use_trained_pooler:

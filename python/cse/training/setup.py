@@ -19,6 +19,7 @@ from ..evaluation.sts import Pairs, Task, load_tasks, read_pairs
 from ..losses import LOSS_TERMS
 from ..losses.base import LossTerm
 from ..losses.contrastive import Contrastive, ContrastiveOptions
+from ..models.attention import mask_always
 from ..models.device import compile_backbone, describe_device, pick_device, set_threads
 from ..models.dropout import use_fast_dropout
 from ..models.encoder import SentenceEncoder, load_encoder
@@ -131,10 +132,13 @@ def prepare(
     torch.manual_seed(resolved.seed)
     encoder = load_encoder(source, resolved.pooler, keep_head=resolved.keep_head).to(device)
     terms = _loss_terms(resolved, encoder)
-    if device == "cpu" and not resolved.compile:
+    if device != "cpu":
+        mask_always(encoder.backbone)
+    elif not resolved.compile:
         use_fast_dropout(encoder.backbone)
     if resolved.compile:
-        compile_backbone(encoder.backbone, device)
+        one_pass = resolved.accumulate == 1 and resolved.chunk_size is None
+        compile_backbone(encoder.backbone, device, graphs=one_pass)
     if world.rank:  # other dropout masks than those of rank 0; the weights are initialised alike
         torch.manual_seed(resolved.seed + 2**32 * world.rank)
     methods = {resolved.positive: positive, **dict(zip(resolved.negatives, negatives, strict=True)), **terms}

@@ -15,7 +15,7 @@ from .. import rng
 from ..losses.base import LossTerm, Step, Views
 from ..losses.chunks import in_chunks
 from ..losses.contrastive import similarity_summary
-from ..models.device import autocast
+from ..models.device import autocast, begin_step, on_device
 from ..models.encoder import SentenceEncoder
 from .batches import Batch
 from .config import ResolvedConfig
@@ -99,6 +99,7 @@ def training_step(
         ``loss``, ``loss/NAME`` for each term if there are several, the mean cosines (see
         ``cse.losses.contrastive.similarity_summary``), and ``finite``, as scalar tensors; means over the batches.
     """
+    begin_step(device, config.compile)
     for group in state.optimizer.param_groups:
         group["lr"] = rate
     found = [propagate(state, batch, config, device, world, 1 / len(batches)) for batch in batches]
@@ -134,12 +135,12 @@ def propagate(
         number=batch.step,
         epoch=batch.epoch,
         seed=config.seed,
-        rows=torch.from_numpy(batch.rows).to(device),
+        rows=on_device(batch.rows, device),
         tokens=tokens,
         encoder=state.encoder,
-        partners=None if batch.partners is None else torch.from_numpy(batch.partners).to(device),
+        partners=None if batch.partners is None else on_device(batch.partners, device),
         uniform=uniform,
-        duplicates=None if batch.duplicates is None else torch.from_numpy(batch.duplicates).to(device),
+        duplicates=None if batch.duplicates is None else on_device(batch.duplicates, device),
         part=batch.part,
         chunk_size=config.chunk_size,
         total=world.total,
@@ -199,7 +200,7 @@ def encode_views(
         views = local.view(times, -1, local.shape[-1]) if len(local) else local.expand(times, 0, -1)
         for view, z in zip(block.views, views, strict=True):
             embeddings[view] = world.gather(z, len(batch.rows))
-    masks = {view: torch.from_numpy(mask).to(device) for view, mask in batch.masks.items()}
+    masks = {view: on_device(mask, device) for view, mask in batch.masks.items()}
     return Views(embeddings, masks)
 
 
@@ -234,6 +235,6 @@ def keyed_uniform(seed: int, batch: Batch, device: str) -> Callable[[str, int], 
     def uniform(purpose: str, count: int) -> Tensor:
         stream = rng.PURPOSES + (crc32(purpose.encode()) << 16)
         columns = [rng.uniform(seed, batch.epoch, batch.rows, stream + i) for i in range(count)]
-        return torch.from_numpy(np.stack(columns, axis=1).astype(np.float32)).to(device)
+        return on_device(np.stack(columns, axis=1).astype(np.float32), device)
 
     return uniform

@@ -1,0 +1,53 @@
+"""Attention implementations that are registered with transformers, by name in the configuration of a backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+__all__ = ["mask_always", "replace_attention"]
+
+
+def replace_attention(
+    backbone: Any, name: str, attention: Callable[..., Any], mask: Callable[..., Tensor | None] | None = None
+) -> None:
+    """Replaces the attention of a transformer if it uses transformers' scaled-dot-product implementation.
+
+    Args:
+        backbone: A transformer.
+        name: Name under which the implementation is registered.
+        attention: An attention function of transformers' interface.
+        mask: A mask function of transformers' interface; None: that of the scaled-dot-product implementation.
+    """
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if getattr(backbone.config, "_attn_implementation", None) != "sdpa":
+        return
+    try:
+        from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    except ImportError:  # a release whose models make their masks themselves
+        return
+    ALL_ATTENTION_FUNCTIONS.register(name, attention)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(name, mask or ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+    backbone.config._attn_implementation = name
+
+
+def mask_always(backbone: Any) -> None:
+    """Passes the attention mask of every batch on, also where no row is padded.
+
+    Transformers otherwise reads from the device whether there is padding, in every forward pass, and so waits until the
+    device has finished the step before.
+    """
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    replace_attention(backbone, "cse_masked", sdpa_attention_forward, _whole_mask)
+
+
+def _whole_mask(**arguments: Any) -> Tensor | None:
+    from transformers.masking_utils import sdpa_mask
+
+    skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    mask: Tensor | None = sdpa_mask(**{**arguments, **skips})
+    return mask

@@ -1,0 +1,159 @@
+"""What depends on the device: steps that do not wait for it, compiled models, and the same gradients on CUDA."""
+
+import json
+import shutil
+import traceback
+
+import pytest
+import torch
+import transformers
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cse import train
+from cse.models.attention import mask_always
+from cse.models.device import compile_backbone
+from cse.training.batches import Prefetcher
+from cse.training.setup import prepare
+from cse.training.step import training_step
+from runs import LOSSES, VIEWS, gradients
+
+needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler, which torch.compile needs")
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+CASES = {
+    **LOSSES,
+    **VIEWS,
+    "halves": {"positive": "halves"},
+    "two layers": {"pooler": "avg_top2"},
+}
+
+
+class Copies(TorchDispatchMode):
+    """Records the places of copies to a device that wait until it is idle."""
+
+    def __init__(self):
+        super().__init__()
+        self.waiting = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        name = function.overloadpacket.__name__
+        if name == "_to_copy":
+            waits = kwargs.get("device", args[0].device) != args[0].device and not kwargs.get("non_blocking")
+        else:
+            waits = name == "copy_" and args[0].device != args[1].device and not (*args, False)[2]
+        if waits:
+            self.waiting.append(f"{name} in {''.join(traceback.format_stack(limit=12))}")
+        return function(*args, **kwargs)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_does_not_wait_for_the_device(run_config, name, monkeypatch):
+    """On the meta device, whose tensors have no values, whatever reads one raises an error."""
+    monkeypatch.setattr("cse.training.setup.use_fast_dropout", mask_always)
+    run = prepare(run_config.replace(**CASES[name]))
+    state = run.state
+    state.encoder.to("meta").train()
+    for term in state.terms.values():
+        term.to("meta").train()
+    state.features.append(lambda views, uniform: {name: z + uniform("noise", z.shape[1]) for name, z in views.items()})
+    # The fused AdamW exists for real devices only, and the others refuse its flag.
+    state.optimizer = torch.optim.RMSprop(torch.nn.ModuleList([state.encoder, *state.terms.values()]).parameters())
+    with Prefetcher(run.batches, state.encoder.tokenizer, 32) as prefetcher:
+        for step in range(2):
+            batches = prefetcher.get(step)
+            with Copies() as copies:
+                metrics = training_step(state, batches, run.config, 1e-3, "meta")
+            assert all(value.is_meta for value in metrics.values())
+            assert not copies.waiting, "\n".join(copies.waiting[:2])
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("family", ["Bert", "Roberta", "Llama"])
+def test_masks_that_are_always_passed_do_not_change_the_hidden_states(family, padded):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    config = getattr(transformers, f"{family}Config")(vocab_size=100, **sizes)
+    backbone = getattr(transformers, f"{family}Model")(config).double().eval()
+    ids = torch.randint(5, 100, (3, 7), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones(3, 7, dtype=torch.long)
+    if padded:
+        mask[1, 4:] = 0
+    used = mask[..., None].bool()
+    expected = backbone(ids, attention_mask=mask).last_hidden_state
+    mask_always(backbone)
+    assert backbone.config._attn_implementation == "cse_masked"
+    found = backbone(ids, attention_mask=mask).last_hidden_state
+    assert torch.allclose(found.where(used, 0), expected.where(used, 0), rtol=0, atol=1e-12)
+
+
+def test_only_steps_of_one_pass_are_compiled_to_graphs():
+    given = []
+
+    class Recorder:
+        def compile(self, **options):
+            given.append(options)
+
+    for device, graphs in (("cpu", True), ("cuda", True), ("cuda:1", False)):
+        compile_backbone(Recorder(), device, graphs)
+    assert given == [
+        {"dynamic": True},
+        {"dynamic": False, "mode": "reduce-overhead"},
+        {"dynamic": False, "mode": "default"},
+    ]
+
+
+def of_first_step(config):
+    """The gradients of the first step on the configured device in float64 without dropout, and its metrics."""
+    run = prepare(config)
+    for module in (run.state.encoder, *run.state.terms.values()):
+        module.double().eval()
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32, device=run.device) as prefetcher:
+        return gradients(run, run.config, prefetcher.get(0))
+
+
+def assert_close(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        assert one.keys() == other.keys()
+        for name, values in other.items():
+            error = (one[name].cpu() - values.cpu()).double().norm() / values.double().norm().cpu().clamp(min=1e-6)
+            assert error < 1e-8, (name, error)
+
+
+@pytest.mark.parametrize("name", CASES)
+@needs_cuda
+def test_gradients_on_cuda_are_those_on_the_cpu(run_config, name):
+    config = run_config.replace(**CASES[name], precision="fp32")
+    assert_close(of_first_step(config.replace(device="cuda")), of_first_step(config))
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        pytest.param("cpu", "una pairs", marks=needs_compiler),
+        *(pytest.param("cuda", name, marks=needs_cuda) for name in ("standard", "una pairs", "standard mlm")),
+    ],
+)
+def test_compiled_gradients_are_those_of_the_model(run_config, device, name):
+    """On CUDA with graphs."""
+    config = run_config.replace(**VIEWS[name], precision="fp32", device=device)
+    assert_close(of_first_step(config.replace(compile=True)), of_first_step(config))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@needs_cuda
+def test_a_run_on_cuda_learns_and_does_not_wait_inside_its_steps(run_config, compiled, monkeypatch):
+    from cse.training import loop
+
+    def strict(*arguments):
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return training_step(*arguments)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    monkeypatch.setattr(loop, "training_step", strict)
+    result = train(run_config.replace(device="cuda", compile=compiled, max_steps=20, log_every=1, lr=1e-3))
+    lines = map(json.loads, (result.folder / "log.jsonl").read_text(encoding="utf8").splitlines())
+    losses = [line["loss"] for line in lines if "loss" in line]
+    assert len(losses) == 20
+    assert sum(losses[-5:]) < sum(losses[:5])
