@@ -66,7 +66,7 @@ fn first_numbers<S: Simd>(simd: S, key: [u64; 3], rows: &[u64], bits: &mut [u64]
             low[lane] = *row as u32;
             high[lane] = (*row >> 32) as u32;
         }
-        let row = [low.as_ref(), high.as_ref()].map(|half| S::u32s::from_slice(simd, half));
+        let row = [&*low, &*high].map(|half| S::u32s::from_slice(simd, half));
         let [first, second] = first_words(simd, key, row);
         first.store_slice(low);
         second.store_slice(high);
