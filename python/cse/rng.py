@@ -36,14 +36,20 @@ SPANS = 2**34
 CROP = 2**35
 DELETE = 2**36
 PURPOSES = 2**48
+# Rows whose bits are computed at a time.
+PART = 2**18
 
 Rows = npt.NDArray[np.int64]
 
 
 def bits(seed: int, epoch: int, rows: npt.NDArray[Any], stream: int) -> npt.NDArray[np.uint64]:
     """Returns 64 random bits per row: ``(n,)`` uint64."""
-    numbers = np.asarray(rows, dtype=np.int64).view(np.uint64).data
-    return np.frombuffer(_core.random_bits(seed, epoch, numbers, stream), dtype="<u8")
+    numbers = np.asarray(rows, dtype=np.int64).view(np.uint64)
+    found = np.empty(len(numbers), dtype=np.uint64)
+    for start in range(0, len(numbers), PART):  # in parts, whose copies reuse the same memory
+        part = slice(start, start + PART)
+        found[part] = np.frombuffer(_core.random_bits(seed, epoch, numbers[part].data, stream), dtype="<u8")
+    return found
 
 
 def uniform(seed: int, epoch: int, rows: npt.NDArray[Any], stream: int) -> npt.NDArray[np.float64]:
