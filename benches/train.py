@@ -250,6 +250,8 @@ def main() -> None:
     options.rounds = options.rounds or (2 if options.gpu else 3)
     options.steps = options.steps or (200 if options.gpu else 12)
     options.warm = 20 if options.gpu else 2  # on a GPU, models are compiled and graphs recorded in the first steps
+    if options.steps <= options.warm:
+        parser.error(f"--steps: the first {options.warm} steps are not timed; give more")
     rows = sentences(options.batch_size * options.steps)
     with tempfile.TemporaryDirectory() as folder:
         model = random_model(options.model, folder) if options.model in RANDOM else options.model

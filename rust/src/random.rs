@@ -54,8 +54,8 @@ pub fn random_bits(seed: u64, epoch: u64, rows: &[u64], stream: u64) -> Vec<u64>
 /// Sets `bits` to the first number of the stream [`keyed`] of each row.
 ///
 /// The cipher computes four blocks of 64 bytes at once, of which a single number uses eight bytes. Here the rows take
-/// the place of the blocks, in the widest vectors of the processor: 3.4 times as fast with AVX2 as with SSE2, which is
-/// what the compiler may assume of every x86-64.
+/// the place of the blocks, in the widest vectors of the processor, which is asked at run time: the compiler may assume no
+/// more than SSE2 of an x86-64.
 #[simd]
 fn first_numbers<S: Simd>(simd: S, key: [u64; 3], rows: &[u64], bits: &mut [u64]) {
     let lanes = S::u32s::LEN;

@@ -115,8 +115,7 @@ class Settings(BaseModel):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Precision of the encoder: ``bf16`` is autocast; ``auto`` is bf16 on CUDA, else fp32. Weights are float32."""
     compile: bool = False
-    """Compile the transformer by ``torch.compile``, on CUDA for batches padded to ``max_length`` and with CUDA graphs;
-    without graphs if there are several batches in a step or chunks."""
+    """Compile the transformer by ``torch.compile``; on CUDA, batches are then padded to ``max_length``."""
     patience: Positive | None = None
     """Stop after this many evaluations without a higher Spearman correlation; needs ``dev``."""
     save_every: NotNegative = 0
