@@ -86,7 +86,15 @@ def test_masks_that_are_always_passed_do_not_change_the_hidden_states(family, pa
     assert torch.allclose(found.where(used, 0), expected.where(used, 0), rtol=0, atol=1e-12)
 
 
-def test_only_steps_of_one_pass_are_compiled_to_graphs():
+@pytest.mark.parametrize(("values", "graphs"), [({}, True), ({"accumulate": 2}, False), ({"chunk_size": 4}, False)])
+def test_only_runs_of_one_pass_a_step_use_graphs(run_config, values, graphs, monkeypatch):
+    given = []
+    monkeypatch.setattr("cse.training.setup.compile_backbone", lambda backbone, device, graphs: given.append(graphs))
+    prepare(run_config.replace(compile=True, **values))
+    assert given == [graphs]
+
+
+def test_graphs_are_those_of_cuda():
     given = []
 
     class Recorder:
