@@ -10,6 +10,7 @@ import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cse import train
+from cse.features.base import FeatureMethod
 from cse.models.attention import mask_always
 from cse.models.device import compile_backbone
 from cse.training.batches import Prefetcher
@@ -47,6 +48,17 @@ class Copies(TorchDispatchMode):
         return function(*args, **kwargs)
 
 
+class Noise(FeatureMethod):
+    """Adds keyed noise to the views of the batch."""
+
+    def forward(self, views, step):
+        batch = len(step.rows)
+        noisy = {
+            n: z + step.uniform("noise", z.shape[1]) if len(z) == batch else z for n, z in views.embeddings.items()
+        }
+        return views.replace(embeddings=noisy)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_does_not_wait_for_the_device(run_config, name, monkeypatch):
     """On the meta device, whose tensors have no values, whatever reads one raises an error."""
@@ -56,7 +68,7 @@ def test_a_step_does_not_wait_for_the_device(run_config, name, monkeypatch):
     state.encoder.to("meta").train()
     for term in state.terms.values():
         term.to("meta").train()
-    state.features.append(lambda views, uniform: {name: z + uniform("noise", z.shape[1]) for name, z in views.items()})
+    state.features["noise"] = Noise(None, None)
     # The fused AdamW exists for real devices only, and the others refuse its flag.
     state.optimizer = torch.optim.RMSprop(torch.nn.ModuleList([state.encoder, *state.terms.values()]).parameters())
     with Prefetcher(run.batches, state.encoder.tokenizer, 32) as prefetcher:

@@ -10,17 +10,19 @@ import torch
 from click.testing import CliRunner
 
 from cse import InputError
-from cse.augment import AUGMENTATIONS, FEATURE_AUGMENTATIONS
-from cse.augment.base import Augmentation, Block, FeatureAugmentation
+from cse.augment import AUGMENTATIONS
+from cse.augment.base import Block, Edit, Paired, Pairing, View
 from cse.cli import cli
 from cse.evaluation import EVALUATIONS
 from cse.evaluation.base import Evaluation, Report
+from cse.features import FEATURE_AUGMENTATIONS
+from cse.features.base import FeatureMethod
 from cse.losses import LOSS_TERMS
-from cse.losses.base import LossTerm
+from cse.losses.base import BatchTerm
 from cse.registry import Registry
 
 
-class Shouted(Augmentation):
+class Shouted(Pairing):
     """The positive is the sentence with a word repeated; it is invalid for odd row numbers."""
 
     @dataclass(frozen=True)
@@ -29,41 +31,39 @@ class Shouted(Augmentation):
 
     summary = "repeats the last word"
 
-    def __call__(self, texts, rows, *, seed, epoch):
+    def __call__(self, texts, rows, draws):
         positives = [text + " " + " ".join(text.split()[-1:] * self.options.times) for text in texts]
-        return {
-            "anchor": Block(list(texts), ("anchor",)),
-            "positive": Block(positives, ("positive",), rows % 2 == 0),
-        }
+        return Paired(list(texts), positives, rows % 2 == 0)
 
 
-class Reversed(Augmentation):
-    """A negative: the words in reverse."""
+class Reversed(Edit):
+    """The words in reverse."""
 
-    def __call__(self, texts, rows, *, seed, epoch):
-        return {"synthetic": Block([" ".join(text.split()[::-1]) for text in texts], ("synthetic",))}
+    def __call__(self, texts, rows, draws):
+        return [" ".join(text.split()[::-1]) for text in texts]
 
 
-class Noise(FeatureAugmentation):
+class Noise(FeatureMethod):
     """Adds keyed noise to the positives."""
 
-    def __call__(self, views, uniform):
-        return {**views, "positive": views["positive"] + 0.01 * uniform("noise", views["positive"].shape[1])}
+    def forward(self, views, step):
+        noise = 0.01 * step.uniform("noise", views["positive"].shape[1])
+        return views.replace(embeddings={**views.embeddings, "positive": views["positive"] + noise})
 
 
-class Norm(LossTerm):
+class Norm(BatchTerm):
     """Penalises long embeddings; has a trainable weight and its own forward pass."""
 
     @dataclass(frozen=True)
     class Options:
         weight: float = 0.5
 
-    def __init__(self, options, encoder):
-        super().__init__(options, encoder)
+    def __init__(self, options, context):
+        super().__init__(options, context)
         self.scale = torch.nn.Parameter(torch.ones(()))
 
     def forward(self, views, step):
-        again = step.encoder(dict(step.tokens["anchor"]))
+        again = step.encode("anchor")
         return self.options.weight * self.scale * (views["anchor"] - again).square().mean()
 
 
@@ -175,8 +175,8 @@ def test_an_entry_point_is_found_by_name(monkeypatch):
         table.get("odd")
 
 
-def test_a_block_names_known_views_and_has_one_mask_value_per_row():
+def test_a_block_has_a_view_and_one_mask_value_per_row():
     with pytest.raises(ValueError, match="views"):
-        Block(["a"], ("other",))
+        Block(["a"], ())
     with pytest.raises(ValueError, match="mask"):
-        Block(["a"], ("anchor",), np.ones(2, dtype=bool))
+        Block(["a"], (View("anchor", "anchor"),), np.ones(2, dtype=bool))

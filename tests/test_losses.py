@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from cse.losses.contrastive import arrange, contrastive_loss, partner_count, similarity_summary
+from cse.context import Context
+from cse.losses.contrastive import Contrastive, ContrastiveOptions, arrange, contrastive_loss, similarity_summary
 from cse.losses.rules import incompatibility
 from cse.rng import partners
+from cse.views import roles_by_name
 
 B, D, TAU, M, LAM, ALPHA = 5, 7, 0.05, 0.3, 0.2, 2.5
 PAIRS = [("anchor", "positive"), ("synthetic", "synthetic_positive")]
@@ -65,12 +67,12 @@ def log_sum(terms):
 
 
 def some_partners(views, objective, masks=None):
-    pairs = 2 if "synthetic_positive" in views else 1
-    anchors, candidates = partner_count(pairs, objective)
-    names = arrange(views, objective).candidates
+    term = Contrastive(ContrastiveOptions(objective=objective, mixed="paper"), Context())
+    anchors, names = term.partner_views(roles_by_name(views))
+    assert names == arrange(views, objective).candidates
     everything = torch.ones(B, dtype=torch.bool)
     valid = torch.stack([(masks or {}).get(name, everything) for name in names]).numpy() if masks else None
-    return torch.from_numpy(partners(torch.arange(B).numpy(), 1, 0, anchors, candidates, valid))
+    return torch.from_numpy(partners(torch.arange(B).numpy(), 1, 0, anchors, len(names), valid))
 
 
 def double_loop(views, *, objective, logits, mixed, alpha=1.0, masks=None, duplicates=None, partner=None):

@@ -7,22 +7,27 @@ import pytest
 
 from cse import InputError, TrainConfig, train
 from cse.augment import AUGMENTATIONS
-from cse.augment.base import Resources
+from cse.augment.base import Draws
+from cse.context import Context
 from cse.registry import parse_options
+from cse.training.setup import prepare
 
 NAMES = ("crop", "delete", "dropout", "halves", "spans", "uda")
 
 
 def made(name, texts, index=None, seed=1, epoch=0, rows=None, **options):
     kind = AUGMENTATIONS.get(name)
-    augmentation = kind(parse_options(name, kind.Options, options), Resources(index))
+    method = kind(parse_options(name, kind.Options, options), Context(lambda: index))
     rows = np.arange(len(texts)) if rows is None else rows
-    return augmentation(texts, rows, seed=seed, epoch=epoch)
+    return method(texts, rows, Draws(seed, epoch))
 
 
-def pairs(blocks):
-    positive = blocks.get("positive", blocks["anchor"])
-    return list(zip(blocks["anchor"].texts, positive.texts, strict=True))
+def pairs(name, texts, *arguments, **options):
+    """Anchors and positives, as the method of that name makes them."""
+    found = made(name, texts, *arguments, **options)
+    if isinstance(found, list):
+        return list(zip(texts, found, strict=True))
+    return list(zip(found.anchors, found.positives or found.anchors, strict=True))
 
 
 def is_span(part, words):
@@ -33,24 +38,24 @@ def is_span(part, words):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_positive_is_a_function_of_seed_epoch_and_row(name, sample_rows, sample_index):
     texts, rows = sample_rows[:64], np.arange(64)
-    whole = pairs(made(name, texts, sample_index))
-    one_by_one = [pairs(made(name, [text], sample_index, rows=rows[i : i + 1]))[0] for i, text in enumerate(texts)]
+    whole = pairs(name, texts, sample_index)
+    one_by_one = [pairs(name, [text], sample_index, rows=rows[i : i + 1])[0] for i, text in enumerate(texts)]
     assert whole == one_by_one
     if name not in ("dropout", "halves"):
-        assert pairs(made(name, texts, sample_index, epoch=1)) != whole
-        assert pairs(made(name, texts, sample_index, seed=2)) != whole
+        assert pairs(name, texts, sample_index, epoch=1) != whole
+        assert pairs(name, texts, sample_index, seed=2) != whole
 
 
-def test_dropout_is_one_block_with_two_views():
-    blocks = made("dropout", ["a b"])
-    assert blocks["anchor"].views == ("anchor", "positive")
+def test_dropout_is_one_block_with_two_views(run_config):
+    blocks = prepare(run_config).batches[0].blocks
+    assert [view.name for view in blocks["anchor"].views] == ["anchor", "positive"]
     assert list(blocks) == ["anchor"]
 
 
 def test_spans_are_two_independent_runs_of_half_to_nine_tenths_of_the_words():
     text = " ".join(f"w{i}" for i in range(20))
     lengths, starts = [], []
-    for anchor, positive in pairs(made("spans", [text] * 4000)):
+    for anchor, positive in pairs("spans", [text] * 4000):
         for part in (anchor, positive):
             words = part.split()
             assert is_span(part, text.split())
@@ -61,48 +66,44 @@ def test_spans_are_two_independent_runs_of_half_to_nine_tenths_of_the_words():
     assert np.mean(starts) == pytest.approx(0.5, abs=0.02)
     first, second = np.array(lengths[0::2]), np.array(lengths[1::2])
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.06
-    assert pairs(made("spans", ["only three words"])) == [("only three words", "only three words")]
+    assert pairs("spans", ["only three words"]) == [("only three words", "only three words")]
     with pytest.raises(InputError, match=r"spans\.shortest: 0\.9"):
         made("spans", ["a b c d"], shortest=0.9, longest=0.5)
 
 
-def test_crop_keeps_a_run_of_the_words_and_masks_single_words():
+def test_crop_keeps_a_run_of_the_words_and_single_words():
     text = " ".join(f"w{i}" for i in range(20))
-    blocks = made("crop", [text] * 500 + ["one"], share=0.2)
+    *cropped, single = made("crop", [text] * 500 + ["one"], share=0.2)
     starts = set()
-    for anchor, positive in pairs(blocks)[:-1]:
-        assert anchor == text
+    for positive in cropped:
         assert len(positive.split()) == 16
         assert is_span(positive, text.split())
         starts.add(positive.split()[0])
     assert starts == {"w0", "w1", "w2", "w3", "w4"}
-    assert blocks["positive"].mask.tolist() == [True] * 500 + [False]
+    assert single == "one"
 
 
-def test_delete_removes_every_word_equally_often_and_masks_single_words():
+def test_delete_removes_every_word_equally_often_and_keeps_single_words():
     text = " ".join(f"w{i}" for i in range(10))
-    blocks = made("delete", [text] * 5000 + ["one"], share=0.2)
+    *shortened, single = made("delete", [text] * 5000 + ["one"], share=0.2)
     gone = np.zeros(10)
-    for anchor, positive in pairs(blocks)[:-1]:
-        assert anchor == text
+    for positive in shortened:
         kept = positive.split()
         assert len(kept) == 8
         assert kept == sorted(kept)
         gone[[i for i in range(10) if f"w{i}" not in kept]] += 1
     assert gone / 5000 == pytest.approx(np.full(10, 0.2), abs=0.025)
-    assert blocks["positive"].mask.tolist() == [True] * 5000 + [False]
+    assert single == "one"
 
 
 def test_halves_share_no_word_and_mask_single_words():
-    blocks = made("halves", ["a b c d e", "one"])
-    assert pairs(blocks)[0] == ("a b c", "d e")
-    assert blocks["positive"].mask.tolist() == [True, False]
+    assert pairs("halves", ["a b c d e", "one"])[0] == ("a b c", "d e")
+    assert made("halves", ["a b c d e", "one"]).mask.tolist() == [True, False]
 
 
 def test_uda_replaces_words_of_low_score(sample_index, sample_rows):
-    blocks = made("uda", sample_rows[:50], sample_index)
-    assert blocks["anchor"].texts == sample_rows[:50]
-    assert blocks["positive"].texts == sample_index.augment(sample_rows[:50], seed=1, beta=0.3, mode="positive")
+    edited = made("uda", sample_rows[:50], sample_index)
+    assert edited == sample_index.augment(sample_rows[:50], seed=1, beta=0.3, mode="positive")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -122,5 +123,7 @@ def test_every_positive_trains_with_every_loss_and_una_on_the_sentence_itself(
     log = [record for record in map(json.loads, lines) if "loss" in record]
     assert len(log) == 3
     assert all(np.isfinite(record["loss"]) and "cos_syn" in record for record in log)
-    masked = sum(record.get("masked/positive", 0) for record in log)
-    assert (masked > 0) == (name in ("crop", "delete", "halves"))
+    # A pairing says which rows have no positive; an edit that changes nothing leaves a dropout positive.
+    masked, unchanged = (sum(record.get(f"{kind}/positive", 0) for record in log) for kind in ("masked", "unchanged"))
+    assert (masked > 0) == (name == "halves")
+    assert (unchanged > 0) == (name in ("crop", "delete"))

@@ -91,7 +91,7 @@ def config(tmp_path, sample, model, **values):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"negatives": ("crop",)}, "--negative crop: makes positives"),
+        ({"negatives": ("halves",)}, "--negative halves: makes positives"),
         ({"positive": "una"}, "--positive una: makes the views synthetic"),
         ({"una": {"beta": 0.9}}, "una: its options were given, .*--una"),
         ({"options": {"crop": {"share": 0.5}}}, "crop: its options were given"),
@@ -122,20 +122,21 @@ def test_options_of_an_evaluation_that_is_not_run_are_refused(cse, tiny_bert, tm
 
 
 def test_a_loss_term_that_holds_the_encoder_does_not_train_it_twice(tiny_bert):
+    from cse.context import Context
     from cse.losses.base import LossTerm
     from cse.models.encoder import load_encoder
     from cse.models.resolve import find_model
     from cse.training.step import build_optimizer
 
     class Holds(LossTerm):
-        def __init__(self, options, encoder):
-            super().__init__(options, encoder)
-            self.encoder = encoder
+        def __init__(self, options, context):
+            super().__init__(options, context)
+            self.encoder = context.trained
 
     encoder = load_encoder(find_model(str(tiny_bert)), "avg")
     settings = resolve(TrainConfig(), "bert-base")
     alone = build_optimizer([encoder], settings)
-    held = build_optimizer([encoder, Holds(None, encoder)], settings)
+    held = build_optimizer([encoder, Holds(None, Context(encoder=encoder))], settings)
     count = lambda optimizer: [len(group["params"]) for group in optimizer.param_groups]  # noqa: E731
     assert count(alone) == count(held)
 

@@ -48,7 +48,7 @@ def test_groups_of_similar_length_have_the_embeddings_of_the_batch(run_config, s
 @pytest.mark.parametrize("dropout", [False, True])
 @pytest.mark.parametrize("name", VIEWS)
 def test_cached_gradients_are_those_of_the_whole_batch(run_config, name, dropout, monkeypatch):
-    from cse.losses import chunks
+    from cse.training import chunks, step
 
     run = prepare(run_config.replace(**VIEWS[name]))
     state = run.state
@@ -65,7 +65,8 @@ def test_cached_gradients_are_those_of_the_whole_batch(run_config, name, dropout
     torch.manual_seed(1)
     if dropout:
         with monkeypatch.context() as patch:
-            patch.setattr(chunks, "checkpoint", lambda function, chunk, use_reentrant: function(chunk))
+            for module in (chunks, step):
+                patch.setattr(module, "checkpoint", lambda function, chunk, use_reentrant: function(chunk))
             expected, _ = gradients(run, cached, batches)
     else:
         expected, _ = gradients(run, run.config, batches)
@@ -78,7 +79,7 @@ def test_cached_gradients_are_those_of_the_whole_batch(run_config, name, dropout
 
 def test_cached_activations_are_those_of_one_chunk(run_config):
     """What the forward pass keeps for the encoder does not grow with the batch, but for the inputs of the chunks."""
-    from cse.training.step import encode_views
+    from cse.training.step import Forward, encode_views
 
     kept = {}
     for size, chunk in ((8, None), (32, None), (8, 4), (32, 4)):
@@ -92,7 +93,8 @@ def test_cached_activations_are_those_of_one_chunk(run_config):
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            encode_views(run.state.encoder.train(), batch, batch.tokens, run.config, "cpu")
+            run.state.train()
+            encode_views(run.state, batch, batch.tokens, Forward(run.config, "cpu"))
         kept[size, chunk] = sum(held)
     assert kept[32, None] > 3 * kept[8, None]
     assert kept[32, 4] < 0.05 * kept[32, None]

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from cse import InputError, TfidfIndex, TrainConfig, train
-from cse.augment.base import Resources
 from cse.augment.dropout import Dropout
 from cse.augment.una import UNA, UNAOptions
+from cse.context import Context
 from cse.data.corpus import Corpus, hold_out
 from cse.evaluation.sts import read_pairs, score_pairs
 from cse.models.inference import Encoder
@@ -179,7 +179,7 @@ def test_an_epoch_sees_every_row_once_in_an_order_of_its_own(sample, base):
     corpus = Corpus.read([str(sample)])
     rows = np.arange(0, 10_000, 100)
     config = resolve(base.replace(batch_size=9, epochs=2, max_steps=None), "bert-base")
-    batches = Batches(config, corpus, rows, Dropout(None, Resources()))
+    batches = Batches(config, corpus, rows, Dropout(None, Context()))
     epochs = [np.concatenate([batches[step].rows for step in range(e * 11, e * 11 + 11)]) for e in (0, 1)]
     # 100 rows are eleven batches of nine, and a single row, which has no negatives and is left out.
     assert len(batches) == 22
@@ -211,8 +211,8 @@ def test_negatives_are_drawn_as_the_run_says(base, sample, sample_rows):
     assert TrainConfig.from_toml(folder / "config.toml").options["una"]["radius"] == 100
     index = TfidfIndex.open(base.tfidf, min_df=3, max_terms=2000)
     corpus = Corpus.read([str(sample)])
-    una = UNA(UNAOptions(**table), Resources(index))
-    batch = Batches(resolve(config, "bert-base"), corpus, corpus.filled(), Dropout(None, Resources()), [una])[0]
+    una = UNA(UNAOptions(**table), Context(lambda: index))
+    batch = Batches(resolve(config, "bert-base"), corpus, corpus.filled(), Dropout(None, Context()), [una])[0]
     rows = batch.rows.tolist()
     expected = index.augment([sample_rows[row] for row in rows], rows=rows, seed=config.seed, **options)
     assert batch.blocks["synthetic"].texts == expected
@@ -377,9 +377,9 @@ def test_gradients_of_the_loop_are_those_of_a_plain_one(base):
     result = train(base.replace(max_steps=1, pooler="avg", loss="focal", temperature=0.05, una=True))
     config = TrainConfig.from_toml(result.folder / "config.toml")
     corpus = Corpus.read(list(config.corpus))
-    una = UNA(UNAOptions(), Resources(TfidfIndex.open(config.tfidf)))
+    una = UNA(UNAOptions(), Context(lambda: TfidfIndex.open(config.tfidf)))
     rows = hold_out(corpus, 0, wanted=True).train
-    batch = Batches(resolve(config, "bert-base"), corpus, rows, Dropout(None, Resources()), [una])[0]
+    batch = Batches(resolve(config, "bert-base"), corpus, rows, Dropout(None, Context()), [una])[0]
     torch.manual_seed(0)
     model = load_encoder(find_model(config.model), "avg")
     use_fast_dropout(model.backbone)

@@ -6,7 +6,9 @@ for dropout and weight initialisation.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,7 @@ __all__ = [
     "PURPOSES",
     "SHUFFLE",
     "SPANS",
+    "Draws",
     "bits",
     "partners",
     "permutation",
@@ -57,6 +60,29 @@ def uniform(seed: int, epoch: int, rows: npt.NDArray[Any], stream: int) -> npt.N
     return (bits(seed, epoch, rows, stream) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+@dataclass(frozen=True)
+class Draws:
+    """The random numbers of a method in an epoch: functions of (seed, epoch, row, purpose)."""
+
+    seed: int
+    epoch: int
+
+    def uniform(self, rows: npt.NDArray[Any], purpose: str, count: int = 1) -> npt.NDArray[np.float64]:
+        """Returns uniform numbers in [0, 1).
+
+        Args:
+            rows: ``(n,)`` row numbers.
+            purpose: What the numbers are for, in words; two purposes have independent numbers.
+            count: Numbers per row, at most 65,536. The first ones do not depend on it.
+
+        Returns:
+            ``(n, count)`` float64.
+        """
+        stream = PURPOSES + (crc32(purpose.encode()) << 16)
+        columns = [uniform(self.seed, self.epoch, rows, stream + number) for number in range(count)]
+        return np.stack(columns, axis=1) if columns else np.empty((len(rows), 0))
+
+
 def permutation(rows: Rows, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     """Returns the positions in ``rows`` in random order for this epoch: by random bits, equal bits by position."""
     return stable_order(bits(seed, epoch, rows, SHUFFLE))
@@ -88,6 +114,7 @@ def partners(
     anchor_views: int,
     candidate_views: int,
     valid: npt.NDArray[np.bool_] | None = None,
+    excluded: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.int64]:
     """Samples, for MixCSE, the candidate that each anchor's positive is mixed with.
 
@@ -98,10 +125,11 @@ def partners(
         anchor_views: Number of views that contain anchors; anchors are ordered by view, then by row.
         candidate_views: Number of views to sample from; candidates are ordered by view, then by row.
         valid: ``(candidate_views, B)`` bool, True where a candidate may be sampled. None: all candidates are valid.
+        excluded: ``(B, B)`` bool, True for pairs of rows that are not mixed, like rows with the same sentence.
 
     Returns:
         ``(anchor_views * B,)`` int64 positions among the ``candidate_views * B`` candidates, uniform over the valid
-        candidates of other rows. If there are none, the anchor's own position is returned.
+        candidates of other rows that are not excluded. If there are none, the anchor's own position is returned.
     """
     batch = len(rows)
     own = np.arange(batch)
@@ -110,11 +138,14 @@ def partners(
     found = []
     for view in range(anchor_views):
         random = bits(seed, epoch, rows, MIX + view)
-        if valid is None or valid.all():
+        if (valid is None or valid.all()) and excluded is None:
             draw = (random % np.uint64((batch - 1) * candidate_views)).astype(np.int64)
             found.append(draw // (batch - 1) * batch + others[own, draw % (batch - 1)])
             continue
-        allowed = np.concatenate([valid[candidate][others] for candidate in range(candidate_views)], axis=1)
+        holds = np.ones((candidate_views, batch), dtype=bool) if valid is None else valid
+        allowed = np.concatenate([holds[candidate][others] for candidate in range(candidate_views)], axis=1)
+        if excluded is not None:
+            allowed &= np.tile(~np.take_along_axis(excluded, others, axis=1), (1, candidate_views))
         places = np.concatenate([candidate * batch + others for candidate in range(candidate_views)], axis=1)
         counts = allowed.sum(1)
         nth = (random % np.maximum(counts, 1).astype(np.uint64)).astype(np.int64)

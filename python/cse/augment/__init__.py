@@ -1,4 +1,4 @@
-"""Augmentations, one per module, and their registries."""
+"""Text methods, one per module, and their registry."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 from ..registry import Registry
 
 if TYPE_CHECKING:
-    from .base import Augmentation, FeatureAugmentation
+    from .base import TextMethod
 
-__all__ = ["AUGMENTATIONS", "FEATURE_AUGMENTATIONS"]
+__all__ = ["AUGMENTATIONS", "DEFAULT_POSITIVE", "PAIRS_POSITIVE"]
 
-AUGMENTATIONS: Registry[type[Augmentation]] = Registry(
+DEFAULT_POSITIVE = "dropout"
+PAIRS_POSITIVE = "labelled"
+"""The positives of a run with ``--pairs``."""
+
+AUGMENTATIONS: Registry[type[TextMethod]] = Registry(
     "augmentation",
     "cse.augmentations",
     {
@@ -26,8 +30,3 @@ AUGMENTATIONS: Registry[type[Augmentation]] = Registry(
     },
 )
 """Text augmentations by name: ``cse train --positive NAME`` and ``--negative NAME``."""
-
-FEATURE_AUGMENTATIONS: Registry[type[FeatureAugmentation]] = Registry(
-    "feature augmentation", "cse.feature_augmentations", {}
-)
-"""Augmentations of embeddings by name: ``cse train --feature-augmentation NAME``."""

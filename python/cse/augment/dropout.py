@@ -7,16 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .base import Augmentation, Block
+from .base import Draws, Paired, Pairing
 
 __all__ = ["Dropout"]
 
 
-class Dropout(Augmentation):
+class Dropout(Pairing):
     """The positive is the sentence itself under another dropout mask."""
 
     summary = "the sentence itself under another dropout mask (SimCSE)"
 
-    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int, epoch: int) -> dict[str, Block]:
-        """Returns one block ``anchor`` with the views ``anchor`` and ``positive``."""
-        return {"anchor": Block(list(texts), ("anchor", "positive"), column=0)}
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
+        """Returns the sentences, which are their own positives."""
+        return Paired(list(texts), columns=(0, None, None))

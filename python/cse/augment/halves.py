@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.words import cut_in_two
-from .base import Augmentation, Block
+from .base import Draws, Paired, Pairing
 
 __all__ = ["Halves"]
 
 
-class Halves(Augmentation):
+class Halves(Pairing):
     """Anchor and positive are the first and the second half of the words.
 
     A sentence of one word has no second half: it has no positive and is masked.
@@ -21,12 +21,9 @@ class Halves(Augmentation):
 
     summary = "the two halves of the sentence"
 
-    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int, epoch: int) -> dict[str, Block]:
-        """The blocks ``anchor`` and ``positive``."""
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
+        """Returns the halves."""
         halves = [cut_in_two(text) for text in texts]
         mask = np.array([bool(second) for _, second in halves])
         positives = [second or first for first, second in halves]
-        return {
-            "anchor": Block([first for first, _ in halves], ("anchor",)),
-            "positive": Block(positives, ("positive",), None if mask.all() else mask),
-        }
+        return Paired([first for first, _ in halves], positives, None if mask.all() else mask)

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from .base import Augmentation, Block, Resources
+from .base import Draws, Paired, Pairing
 
 __all__ = ["Labelled"]
 
 
-class Labelled(Augmentation):
+class Labelled(Pairing):
     """The positive, and the hard negative if there is a third column, are those of the row in ``--pairs``.
 
     Raises ``InputError`` if the run has no labelled pairs.
@@ -22,18 +22,25 @@ class Labelled(Augmentation):
 
     summary = "labelled positives, and hard negatives, from --pairs FILE (supervised SimCSE)"
 
-    def __init__(self, options: Any, resources: Resources) -> None:
-        super().__init__(options, resources)
-        if resources.pairs is None:
-            raise InputError("--positive labelled: needs --pairs FILE, a table of two or three columns")
-        self.pairs = resources.pairs
+    labelled = True
 
-    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int, epoch: int) -> dict[str, Block]:
-        """Returns the blocks ``anchor``, ``positive`` and, for triples, ``hard_negative``."""
-        blocks = {
-            "anchor": Block(list(texts), ("anchor",), column=0),
-            "positive": Block(self.pairs.positives.take(rows), ("positive",), column=1),
-        }
-        if self.pairs.hard_negatives is not None:
-            blocks["hard_negative"] = Block(self.pairs.hard_negatives.take(rows), ("hard_negative",), column=2)
-        return blocks
+    @classmethod
+    def implies(cls, options: Any) -> dict[str, Any]:
+        """Supervised SimCSE keeps the MLP at test (its appendix B)."""
+        return {"keep_head": True}
+
+    def __init__(self, options: Any, context: Any) -> None:
+        super().__init__(options, context)
+        if context.pairs is None:
+            raise InputError("--positive labelled: needs --pairs FILE, a table of two or three columns")
+        self.pairs = context.pairs
+
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
+        """Returns anchors, positives and, for triples, hard negatives."""
+        negatives = self.pairs.hard_negatives
+        return Paired(
+            list(texts),
+            self.pairs.positives.take(rows),
+            negatives=None if negatives is None else negatives.take(rows),
+            columns=(0, 1, 2),
+        )

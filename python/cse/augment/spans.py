@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from pydantic import Field
 
 from .. import rng
 from ..errors import InputError
-from .base import Augmentation, Block, Resources
+from .base import Draws, Paired, Pairing
 
 __all__ = ["Spans", "SpansOptions"]
 
@@ -26,7 +26,7 @@ class SpansOptions:
     min_words: Annotated[int, Field(ge=2, description="shorter sentences are not cut (dropout positives)")] = 4
 
 
-class Spans(Augmentation):
+class Spans(Pairing):
     """Anchor and positive are two contiguous spans of words, sampled independently.
 
     The fraction of words in a span is uniform between ``shortest`` and ``longest``, its start position is uniform.
@@ -37,21 +37,21 @@ class Spans(Augmentation):
     Options = SpansOptions
     summary = "two random spans of the sentence, which may overlap (Contriever)"
 
-    def __init__(self, options: SpansOptions, resources: Resources) -> None:
-        super().__init__(options, resources)
+    def __init__(self, options: SpansOptions, context: Any) -> None:
+        super().__init__(options, context)
         if options.shortest > options.longest:
             raise InputError(
                 f"spans.shortest: {options.shortest} was given, and it must be at most spans.longest, {options.longest}"
             )
 
-    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int, epoch: int) -> dict[str, Block]:
-        """Returns the blocks ``anchor`` and ``positive``."""
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
+        """Returns the spans."""
         share, place, other_share, other_place = (
-            rng.uniform(seed, epoch, rows, rng.SPANS + number).tolist() for number in range(4)
+            rng.uniform(draws.seed, draws.epoch, rows, rng.SPANS + number).tolist() for number in range(4)
         )
         first = [self._span(*each) for each in zip(texts, share, place, strict=True)]
         second = [self._span(*each) for each in zip(texts, other_share, other_place, strict=True)]
-        return {"anchor": Block(first, ("anchor",)), "positive": Block(second, ("positive",))}
+        return Paired(first, second)
 
     def _span(self, text: str, share: float, place: float) -> str:
         words = text.split()

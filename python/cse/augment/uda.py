@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, Field
 
 from ..tfidf.options import check_radius
-from .base import Augmentation, Block, Resources
+from .base import Draws, Edit
 
 __all__ = ["UDA", "UDAOptions"]
 
@@ -32,32 +32,30 @@ class UDAOptions:
     ] = None
 
 
-class UDA(Augmentation):
-    """The positive is the sentence with some words of low TF-IDF replaced.
+class UDA(Edit):
+    """The sentence with some words of low TF-IDF replaced.
 
-    Replacements are sampled as in UNA, with the highest probability for the words of lowest TF-IDF. If no word of a
-    sentence can be replaced, its positive is the sentence itself under another dropout mask.
+    Replacements are sampled as in UNA, with the highest probability for the words of lowest TF-IDF.
     """
 
     Options = UDAOptions
-    needs_index = True
     summary = "replaces words of low TF-IDF, which carry little meaning (UDA)"
 
-    def __init__(self, options: UDAOptions, resources: Resources) -> None:
-        self.index = resources.required_index()
-        super().__init__(replace(options, radius=self.index.ranks(options.radius)), resources)
+    def __init__(self, options: UDAOptions, context: Any) -> None:
+        self.index = context.index
+        super().__init__(replace(options, radius=self.index.ranks(options.radius)), context)
 
-    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int, epoch: int) -> dict[str, Block]:
-        """Returns the blocks ``anchor`` (the unchanged sentences) and ``positive``."""
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
+        """Returns the sentences with replaced words."""
         options = self.options
-        positives = self.index.augment(
+        edited: list[str] = self.index.augment(
             list(texts),
             rows=rows.tolist(),
-            seed=seed,
-            epoch=epoch,
+            seed=draws.seed,
+            epoch=draws.epoch,
             beta=options.beta,
             radius=options.radius,
             surface=options.surface,
             mode="positive",
         )
-        return {"anchor": Block(list(texts), ("anchor",), column=0), "positive": Block(positives, ("positive",))}
+        return edited

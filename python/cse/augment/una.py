@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 
 from ..errors import InputError
 from ..tfidf.options import DrawOptions, check_radius
-from .base import Augmentation, Block, Example, Resources
+from .base import Draws, Edit, Example
 
 __all__ = ["UNA", "UNAOptions"]
 
@@ -81,45 +81,53 @@ class UNAOptions:
         }
 
 
-class UNA(Augmentation):
+class UNA(Edit):
     """Generates one synthetic hard negative per sentence, on steps 0, ``every``, 2 ``every``, ...
 
     Raises ``InputError`` if there is no index, or if its tokenizer is not the one in the options.
     """
 
     Options = UNAOptions
-    needs_index = True
     summary = "replaces words of high TF-IDF by words of similar maximum TF-IDF (UNA)"
 
-    def __init__(self, options: UNAOptions, resources: Resources) -> None:
-        self.index = resources.required_index()
+    def __init__(self, options: UNAOptions, context: Any) -> None:
+        self.index = context.index
         if options.tokenizer not in (None, self.index.tokenizer):
             raise InputError(
                 f"--tfidf: the tokenizer of the index is {self.index.tokenizer}, and this recipe needs "
                 f"{options.tokenizer}; build it with cse build-tfidf CORPUS --tokenizer {options.tokenizer}"
             )
-        super().__init__(replace(options, radius=self.index.ranks(options.radius)), resources)
+        super().__init__(replace(options, radius=self.index.ranks(options.radius)), context)
+
+    @classmethod
+    def implies(cls, options: UNAOptions) -> dict[str, Any]:
+        """Negatives as further pairs are trained by NT-Xent over all views, as published."""
+        return {"objective": "nt-xent"} if options.use_as == "pairs" else {}
+
+    @classmethod
+    def makes_pairs(cls, options: UNAOptions) -> bool:
+        """Returns whether ``use_as`` is ``pairs``."""
+        return options.use_as == "pairs"
 
     def applies(self, step: int) -> bool:
         """Returns True on steps 0, ``every``, 2 ``every``, ...; always False if ``every`` is 0."""
         every: int = self.options.every
         return every > 0 and step % every == 0
 
-    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int, epoch: int) -> dict[str, Block]:
-        """Returns the block ``synthetic``, with a mask that is False for sentences without a replaced word."""
-        negatives = self.index.augment(
-            list(texts), rows=rows.tolist(), seed=seed, epoch=epoch, **self.options.drawing()
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
+        """Returns the sentences with replaced words."""
+        drawing = self.options.drawing()
+        edited: list[str] = self.index.augment(
+            list(texts), rows=rows.tolist(), seed=draws.seed, epoch=draws.epoch, **drawing
         )
-        changed = np.array([new != old for new, old in zip(negatives, texts, strict=True)])
-        pairs = self.options.use_as == "pairs"
-        views = ("synthetic", "synthetic_positive") if pairs else ("synthetic",)
-        return {"synthetic": Block(negatives, views, None if changed.all() else changed)}
+        return edited
 
-    def examples(self, texts: Sequence[str], rows: npt.NDArray[np.int64], *, seed: int) -> list[Example]:
+    def examples(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[Example]:
         """Returns the sentences and their negatives, with the spans of the replaced words."""
         shown = []
         for text, row in zip(texts, rows.tolist(), strict=True):
-            negative, replaced = self.index.replacements(text, row=row, seed=seed, **self.options.drawing())
+            drawing = self.options.drawing()
+            negative, replaced = self.index.replacements(text, row=row, seed=draws.seed, epoch=draws.epoch, **drawing)
             spans = tuple(each.span for each in replaced), tuple(each.new_span for each in replaced)
             shown.append(Example(text, negative, *spans))
         return shown

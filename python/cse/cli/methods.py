@@ -19,12 +19,13 @@ def command(name: str | None, as_json: bool) -> None:
     Options are set in the table of the method in the configuration file, or with --set NAME.OPTION=VALUE.
     """
     console.check_output()
-    from ..augment import AUGMENTATIONS, FEATURE_AUGMENTATIONS
+    from ..augment import AUGMENTATIONS
     from ..errors import InputError
     from ..evaluation import EVALUATIONS
+    from ..features import FEATURE_AUGMENTATIONS, HOOKS
     from ..losses import LOSS_TERMS
 
-    tables: list[Registry[Any]] = [AUGMENTATIONS, FEATURE_AUGMENTATIONS, LOSS_TERMS, EVALUATIONS]
+    tables: list[Registry[Any]] = [AUGMENTATIONS, FEATURE_AUGMENTATIONS, HOOKS, LOSS_TERMS, EVALUATIONS]
     methods = [
         {
             "name": each,

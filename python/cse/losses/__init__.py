@@ -9,7 +9,14 @@ from ..registry import Registry
 if TYPE_CHECKING:
     from .base import LossTerm
 
-__all__ = ["LOSS_TERMS"]
+__all__ = ["CONTRASTIVE_LOSSES", "LOSS_TERMS"]
 
-LOSS_TERMS: Registry[type[LossTerm]] = Registry("loss term", "cse.loss_terms", {"mlm": "cse.losses.mlm:MLM"})
-"""Additional loss terms by name: ``cse train --loss-term NAME`` adds one to the contrastive loss."""
+CONTRASTIVE_LOSSES = ("standard", "focal", "mixed")
+"""Values of ``--loss`` that are names for options of the term ``contrastive``."""
+
+LOSS_TERMS: Registry[type[LossTerm]] = Registry(
+    "loss term",
+    "cse.loss_terms",
+    {"contrastive": "cse.losses.contrastive:Contrastive", "mlm": "cse.losses.mlm:MLM"},
+)
+"""Loss terms by name: ``cse train --loss NAME`` takes one as the loss, ``--loss-term NAME`` adds one to the loss."""

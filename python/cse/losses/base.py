@@ -1,60 +1,30 @@
-"""Base class of loss terms. This package imports only torch and its own registry."""
+"""Base classes of loss terms. This package imports only torch and its own registry.
+
+There are two kinds of terms, which differ in what they see of a batch, and so in what must be summed over processes:
+
+- A *row term* sees some rows of this process only, and returns a sum and a count. The loop adds up both over chunks and
+  processes, and divides. It runs in the precision of the encoder.
+- A *batch term* sees the embeddings of all rows of the batch, and returns a scalar that is the same in all processes.
+  It runs in float32.
+
+The gradients of all parameters, those of the encoder and those of a term, are then summed over the processes. The loop
+owns chunks, precision, processes without rows, training mode and devices; a term does not know of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
-__all__ = ["LossTerm", "NoOptions", "Step", "Views"]
+from ..views import BatchStep, Role, RowStep, Views
 
+if TYPE_CHECKING:
+    from ..context import Context
 
-@dataclass
-class Views:
-    """Embeddings of a batch by view name, and masks of valid rows."""
-
-    embeddings: dict[str, Tensor]
-    """Each ``(B, D)`` float32; see ``cse.augment.base`` for the names."""
-    masks: dict[str, Tensor] = field(default_factory=dict)
-    """``(B,)`` bool by view name, True for valid rows; without a mask all rows of a view are valid."""
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self.embeddings[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.embeddings
-
-
-@dataclass(frozen=True)
-class Step:
-    """Inputs of a loss term besides the embeddings."""
-
-    number: int
-    """Number of steps before this one, from 0."""
-    epoch: int
-    seed: int
-    rows: Tensor
-    """``(B,)`` int64, row numbers of the batch."""
-    tokens: Mapping[str, Mapping[str, Tensor]]
-    """Token ids and attention masks of the rows ``part`` by block name, ``(B, T)`` on one rank, on the device."""
-    encoder: nn.Module
-    """The sentence encoder. Called with tokens, it returns embeddings ``(B, D)``; ``encoder.backbone`` is the
-    transformer, for terms with their own forward pass, like masked language modelling."""
-    partners: Tensor | None = None
-    """``(M,)`` int64, positions of the mixing partners of mixed negatives; see ``cse.rng.partners``."""
-    uniform: Callable[[str, int], Tensor] | None = None
-    """``uniform(purpose, n)`` returns ``(B, n)`` float32 numbers in [0, 1), a pure function of (seed, epoch, row,
-    purpose)."""
-    duplicates: Tensor | None = None
-    """``(B, B)`` bool, True for different rows with the same sentence; None if there are none."""
-    part: slice = field(default_factory=lambda: slice(None))
-    """The rows of the batch whose tokens are on this rank. Embeddings and masks are those of all rows."""
-    chunk_size: int | None = None
-    """Rows of a forward pass whose activations may be in memory; see ``cse.losses.chunks.in_chunks``."""
-    total: Callable[[Tensor], Tensor] = field(default=lambda value: value)
-    """Returns the sum of a tensor over all ranks, without gradient."""
+__all__ = ["BatchTerm", "LossTerm", "NoOptions", "RowTerm", "Views"]
 
 
 @dataclass(frozen=True)
@@ -63,27 +33,56 @@ class NoOptions:
 
 
 class LossTerm(nn.Module):
-    """Base class of loss terms.
+    """Base class of loss terms; subclasses are a ``RowTerm`` or a ``BatchTerm``.
 
     The loss of a batch is the sum of its terms; a weight is applied by the term itself. A term may have parameters,
-    which are trained but not saved with the encoder. Subclasses define ``forward`` and, if they have options,
-    ``Options``: a frozen dataclass whose values are read from the term's table in the configuration file.
+    which are trained, and kept in checkpoints, but not saved with the encoder. Subclasses define ``forward`` and, if
+    they have options, ``Options``: a frozen dataclass whose values are read from the term's table in the configuration
+    file.
 
     Args:
         options: An instance of ``Options``.
-        encoder: The sentence encoder; ``encoder.backbone.config`` has its sizes, ``encoder.tokenizer`` its special
-            tokens.
+        context: The resources of the run; ``context.trained`` is the sentence encoder.
     """
 
     Options: ClassVar[type] = NoOptions
     summary: ClassVar[str] = ""
 
-    def __init__(self, options: Any, encoder: nn.Module) -> None:
+    def __init__(self, options: Any, context: Context) -> None:
         super().__init__()
         self.options = options
-        self.metrics: dict[str, Tensor] = {}
-        """Scalar tensors of the last batch that are logged beside the loss."""
+        self.metrics: dict[str, Any] = {}
+        """What is logged beside the loss, of the last call: scalar tensors by name; of a row term, (sum, count)."""
 
-    def forward(self, views: Views, step: Step) -> Tensor:
-        """Returns the value of the term for a batch, a scalar tensor."""
+    @classmethod
+    def implies(cls, options: Any) -> dict[str, Any]:
+        """Returns the defaults of settings of the run that follow from the use of this term with these options."""
+        return {}
+
+
+class RowTerm(LossTerm):
+    """Base class of terms that are means over rows, tokens or other items of a row."""
+
+    def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
+        """Returns the sum over the items of these rows, and their number, as scalar tensors.
+
+        Called once per step, or once per chunk of ``--chunk-size`` rows, with at least one row. The result must not
+        depend on how the rows are divided.
+        """
         raise TypeError(f"{type(self).__name__} does not define forward")
+
+
+class BatchTerm(LossTerm):
+    """Base class of terms that compare the rows of a batch with each other."""
+
+    def forward(self, views: Views, step: BatchStep) -> Tensor:
+        """Returns the value of the term for the batch, a scalar tensor."""
+        raise TypeError(f"{type(self).__name__} does not define forward")
+
+    def partner_views(self, roles: Mapping[str, Role]) -> tuple[int, list[str]] | None:
+        """Returns what ``step.partners`` is drawn from, or None if the term needs no partners.
+
+        The number of views with anchors, and the names of the views from which a partner may come; ``roles`` are those
+        of the views of the batch by name, in the order of encoding.
+        """
+        return None

@@ -1,4 +1,4 @@
-"""Contrastive losses as a function of named embeddings, and as a loss term.
+"""Contrastive losses as a function of views with roles, and as a loss term.
 
 A loss has four independent parts:
 
@@ -6,8 +6,9 @@ A loss has four independent parts:
    equation 1) or ``nt-xent`` (every view of a pair against every other; UNA);
 2. the logits: ``cosine`` (s / tau) or ``focal`` (Focal-InfoNCE);
 3. additional negatives: labelled or synthetic hard negatives as further columns of the similarity matrix, synthetic
-   negatives as further pairs, and mixed negatives (MixCSE);
-4. weights: the weight of an anchor's own hard negative, masks of rows, and a mask of duplicates.
+   negatives as further pairs, mixed negatives (MixCSE), and any other view of role ``negative``;
+4. weights: additive log-weights of pairs, the weight of an anchor's own hard negative, masks of rows, and a mask of
+   duplicates.
 
 ``s`` is the cosine similarity, ``tau`` the temperature. All losses are means over anchors, in nats.
 """
@@ -20,27 +21,44 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from .base import LossTerm, Step, Views
+from ..views import BatchStep, Role, Views, roles_by_name
+from .base import BatchTerm
 from .logits import LOGITS
 from .mixed import mixture_similarity, release_similarities
 from .rules import incompatibility
 
-__all__ = ["Contrastive", "ContrastiveOptions", "contrastive_loss", "partner_count", "similarity_summary"]
+__all__ = ["Contrastive", "ContrastiveOptions", "contrastive_loss", "similarity_summary"]
 
 
 @dataclass(frozen=True)
 class Layout:
     """Layout of the similarity matrix: the views in its rows and columns, and the column of each anchor's positive."""
 
+    pairs: list[tuple[str, str]]
+    """The anchor and the positive of each pair of views."""
     anchors: list[str]
     candidates: list[str]
     columns: list[str]
     """Views that are used as negatives only; their columns follow those of the candidates."""
     target: Tensor
     """``(M,)`` int64, column of each anchor's positive."""
+    sizes: dict[str, int]
+    """Number of rows by view name."""
+
+    def rows_of(self, name: str) -> slice:
+        """Returns the rows of an anchor view."""
+        return self._place(self.anchors, name)
+
+    def columns_of(self, name: str) -> slice:
+        """Returns the columns of a view."""
+        return self._place(self.candidates + self.columns, name)
+
+    def _place(self, names: list[str], name: str) -> slice:
+        start = sum(self.sizes[each] for each in names[: names.index(name)])
+        return slice(start, start + self.sizes[name])
 
 
 def contrastive_loss(
@@ -56,30 +74,36 @@ def contrastive_loss(
     hard_negative_weight: float = 1.0,
     masks: Mapping[str, Tensor] | None = None,
     duplicates: Tensor | None = None,
-    metrics: dict[str, Tensor] | None = None,
+    roles: Mapping[str, Role] | None = None,
+    log_weights: Mapping[tuple[str, str], Tensor] | None = None,
+    own_negatives: Mapping[str, Tensor] | None = None,
+    metrics: dict[str, Any] | None = None,
 ) -> Tensor:
     """Computes the contrastive loss of a batch.
 
     Args:
-        views: Embeddings by name, each ``(B, D)``, any float dtype, not necessarily normalised: ``anchor`` and
-            ``positive``; optionally ``hard_negative``, and ``synthetic`` with or without ``synthetic_positive``.
-            Without ``synthetic_positive``, ``synthetic`` is a set of hard negatives in the denominator of every anchor;
-            with it, the two are a second pair of views, used as anchors and candidates like the first.
+        views: Embeddings by name, any float dtype, not necessarily normalised: ``(B, D)`` for anchors and positives,
+            ``(R, D)`` with any R for negatives, which are in the denominator of every anchor. The first anchor view and
+            the first positive view are a pair, and so on; every pair is used like the first.
         objective: ``infonce``: anchors against the candidates (the second view of each pair) and the hard negatives.
             ``nt-xent``: each view of a pair against all other such views, with the other view of its pair as the
-            positive, and against the hard negatives.
+            positive, and against the negatives.
         logits: ``cosine`` or ``focal``; mixed and hard negatives have the logit of a negative.
         temperature: tau.
         margin: m of the focal logits; ignored by ``cosine``.
         mixed: ``paper``: one mixed negative per anchor, in its own denominator only. ``release``: mixtures as in the
             released code; see ``cse.losses.mixed``. None: no mixed negatives.
         mix_lambda: Weight of the anchor's own positive in its mixture.
-        partners: (M,) for ``paper``: the candidate that each anchor's positive is mixed with; see ``partner_count``.
+        partners: (M,) for ``paper``: the candidate that each anchor's positive is mixed with; see
+            ``Contrastive.partner_views``. An anchor whose partner is of its own row has no mixed negative.
         hard_negative_weight: alpha; the logit of the anchor's own ``hard_negative`` is increased by ln(alpha).
         masks: (B,) bool by view name: rows for which a view holds. Where it does not, it is neither an anchor nor in
             any denominator; an anchor without a positive is left out too.
-        duplicates: (B, B) bool, symmetric: rows with the same sentence. Their anchors and positives are left out of
-            each other's negatives.
+        duplicates: (B, B) bool, symmetric: rows with the same sentence. The anchors and positives of the first pair
+            are left out of each other's negatives.
+        roles: By view name; default: see ``cse.views.roles_by_name``.
+        log_weights: See ``cse.views.Views``; it is added to the logits of these pairs.
+        own_negatives: See ``cse.views.Views``.
         metrics: Gets ``p_pos``, the mean probability that the softmax gives the positive, and with mixed negatives
             (paper) ``cos_mix``, the mean cosine of an anchor and its mixed negative.
 
@@ -89,17 +113,18 @@ def contrastive_loss(
     Raises:
         ValueError: For an undefined combination of parts, or missing partners.
     """
+    roles = roles or roles_by_name(views)
+    layout = arrange(views, objective, roles)
     problem = incompatibility(
         objective=objective,
         logits=logits,
         mixed=mixed,
-        synthetic_pairs="synthetic_positive" in views,
+        synthetic_pairs=len(layout.pairs) > 1,
         hard_negatives="hard_negative" in views,
         weighted=hard_negative_weight != 1.0,
     )
     if problem:
         raise ValueError(problem)
-    layout = arrange(views, objective)
     shape = LOGITS[logits]
     anchors = torch.cat([views[name] for name in layout.anchors])
     candidates = torch.cat([views[name] for name in layout.candidates + layout.columns])
@@ -109,18 +134,30 @@ def contrastive_loss(
         scores = scores.masked_fill(torch.eye(*s.shape, dtype=torch.bool, device=s.device), -math.inf)
     if hard_negative_weight != 1.0:
         own = torch.arange(len(views["anchor"]), device=s.device)
-        column = (layout.candidates + layout.columns).index("hard_negative") * len(own) + own
+        column = layout.columns_of("hard_negative").start + own
         scores = scores.index_put((own, column), s.new_tensor(math.log(hard_negative_weight)), accumulate=True)
+    for (anchor, other), weights in (log_weights or {}).items():
+        if anchor in layout.anchors:
+            scores[layout.rows_of(anchor), layout.columns_of(other)] += weights
+    extra: list[Tensor] = []  # columns that only one anchor sees
+    if own_negatives:
+        similarity, missing = _own_similarities(views, layout, own_negatives)
+        extra.append(shape(similarity, None, temperature, margin).masked_fill(missing, -math.inf))
     if mixed == "paper":
         if partners is None:
             raise ValueError("partners: mixed negatives need them; see cse.rng.partners")
         similarity = mixture_similarity(anchors, candidates, layout.target, partners, mix_lambda)
+        batch = len(views[layout.pairs[0][0]])
+        alone = partners % batch == torch.arange(len(anchors), device=s.device) % batch
         if metrics is not None:
-            metrics["cos_mix"] = similarity.detach().mean()
-        scores = torch.cat([scores, shape(similarity, None, temperature, margin)], dim=1)
+            metrics["cos_mix"] = _mean(similarity.detach()[:, 0], ~alone)
+        mixture = shape(similarity, None, temperature, margin)
+        extra.append(mixture.masked_fill(alone[:, None], -math.inf))
     elif mixed == "release":
-        similarity = release_similarities(views["anchor"], views["positive"], mix_lambda)
-        scores = torch.cat([scores, shape(similarity, None, temperature, margin)], dim=1)
+        similarity = release_similarities(*(views[name] for name in layout.pairs[0]), mix_lambda)
+        extra.append(shape(similarity, None, temperature, margin))
+    if extra:
+        scores = torch.cat([scores, *extra], dim=1)
     kept = None
     if masks or duplicates is not None:
         scores, kept = _apply_masks(scores, layout, views, masks or {}, duplicates, mixed)
@@ -133,15 +170,18 @@ def contrastive_loss(
     return torch.where(kept, losses, 0.0).sum() / kept.sum().clamp(min=1)
 
 
-def arrange(views: Mapping[str, Tensor], objective: str) -> Layout:
-    """Returns the layout of the similarity matrix for these views; raises ``ValueError`` for an unknown objective."""
-    pairs = [("anchor", "positive")]
-    columns = ["hard_negative"] if "hard_negative" in views else []
-    if "synthetic_positive" in views:
-        pairs.append(("synthetic", "synthetic_positive"))
-    elif "synthetic" in views:
-        columns.append("synthetic")
-    batch, device = len(views["anchor"]), views["anchor"].device
+def arrange(views: Mapping[str, Tensor], objective: str, roles: Mapping[str, Role] | None = None) -> Layout:
+    """Returns the layout of the similarity matrix for these views.
+
+    Raises ``ValueError`` for an unknown objective, or if there are not as many positive views as anchor views.
+    """
+    roles = roles or roles_by_name(views)
+    named = {role: [name for name in views if roles[name] == role] for role in ("anchor", "positive", "negative")}
+    if not named["anchor"] or len(named["anchor"]) != len(named["positive"]):
+        raise ValueError(f"views: {len(named['anchor'])} anchors and {len(named['positive'])} positives; need as many")
+    pairs = list(zip(named["anchor"], named["positive"], strict=True))
+    sizes = {name: len(z) for name, z in views.items()}
+    batch, device = sizes[pairs[0][0]], views[pairs[0][0]].device
     if objective == "infonce":
         anchors, candidates = [first for first, _ in pairs], [second for _, second in pairs]
         target = torch.arange(len(pairs) * batch, device=device)
@@ -151,15 +191,22 @@ def arrange(views: Mapping[str, Tensor], objective: str) -> Layout:
         target = (index // batch ^ 1) * batch + index % batch  # the other view of the pair, the same row
     else:
         raise ValueError(f"objective: {objective!r} is unknown; choose infonce or nt-xent")
-    return Layout(anchors, candidates, columns, target)
+    return Layout(pairs, anchors, candidates, named["negative"], target, sizes)
 
 
-def partner_count(pairs: int, objective: str) -> tuple[int, int]:
-    """Returns the number of views with anchors, and of views from which the partners of mixed negatives are sampled.
-
-    ``pairs`` is 1, or 2 with synthetic pairs. Hard negatives are never partners.
-    """
-    return (2 * pairs, 2 * pairs) if objective == "nt-xent" else (pairs, pairs)
+def _own_similarities(views: Mapping[str, Tensor], layout: Layout, own: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The cosines ``(M, k)`` of anchors with their own negatives, and True where an anchor has fewer than k."""
+    most = max(z.shape[1] for z in own.values())
+    found, missing = [], []
+    for name in layout.anchors:
+        z = normalize(views[name], dim=-1)
+        cosines = z.new_zeros(len(z), 0)
+        if name in own:
+            cosines = (z[:, None] * normalize(own[name], dim=-1)).sum(-1)
+        place = torch.arange(most, device=z.device) >= cosines.shape[1]
+        found.append(torch.cat([cosines, z.new_zeros(len(z), most - cosines.shape[1])], dim=1))
+        missing.append(place.expand(len(z), -1))
+    return torch.cat(found), torch.cat(missing)
 
 
 def _apply_masks(
@@ -171,27 +218,32 @@ def _apply_masks(
     mixed: str | None,
 ) -> tuple[Tensor, Tensor]:
     """The logits without the columns that do not hold, and (M,) True for the anchors that do."""
-    batch, device = len(views["anchor"]), scores.device
-    everything = torch.ones(batch, dtype=torch.bool, device=device)
-    names = layout.candidates + layout.columns
-    holds = torch.cat([masks.get(name, everything) for name in names])  # (K,)
-    rows = torch.cat([masks.get(name, everything) for name in layout.anchors])  # (M,)
+    device = scores.device
+
+    def valid(name: str) -> Tensor:
+        found = masks.get(name)
+        return torch.ones(layout.sizes[name], dtype=torch.bool, device=device) if found is None else found
+
+    holds = torch.cat([valid(name) for name in layout.candidates + layout.columns])  # (K,)
+    rows = torch.cat([valid(name) for name in layout.anchors])  # (M,)
     kept = rows & holds[layout.target]
-    removed = ~holds.expand(len(scores), -1)
-    if duplicates is not None:
-        same = ("anchor", "positive")
-        apart = duplicates & ~torch.eye(batch, dtype=torch.bool, device=device)
-        nothing = torch.zeros_like(apart)
-        removed = removed | torch.cat(
-            [torch.cat([apart if a in same and c in same else nothing for c in names], 1) for a in layout.anchors]
-        )
-    extra = scores.shape[1] - removed.shape[1]
+    extra = scores.shape[1] - len(holds)
+    if duplicates is None:
+        removed = ~holds.expand(len(scores), -1)
+    else:
+        removed = (~holds).repeat(len(scores), 1)
+        for anchor in layout.anchors:
+            for other in layout.candidates:
+                if {anchor, other} <= set(layout.pairs[0]):
+                    block = removed[layout.rows_of(anchor), layout.columns_of(other)]
+                    block |= duplicates
+                    block.diagonal().copy_(~valid(other))
     if mixed == "release":
         # Mixture k combines rows k and k + 1. First z1 against the mixtures of z2, then the mixtures of z1 against z2.
-        first = masks.get("anchor", everything), masks.get("positive", everything)
-        whole = [mask & mask.roll(-1, 0) for mask in first]
-        columns = torch.cat([whole[1].expand(batch, -1), whole[0][:, None] & first[1][None, :]], 1)
-        removed = torch.cat([removed, ~columns], 1)
+        first, second = (valid(name) for name in layout.pairs[0])
+        whole = [mask & mask.roll(-1, 0) for mask in (first, second)]
+        columns = torch.cat([whole[1].expand(len(scores), -1), whole[0][:, None] & second[None, :]], 1)
+        removed = torch.cat([removed, removed.new_zeros(len(removed), extra - columns.shape[1]), ~columns], 1)
     elif extra:
         removed = torch.cat([removed, removed.new_zeros(len(removed), extra)], 1)
     scores = scores.masked_fill(removed, -math.inf)
@@ -212,27 +264,38 @@ class ContrastiveOptions:
     hard_negative_weight: float = 1.0
 
 
-class Contrastive(LossTerm):
+class Contrastive(BatchTerm):
     """The contrastive loss as a loss term."""
 
     Options = ContrastiveOptions
-    summary = "the contrastive loss; always part of training"
+    summary = "the contrastive loss of --loss standard, focal and mixed"
 
-    def __init__(self, options: Any, encoder: nn.Module) -> None:
-        super().__init__(options, encoder)
-        self.parts = vars(options)
-
-    def forward(self, views: Views, step: Step) -> Tensor:
+    def forward(self, views: Views, step: BatchStep) -> Tensor:
         """The loss of the batch."""
         self.metrics = {}
-        return contrastive_loss(
-            views.embeddings,
-            masks=views.masks,
-            partners=step.partners,
-            duplicates=step.duplicates,
-            metrics=self.metrics,
-            **self.parts,
-        )
+        return self.evaluate(views, step, metrics=self.metrics)
+
+    def evaluate(self, views: Views, step: BatchStep, **changes: Any) -> Tensor:
+        """The loss of other views, with changed arguments of ``contrastive_loss``; see ``BatchStep.contrastive``."""
+        given = {
+            **vars(self.options),
+            "roles": views.roles,
+            "masks": views.masks,
+            "log_weights": views.log_weights,
+            "own_negatives": views.own_negatives,
+            "partners": step.partners,
+            "duplicates": step.duplicates,
+        }
+        return contrastive_loss(views.embeddings, **{**given, **changes})
+
+    def partner_views(self, roles: Mapping[str, Role]) -> tuple[int, list[str]] | None:
+        """Mixed negatives as in the paper: a partner is a candidate of a pair. Hard negatives are never partners."""
+        if self.options.mixed != "paper":
+            return None
+        names = [name for name, role in roles.items() if role == "positive"]
+        if self.options.objective == "nt-xent":
+            names = [name for name, role in roles.items() if role != "negative"]
+        return len(names), names
 
 
 @torch.no_grad()

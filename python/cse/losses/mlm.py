@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from .base import LossTerm, Step, Views
-from .chunks import in_chunks
+from ..views import RowStep, Views
+from .base import RowTerm
 
 __all__ = ["MLM", "MLMOptions", "mask_tokens"]
 
@@ -52,7 +52,7 @@ def mask_tokens(
     return torch.where(selected, changed, ids), labels
 
 
-class MLM(LossTerm):
+class MLM(RowTerm):
     """``weight`` times the mean cross-entropy of the masked tokens, from a forward pass of its own over the sentences.
 
     The head is that of the checkpoint if it has one, else newly initialised; its output weights are tied to the token
@@ -62,39 +62,26 @@ class MLM(LossTerm):
     Options = MLMOptions
     summary = "masked language modelling on the sentences of the batch (SimCSE's auxiliary objective)"
 
-    def __init__(self, options: MLMOptions, encoder: Any) -> None:
-        super().__init__(options, encoder)
+    def __init__(self, options: MLMOptions, context: Any) -> None:
+        super().__init__(options, context)
+        encoder = context.trained
         self.model = encoder.masked_language_model()
         self.special: Tensor
         self.register_buffer("special", torch.tensor(encoder.tokenizer.all_special_ids), persistent=False)
         self.mask_id: int = encoder.tokenizer.mask_token_id
         self.vocabulary = len(encoder.tokenizer)
 
-    def forward(self, views: Views, step: Step) -> Tensor:
-        """The weighted loss; its gradient is this rank's part, its value that of the whole batch."""
-        assert step.uniform is not None
-        if "anchor" not in step.tokens:  # this rank has no rows
-            anchor = views["anchor"]
-            step.total(anchor.new_zeros(()))
-            return anchor.new_zeros(()) + step.total(anchor.new_zeros(()))
+    def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
+        """The weighted sum of the losses of the masked tokens, and their number."""
         tokens = dict(step.tokens["anchor"])
         ids = tokens["input_ids"]
         purposes = ("mlm selection", "mlm change", "mlm token")
-        uniform = [step.uniform(purpose, ids.shape[1])[step.part] for purpose in purposes]
+        uniform = torch.cat([step.uniform(purpose, ids.shape[1]) for purpose in purposes], dim=1)
         special = torch.isin(ids, self.special)
         tokens["input_ids"], labels = mask_tokens(
-            ids, special, torch.cat(uniform, dim=1), self.options.share, self.mask_id, self.vocabulary
+            ids, special, uniform, self.options.share, self.mask_id, self.vocabulary
         )
-
-        def losses(chunk: dict[str, Tensor]) -> Tensor:
-            inputs = {name: values for name, values in chunk.items() if name != "labels"}
-            logits = self.model(**inputs).logits.transpose(1, 2)  # (B, V, T)
-            each: Tensor = cross_entropy(logits, chunk["labels"], ignore_index=IGNORED, reduction="none")
-            return each.sum(1)
-
+        logits = self.model(**tokens).logits.transpose(1, 2)  # (B, V, T)
+        each = cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
         # Sums of rows, so that a row weighs the same in any chunk or rank.
-        rows = in_chunks(losses, {**tokens, "labels": labels}, step.chunk_size)
-        count = step.total((labels != IGNORED).sum().to(rows.dtype)).clamp(min=1)
-        local: Tensor = self.options.weight * rows.sum() / count
-        value: Tensor = local + (step.total(local.detach()) - local.detach())
-        return value
+        return self.options.weight * each.sum(1).sum(), (labels != IGNORED).sum().to(each.dtype)

@@ -16,19 +16,24 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import rng
-from ..augment.base import Augmentation, Block
+from ..augment.base import Block, Edit, Pairing, View
 from ..data.corpus import Corpus
-from ..losses.contrastive import partner_count
 from ..models.device import fixed_length, for_transfer
-from ..models.encoder import pad, tokenize
+from ..models.encoder import pad, token_lists, tokenize
 from .config import ResolvedConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..views import Role
     from .token_files import StoredTokens
 
 __all__ = ["Batch", "Batches", "Prefetcher"]
+
+ANCHOR, POSITIVE = View("anchor", "anchor"), View("positive", "positive")
+# Token ids of the texts of a block.
+TokenIds = Callable[[Block], Sequence[Any]]
+PartnerViews = Callable[[Mapping[str, "Role"]], tuple[int, list[str]] | None]
 
 
 @dataclass(frozen=True)
@@ -45,20 +50,32 @@ class Batch:
     """``(M,)`` positions of the mixing partners of mixed negatives; see ``cse.rng.partners``."""
     duplicates: npt.NDArray[np.bool_] | None = None
     """``(B, B)`` bool, True for different rows with the same sentence or the same labelled positive; None: none."""
+    unchanged: dict[str, int] = field(default_factory=dict)
+    """Number of rows that an edit did not change, by block name; of a local block, those of this process."""
     part: slice = field(default_factory=lambda: slice(None))
     """The rows that this rank encodes."""
     tokens: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     """Token ids and attention masks of the rows ``part`` by block name, ``(B, T)`` on one rank."""
 
     @property
+    def roles(self) -> dict[str, Role]:
+        """Roles of all views by name, in the order of encoding."""
+        return {view.name: view.role for block in self.blocks.values() for view in block.views}
+
+    @property
     def views(self) -> list[str]:
         """Names of all views, in the order of encoding."""
-        return [view for block in self.blocks.values() for view in block.views]
+        return list(self.roles)
 
     @property
     def masks(self) -> dict[str, npt.NDArray[np.bool_]]:
-        """Masks ``(B,)`` by view name, True for valid rows; only for views with invalid rows."""
-        return {view: block.mask for block in self.blocks.values() if block.mask is not None for view in block.views}
+        """Masks ``(B,)`` by view name, True for valid rows; only for views with invalid rows, but for local blocks."""
+        return {
+            view.name: block.mask
+            for block in self.blocks.values()
+            if block.mask is not None and not block.local
+            for view in block.views
+        }
 
 
 class Batches:
@@ -70,8 +87,10 @@ class Batches:
         config: The resolved configuration.
         corpus: The corpus.
         rows: ``(n,)`` row numbers to train on, ascending.
-        positive: The augmentation that generates anchors and positives.
-        negatives: Augmentations that generate synthetic negatives, from the original sentences.
+        positive: The method that generates positives.
+        negatives: Edits that generate synthetic negatives, from the original sentences.
+        part: Returns the rows of a batch of n rows that this rank encodes, for methods that are expensive.
+        partner_views: What the partners of mixed negatives are drawn from; see ``BatchTerm.partner_views``.
     """
 
     def __init__(
@@ -79,11 +98,19 @@ class Batches:
         config: ResolvedConfig,
         corpus: Corpus,
         rows: npt.NDArray[np.int64],
-        positive: Augmentation,
-        negatives: Sequence[Augmentation] = (),
+        positive: Edit | Pairing,
+        negatives: Sequence[Edit] = (),
+        *,
+        part: Callable[[int], slice] | None = None,
+        partner_views: PartnerViews | None = None,
     ) -> None:
         self.config, self.corpus, self.rows = config, corpus, rows
         self.positive, self.negatives = positive, list(negatives)
+        self.part, self.partner_views = part or (lambda count: slice(0, count)), partner_views
+        self.views = (ANCHOR, POSITIVE)
+        """The views of the sentences; which encoder and which dropout they have."""
+        self.without_dropout = False
+        """Whether both are encoded without dropout, so that an unchanged positive has nothing to learn from."""
         self.size = config.batch_size
         # A batch of a single row is dropped, because it has no in-batch negatives.
         whole, rest = divmod(len(rows), self.size)
@@ -107,7 +134,11 @@ class Batches:
         return range(step * self.config.accumulate, (step + 1) * self.config.accumulate)
 
     def __getitem__(self, number: int) -> Batch:
-        """Returns a batch, without tokens."""
+        """Returns a batch, without tokens; edits are unchanged where their texts are."""
+        return self.make(number, lambda block: block.texts)
+
+    def make(self, number: int, ids: TokenIds) -> Batch:
+        """Returns a batch, without tokens; edits are unchanged where ``ids`` of a block are those of the sentences."""
         seed = self.config.seed
         step = number // self.config.accumulate
         epoch, nth = divmod(number, self.per_epoch)
@@ -120,20 +151,72 @@ class Batches:
             self._epoch = epoch
         rows = self.rows[self._order[nth * self.size : (nth + 1) * self.size]]
         texts = self.corpus.take(rows)
-        blocks: dict[str, Block] = {}
-        for augmentation in (self.positive, *self.negatives):
-            if augmentation.applies(step):
-                blocks.update(augmentation(texts, rows, seed=seed, epoch=epoch))
+        draws = rng.Draws(seed, epoch)
+        blocks = self._positives(texts, rows, draws)
+        for position, method in enumerate(self.negatives):
+            if method.applies(step):
+                name = "synthetic" if position == 0 else f"synthetic_{position + 1}"
+                views: tuple[View, ...] = (View(name, "negative"),)
+                if method.makes_pairs(method.options):
+                    views = (View(name, "anchor"), View(f"{name}_positive", "positive"))
+                blocks[name] = self._edited(method, texts, rows, draws, views)
         batch = Batch(step, epoch, rows, blocks, duplicates=self._duplicates(texts, blocks))
-        if self.config.mixed_negatives and self.config.mix_variant == "paper":
-            batch = replace(batch, partners=self._partners(batch))
-        return batch
+        if any(block.edited for block in blocks.values()):
+            batch = self._compared(batch, Block(texts, (ANCHOR,), column=0), ids)
+        return replace(batch, partners=self._partners(batch))
+
+    def _positives(self, texts: list[str], rows: npt.NDArray[np.int64], draws: rng.Draws) -> dict[str, Block]:
+        anchor, positive = self.views
+        if isinstance(self.positive, Edit):
+            edited = self._edited(self.positive, texts, rows, draws, (positive,))
+            return {"anchor": Block(texts, (anchor,), column=0), "positive": edited}
+        paired = self.positive(texts, rows, draws)
+        columns = paired.columns
+        if paired.positives is None:
+            return {"anchor": Block(paired.anchors, (anchor, positive), paired.mask, columns[0])}
+        blocks = {
+            "anchor": Block(paired.anchors, (anchor,), column=columns[0]),
+            "positive": Block(paired.positives, (positive,), paired.mask, columns[1]),
+        }
+        if paired.negatives is not None:
+            blocks["hard_negative"] = Block(paired.negatives, (View("hard_negative", "negative"),), column=columns[2])
+        return blocks
+
+    def _edited(
+        self,
+        method: Edit,
+        texts: list[str],
+        rows: npt.NDArray[np.int64],
+        draws: rng.Draws,
+        views: tuple[View, ...],
+    ) -> Block:
+        if not method.expensive:
+            return Block(method(texts, rows, draws), views, edited=True)
+        part = self.part(len(rows))
+        made = method(texts[part], rows[part], draws) if len(rows[part]) else []
+        return Block(made, views, edited=True, local=True)
+
+    def _compared(self, batch: Batch, original: Block, ids: TokenIds) -> Batch:
+        """The batch with the masks of unchanged negatives, and the numbers of unchanged rows."""
+        before = ids(original)
+        blocks, unchanged = dict(batch.blocks), {}
+        for name, block in batch.blocks.items():
+            if not block.edited:
+                continue
+            old = before[self.part(len(batch.rows))] if block.local else before
+            changed = np.array([list(new) != list(one) for new, one in zip(ids(block), old, strict=True)], dtype=bool)
+            unchanged[name] = int((~changed).sum())
+            is_positive = block.views[0].role == "positive"
+            masked = self.without_dropout if is_positive else not self.config.keep_duplicates
+            if masked and (block.local or not changed.all()):
+                blocks[name] = replace(block, mask=changed)
+        return replace(batch, blocks=blocks, unchanged=unchanged)
 
     def _duplicates(self, texts: list[str], blocks: dict[str, Block]) -> npt.NDArray[np.bool_] | None:
         if self.config.keep_duplicates:
             return None
         columns = [texts]
-        if self.config.positive == "labelled":
+        if isinstance(self.positive, Pairing) and self.positive.labelled:
             columns.append(blocks["positive"].texts)
         found = np.zeros((len(texts), len(texts)), dtype=bool)
         for column in columns:
@@ -143,16 +226,16 @@ class Batches:
         np.fill_diagonal(found, False)
         return found if found.any() else None
 
-    def _partners(self, batch: Batch) -> npt.NDArray[np.int64]:
-        pairs = [("anchor", "positive"), ("synthetic", "synthetic_positive")]
-        pairs = [pair for pair in pairs if pair[1] in batch.views]
-        anchors, candidates = partner_count(len(pairs), self.config.objective)
-        names = [second for _, second in pairs]
-        if self.config.objective == "nt-xent":
-            names = [name for pair in pairs for name in pair]
+    def _partners(self, batch: Batch) -> npt.NDArray[np.int64] | None:
+        drawn = self.partner_views(batch.roles) if self.partner_views else None
+        if drawn is None:
+            return None
+        anchors, names = drawn
         masks, everything = batch.masks, np.ones(len(batch.rows), dtype=bool)
         valid = np.stack([masks.get(name, everything) for name in names]) if masks else None
-        return rng.partners(batch.rows, self.config.seed, batch.epoch, anchors, candidates, valid)
+        return rng.partners(
+            batch.rows, self.config.seed, batch.epoch, anchors, len(names), valid, excluded=batch.duplicates
+        )
 
 
 class Prefetcher:
@@ -194,21 +277,33 @@ class Prefetcher:
 
     def prepare(self, number: int) -> Batch:
         """Returns a batch with the tokens of this rank's rows."""
-        batch = self.batches[number]
+        lists: dict[object, dict[str, Any]] = {}  # of blocks whose ids are compared, by column or text list
+
+        def ids(block: Block) -> Sequence[Any]:
+            key = _key(block)
+            if key not in lists:
+                # Without padding: the stored ids of a column are padded batch by batch as well.
+                lists[key] = token_lists(self.tokenizer, block.texts, self.max_length) if block.texts else {}
+            return lists[key].get("input_ids", [])
+
+        batch = self.batches.make(number, ids)
         part = self.part(len(batch.rows))
-        tokens = {
-            name: self._tokens(block, batch.rows, part)
-            for name, block in batch.blocks.items()
-            if block.texts[part]  # a rank has no rows if a short last batch has fewer rows than there are ranks
-        }
+        # A rank has no rows if a short last batch has fewer rows than there are ranks.
+        blocks = batch.blocks.items() if len(batch.rows[part]) else ()
+        tokens = {name: self._tokens(block, batch.rows, part, lists.get(_key(block))) for name, block in blocks}
         return replace(batch, part=part, tokens=tokens)
 
-    def _tokens(self, block: Block, rows: npt.NDArray[np.int64], part: slice) -> dict[str, Tensor]:
+    def _tokens(
+        self, block: Block, rows: npt.NDArray[np.int64], part: slice, lists: dict[str, Any] | None
+    ) -> dict[str, Tensor]:
+        own = slice(None) if block.local else part
         stored = None if block.column is None else self.stored.get(block.column)
-        if stored is None:
-            tokens = tokenize(self.tokenizer, block.texts[part], self.max_length, fixed=self.length is not None)
-        else:
+        if stored is not None:
             tokens = pad(self.tokenizer, stored.take(rows[part]), range(len(rows[part])), self.length)
+        elif lists is not None:
+            tokens = pad(self.tokenizer, lists, range(len(block.texts))[own], self.length)
+        else:
+            tokens = tokenize(self.tokenizer, block.texts[own], self.max_length, fixed=self.length is not None)
         return {name: for_transfer(each, self.device) for name, each in tokens.items()}
 
     def get(self, step: int) -> list[Batch]:
@@ -219,3 +314,7 @@ class Prefetcher:
             if later not in self._waiting:
                 self._waiting[later] = self._pool.submit(self.prepare, later)
         return [self._waiting.pop(number).result() for number in numbers]
+
+
+def _key(block: Block) -> object:
+    return id(block.texts) if block.column is None else block.column

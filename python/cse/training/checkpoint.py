@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import InputError, RunError
 from ..io import naming
@@ -140,7 +140,7 @@ def save_checkpoint(
         return target
     selection, arrays = state.selector.state()
     files = {
-        "weights": _weights(state),
+        "weights": state.weights(),
         "optimizer": _moments(state.optimizer),
         "generators": generators,
         # Copies: the first evaluation may be the last one too, and safetensors refuses shared memory.
@@ -213,7 +213,7 @@ def load_state(checkpoint: Checkpoint, state: TrainState, device: str, rank: int
     ``InputError`` if the checkpoint belongs to another model.
     """
     saved = checkpoint.tensors
-    current = _weights(state)
+    current = state.weights()
     if {name: each.shape for name, each in current.items()} != {k: v.shape for k, v in saved["weights"].items()}:
         raise InputError(f"{checkpoint.folder}: its weights are those of another model")
     with torch.no_grad():
@@ -228,12 +228,6 @@ def load_state(checkpoint: Checkpoint, state: TrainState, device: str, rank: int
     state.viewed = Counter(record["viewed"])
     state.saturation.note, state.saturation.first = record["saturation"]["note"], record["saturation"]["first"]
     state.selector.restore(record["selection"], {name: each.numpy() for name, each in saved["selection"].items()})
-
-
-def _weights(state: TrainState) -> dict[str, Tensor]:
-    """All parameters and buffers of encoder and terms by name, each once."""
-    modules = nn.ModuleDict({"encoder": state.encoder, "terms": nn.ModuleDict(state.terms)})
-    return {**dict(modules.named_parameters()), **dict(modules.named_buffers())}
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

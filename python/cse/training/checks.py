@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..augment.base import Augmentation
+from ..augment.base import Draws, Edit
 from ..data.corpus import Corpus
 
 __all__ = ["corpus_warnings", "unchanged_warning"]
 
 SAMPLE_ROWS = 2000
+FEW_ROWS = 64
 MANY = 0.05
 
 
@@ -48,17 +49,17 @@ def corpus_warnings(
     return text, [f"{missing:.0%} of the tokens are unknown to {model}; choose a model of the language of the corpus"]
 
 
-def unchanged_warning(
-    augmentations: Sequence[Augmentation], corpus: Corpus, rows: npt.NDArray[np.int64], seed: int
-) -> str | None:
-    """Returns a warning if over 5 % of a sample of at most 2,000 rows have no synthetic negative, else None."""
-    chosen = rows[:: max(1, len(rows) // SAMPLE_ROWS)][:SAMPLE_ROWS]
-    texts = corpus.take(chosen)
-    for augmentation in augmentations:
-        block = augmentation(texts, chosen, seed=seed, epoch=0).get("synthetic")
-        if block is None or block.mask is None:
-            continue
-        share = 1 - float(block.mask.mean())
+def unchanged_warning(negatives: Sequence[Edit], corpus: Corpus, rows: npt.NDArray[np.int64], seed: int) -> str | None:
+    """Returns a warning if over 5 % of a sample of at most 2,000 rows have no synthetic negative, else None.
+
+    Of an expensive method, the sample has 64 rows.
+    """
+    for method in negatives:
+        count = FEW_ROWS if method.expensive else SAMPLE_ROWS
+        chosen = rows[:: max(1, len(rows) // count)][:count]
+        texts = corpus.take(chosen)
+        edited = method(texts, chosen, Draws(seed, 0))
+        share = float(np.mean([new == old for new, old in zip(edited, texts, strict=True)]))
         if share > MANY:
             return (
                 f"{share:.0%} of the sentences have no word that can be replaced, and are left without a synthetic "

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from ..augment import AUGMENTATIONS, FEATURE_AUGMENTATIONS
+from ..augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ..errors import InputError
-from ..losses import LOSS_TERMS
+from ..features import FEATURE_AUGMENTATIONS, HOOKS
+from ..losses import CONTRASTIVE_LOSSES, LOSS_TERMS
 from ..losses.rules import incompatibility
-from ..registry import explain_validation, parse_options
+from ..registry import Registry, explain_validation, parse_options
 
 __all__ = ["ResolvedConfig", "TrainConfig", "read_toml"]
 
@@ -53,6 +54,7 @@ BatchSize = Annotated[int, Field(ge=2)]
 AboveZero = Annotated[float, Field(gt=0)]
 AtLeastZero = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Settings(BaseModel):
@@ -90,8 +92,21 @@ class Settings(BaseModel):
     """Options by method name. In TOML, those of UNA are the table ``[una]``; in Python, ``una={"beta": 0.3}`` is
     equivalent to ``options={"una": {"beta": 0.3}}``."""
 
-    loss: Literal["standard", "focal", "mixed"] = "standard"
-    """``standard``: SimCSE. ``focal``: focal logits (Focal-InfoNCE). ``mixed``: mixed negatives (MixCSE)."""
+    anchor_dropout: Rate | None = None
+    """Dropout probability of the anchors' forward pass. None: that of the model."""
+    positive_dropout: Rate | None = None
+    """Dropout probability of the positives' forward pass. None: that of the model."""
+    positive_encoder: str | None = None
+    """Encoder of the positives: ``copy``, another encoder that starts from the same weights, or the name of a model as
+    for ``model``. It is trained, and kept in checkpoints, but not saved in best/. None: that of the anchors."""
+    anchor_hook: str | None = None
+    """Name of the method that changes the anchors' forward pass inside the transformer."""
+    positive_hook: str | None = None
+    """As ``anchor_hook``, for the positives."""
+
+    loss: str = "standard"
+    """``standard``: SimCSE. ``focal``: focal logits (Focal-InfoNCE). ``mixed``: mixed negatives (MixCSE). Else the name
+    of a loss term, which is then the whole loss."""
     margin: float = 0.3
     """m of the focal logits."""
     mix_lambda: Annotated[float, Field(ge=0, le=1)] = 0.2
@@ -160,6 +175,12 @@ class Settings(BaseModel):
         ):
             for method in names:
                 table.get(method, name)
+        for hook, name in ((self.anchor_hook, "--anchor-hook"), (self.positive_hook, "--positive-hook")):
+            if hook is not None:
+                HOOKS.get(hook, name)
+        if self.loss not in CONTRASTIVE_LOSSES and self.loss not in LOSS_TERMS:
+            names = ", ".join((*CONTRASTIVE_LOSSES, *LOSS_TERMS.names()))
+            raise InputError(f"--loss: {self.loss!r} is unknown; choose one of {names}")
         for method in self.options:
             self.options_of(method)
         if self.loss == "mixed" and getattr(self, "mixed_negatives", None) is False:
@@ -170,9 +191,8 @@ class Settings(BaseModel):
             objective=self.objective,
             logits=self.logits,
             mixed=self.mix_variant if self.mixes else None,
-            # Before the recipe is known, the form of UNA is known only if it was given.
-            synthetic_pairs=self.synthetic_pairs
-            and (isinstance(self, ResolvedConfig) or "use_as" in self.options.get("una", {})),
+            # Before the recipe is known, the options of the negatives are not.
+            synthetic_pairs=isinstance(self, ResolvedConfig) and self.synthetic_pairs,
             # The number of columns is known when the file is read; see cse.training.setup.
             hard_negatives=True,
             weighted=self.hard_negative_weight != 1,
@@ -185,7 +205,7 @@ class Settings(BaseModel):
             raise InputError("--columns: belongs to --pairs, which was not given")
         if self.hard_negative_weight != 1 and not self.pairs:
             raise InputError("--hard-negative-weight: belongs to --pairs, which was not given")
-        if self.pairs and self.positive not in (None, "labelled"):
+        if self.pairs and self.positive not in (None, PAIRS_POSITIVE):
             raise InputError(f"--positive {self.positive}: cannot be combined with --pairs, which names the positives")
         if self.patience and not self.dev:
             raise InputError("--patience: needs --dev, a file of scored pairs to measure progress by")
@@ -206,12 +226,30 @@ class Settings(BaseModel):
 
     @property
     def synthetic_pairs(self) -> bool:
-        """Whether UNA's negatives are used as further pairs, encoded twice under different dropout masks."""
-        return "una" in self.negatives and self.options.get("una", {}).get("use_as", "pairs") == "pairs"
+        """Whether synthetic negatives are used as further pairs, encoded twice under different dropout masks."""
+        return any(AUGMENTATIONS.get(name).makes_pairs(self.options_of(name)) for name in self.negatives)
+
+    @property
+    def methods(self) -> dict[str, Registry[Any]]:
+        """The registry of each method of the run by name, as far as the configuration names them."""
+        found: dict[str, Registry[Any]] = {}
+        for name in (self.positive, *self.negatives):
+            found |= {name: AUGMENTATIONS} if name is not None else {}
+        found |= dict.fromkeys(self.feature_augmentations, FEATURE_AUGMENTATIONS)
+        found |= {name: HOOKS for name in (self.anchor_hook, self.positive_hook) if name is not None}
+        terms = self.loss_terms if self.loss in CONTRASTIVE_LOSSES else (self.loss, *self.loss_terms)
+        return found | dict.fromkeys(terms, LOSS_TERMS)
+
+    def implied(self) -> dict[str, Any]:
+        """Returns the defaults of settings that follow from the use of the methods; see ``TextMethod.implies``."""
+        found: dict[str, Any] = {}
+        for name, table in self.methods.items():
+            found |= table.get(name).implies(self.options_of(name))
+        return found
 
     def options_of(self, method: str) -> Any:
         """Returns the options of a method with their defaults; raises ``InputError`` for an invalid one."""
-        table = next((each for each in (AUGMENTATIONS, FEATURE_AUGMENTATIONS, LOSS_TERMS) if method in each), None)
+        table = next((each for each in TABLES if method in each), None)
         if table is None:
             raise InputError(f"{method}: neither a setting nor a method; see cse train --help and cse methods")
         return parse_options(method, table.get(method).Options, self.options.get(method, {}))
@@ -307,6 +345,9 @@ class ResolvedConfig(Settings):
     eval_every: NotNegative
 
 
+TABLES: tuple[Registry[Any], ...] = (AUGMENTATIONS, FEATURE_AUGMENTATIONS, HOOKS, LOSS_TERMS)
+
+
 def flag(name: object) -> str:
     """Returns the command-line flag of a field."""
     return "--" + str(name).replace("_", "-")
@@ -318,16 +359,19 @@ def gather_options(values: Mapping[str, Any], known: set[str]) -> dict[str, Any]
     options = values.get("options", {})
     if isinstance(options, Mapping):
         options = dict(options)
-    una = values.get("una")
-    if una is not None and not isinstance(una, Mapping):
-        del values["una"]
-        if not isinstance(una, bool):
-            raise InputError(f"--una: {una!r} was given, and it must be true or false, or a table of options")
+    for name in [name for name in values if name not in known and name in AUGMENTATIONS]:
+        if isinstance(values[name], Mapping):
+            continue
+        used = values.pop(name)
+        if used is None:
+            continue
+        if not isinstance(used, bool):
+            raise InputError(f"--{name}: {used!r} was given, and it must be true or false, or a table of options")
         named = values.get("negatives") or ()
         if not isinstance(named, (list, tuple)):
             raise InputError(f"--negatives: {named!r} was given, and it must be a list of names")
-        others = tuple(name for name in named if name != "una")
-        values["negatives"] = (*others, "una") if una else others
+        others = tuple(each for each in named if each != name)
+        values["negatives"] = (*others, name) if used else others
     for name in [name for name, value in values.items() if name not in known and isinstance(value, Mapping)]:
         table = values.pop(name)
         if isinstance(options, dict):

@@ -1,8 +1,10 @@
 """Training with several processes (ranks), started by torchrun.
 
-Every rank prepares the same batches and encodes its share of the rows. Embeddings are gathered, every rank computes the
-loss of the whole batch from them, and its gradient with respect to the own embeddings is propagated to the weights. The
-sum of these gradients over the ranks is the gradient of one process with the whole batch.
+Every rank prepares the same batches and encodes its share of the rows. The loss of the run is the sum of the losses of
+the ranks: a batch term has the same value on every rank and is divided by their number; a row term is this rank's part
+of the sum over all rows, divided by the count over all rows. Gathering embeddings sums their gradients over the ranks
+in the backward pass. Summing the gradients of the parameters over the ranks then gives those of one process with the
+whole batch, for every parameter: before the gather, after it, or used on both sides.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -52,18 +55,15 @@ class World:
         return slice(rows * rank // self.size, rows * (rank + 1) // self.size)
 
     def gather(self, local: Tensor, rows: int) -> Tensor:
-        """Returns the embeddings of all ranks ``(rows, D)``, of which the own ones ``(n, D)`` have a gradient."""
+        """Returns the rows of all ranks, ``(rows, F)``, from those of this rank, ``(n, F)``, with their gradients.
+
+        In the backward pass the gradients of all ranks are summed, and each rank gets those of its own rows. Every rank
+        must therefore use the result in its loss.
+        """
         if self.size == 1:
             return local
-        parts = [self._part(rows, rank) for rank in range(self.size)]
-        longest = max(part.stop - part.start for part in parts)
-        padded = local.new_zeros((longest, local.shape[1]))
-        padded[: len(local)] = local.detach()
-        everything = [torch.empty_like(padded) for _ in parts]
-        dist.all_gather(everything, padded)
-        found = [each[: part.stop - part.start] for each, part in zip(everything, parts, strict=True)]
-        found[self.rank] = local
-        return torch.cat(found)
+        found: Tensor = _Gather.apply(local, [self._part(rows, rank) for rank in range(self.size)], self.rank)
+        return found
 
     def total(self, value: Tensor) -> Tensor:
         """Returns the sum of a tensor over the ranks, without gradient."""
@@ -130,6 +130,26 @@ class World:
         box = [text]
         dist.broadcast_object_list(box)
         return box[0]
+
+
+class _Gather(torch.autograd.Function):
+    """Gathers rows in the forward pass, and sums their gradients over the ranks in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, parts: list[slice], rank: int) -> Tensor:
+        ctx.part = parts[rank]
+        longest = max(part.stop - part.start for part in parts)
+        padded = local.new_zeros((longest, local.shape[1]))
+        padded[: len(local)] = local
+        everything = [torch.empty_like(padded) for _ in parts]
+        dist.all_gather(everything, padded)
+        return torch.cat([each[: part.stop - part.start] for each, part in zip(everything, parts, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        gradient = gradient.contiguous()
+        dist.all_reduce(gradient)
+        return gradient[ctx.part], None, None
 
 
 @contextmanager

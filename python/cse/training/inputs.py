@@ -39,15 +39,16 @@ def _reading(config: TrainConfig) -> dict[str, Any]:
     }
 
 
-def fingerprints(rows: Corpus | LabelledPairs, index: TfidfIndex | None, folder: str) -> dict[str, Any]:
-    """Returns the hashes of the files of the corpus, and of the index if it is used."""
+def fingerprints(rows: Corpus | LabelledPairs, tfidf: str | None, others: dict[str, str]) -> dict[str, Any]:
+    """Returns the hashes of the files of the corpus, of the index in the folder ``tfidf``, and of other files."""
     corpora = [rows] if isinstance(rows, Corpus) else rows.corpora
     files = [[file.xxh3, file.rows, file.column] for corpus in corpora for file in corpus.files]
+    found: dict[str, Any] = {"corpus": files, "index": None, **({"files": others} if others else {})}
     with contextlib.suppress(OSError):
-        if index is not None:
-            with open(Path(folder) / "index.safetensors", "rb") as file:
-                return {"corpus": files, "index": hashlib.file_digest(file, "sha256").hexdigest()}
-    return {"corpus": files, "index": None}
+        if tfidf is not None:
+            with open(Path(tfidf) / "index.safetensors", "rb") as file:
+                found["index"] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
 
 
 def open_corpus(config: TrainConfig, index: TfidfIndex | None, progress: ProgressCallback | None = None) -> Corpus:

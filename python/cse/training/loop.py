@@ -138,7 +138,7 @@ class Trainer:
             ) as batches,
         ):
             self.start(folder)
-            state.encoder.train()
+            state.train()
             self.callback.on_status("training")
             self.clock = Clock(state.seconds)
             while state.step < self.steps:
@@ -301,6 +301,7 @@ def log_record(state: TrainState, batches: Sequence[Batch], rate: float, metrics
     masked: Counter[str] = Counter()
     for batch in batches:
         masked.update({f"masked/{view}": int((~mask).sum()) for view, mask in batch.masks.items()})
+        masked.update({f"unchanged/{name}": count for name, count in batch.unchanged.items() if count})
         if batch.duplicates is not None:
             masked["duplicates"] += int(batch.duplicates.any(1).sum())
     return {

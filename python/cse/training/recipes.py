@@ -12,6 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from ..augment import PAIRS_POSITIVE
 from ..errors import InputError
 from .config import ResolvedConfig, TrainConfig
 
@@ -90,9 +91,8 @@ def resolve(config: TrainConfig, family: str, own_pooler: str | None = None) -> 
         tables[family] = {name: value for name, value in tables[family].items() if name != "max_steps"}
     used = config.replace(options=merge(given, tables[family]).get("options", {}))
     resolved = ResolvedConfig(**merge(given, loss_recipe(used, family), declared, tables[family], tables["all"]))
-    methods = {resolved.positive, *resolved.negatives, *resolved.feature_augmentations, *resolved.loss_terms}
-    if unused := sorted(named - methods):
-        remedy = "--una" if unused[0] == "una" else f"--positive {unused[0]}, --negative or --loss-term"
+    if unused := sorted(named - set(resolved.methods)):
+        remedy = f"--positive {unused[0]}, --negative {unused[0]} or --loss-term {unused[0]}"
         raise InputError(
             f"{unused[0]}: its options were given, but the run does not use it; add {remedy}, or leave the options out"
         )
@@ -100,20 +100,18 @@ def resolve(config: TrainConfig, family: str, own_pooler: str | None = None) -> 
 
 
 def loss_recipe(config: TrainConfig, family: str) -> dict[str, Any]:
-    """Returns the defaults implied by the loss and by the form of UNA."""
+    """Returns the defaults implied by the loss and by the other methods."""
     recipe: dict[str, Any] = {"mixed_negatives": config.loss == "mixed"}
     if config.pairs:
-        # Supervised SimCSE keeps the MLP at test (its appendix B).
-        recipe |= {"positive": "labelled", "keep_head": True}
+        recipe["positive"] = PAIRS_POSITIVE
+        config = config.replace(positive=PAIRS_POSITIVE)
     if config.loss == "focal":
         recipe["temperature"] = 0.07 if family.startswith("bert-") else 0.05
     elif family == "adapt" and not config.pairs:
         # With the standard and the mixed loss, the average of trained and base weights gains more on STS than the
         # trained weights, both on the sets of the search and on those of the evaluation (docs/benchmarks.md).
         recipe["merge_with_base"] = 0.5
-    if config.synthetic_pairs:
-        recipe["objective"] = "nt-xent"
-    return recipe
+    return {**recipe, **config.implied()}
 
 
 # Settings whose stored values follow from another setting, and are not kept if a flag changes that one.

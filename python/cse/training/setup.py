@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
-from ..augment import AUGMENTATIONS, FEATURE_AUGMENTATIONS
-from ..augment.base import Augmentation, Example, Resources
+from ..augment import AUGMENTATIONS
+from ..augment.base import Draws, Edit, Example, Pairing, TextMethod, View
+from ..context import Context
 from ..data.corpus import Corpus, Split, hold_out
 from ..errors import InputError
 from ..evaluation.sts import Pairs, Task, load_tasks, read_pairs
-from ..losses import LOSS_TERMS
-from ..losses.base import LossTerm
-from ..losses.contrastive import Contrastive, ContrastiveOptions
+from ..features import FEATURE_AUGMENTATIONS, HOOKS
+from ..losses import CONTRASTIVE_LOSSES, LOSS_TERMS
+from ..losses.base import BatchTerm, LossTerm
+from ..losses.contrastive import ContrastiveOptions
 from ..models.attention import mask_always
 from ..models.device import compile_backbone, describe_device, pick_device, set_threads
 from ..models.dropout import use_fast_dropout
@@ -92,13 +93,15 @@ def prepare(
     world = world or World()
     device = world.device(pick_device(config.device))
     loggers = Loggers(config.loggers)
-    needs_index = any(method.needs_index for method in _augmentations(config))
-    index = None
-    if needs_index or not (config.corpus or config.pairs):
-        index = TfidfIndex.open(config.tfidf, min_df=config.min_df, max_terms=config.max_terms)
+    context = Context(
+        lambda: TfidfIndex.open(config.tfidf, min_df=config.min_df, max_terms=config.max_terms), part=world.part
+    )
     labelled = open_labelled(config, callback.on_progress)
-    corpus = open_corpus(config, index, callback.on_progress) if labelled is None else labelled.anchors
-    check_indexed(corpus, index)
+    context.pairs = labelled
+    if labelled is None:
+        corpus = open_corpus(config, None if config.corpus else context.index, callback.on_progress)
+    else:
+        corpus = labelled.anchors
     pairs = {path: read_pairs(path) for path in config.dev}
     tasks = load_tasks(config.data, config.allow_partial) if config.data else []
     folder = folder or choose_folder(config)
@@ -109,12 +112,13 @@ def prepare(
             f"--max-length: {resolved.max_length} is more than the {source.max_length} tokens the model takes"
         )
 
-    resources = Resources(index if needs_index else None, labelled)
-    positive = _method(AUGMENTATIONS, resolved, resolved.positive, resources)
-    negatives: list[Augmentation] = [_method(AUGMENTATIONS, resolved, name, resources) for name in resolved.negatives]
-    features = [_method(FEATURE_AUGMENTATIONS, resolved, name) for name in resolved.feature_augmentations]
     split = hold_out(corpus, resolved.seed, wanted=not pairs, rows=None if labelled is None else labelled.complete())
-    batches = Batches(resolved, corpus, split.train, positive, negatives)
+    context.corpus, context.rows, context.device = corpus, split.train, device
+    positive: Edit | Pairing = _method(AUGMENTATIONS, resolved, resolved.positive, context)
+    negatives = [_negative(resolved, name, context) for name in resolved.negatives]
+    if context.index_is_used:
+        check_indexed(corpus, context.index)
+    batches = Batches(resolved, corpus, split.train, positive, negatives, part=world.part)
     if len(split.train) < 2:
         raise InputError("CORPUS: has one sentence; contrastive learning needs at least two, and better thousands")
     if batches.size > len(split.train):
@@ -126,49 +130,72 @@ def prepare(
     if batches.size < world.size:
         raise InputError(f"--batch-size: {batches.size} is less than the {world.size} processes; raise it")
 
-    check_roles(resolved, positive, negatives, corpus.take(split.train[:2]), split.train[:2])
-
     # PyTorch's generator is used only for the initial weights of heads and for dropout.
     torch.manual_seed(resolved.seed)
     encoder = load_encoder(source, resolved.pooler, keep_head=resolved.keep_head).to(device)
-    terms = _loss_terms(resolved, encoder)
-    if device != "cpu":
-        mask_always(encoder.backbone)
-    elif not resolved.compile:
-        use_fast_dropout(encoder.backbone)
+    context.encoder = encoder
+    second = _second_encoder(resolved, context)
+    terms = _loss_terms(resolved, context)
+    partners = [term.partner_views for term in terms.values() if isinstance(term, BatchTerm)]
+    batches.partner_views = lambda roles: next((found for each in partners if (found := each(roles))), None)
+    features = {
+        name: _method(FEATURE_AUGMENTATIONS, resolved, name, context) for name in resolved.feature_augmentations
+    }
+    hooks = {
+        name: _method(HOOKS, resolved, name, context)
+        for name in dict.fromkeys((resolved.anchor_hook, resolved.positive_hook))
+        if name is not None
+    }
+    for each in (encoder, *([] if second is None else [second])):
+        if device != "cpu":
+            mask_always(each.backbone)
+        elif not resolved.compile:
+            use_fast_dropout(each.backbone)
+    batches.views = _views(resolved)
+    batches.without_dropout = second is None and all(_has_no_dropout(view, encoder) for view in batches.views)
     if resolved.compile:
-        one_pass = resolved.accumulate == 1 and resolved.chunk_size is None
+        one_pass = resolved.accumulate == 1 and resolved.chunk_size is None and second is None and not hooks
         compile_backbone(encoder.backbone, device, graphs=one_pass)
     if world.rank:  # other dropout masks than those of rank 0; the weights are initialised alike
         torch.manual_seed(resolved.seed + 2**32 * world.rank)
-    methods = {resolved.positive: positive, **dict(zip(resolved.negatives, negatives, strict=True)), **terms}
-    methods |= dict(zip(resolved.feature_augmentations, features, strict=True))
+    methods = {
+        resolved.positive: positive,
+        **dict(zip(resolved.negatives, negatives, strict=True)),
+        **terms,
+        **features,
+    }
+    methods |= hooks
     resolved = _with_used_options(resolved, methods)
     batches.config = resolved
     columns = [corpus] if labelled is None else labelled.corpora
     tokens = open_tokens(resolved, batches, columns, encoder.tokenizer, callback.on_progress)
-    for term in terms.values():
-        term.to(device)
-    optimizer = build_optimizer([encoder, *terms.values()], resolved)
+    trained = [*([] if second is None else [second]), *terms.values(), *features.values(), *hooks.values()]
+    for module in trained:
+        module.to(device)
+    optimizer = build_optimizer([encoder, *trained], resolved)
     held_out = corpus.take(split.held_out)
-    synthetic: list[str] = []
-    for augmentation in negatives:
-        if held_out and not synthetic:
-            blocks = augmentation(held_out, split.held_out, seed=resolved.seed, epoch=0)
-            synthetic = blocks["synthetic"].texts if "synthetic" in blocks else []
+    synthetic = negatives[0](held_out, split.held_out, Draws(resolved.seed, 0)) if held_out and negatives else []
     selector = Selector(encoder, pairs, held_out, synthetic)
     text, warnings = corpus_warnings(corpus, split.train, encoder.tokenizer, resolved.max_length, resolved.model)
     unchanged = unchanged_warning(negatives, corpus, split.train, resolved.seed)
     warnings += [unchanged] if unchanged else []
     rows = batches[0].rows[:3]
-    shown = [each for each in (positive, *negatives) if each is not positive or resolved.positive != "dropout"]
-    examples = [item for each in shown for item in each.examples(corpus.take(rows), rows, seed=resolved.seed)]
+    shown: list[TextMethod] = [positive, *negatives]
+    examples = [item for each in shown for item in each.examples(corpus.take(rows), rows, Draws(resolved.seed, 0))]
     return Run(
         config=resolved,
         folder=folder,
         device=device,
         state=TrainState(
-            encoder, terms, features, optimizer, selector, SaturationCheck(resolved.positive, resolved.temperature)
+            encoder,
+            terms,
+            features,
+            optimizer,
+            selector,
+            SaturationCheck(resolved.positive, resolved.temperature),
+            second=second,
+            hooks=hooks,
+            steps=len(batches),
         ),
         base=BaseWeights(encoder, resolved.merge_with_base),
         batches=batches,
@@ -182,30 +209,10 @@ def prepare(
         },
         examples=examples,
         loggers=loggers,
-        data=fingerprints(corpus if labelled is None else labelled, index, config.tfidf),
+        data=fingerprints(
+            corpus if labelled is None else labelled, config.tfidf if context.index_is_used else None, context.files
+        ),
     )
-
-
-def check_roles(
-    config: ResolvedConfig,
-    positive: Augmentation,
-    negatives: list[Augmentation],
-    texts: list[str],
-    rows: npt.NDArray[np.int64],
-) -> None:
-    """Raises ``InputError`` if a positive or a negative makes other views than its role allows, or one twice."""
-    made = [view for block in positive(texts, rows, seed=config.seed, epoch=0).values() for view in block.views]
-    if sorted(made) not in (["anchor", "positive"], ["anchor", "hard_negative", "positive"]):
-        raise InputError(f"--positive {config.positive}: makes the views {', '.join(made)}, not anchor and positive")
-    seen: set[str] = set()
-    for name, augmentation in zip(config.negatives, negatives, strict=True):
-        blocks = augmentation(texts, rows, seed=config.seed, epoch=0)
-        views = {view for block in blocks.values() for view in block.views}
-        if not views <= {"synthetic", "synthetic_positive"}:
-            raise InputError(f"--negative {name}: makes positives; use --positive {name}")
-        if seen & views:
-            raise InputError(f"--negative {name}: another augmentation makes synthetic negatives already; use one")
-        seen |= views
 
 
 def choose_folder(config: TrainConfig | ResolvedConfig) -> Path:
@@ -226,18 +233,53 @@ def choose_folder(config: TrainConfig | ResolvedConfig) -> Path:
     return folder
 
 
-def _augmentations(config: TrainConfig) -> list[type[Augmentation]]:
-    names = [config.positive] if config.positive else []
-    return [AUGMENTATIONS.get(name) for name in (*names, *config.negatives)]
-
-
 def _method(table: Any, config: ResolvedConfig, name: str, *arguments: Any) -> Any:
     method = table.get(name)
     return method(parse_options(name, method.Options, config.options.get(name, {})), *arguments)
 
 
-def _loss_terms(config: ResolvedConfig, encoder: SentenceEncoder) -> dict[str, LossTerm]:
-    """Creates the loss terms: the contrastive loss first, then the additional terms, by name."""
+def _negative(config: ResolvedConfig, name: str, context: Context) -> Edit:
+    method = _method(AUGMENTATIONS, config, name, context)
+    if not isinstance(method, Edit):
+        raise InputError(f"--negative {name}: makes positives; use --positive {name}")
+    return method
+
+
+def _second_encoder(config: ResolvedConfig, context: Context) -> SentenceEncoder | None:
+    """Returns the encoder of the positives, if it is another one: a copy of the first, or another model."""
+    name, first = config.positive_encoder, context.trained
+    if name is None:
+        return None
+    if name == "copy":
+        return copy.deepcopy(first)
+    source = find_model(name)
+    second = load_encoder(source, source.pooler or config.pooler, keep_head=config.keep_head)
+    context.check_tokens(second.tokenizer, name, "--positive-encoder")
+    if second.embedding_dim != first.embedding_dim:
+        raise InputError(
+            f"--positive-encoder {name}: its embeddings have {second.embedding_dim} dimensions, those of "
+            f"{config.model} {first.embedding_dim}; name a model of the same width"
+        )
+    return second.to(context.device)
+
+
+def _views(config: ResolvedConfig) -> tuple[View, View]:
+    """Returns how anchors and positives are encoded."""
+    second = "first" if config.positive_encoder is None else "second"
+    return (
+        View("anchor", "anchor", dropout=config.anchor_dropout, hook=config.anchor_hook),
+        View("positive", "positive", second, config.positive_dropout, config.positive_hook),
+    )
+
+
+def _has_no_dropout(view: View, encoder: SentenceEncoder) -> bool:
+    if view.hook is not None or view.dropout is not None:
+        return view.hook is None and view.dropout == 0
+    return not any(getattr(module, "p", 0) for module in encoder.backbone.modules())
+
+
+def _loss_terms(config: ResolvedConfig, context: Context) -> dict[str, LossTerm]:
+    """Creates the loss terms: the run's loss first, then the additional terms, by name."""
     parts = ContrastiveOptions(
         objective=config.objective,
         logits=config.logits,
@@ -247,10 +289,11 @@ def _loss_terms(config: ResolvedConfig, encoder: SentenceEncoder) -> dict[str, L
         mix_lambda=config.mix_lambda,
         hard_negative_weight=config.hard_negative_weight,
     )
-    terms: dict[str, LossTerm] = {"contrastive": Contrastive(parts, encoder)}
-    for name in config.loss_terms:
-        terms[name] = _method(LOSS_TERMS, config, name, encoder)
-    return terms
+    terms: dict[str, LossTerm] = {}
+    if config.loss in CONTRASTIVE_LOSSES:
+        terms["contrastive"] = LOSS_TERMS.get("contrastive")(parts, context)
+    names = config.loss_terms if terms else (config.loss, *config.loss_terms)
+    return terms | {name: _method(LOSS_TERMS, config, name, context) for name in names}
 
 
 def _with_used_options(config: ResolvedConfig, methods: dict[str, Any]) -> ResolvedConfig:

@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor, nn
 
-from ..augment.base import FeatureAugmentation
+from ..features.base import FeatureMethod, Hook
 from ..losses.base import LossTerm
 from ..models.encoder import SentenceEncoder
 from .saturation import SaturationCheck
@@ -26,10 +27,15 @@ class TrainState:
 
     encoder: SentenceEncoder
     terms: dict[str, LossTerm]
-    features: list[FeatureAugmentation]
+    features: dict[str, FeatureMethod]
     optimizer: torch.optim.Optimizer
     selector: Selector
     saturation: SaturationCheck
+    second: SentenceEncoder | None = None
+    """Another encoder, of the views that have it; trained, but not saved with the first."""
+    hooks: dict[str, Hook] = field(default_factory=dict)
+    steps: int = 0
+    """Number of steps of the run."""
     step: int = 0
     """Number of steps done."""
     sentences: int = 0
@@ -38,3 +44,28 @@ class TrainState:
     """Training time without evaluation."""
     viewed: Counter[str] = field(default_factory=Counter)
     """Number of steps with a view, by view name."""
+
+    def modules(self) -> dict[str, nn.Module]:
+        """Returns all modules of the run by name: encoders, loss terms, feature methods and hooks."""
+        found: dict[str, nn.Module] = {"encoder": self.encoder}
+        if self.second is not None:
+            found["second"] = self.second
+        for kind, methods in (("terms", self.terms), ("features", self.features), ("hooks", self.hooks)):
+            found |= {f"{kind}.{name}": method for name, method in methods.items()}
+        return found
+
+    def weights(self) -> dict[str, Tensor]:
+        """Returns all parameters and buffers by name, each once; models that are ``Frozen`` have none."""
+        found: dict[str, Tensor] = {}
+        seen: set[int] = set()
+        for prefix, module in self.modules().items():
+            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+                if id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    found[f"{prefix}.{name}"] = tensor
+        return found
+
+    def train(self) -> None:
+        """Puts all modules into training mode."""
+        for module in self.modules().values():
+            module.train()

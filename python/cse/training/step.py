@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from .. import rng
-from ..losses.base import LossTerm, Step, Views
-from ..losses.chunks import in_chunks
-from ..losses.contrastive import similarity_summary
+from ..losses.base import RowTerm
+from ..losses.contrastive import Contrastive, similarity_summary
 from ..models.device import autocast, begin_step, on_device
 from ..models.encoder import SentenceEncoder
+from ..views import BatchStep, RowStep, Views
 from .batches import Batch
+from .chunks import in_chunks
 from .config import ResolvedConfig
 from .distributed import World
+from .passes import encoder_of
 
 if TYPE_CHECKING:
     from .state import TrainState
@@ -107,7 +112,7 @@ def training_step(
     if len(found) > 1:
         names = dict.fromkeys(name for each in found for name in each)
         metrics = {name: torch.stack([each[name] for each in found if name in each]).mean() for name in names}
-    parameters = [p for p in unique_parameters([state.encoder, *state.terms.values()]) if p.requires_grad]
+    parameters = [p for p in unique_parameters(state.modules().values()) if p.requires_grad]
     world.sum_gradients(parameters, tuple((tuple(batch.views), len(batch.rows)) for batch in batches))
     # Without clipping, the norm is computed as well, to detect gradients that are not finite.
     norm = torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm or math.inf)
@@ -116,6 +121,9 @@ def training_step(
     state.optimizer.found_inf = (~finite).to(torch.float32)  # type: ignore[attr-defined]
     state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
+    for module in state.modules().values():
+        if after := getattr(module, "after_step", None):
+            after()
     return {**metrics, "finite": finite}
 
 
@@ -127,81 +135,236 @@ def propagate(
         name: {key: value.to(device, non_blocking=True) for key, value in block.items()}
         for name, block in batch.tokens.items()
     }
-    views = encode_views(state.encoder, batch, tokens, config, device, world)
-    uniform = keyed_uniform(config.seed, batch, device)
-    for feature in state.features:
-        views.embeddings = feature(views.embeddings, uniform)
-    step = Step(
-        number=batch.step,
-        epoch=batch.epoch,
-        seed=config.seed,
-        rows=on_device(batch.rows, device),
-        tokens=tokens,
-        encoder=state.encoder,
-        partners=None if batch.partners is None else on_device(batch.partners, device),
-        uniform=uniform,
-        duplicates=None if batch.duplicates is None else on_device(batch.duplicates, device),
-        part=batch.part,
-        chunk_size=config.chunk_size,
-        total=world.total,
-    )
-    loss, parts = sum_of_terms(state.terms, views, step)
-    (loss * share).backward()  # type: ignore[no-untyped-call]
-    return {"loss": loss.detach(), **parts, **similarity_summary(views.embeddings, views.masks)}
+    forward = Forward(config, device)
+    views = gathered_views(state, batch, tokens, forward, world)
+    step = batch_step(state, batch, tokens, forward, world)
+    for feature in state.features.values():
+        views = feature(views, step)
+    values, metrics = {}, {}
+    total = 0.0 * next(iter(views.embeddings.values())).sum() if world.size > 1 else None  # used on every rank
+    for name, term in state.terms.items():
+        if isinstance(term, RowTerm):
+            value, local = row_value(term, views, batch, tokens, forward, world, metrics, state.steps)
+        else:
+            value = term(views, step)
+            local = value / world.size
+            metrics.update(term.metrics)
+        total = local if total is None else total + local
+        values[name] = value.detach()
+    assert total is not None
+    if total.requires_grad:
+        (total * share).backward()  # type: ignore[no-untyped-call]
+    if len(values) > 1:
+        metrics |= {f"loss/{name}": value for name, value in values.items()}
+    return {"loss": sum_of(values.values()), **metrics, **similarity_summary(views.embeddings, views.masks)}
 
 
-def sum_of_terms(terms: Mapping[str, LossTerm], views: Views, step: Step) -> tuple[Tensor, dict[str, Tensor]]:
-    """The sum of all terms; each by ``loss/NAME`` if there are several, and the metrics of the terms."""
-    values = {name: term(views, step) for name, term in terms.items()}
-    first, *others = values.values()
-    total = first
+def sum_of(values: Iterable[Tensor]) -> Tensor:
+    """The sum of some tensors, in their order; there is at least one."""
+    first, *others = values
     for value in others:
-        total = total + value
-    parts = {f"loss/{name}": value.detach() for name, value in values.items()} if others else {}
-    for term in terms.values():
-        parts.update(term.metrics)
-    return total, parts
+        first = first + value
+    return first
+
+
+def row_value(
+    term: RowTerm,
+    views: Views,
+    batch: Batch,
+    tokens: Mapping[str, Mapping[str, Tensor]],
+    forward: Forward,
+    world: World,
+    metrics: dict[str, Tensor],
+    steps: int,
+) -> tuple[Tensor, Tensor]:
+    """Returns the value of a row term over all ranks, and this rank's part of it, which has a gradient."""
+    own = views.rows(batch.part)
+    rows = batch.rows[batch.part]
+    anchor = own["anchor"]
+    zero = anchor.new_zeros(())
+    total, count = zero, zero
+    sums: dict[str, tuple[Tensor, Tensor]] = {}
+    size = forward.config.chunk_size or max(len(rows), 1)
+    for start in range(0, len(rows), size):
+        part = slice(start, start + size)
+        chunk = {name: {key: each[part] for key, each in block.items()} for name, block in tokens.items()}
+        step = step_of_rows(batch, rows[part], chunk, forward, steps)
+
+        def value(chunk: Views, step: RowStep = step) -> tuple[Tensor, Tensor]:
+            with forward.precision():
+                found: tuple[Tensor, Tensor] = term(chunk, step)
+            return found
+
+        if forward.config.chunk_size is None:
+            found, number = value(own.rows(part))
+        else:
+            found, number = checkpoint(value, own.rows(part), use_reentrant=False)
+        total, count = total + found, count + number.detach()
+        for name, (first, second) in term.metrics.items():
+            before = sums.get(name, (zero, zero))
+            sums[name] = (before[0] + first.detach(), before[1] + second)
+    everything = world.total(count).clamp(min=1)
+    for name in term.metrics if len(rows) else ():
+        metrics[name] = world.total(sums[name][0]) / world.total(sums[name][1]).clamp(min=1)
+    local = total / everything
+    return world.total(local.detach()), local
+
+
+def step_of_rows(
+    batch: Batch,
+    rows: npt.NDArray[np.int64],
+    tokens: Mapping[str, Mapping[str, Tensor]],
+    forward: Forward,
+    steps: int,
+) -> RowStep:
+    """Returns what row terms and hooks are given of some rows of this rank."""
+    seed = forward.config.seed
+    return RowStep(
+        number=batch.step,
+        steps=steps,
+        epoch=batch.epoch,
+        seed=seed,
+        rows=on_device(rows, forward.device),
+        uniform=keyed_uniform(seed, batch.epoch, rows, forward.device),
+        tokens=tokens,
+    )
+
+
+def batch_step(
+    state: TrainState, batch: Batch, tokens: Mapping[str, Mapping[str, Tensor]], forward: Forward, world: World
+) -> BatchStep:
+    """Returns what batch terms and feature methods are given of a batch."""
+    device = forward.device
+
+    def encode(block: str, encoder: Callable[[dict[str, Tensor]], Tensor] | None = None) -> Tensor:
+        model = state.encoder if encoder is None else encoder
+        empty = batch.rows[:0] if block not in tokens else None
+        z = forward.encode(model, tokens[block]) if empty is None else nothing(state.encoder)
+        return world.gather(z, len(batch.rows))
+
+    step = BatchStep(
+        number=batch.step,
+        steps=state.steps,
+        epoch=batch.epoch,
+        seed=forward.config.seed,
+        rows=on_device(batch.rows, device),
+        uniform=keyed_uniform(forward.config.seed, batch.epoch, batch.rows, device),
+        partners=None if batch.partners is None else on_device(batch.partners, device),
+        duplicates=None if batch.duplicates is None else on_device(batch.duplicates, device),
+        encode=encode,
+    )
+    main = next((term for term in state.terms.values() if isinstance(term, Contrastive)), None)
+    if main is None:
+        return step
+    return replace(step, contrastive=lambda views, **changes: main.evaluate(views, step, **changes))
+
+
+class Forward:
+    """How the rows of this rank are encoded: precision, chunks, and groups of similar length.
+
+    Args:
+        config: The configuration.
+        device: Device of the encoder.
+    """
+
+    def __init__(self, config: ResolvedConfig, device: str) -> None:
+        self.config, self.device = config, device
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """Returns the context manager of the precision of forward passes."""
+        return autocast(self.device, self.config.precision)
+
+    def encode(
+        self,
+        encoder: Callable[[dict[str, Tensor]], Tensor],
+        tokens: Mapping[str, Tensor],
+        times: int = 1,
+        whole_rows: bool = False,
+    ) -> Tensor:
+        """Returns the embeddings of tokens repeated ``times`` times, float32 (float64 for such an encoder).
+
+        On the CPU in groups of similar length; or in chunks of ``chunk_size``, whose activations are recomputed.
+
+        Args:
+            encoder: Maps tokens of n rows to a tensor of n rows.
+            tokens: Token ids, attention masks and so on of n rows, ``(n, T)`` each.
+            times: Number of views, each with its own dropout mask.
+            whole_rows: Keep the order and the padding of the rows.
+
+        Returns:
+            ``(times * n, D)``.
+        """
+
+        def encode(inputs: dict[str, Tensor]) -> Tensor:
+            with self.precision():
+                z = encoder(inputs)
+            return z if z.dtype == torch.float64 else z.float()
+
+        inputs = {key: value.repeat(times, 1) for key, value in tokens.items()}
+        if self.device == "cpu" and self.config.chunk_size is None and not self.config.compile and not whole_rows:
+            return by_length(encode, inputs, GROUP)
+        return in_chunks(encode, inputs, self.config.chunk_size)
+
+
+def nothing(encoder: SentenceEncoder) -> Tensor:
+    """The embeddings ``(0, D)`` of no rows, which have a gradient."""
+    return next(encoder.parameters()).flatten()[:0].reshape(0, encoder.embedding_dim)
 
 
 def encode_views(
-    encoder: SentenceEncoder,
-    batch: Batch,
-    tokens: Mapping[str, Mapping[str, Tensor]],
-    config: ResolvedConfig,
-    device: str,
-    world: World = SINGLE,
-) -> Views:
-    """Returns the embeddings of all views, each ``(B, D)`` float32 (float64 for such an encoder), and their masks.
+    state: TrainState, batch: Batch, tokens: Mapping[str, Mapping[str, Tensor]], forward: Forward
+) -> dict[str, Tensor]:
+    """Returns the embeddings of this rank's rows by view name, each ``(n, D)``.
 
-    A block is encoded in one forward pass in which it is repeated for each of its views, under different dropout masks;
-    on the CPU in groups of similar length; or in chunks of ``config.chunk_size``, whose activations are recomputed.
-    Blocks are padded separately, so that long synthetic negatives do not increase the padding of the sentences. Every
-    rank encodes its part of the rows.
+    Views of a block with the same encoder, dropout probability and hook are encoded in one forward pass, in which the
+    block is repeated for each of them, under different dropout masks. Blocks are padded separately, so that long
+    synthetic negatives do not increase the padding of the sentences.
     """
 
-    def encode(inputs: dict[str, Tensor]) -> Tensor:
-        with autocast(device, config.precision):
-            z: Tensor = encoder(inputs)
-        return z if z.dtype == torch.float64 else z.float()
+    own = step_of_rows(batch, batch.rows[batch.part], {}, forward, state.steps)
 
-    weights = next(encoder.parameters())
-    embeddings: dict[str, Tensor] = {}
+    def row_step(places: Tensor) -> RowStep:  # indexed on the device, which is not waited for
+        return replace(own, rows=own.rows[places], uniform=lambda name, count: own.uniform(name, count)[places])
+
+    found: dict[str, Tensor] = {}
     for name, block in batch.blocks.items():
-        times = len(block.views)
-        if name in tokens:
-            inputs = {key: value.repeat(times, 1) for key, value in tokens[name].items()}
-            if device == "cpu" and config.chunk_size is None and not config.compile:
-                local = by_length(encode, inputs, GROUP)
-            else:
-                local = in_chunks(encode, inputs, config.chunk_size)
-        else:
-            # No rows, but a gradient, so that the loss of this rank has one.
-            local = weights.flatten()[:0].reshape(0, encoder.embedding_dim)
-        views = local.view(times, -1, local.shape[-1]) if len(local) else local.expand(times, 0, -1)
-        for view, z in zip(block.views, views, strict=True):
-            embeddings[view] = world.gather(z, len(batch.rows))
-    masks = {view: on_device(mask, device) for view, mask in batch.masks.items()}
-    return Views(embeddings, masks)
+        for key in dict.fromkeys(view.passes for view in block.views):
+            views = [view for view in block.views if view.passes == key]
+            encoder = state.second if views[0].encoder == "second" and state.second is not None else state.encoder
+            if name not in tokens:  # this rank has no rows
+                found |= {view.name: nothing(encoder) for view in views}
+                continue
+            run, inputs = encoder_of(views[0], encoder, state, tokens[name], row_step)
+            local = forward.encode(run, inputs, len(views), whole_rows=views[0].hook is not None)
+            parts = local.view(len(views), -1, local.shape[-1])
+            found |= {view.name: z for view, z in zip(views, parts, strict=True)}
+    # In the order of the blocks and their views, whatever shared a forward pass.
+    return {name: found[name] for name in batch.views}
+
+
+def gathered_views(
+    state: TrainState,
+    batch: Batch,
+    tokens: Mapping[str, Mapping[str, Tensor]],
+    forward: Forward,
+    world: World,
+) -> Views:
+    """Returns the embeddings of all rows, their roles, and their masks; in one transfer if there are several ranks."""
+    local = encode_views(state, batch, tokens, forward)
+    masks = {view: on_device(mask, forward.device) for view, mask in batch.masks.items()}
+    owned = {
+        view.name: on_device(block.mask, forward.device)
+        for block in batch.blocks.values()
+        if block.local and block.mask is not None
+        for view in block.views
+    }
+    if world.size == 1:
+        return Views(local, batch.roles, {**masks, **owned})
+    columns = [*local.values(), *(mask[:, None].to(next(iter(local.values())).dtype) for mask in owned.values())]
+    gathered = world.gather(torch.cat(columns, dim=1), len(batch.rows)).split([z.shape[1] for z in columns], dim=1)
+    everything = dict(zip([*local, *(f"mask of {name}" for name in owned)], gathered, strict=True))
+    masks |= {name: everything[f"mask of {name}"][:, 0] > 0.5 for name in owned}
+    return Views({name: everything[name] for name in local}, batch.roles, masks)
 
 
 def by_length(function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], size: int) -> Tensor:
@@ -226,15 +389,14 @@ def by_length(function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[s
     return torch.cat(found)[order.argsort()]
 
 
-def keyed_uniform(seed: int, batch: Batch, device: str) -> Callable[[str, int], Tensor]:
+def keyed_uniform(seed: int, epoch: int, rows: npt.NDArray[np.int64], device: str) -> Callable[[str, int], Tensor]:
     """Returns a function ``uniform(purpose, n)``.
 
-    Its result, ``(B, n)`` float32 in [0, 1), is a pure function of (seed, epoch, row, purpose).
+    Its result, ``(len(rows), n)`` float32 in [0, 1), is a pure function of (seed, epoch, row, purpose).
     """
+    draws = rng.Draws(seed, epoch)
 
     def uniform(purpose: str, count: int) -> Tensor:
-        stream = rng.PURPOSES + (crc32(purpose.encode()) << 16)
-        columns = [rng.uniform(seed, batch.epoch, batch.rows, stream + i) for i in range(count)]
-        return on_device(np.stack(columns, axis=1).astype(np.float32), device)
+        return on_device(draws.uniform(rows, purpose, count).astype(np.float32), device)
 
     return uniform

@@ -1,0 +1,107 @@
+"""What a run gives its methods. Every method is constructed as ``Method(options, context)``."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .data.corpus import Corpus
+from .data.pairs import LabelledPairs
+from .errors import InputError
+from .tfidf.index import TfidfIndex
+
+if TYPE_CHECKING:
+    from .models.encoder import SentenceEncoder
+    from .views import Frozen
+
+__all__ = ["Context"]
+
+
+@dataclass
+class Context:
+    """The resources of a run. A method asks for what it needs; what nobody asks for is not opened."""
+
+    open_index: Callable[[], TfidfIndex] | None = None
+    """Opens the TF-IDF index; None: there is none."""
+    pairs: LabelledPairs | None = None
+    """Labelled pairs; None unless the run has them."""
+    corpus: Corpus | None = None
+    """The sentences; of labelled pairs, the anchors."""
+    rows: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """``(n,)`` row numbers to train on."""
+    device: str = "cpu"
+    encoder: SentenceEncoder | None = None
+    """The encoder that is trained; None for text methods, which are constructed before it."""
+    part: Callable[[int], slice] = field(default=lambda rows: slice(0, rows))
+    """The rows of a batch of n rows that this process encodes."""
+    files: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of the files given to ``depends_on``."""
+
+    @cached_property
+    def index(self) -> TfidfIndex:
+        """The TF-IDF index, opened when first asked for; raises ``InputError`` if there is none."""
+        if self.open_index is None:
+            raise InputError("--tfidf: this augmentation needs a TF-IDF index; make one with cse build-tfidf CORPUS")
+        return self.open_index()
+
+    @property
+    def index_is_used(self) -> bool:
+        """Whether a method has asked for the index."""
+        return "index" in self.__dict__
+
+    @property
+    def trained(self) -> SentenceEncoder:
+        """The encoder that is trained; raises ``ValueError`` for a text method."""
+        if self.encoder is None:
+            raise ValueError("encoder: text methods are constructed before the model is loaded")
+        return self.encoder
+
+    def depends_on(self, path: str | Path) -> Path:
+        """Declares a file that the results depend on, and returns its path.
+
+        Its hash is stored with the run, so that a resumed run refuses a changed file. Raises ``InputError`` if it
+        cannot be read.
+        """
+        path = Path(path)
+        try:
+            with open(path, "rb") as file:
+                self.files[str(path)] = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+        return path
+
+    def load_model(self, name: str, flag: str, *, same_tokens: bool = False) -> Frozen:
+        """Loads a sentence encoder whose weights stay as they are, on the device of the run.
+
+        Args:
+            name: As for ``--model``.
+            flag: Flag or option that names it, for error messages.
+            same_tokens: Whether its tokenizer must be that of the run's encoder, so that token ids can be passed on.
+
+        Raises:
+            InputError: If it cannot be loaded, or has another tokenizer.
+        """
+        from .models.encoder import load_encoder
+        from .models.resolve import find_model
+        from .views import Frozen
+
+        source = find_model(name)
+        model = load_encoder(source, source.pooler or "cls", for_inference=True)
+        if same_tokens:
+            self.check_tokens(model.tokenizer, name, flag)
+        return Frozen(model.to(self.device))
+
+    def check_tokens(self, tokenizer: Any, name: str, flag: str) -> None:
+        """Raises ``InputError`` if a tokenizer has other token ids than that of the run's encoder."""
+        if tokenizer.get_vocab() != self.trained.tokenizer.get_vocab():
+            raise InputError(
+                f"{flag}: {name} has another vocabulary than {self.trained.source.name}; name a model with the same "
+                "tokenizer"
+            )

@@ -1,0 +1,126 @@
+"""Base classes of feature methods and of hooks. This package imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor, nn
+
+from ..views import BatchStep, RowStep, Views
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+__all__ = ["BatchStep", "FeatureMethod", "Hook", "NoOptions", "RowStep", "Views", "hooked"]
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """Options of a method without options."""
+
+
+class FeatureMethod(nn.Module):
+    """Base class of methods that change or add embeddings, between the encoder and the loss.
+
+    It sees the embeddings of the whole batch, in all processes of the run alike. What uses other rows belongs here:
+    batch normalisation, queues, noise negatives. It may have parameters, which are trained, and buffers; both are kept
+    in checkpoints, but not saved with the encoder. ``after_step``, if it is defined, is called after each step.
+
+    Args:
+        options: An instance of ``Options``.
+        context: The resources of the run; ``context.trained`` is the sentence encoder.
+    """
+
+    Options: ClassVar[type] = NoOptions
+    summary: ClassVar[str] = ""
+
+    def __init__(self, options: Any, context: Context) -> None:
+        super().__init__()
+        self.options = options
+
+    @classmethod
+    def implies(cls, options: Any) -> dict[str, Any]:
+        """Returns the defaults of settings of the run that follow from the use of this method with these options."""
+        return {}
+
+    def forward(self, views: Views, step: BatchStep) -> Views:
+        """Returns the changed views of a batch; see ``Views.replace`` and ``Views.with_negatives``."""
+        raise TypeError(f"{type(self).__name__} does not define forward")
+
+
+class Hook(nn.Module):
+    """Base class of methods that change the forward pass of a view inside the transformer; rows are independent.
+
+    Args:
+        options: An instance of ``Options``.
+        context: The resources of the run.
+    """
+
+    Options: ClassVar[type] = NoOptions
+    summary: ClassVar[str] = ""
+
+    def __init__(self, options: Any, context: Context) -> None:
+        super().__init__()
+        self.options = options
+
+    @classmethod
+    def implies(cls, options: Any) -> dict[str, Any]:
+        """Returns the defaults of settings of the run that follow from the use of this method with these options."""
+        return {}
+
+    def tokens(self, tokens: dict[str, Tensor], step: RowStep) -> dict[str, Tensor]:
+        """Returns the inputs of the transformer, ``(n, T)`` each, for example with ``position_ids``."""
+        return tokens
+
+    def embedded(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
+        """Returns the output of the embedding layer, ``(n, T, D)``."""
+        return states
+
+    def layers(self, count: int, step: RowStep) -> list[int]:
+        """Returns the numbers of the transformer blocks, of ``count``, whose input is changed; from 0."""
+        return []
+
+    def layer(self, number: int, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
+        """Returns the input of a transformer block, ``(n, T, D)``."""
+        return states
+
+
+@contextmanager
+def hooked(hook: Hook, backbone: nn.Module, tokens: dict[str, Tensor], step: RowStep) -> Iterator[None]:
+    """Context manager in which the forward pass of a transformer is changed by a hook.
+
+    Raises ``ValueError`` for a transformer whose embedding layer or blocks cannot be found.
+    """
+    embedding, blocks = parts_of(backbone)
+
+    def after(module: nn.Module, given: Any, output: Any) -> Any:
+        return hook.embedded(output, tokens, step)
+
+    def before(number: int) -> Any:
+        def change(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            if arguments:
+                return (hook.layer(number, arguments[0], tokens, step), *arguments[1:]), named
+            return arguments, {**named, "hidden_states": hook.layer(number, named["hidden_states"], tokens, step)}
+
+        return change
+
+    with ExitStack() as stack:
+        stack.callback(embedding.register_forward_hook(after).remove)
+        for number in hook.layers(len(blocks), step):
+            stack.callback(blocks[number].register_forward_pre_hook(before(number), with_kwargs=True).remove)
+        yield
+
+
+def parts_of(backbone: nn.Module) -> tuple[nn.Module, nn.ModuleList]:
+    """Returns the embedding layer and the blocks of a transformer; raises ``ValueError`` if they are not found."""
+    embedding = getattr(backbone, "embeddings", None) or getattr(backbone, "embed_tokens", None)
+    count = getattr(backbone.config, "num_hidden_layers", None)
+    blocks = [each for each in backbone.modules() if isinstance(each, nn.ModuleList) and len(each) == count]
+    if not isinstance(embedding, nn.Module) or not blocks:
+        raise ValueError(
+            f"{type(backbone).__name__}: its embedding layer or its blocks are not where hooks expect them"
+        )
+    return embedding, blocks[0]

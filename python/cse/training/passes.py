@@ -1,0 +1,88 @@
+"""A forward pass of one view: its encoder, its dropout probability and its hook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..augment.base import View
+from ..features.base import hooked
+from ..models.dropout import FastDropout
+from ..models.encoder import SentenceEncoder
+from ..views import RowStep
+
+if TYPE_CHECKING:
+    from .state import TrainState
+
+__all__ = ["dropout_of", "encoder_of"]
+
+ROW = "row"
+# Float attributes of attention modules that have no dropout module of their own, like ModernBERT's and Llama's.
+RATES = ("attention_dropout", "dropout_rate")
+
+
+def encoder_of(
+    view: View,
+    encoder: SentenceEncoder,
+    state: TrainState,
+    tokens: Mapping[str, Tensor],
+    step: Callable[[Tensor], RowStep],
+) -> tuple[Callable[[dict[str, Tensor]], Tensor], Mapping[str, Tensor]]:
+    """Returns the function that encodes tokens as a view, and its inputs.
+
+    Args:
+        view: The view.
+        encoder: The encoder of the view.
+        state: The state of the run, which has the hooks.
+        tokens: Inputs of the transformer, ``(n, T)`` each.
+        step: Returns the step of some of these rows by their positions.
+    """
+    if view.dropout is None and view.hook is None:
+        return encoder, tokens
+    hook = None if view.hook is None else state.hooks[view.hook]
+
+    def encode(inputs: dict[str, Tensor]) -> Tensor:
+        inputs = dict(inputs)
+        with dropout_of(encoder.backbone, view.dropout):
+            if hook is None:
+                return encoded(inputs)
+            facts = step(inputs.pop(ROW)[:, 0])
+            inputs = hook.tokens(inputs, facts)
+            with hooked(hook, encoder.backbone, inputs, facts):
+                return encoded(inputs)
+
+    def encoded(inputs: dict[str, Tensor]) -> Tensor:
+        z: Tensor = encoder(inputs)
+        return z
+
+    if hook is None:
+        return encode, tokens
+    ids = tokens["input_ids"]
+    return encode, {**tokens, ROW: torch.arange(len(ids), device=ids.device)[:, None]}
+
+
+@contextmanager
+def dropout_of(backbone: nn.Module, probability: float | None) -> Iterator[None]:
+    """Context manager in which the dropout of a transformer has another probability; None: its own."""
+    if probability is None:
+        yield
+        return
+    before: list[tuple[Any, str, float]] = []
+    for module in backbone.modules():
+        names = ("p",) if isinstance(module, (nn.Dropout, FastDropout)) else RATES
+        before += [(module, name, getattr(module, name)) for name in names if isinstance(_own(module, name), float)]
+    try:
+        for module, name, _ in before:
+            setattr(module, name, probability)
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+def _own(module: nn.Module, name: str) -> Any:
+    return module.__dict__.get(name)

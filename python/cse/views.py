@@ -1,0 +1,177 @@
+"""What loss terms and feature methods see of a batch: embeddings by view, their roles, and the facts of a step.
+
+A *view* is one encoding of the rows of a batch. Its role says how losses use it; its name is for the log:
+
+=====================  ========  =====================================================================
+name                   role      contents
+=====================  ========  =====================================================================
+``anchor``             anchor    the sentence, or an augmented form of it
+``positive``           positive  the positive example of the anchor
+``hard_negative``      negative  a labelled hard negative (the third column of triples)
+``synthetic``          negative  a synthetic hard negative; an anchor if ``synthetic_positive`` exists
+``synthetic_positive``  positive  the synthetic negative under another dropout mask, as its positive
+=====================  ========  =====================================================================
+
+The first view of role ``anchor`` belongs to the first of role ``positive``, the second to the second, and so on. This
+module imports only torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["BatchStep", "Frozen", "Role", "RowStep", "Views", "roles_by_name"]
+
+Role = Literal["anchor", "positive", "negative"]
+
+
+def roles_by_name(names: Iterable[str]) -> dict[str, Role]:
+    """Returns the roles of the views with the names above; raises ``ValueError`` for another name."""
+    names = list(names)
+    paired: Role = "anchor" if "synthetic_positive" in names else "negative"
+    known: dict[str, Role] = {
+        "anchor": "anchor",
+        "positive": "positive",
+        "hard_negative": "negative",
+        "synthetic": paired,
+        "synthetic_positive": "positive",
+    }
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"views: the role of {unknown[0]!r} is not known; choose from {', '.join(known)}")
+    return {name: known[name] for name in names}
+
+
+@dataclass
+class Views:
+    """Embeddings of a batch by view name, their roles, masks of valid rows, and weights of pairs."""
+
+    embeddings: dict[str, Tensor]
+    """``(B, D)`` float32 by view name; a view of role ``negative`` may have any number of rows, ``(R, D)``."""
+    roles: dict[str, Role] = field(default_factory=dict)
+    """By view name. Default: those of ``roles_by_name``."""
+    masks: dict[str, Tensor] = field(default_factory=dict)
+    """``(B,)`` bool by view name, True for valid rows; without a mask all rows of a view are valid."""
+    log_weights: dict[tuple[str, str], Tensor] = field(default_factory=dict)
+    """Added to the logits of the pairs (anchor view, other view): ``(B, R)``, or of a shape that broadcasts to it. The
+    pair of names is in the order of the rows and columns of the similarity matrix. ``-inf`` removes a pair from the
+    denominator; an absent pair of names is 0."""
+    own_negatives: dict[str, Tensor] = field(default_factory=dict)
+    """``(B, k, D)`` by name of the anchor view: negatives that only the anchor of the same row is compared with."""
+
+    def __post_init__(self) -> None:
+        """Completes the roles."""
+        if not self.roles:
+            self.roles = roles_by_name(self.embeddings)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.embeddings[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.embeddings
+
+    def named(self, role: Role) -> list[str]:
+        """Returns the names of the views of a role, in the order of encoding."""
+        return [name for name in self.embeddings if self.roles[name] == role]
+
+    def replace(self, **values: Any) -> Views:
+        """Returns a copy with other fields; roles of views that no longer exist are left out."""
+        fields = {**vars(self), **values}
+        fields["roles"] = {name: role for name, role in fields["roles"].items() if name in fields["embeddings"]}
+        return Views(**fields)
+
+    def with_negatives(self, name: str, z: Tensor, mask: Tensor | None = None) -> Views:
+        """Returns a copy with another view of role ``negative``, ``(R, D)``, which every anchor is compared with."""
+        return self.replace(
+            embeddings={**self.embeddings, name: z},
+            roles={**self.roles, name: "negative"},
+            masks=self.masks if mask is None else {**self.masks, name: mask},
+        )
+
+    def rows(self, part: slice) -> Views:
+        """Returns some of the rows, without the views and weights that have no value for each row of the batch."""
+        batch = len(self.embeddings["anchor"])
+        kept = {name: z[part] for name, z in self.embeddings.items() if len(z) == batch}
+        roles = {name: self.roles[name] for name in kept}
+        return Views(kept, roles, {name: mask[part] for name, mask in self.masks.items() if name in kept})
+
+
+@dataclass(frozen=True)
+class _Facts:
+    number: int
+    """Number of steps before this one, from 0."""
+    steps: int
+    """Number of steps of the run."""
+    epoch: int
+    seed: int
+    rows: Tensor
+    """int64 row numbers in the corpus of the rows of the views."""
+    uniform: Callable[[str, int], Tensor]
+    """``uniform(purpose, n)`` returns ``(len(rows), n)`` float32 numbers in [0, 1), a function of (seed, epoch, row,
+    purpose)."""
+
+    @property
+    def progress(self) -> float:
+        """The share of the steps of the run that have been done, in [0, 1)."""
+        return self.number / max(self.steps, 1)
+
+    def normal(self, purpose: str, count: int) -> Tensor:
+        """Returns ``(len(rows), count)`` standard normal float32 numbers, a function of (seed, epoch, row, purpose)."""
+        u = self.uniform(purpose, 2 * count).clamp(min=2**-25)  # Box and Muller's transformation
+        return (-2 * u[:, :count].log()).sqrt() * (2 * torch.pi * u[:, count:]).cos()
+
+
+@dataclass(frozen=True)
+class RowStep(_Facts):
+    """What a row term is given besides the embeddings: everything is of some rows of this process only."""
+
+    tokens: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    """Token ids, attention masks and so on, ``(n, T)`` each, by block name (``cse.augment.base.Block``)."""
+
+
+@dataclass(frozen=True)
+class BatchStep(_Facts):
+    """What a batch term or a feature method is given besides the embeddings: everything is of the whole batch.
+
+    It has the same values in all processes of the run.
+    """
+
+    partners: Tensor | None = None
+    """``(M,)`` int64, positions of the mixing partners of mixed negatives; see ``cse.rng.partners``."""
+    duplicates: Tensor | None = None
+    """``(B, B)`` bool, True for different rows with the same sentence; None if there are none."""
+    encode: Callable[..., Tensor] | None = None
+    """``encode(block, encoder=None)`` returns the embeddings ``(B, D)`` of a block, like ``anchor``, from another
+    forward pass of the run's encoder, or of another encoder with the same token ids, in the run's precision."""
+    contrastive: Callable[..., Tensor] | None = None
+    """``contrastive(views, **changes)`` is the run's contrastive loss of other views, with changed options; None if the
+    run has none."""
+
+
+class Frozen(nn.Module):
+    """A model whose weights are not trained: it stays in evaluation mode, and checkpoints leave it out.
+
+    Args:
+        model: The model; gradients of its parameters are switched off.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        for parameter in model.parameters():
+            parameter.requires_grad_(False)
+        # Not a submodule: neither parameters() nor train() nor state_dict() sees it.
+        object.__setattr__(self, "model", model.eval())
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self.model._apply(fn)
+        return super()._apply(fn, recurse)
+
+    @torch.no_grad()
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        """The model's output, without a gradient."""
+        return self.model(*arguments, **named)
