@@ -75,8 +75,7 @@ def gradients(run, config, batches, world=None):
     """The gradients of some batches, and their metrics."""
     state = run.state
     metrics = [propagate(state, batch, config, run.device, world or World(), 1.0) for batch in batches]
-    modules = torch.nn.ModuleDict({"encoder": state.encoder, "terms": torch.nn.ModuleDict(state.terms)})
-    found = {name: p.grad.clone() for name, p in modules.named_parameters() if p.grad is not None}
-    for parameter in modules.parameters():
+    found = {name: p.grad.clone() for name, p in state.weights().items() if p.grad is not None}
+    for parameter in state.weights().values():
         parameter.grad = None
     return found, metrics[0]

@@ -33,12 +33,12 @@ with connected("cpu") as world:
     for name, more in values["cases"].items():
         run = prepare(TrainConfig(**values["base"], **more), world)
         state = run.state
-        for module in (state.encoder, *state.terms.values()):
+        for module in state.modules().values():
             module.double().eval()
         with Prefetcher(run.batches, state.encoder.tokenizer, 32, world.part) as batches:
             (batch,) = batches.get(0)
         metrics = propagate(state, batch, run.config, "cpu", world, 1.0)
-        parameters = unique_parameters([state.encoder, *state.terms.values()])
+        parameters = unique_parameters(state.modules().values())
         world.sum_gradients(parameters, name)
         found[name] = {
             "metrics": {key: float(value) for key, value in metrics.items()},

@@ -98,6 +98,34 @@ class Context:
             self.check_tokens(model.tokenizer, name, flag)
         return Frozen(model.to(self.device))
 
+    def load_masked_language_model(self, name: str, flag: str) -> Frozen:
+        """Loads a masked language model whose weights stay as they are; see ``load_model``.
+
+        Raises ``InputError`` if it cannot be loaded, has another tokenizer, or there is no mask token.
+        """
+        from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+        from .models.resolve import find_model
+        from .views import Frozen
+
+        path = find_model(name).path
+        try:
+            model, report = AutoModelForMaskedLM.from_pretrained(path, local_files_only=True, output_loading_info=True)
+            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{flag}: {name} has no masked language model ({str(error).splitlines()[0]})") from None
+        if self.trained.tokenizer.mask_token_id is None:
+            raise InputError(
+                f"{flag}: the tokenizer of {self.trained.source.name} has no mask token; use a model like BERT"
+            )
+        if report["missing_keys"]:
+            raise InputError(
+                f"{flag}: {name} has no weights of a masked language model ({sorted(report['missing_keys'])[0]}); name "
+                "a checkpoint that was trained as one"
+            )
+        self.check_tokens(tokenizer, name, flag)
+        return Frozen(model.float().to(self.device))
+
     def check_tokens(self, tokenizer: Any, name: str, flag: str) -> None:
         """Raises ``InputError`` if a tokenizer has other token ids than that of the run's encoder."""
         if tokenizer.get_vocab() != self.trained.tokenizer.get_vocab():

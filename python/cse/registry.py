@@ -12,16 +12,21 @@ entry point:
 
 from __future__ import annotations
 
+import sys
 import tomllib
+import traceback
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
 from .errors import InputError
 
-__all__ = ["Registry", "option_notes", "parse_options", "parse_setting"]
+__all__ = ["Registry", "import_methods", "option_notes", "parse_options", "parse_setting"]
 
 T = TypeVar("T")
 
@@ -73,6 +78,47 @@ class Registry(Generic[T]):
             self._loaded[name] = point.load()
             return self._loaded[name]
         raise InputError(f"{flag or self.kind}: {name!r} is unknown; choose one of {', '.join(self.names())}")
+
+
+IMPORTED: dict[str, str] = {}
+
+
+def import_methods(path: str) -> str:
+    """Runs a Python file that registers methods, once per process.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its SHA-256.
+
+    Raises:
+        InputError: If it cannot be read, fails, or has been changed since it was imported.
+    """
+    name = Path(path).resolve()
+    try:
+        source = name.read_bytes()
+    except OSError as error:
+        raise InputError(f"--import {path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+    found = sha256(source).hexdigest()
+    if str(name) in IMPORTED:
+        if IMPORTED[str(name)] != found:
+            raise InputError(f"--import {path}: the file has changed since this process imported it; start a new one")
+        return found
+    spec = spec_from_file_location(f"cse_methods_{name.stem}", name)
+    if spec is None or spec.loader is None:
+        raise InputError(f"--import {path}: is not a Python file")
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except InputError:
+        raise
+    except Exception as error:  # whatever the file raises
+        line = traceback.extract_tb(error.__traceback__)[-1].lineno
+        raise InputError(f"--import {path}: line {line}: {type(error).__name__}: {error}") from None
+    IMPORTED[str(name)] = found
+    return found
 
 
 def parse_options(name: str, kind: type[Any], table: Mapping[str, Any]) -> Any:

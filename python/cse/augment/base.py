@@ -64,6 +64,8 @@ class Block:
     corpus, 1 and 2 are the positives and hard negatives of labelled pairs. None: the texts are new."""
     edited: bool = False
     """Whether the texts are edited sentences of the corpus, which may be unchanged."""
+    shared: bool = False
+    """Whether the views are encoded once, under one dropout mask."""
     local: bool = False
     """Whether texts and mask are those of the rows of this process only, because they take long to make."""
 
@@ -177,6 +179,8 @@ class Paired:
     """Hard negatives."""
     columns: tuple[int | None, int | None, int | None] = (None, None, None)
     """Input columns whose rows the anchors, positives and negatives are, unchanged; see ``Block.column``."""
+    shared: bool = False
+    """Without positives: whether the positive is the anchor under the same dropout mask."""
 
 
 class Pairing(TextMethod):

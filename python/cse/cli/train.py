@@ -76,9 +76,24 @@ METHOD_FLAGS = {
 @options.option(
     "--feature-augmentation", "feature_augmentations", multiple=True, metavar="NAME", help="Augmentation of embeddings."
 )
+@options.option(
+    "--anchor-hook", metavar="NAME", help="Changes the anchors' forward pass; see cse methods.", default_text="none"
+)
+@options.option("--positive-hook", metavar="NAME", help="The same for the positives.", default_text="none")
+@options.option("--anchor-dropout", type=float, metavar="P", help="Dropout of the anchors.", default_text="the model's")
+@options.option("--positive-dropout", type=float, metavar="P", help="Dropout of positives.", default_text="the model's")
+@options.option(
+    "--positive-encoder", metavar="copy|MODEL", help="Another encoder for the positives.", default_text="the same"
+)
+@options.option("--import", "imports", multiple=True, metavar="FILE.py", help="Python file that registers methods.")
 @options.option("--keep-duplicates/--no-keep-duplicates", default=None, help="Equal sentences stay negatives.")
 @group("Loss")
-@options.option("--loss", default="standard", metavar="standard|focal|mixed", help="SimCSE, Focal-InfoNCE or MixCSE.")
+@options.option(
+    "--loss",
+    default="standard",
+    metavar="standard|focal|mixed|NAME",
+    help="SimCSE, Focal-InfoNCE or MixCSE; or a loss term that takes their place.",
+)
 @options.option("--temperature", type=float, help="tau.", default_text="0.05; focal on BERT 0.07; adapt 0.1")
 @options.option("--objective", metavar="infonce|nt-xent", help="Which views are negatives.", default_text=RECIPE)
 @options.option("--margin", default=0.3, help="m of the focal logits.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
+from ..parts import embedding_output, parts_of
 from ..views import BatchStep, RowStep, Views
 
 if TYPE_CHECKING:
@@ -94,10 +95,7 @@ def hooked(hook: Hook, backbone: nn.Module, tokens: dict[str, Tensor], step: Row
 
     Raises ``ValueError`` for a transformer whose embedding layer or blocks cannot be found.
     """
-    embedding, blocks = parts_of(backbone)
-
-    def after(module: nn.Module, given: Any, output: Any) -> Any:
-        return hook.embedded(output, tokens, step)
+    _, blocks = parts_of(backbone)
 
     def before(number: int) -> Any:
         def change(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -108,19 +106,7 @@ def hooked(hook: Hook, backbone: nn.Module, tokens: dict[str, Tensor], step: Row
         return change
 
     with ExitStack() as stack:
-        stack.callback(embedding.register_forward_hook(after).remove)
+        stack.enter_context(embedding_output(backbone, lambda states: hook.embedded(states, tokens, step)))
         for number in hook.layers(len(blocks), step):
             stack.callback(blocks[number].register_forward_pre_hook(before(number), with_kwargs=True).remove)
         yield
-
-
-def parts_of(backbone: nn.Module) -> tuple[nn.Module, nn.ModuleList]:
-    """Returns the embedding layer and the blocks of a transformer; raises ``ValueError`` if they are not found."""
-    embedding = getattr(backbone, "embeddings", None) or getattr(backbone, "embed_tokens", None)
-    count = getattr(backbone.config, "num_hidden_layers", None)
-    blocks = [each for each in backbone.modules() if isinstance(each, nn.ModuleList) and len(each) == count]
-    if not isinstance(embedding, nn.Module) or not blocks:
-        raise ValueError(
-            f"{type(backbone).__name__}: its embedding layer or its blocks are not where hooks expect them"
-        )
-    return embedding, blocks[0]

@@ -17,6 +17,10 @@ CONTRASTIVE_LOSSES = ("standard", "focal", "mixed")
 LOSS_TERMS: Registry[type[LossTerm]] = Registry(
     "loss term",
     "cse.loss_terms",
-    {"contrastive": "cse.losses.contrastive:Contrastive", "mlm": "cse.losses.mlm:MLM"},
+    {
+        "contrastive": "cse.losses.contrastive:Contrastive",
+        "diffcse": "cse.losses.diffcse:DiffCSE",
+        "mlm": "cse.losses.mlm:MLM",
+    },
 )
 """Loss terms by name: ``cse train --loss NAME`` takes one as the loss, ``--loss-term NAME`` adds one to the loss."""

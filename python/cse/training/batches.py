@@ -173,7 +173,7 @@ class Batches:
         paired = self.positive(texts, rows, draws)
         columns = paired.columns
         if paired.positives is None:
-            return {"anchor": Block(paired.anchors, (anchor, positive), paired.mask, columns[0])}
+            return {"anchor": Block(paired.anchors, (anchor, positive), paired.mask, columns[0], shared=paired.shared)}
         blocks = {
             "anchor": Block(paired.anchors, (anchor,), column=columns[0]),
             "positive": Block(paired.positives, (positive,), paired.mask, columns[1]),

@@ -21,7 +21,7 @@ from ..errors import InputError
 from ..features import FEATURE_AUGMENTATIONS, HOOKS
 from ..losses import CONTRASTIVE_LOSSES, LOSS_TERMS
 from ..losses.rules import incompatibility
-from ..registry import Registry, explain_validation, parse_options
+from ..registry import Registry, explain_validation, import_methods, parse_options
 
 __all__ = ["ResolvedConfig", "TrainConfig", "read_toml"]
 
@@ -82,6 +82,8 @@ class Settings(BaseModel):
     cache: FilePath | None = None
     """Cache folder for rows and token ids of large corpora; see ``cse.data.cache.cache_folder``."""
 
+    imports: Annotated[tuple[str, ...], BeforeValidator(_paths)] = ()
+    """Python files that register methods; see ``cse.registry.import_methods``."""
     negatives: Names = ()
     """Names of the augmentations that generate synthetic negatives; ``una=True`` is short for ``("una",)``."""
     feature_augmentations: Names = ()
@@ -161,6 +163,9 @@ class Settings(BaseModel):
 
     def __init__(self, **values: Any) -> None:
         """Validates types and ranges; raises ``InputError`` with the flag of the first invalid field."""
+        imports = _paths(values.get("imports", ()))
+        for path in imports if isinstance(imports, tuple) else ():
+            import_methods(str(path))  # before the names of methods are looked up
         try:
             super().__init__(**gather_options(values, set(type(self).model_fields)))
         except ValidationError as error:

@@ -96,6 +96,8 @@ def prepare(
     context = Context(
         lambda: TfidfIndex.open(config.tfidf, min_df=config.min_df, max_terms=config.max_terms), part=world.part
     )
+    for path in config.imports:
+        context.depends_on(path)
     labelled = open_labelled(config, callback.on_progress)
     context.pairs = labelled
     if labelled is None:

@@ -335,8 +335,9 @@ def encode_views(
                 found |= {view.name: nothing(encoder) for view in views}
                 continue
             run, inputs = encoder_of(views[0], encoder, state, tokens[name], row_step)
-            local = forward.encode(run, inputs, len(views), whole_rows=views[0].hook is not None)
-            parts = local.view(len(views), -1, local.shape[-1])
+            times = 1 if block.shared else len(views)
+            local = forward.encode(run, inputs, times, whole_rows=views[0].hook is not None)
+            parts = local.view(times, -1, local.shape[-1]).expand(len(views), -1, -1)
             found |= {view.name: z for view, z in zip(views, parts, strict=True)}
     # In the order of the blocks and their views, whatever shared a forward pass.
     return {name: found[name] for name in batch.views}

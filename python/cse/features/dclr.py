@@ -1,0 +1,105 @@
+"""DCLR: noise negatives, and weights of negatives by a second encoder (Zhou et al. 2022, arXiv:2205.00656)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+from .base import BatchStep, FeatureMethod, Views
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+__all__ = ["DCLR", "DCLROptions", "ascend"]
+
+
+@dataclass(frozen=True)
+class DCLROptions:
+    """Options of DCLR; the defaults are those of its BERT-base."""
+
+    noise: Annotated[float, Field(ge=0, description="noise negatives per sentence of the batch")] = 1.0
+    ascent_steps: Annotated[int, Field(ge=0, description="steps of gradient ascent of a noise negative")] = 4
+    ascent_rate: Annotated[float, Field(ge=0, description="length of such a step")] = 1e-3
+    temperature: Annotated[float, Field(gt=0, description="temperature of the loss that is ascended")] = 0.05
+    model: Annotated[
+        str, Field(description="encoder that weights the negatives, with the same tokenizer; empty: no weights")
+    ] = ""
+    threshold: Annotated[
+        float, Field(ge=-1, le=1, description="phi: a pair with a cosine of at least this is no negative")
+    ] = 0.9
+
+
+def ascend(noise: Tensor, anchors: Tensor, positives: Tensor, steps: int, rate: float, temperature: float) -> Tensor:
+    """Moves noise by normalised gradient ascent of the contrastive loss of the anchors with noise as negatives.
+
+    Args:
+        noise: ``(R, D)``.
+        anchors: ``(B, D)``, as ``positives``.
+        positives: See ``anchors``.
+        steps: Number of steps.
+        rate: Length of a step of each row; the released value of 1e-3 turns a vector by about 1e-4 at D = 768.
+        temperature: tau.
+
+    Returns:
+        ``(R, D)``, without a gradient.
+    """
+    a, p = (normalize(z.detach(), dim=-1) for z in (anchors, positives))
+    own = (a * p).sum(-1, keepdim=True)
+    target = torch.zeros(len(a), dtype=torch.long, device=a.device)
+    noise = noise.detach()
+    for _ in range(steps):
+        noise = noise.requires_grad_()
+        with torch.enable_grad():
+            logits = torch.cat([own, a @ normalize(noise, dim=-1).T], dim=1) / temperature
+            (gradient,) = torch.autograd.grad(cross_entropy(logits, target), noise)
+        noise = (noise + rate * normalize(gradient, dim=-1)).detach()
+    return noise
+
+
+class DCLR(FeatureMethod):
+    """Adds noise negatives, and removes negatives that a second, frozen encoder finds too similar to the anchor.
+
+    The weight of a negative is 0 if the cosine of the two sentences under the second encoder is at least
+    ``threshold``, else 1; it multiplies the exponential in the denominator, as in the paper. (The released code
+    multiplies the logit, so that such a negative stays with a logit of 0, and sums binary cross entropies.) Noise and
+    synthetic negatives have weight 1. Differences to the released code: the encoder's head is that of the run's pooler,
+    and padding is not attended to.
+
+    Raises ``InputError`` for a second encoder with another tokenizer.
+    """
+
+    Options = DCLROptions
+    summary = "noise negatives, and weights of negatives by a second encoder (DCLR)"
+
+    def __init__(self, options: DCLROptions, context: Context) -> None:
+        super().__init__(options, context)
+        self.model: Any = None
+        if options.model:
+            self.model = context.load_model(options.model, "dclr.model", same_tokens=True)
+
+    def forward(self, views: Views, step: BatchStep) -> Views:
+        """The views with the view ``noise`` and with weights of pairs of sentences."""
+        anchors, positives = views["anchor"], views["positive"]
+        count = int(self.options.noise * len(anchors))
+        if count:
+            parts = [
+                step.normal(f"dclr noise {number}", anchors.shape[1]) for number in range(-(-count // len(anchors)))
+            ]
+            noise = torch.cat(parts)[:count].to(anchors)
+            options = self.options
+            noise = ascend(noise, anchors, positives, options.ascent_steps, options.ascent_rate, options.temperature)
+            views = views.with_negatives("noise", noise)
+        if self.model is None or step.encode is None:
+            return views
+        with torch.no_grad():
+            h = normalize(step.encode("anchor", self.model), dim=-1)
+            close = (h @ h.T >= self.options.threshold).fill_diagonal_(False)
+            weights = torch.zeros_like(h @ h.T).masked_fill_(close, -torch.inf).to(anchors)
+        names = ("anchor", "positive")
+        pairs = {(first, second): weights for first in names for second in names}
+        return views.replace(log_weights={**views.log_weights, **pairs})

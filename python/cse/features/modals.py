@@ -1,0 +1,77 @@
+"""MODALS: positives changed in embedding space (Cheung and Yeung 2021), as UNA's appendix C.2 compares with.
+
+UNA's paper names the four operations and gives neither their strength nor the pool they draw from, and its released
+code does not have them. Here the pool is the batch of the view that is changed, and the strength is an option.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from .base import BatchStep, FeatureMethod, Views
+
+__all__ = ["Modals", "ModalsOptions"]
+
+
+@dataclass(frozen=True)
+class ModalsOptions:
+    """Options of MODALS."""
+
+    kind: Annotated[
+        Literal["interpolation", "extrapolation", "linear", "noise"],
+        Field(description="towards the closest other row, away from the mean, by a difference of two rows, by noise"),
+    ] = "interpolation"
+    magnitude: Annotated[float, Field(ge=0, description="m, the strength of the change (not published)")] = 0.2
+    view: Annotated[str, Field(description="name of the view that is changed")] = "positive"
+    detach: Annotated[bool, Field(description="whether other rows, mean and deviation have no gradient")] = True
+
+
+class Modals(FeatureMethod):
+    """Changes the embeddings x of a view by one of four operations, with m the magnitude.
+
+    - ``interpolation``: x + m (y - x), with y the other row of highest cosine with x. (The paper says closest; the
+      released code takes the farthest of a random sample.)
+    - ``extrapolation``: x + m (x - mean).
+    - ``linear``: x + m (y1 - y2), with two different random other rows.
+    - ``noise``: x + m sd e, with sd the standard deviation of each dimension and e standard normal.
+    """
+
+    Options = ModalsOptions
+    summary = "changes the positives' embeddings by other rows or noise (MODALS)"
+
+    def forward(self, views: Views, step: BatchStep) -> Views:
+        """The views with one of them changed; a batch of fewer than three rows is not changed by ``linear``."""
+        name = self.options.view
+        if name not in views:
+            return views
+        return views.replace(embeddings={**views.embeddings, name: self.changed(views[name], step)})
+
+    def changed(self, x: Tensor, step: BatchStep) -> Tensor:
+        """The changed embeddings ``(B, D)`` of the embeddings ``(B, D)``."""
+        pool = x.detach() if self.options.detach else x
+        m, batch = self.options.magnitude, len(x)
+        if self.options.kind == "interpolation":
+            h = normalize(x.detach(), dim=-1)
+            closest = (h @ h.T).fill_diagonal_(-torch.inf).argmax(1)
+            return x + m * (pool[closest] - x)
+        if self.options.kind == "extrapolation":
+            return x + m * (x - pool.mean(0))
+        if self.options.kind == "noise":
+            deviation = pool.std(0, correction=0)
+            return x + m * step.normal("modals noise", x.shape[1]).to(x) * deviation
+        if batch < 3:
+            return x
+        u = step.uniform("modals rows", 2).to(x)
+        # Two different rows of the others: the second is drawn among those that are left, and moved past the first.
+        first = (u[:, 0] * (batch - 1)).long()
+        second = (u[:, 1] * (batch - 2)).long()
+        second = second + (second >= first)
+        own = torch.arange(batch, device=x.device)
+        first, second = ((own + 1 + place) % batch for place in (first, second))
+        return x + m * (pool[first] - pool[second])

@@ -1,0 +1,107 @@
+"""PCA jitter of the hidden states of a layer, with a curriculum (EfficientCL; Ye, Kim and Oh 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ..rng import Draws
+from .base import Hook, RowStep
+
+__all__ = ["PCAJitter", "PCAJitterOptions", "pca_jitter"]
+
+
+@dataclass(frozen=True)
+class PCAJitterOptions:
+    """Options of PCA jitter."""
+
+    layers: Annotated[
+        tuple[int, ...],
+        Field(description="layers of which one is drawn per step; 0: output of the embeddings, n: of block n"),
+    ] = (0,)
+    ratio: Annotated[float, Field(gt=0, description="standard deviation of alpha without a curriculum")] = 0.1
+    curriculum: Annotated[
+        Literal["none", "discrete", "continuous"],
+        Field(description="ratio constant, from 0.01 to 0.1 in ten steps of the run, or 0.01 + 0.1 of the run"),
+    ] = "discrete"
+    variant: Annotated[
+        Literal["paper", "release"],
+        Field(description="release: adds the sum of the jitter's entries to every cell, as the released code does"),
+    ] = "paper"
+
+
+def pca_jitter(states: Tensor, mask: Tensor, alpha: Tensor, variant: str = "paper") -> Tensor:
+    """Shifts all tokens of a sequence along the principal components of its tokens.
+
+    For the tokens X of a sequence, X / |X| is centred, and its covariance is V diag(l) V'. The shift is
+    |X| V (alpha l), the same for every token. Each component's sign is chosen so that its largest entry is positive.
+    The shift has no gradient.
+
+    Args:
+        states: ``(n, T, D)``.
+        mask: ``(n, T)``, 1 for tokens, 0 for padding. Padding is neither in the covariance nor changed.
+        alpha: ``(n,)``.
+        variant: ``paper`` or ``release``; see ``PCAJitterOptions``.
+
+    Returns:
+        ``(n, T, D)``.
+    """
+    weights = mask[..., None].to(torch.float32 if states.dtype != torch.float64 else torch.float64)
+    with torch.no_grad(), torch.autocast(states.device.type, enabled=False):
+        x = states.to(weights.dtype) * weights
+        count = weights.sum(1, keepdim=True)
+        norm = x.flatten(1).norm(dim=1).clamp(min=1e-12)[:, None]
+        x = x / norm[..., None]
+        centred = (x - x.sum(1, keepdim=True) / count) * weights
+        # The rank of the covariance is below the number of tokens: a thin decomposition has all of it.
+        _, singular, axes = torch.linalg.svd(centred, full_matrices=False)  # (n, r), (n, r, D)
+        variances = singular.square() / (count[:, 0] - 1).clamp(min=1)
+        largest = axes.gather(2, axes.abs().argmax(2, keepdim=True))
+        axes = axes * torch.where(largest < 0, -1.0, 1.0)
+        shift = ((alpha.to(x)[:, None] * variances)[:, :, None] * axes).sum(1) * norm  # (n, D)
+        if variant == "release":
+            shift = shift.sum(1, keepdim=True).expand_as(shift)
+    return states + (shift[:, None] * weights).to(states.dtype)
+
+
+class PCAJitter(Hook):
+    """Shifts the hidden states of one layer, drawn per step; alpha ~ N(0, ratio^2) for each sequence."""
+
+    Options = PCAJitterOptions
+    summary = "shifts the hidden states of a layer along their principal components (EfficientCL)"
+
+    def ratio(self, step: RowStep) -> float:
+        """Returns the standard deviation of alpha at a step."""
+        if self.options.curriculum == "discrete":
+            return 0.01 * min(10, int(10 * step.progress) + 1)
+        if self.options.curriculum == "continuous":
+            return 0.01 + 0.1 * step.progress
+        return float(self.options.ratio)
+
+    def drawn(self, step: RowStep) -> int:
+        """Returns the layer of a step."""
+        u = Draws(step.seed, step.number).uniform(np.zeros(1, dtype=np.int64), "pca layer")
+        return int(self.options.layers[int(float(u[0, 0]) * len(self.options.layers))])
+
+    def embedded(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
+        """The changed output of the embeddings, if layer 0 was drawn."""
+        return self.changed(states, tokens, step) if self.drawn(step) == 0 else states
+
+    def layers(self, count: int, step: RowStep) -> list[int]:
+        """The block whose input is changed: the output of block n is the input of block n + 1, counted from 1."""
+        number = self.drawn(step)
+        return [number] if 0 < number < count else []
+
+    def layer(self, number: int, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
+        """The changed input of a block."""
+        return self.changed(states, tokens, step)
+
+    def changed(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
+        """The changed states ``(n, T, D)``."""
+        alpha = step.normal("pca alpha", 1)[:, 0] * self.ratio(step)
+        return pca_jitter(states, tokens["attention_mask"], alpha, self.options.variant)

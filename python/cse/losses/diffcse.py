@@ -1,0 +1,117 @@
+"""DiffCSE's replaced token detection (Chuang et al. 2022, arXiv:2204.10298, section 3)."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from ..parts import embedding_output
+from ..views import RowStep, Views
+from .base import RowTerm
+from .mlm import mask_tokens
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+__all__ = ["DiffCSE", "DiffCSEOptions"]
+
+
+@dataclass(frozen=True)
+class DiffCSEOptions:
+    """Options of DiffCSE; the defaults are those of BERT-base for STS."""
+
+    weight: Annotated[float, Field(gt=0, description="lambda, the weight of the term")] = 0.005
+    share: Annotated[float, Field(gt=0, lt=1, description="share of the tokens that is masked")] = 0.3
+    generator: Annotated[
+        str, Field(description="masked language model that fills the masks, with the same tokenizer")
+    ] = "distilbert-base-uncased"
+    variant: Annotated[
+        Literal["paper", "release"],
+        Field(description="release: the most likely token at every position, and padding counts as not replaced"),
+    ] = "paper"
+
+
+class DiffCSE(RowTerm):
+    """``weight`` times the mean cross-entropy of finding replaced tokens, given the embedding of the sentence.
+
+    For each of the two views, tokens are masked and filled by a frozen generator. A discriminator, a copy of the
+    transformer with weights of its own, reads the result with the output of its embedding layer at position 0 replaced
+    by the projected embedding, and classifies each token as replaced or not. The term trains the encoder through that
+    embedding. ``paper`` samples the masked tokens from the generator and leaves padding out of the mean. In both
+    variants the generator is without dropout, which the released code leaves on. Masks and samples are functions of
+    (seed, epoch, row, token position).
+
+    Raises ``InputError`` for a generator with another tokenizer, or a tokenizer without a mask token.
+    """
+
+    Options = DiffCSEOptions
+    summary = "replaced token detection, given the embedding (DiffCSE)"
+
+    def __init__(self, options: DiffCSEOptions, context: Context) -> None:
+        super().__init__(options, context)
+        encoder = context.trained
+        self.generator = context.load_masked_language_model(options.generator, "diffcse.generator")
+        self.discriminator: Any = copy.deepcopy(encoder.backbone)
+        self.classifier = nn.Linear(encoder.backbone.config.hidden_size, 2)
+        self.special: Tensor
+        self.register_buffer("special", torch.tensor(encoder.tokenizer.all_special_ids), persistent=False)
+        self.mask_id: int = encoder.tokenizer.mask_token_id
+        self.vocabulary = len(encoder.tokenizer)
+
+    @classmethod
+    def implies(cls, options: DiffCSEOptions) -> dict[str, Any]:
+        """The contrastive loss, too, is that of projected embeddings."""
+        return {"feature_augmentations": ("projector",)}
+
+    def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
+        """The weighted sum of the losses of both views over the tokens, and their number."""
+        tokens = step.tokens["anchor"]
+        total, count, right = (views["anchor"].new_zeros(()) for _ in range(3))
+        for view in ("anchor", "positive"):
+            filled, replaced = self.edited(tokens, step, view)
+            counted = torch.ones_like(replaced)
+            if self.options.variant == "paper":
+                counted = tokens["attention_mask"].bool()
+            scores = self.scores({**tokens, "input_ids": filled}, views[view])
+            losses = cross_entropy(scores.transpose(1, 2), replaced.long(), reduction="none")
+            total = total + (losses * counted).sum()
+            count = count + counted.sum()
+            right = right + ((scores.argmax(-1) == replaced.long()) & counted).sum()
+        self.metrics = {"rtd_accuracy": (right, count)}
+        return self.options.weight * total, count
+
+    def edited(self, tokens: Any, step: RowStep, view: str) -> tuple[Tensor, Tensor]:
+        """The token ids ``(n, T)`` that the generator fills in, and True where they differ from the original's."""
+        ids, mask = tokens["input_ids"], tokens["attention_mask"].bool()
+        length = ids.shape[1]
+        purposes = (f"diffcse {view} {what}" for what in ("selection", "change", "token"))
+        uniform = torch.cat([step.uniform(purpose, length) for purpose in purposes], dim=1)
+        special = torch.isin(ids, self.special)
+        masked, labels = mask_tokens(ids, special, uniform, self.options.share, self.mask_id, self.vocabulary)
+        logits = self.generator(**{**tokens, "input_ids": masked}).logits.float()[..., : self.vocabulary]
+        if self.options.variant == "release":
+            filled = logits.argmax(-1)
+            filled[:, 0] = ids[:, 0]
+            filled = torch.where(mask, filled, ids)
+            return filled, (filled != ids) & mask
+        u = step.uniform(f"diffcse {view} sample", length)[..., None]
+        sampled = (logits.softmax(-1).cumsum(-1) < u).sum(-1).clamp(max=self.vocabulary - 1)
+        filled = torch.where(labels >= 0, sampled, ids)
+        return filled, filled != ids
+
+    def scores(self, tokens: dict[str, Tensor], z: Tensor) -> Tensor:
+        """The logits ``(n, T, 2)`` of the discriminator, given embeddings ``(n, D)``."""
+
+        def conditioned(states: Tensor) -> Tensor:
+            return torch.cat([z[:, None].to(states.dtype), states[:, 1:]], dim=1)
+
+        with embedding_output(self.discriminator, conditioned):
+            states = self.discriminator(**tokens).last_hidden_state
+        found: Tensor = self.classifier(states)
+        return found
