@@ -165,11 +165,16 @@ class Frozen(nn.Module):
         for parameter in model.parameters():
             parameter.requires_grad_(False)
         # Not a submodule: neither parameters() nor train() nor state_dict() sees it.
-        object.__setattr__(self, "model", model.eval())
+        self._model = (model.eval(),)
+
+    @property
+    def model(self) -> Any:
+        """The model."""
+        return self._model[0]
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         self.model._apply(fn)
-        return super()._apply(fn, recurse)
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def forward(self, *arguments: Any, **named: Any) -> Any:

@@ -22,10 +22,17 @@ def command(name: str | None, as_json: bool) -> None:
     from ..augment import AUGMENTATIONS
     from ..errors import InputError
     from ..evaluation import EVALUATIONS
-    from ..features import FEATURE_AUGMENTATIONS, HOOKS
+    from ..features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
     from ..losses import LOSS_TERMS
 
-    tables: list[Registry[Any]] = [AUGMENTATIONS, FEATURE_AUGMENTATIONS, HOOKS, LOSS_TERMS, EVALUATIONS]
+    tables: list[Registry[Any]] = [
+        AUGMENTATIONS,
+        FEATURE_AUGMENTATIONS,
+        ENCODER_METHODS,
+        HOOKS,
+        LOSS_TERMS,
+        EVALUATIONS,
+    ]
     methods = [
         {
             "name": each,

@@ -85,6 +85,9 @@ METHOD_FLAGS = {
 @options.option(
     "--positive-encoder", metavar="copy|MODEL", help="Another encoder for the positives.", default_text="the same"
 )
+@options.option(
+    "--encoder-method", "encoder_methods", multiple=True, metavar="NAME", help="Changes the encoder; see cse methods."
+)
 @options.option("--import", "imports", multiple=True, metavar="FILE.py", help="Python file that registers methods.")
 @options.option("--keep-duplicates/--no-keep-duplicates", default=None, help="Equal sentences stay negatives.")
 @group("Loss")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from ..registry import Registry
 
 if TYPE_CHECKING:
-    from .base import FeatureMethod, Hook
+    from .base import EncoderMethod, FeatureMethod, Hook
 
-__all__ = ["FEATURE_AUGMENTATIONS", "HOOKS"]
+__all__ = ["ENCODER_METHODS", "FEATURE_AUGMENTATIONS", "HOOKS"]
 
 FEATURE_AUGMENTATIONS: Registry[type[FeatureMethod]] = Registry(
     "feature augmentation",
@@ -22,5 +22,12 @@ FEATURE_AUGMENTATIONS: Registry[type[FeatureMethod]] = Registry(
 )
 """Methods that change embeddings by name: ``cse train --feature-augmentation NAME``."""
 
-HOOKS: Registry[type[Hook]] = Registry("hook", "cse.hooks", {"pca": "cse.features.pca:PCAJitter"})
+HOOKS: Registry[type[Hook]] = Registry(
+    "hook", "cse.hooks", {"pca": "cse.features.pca:PCAJitter", "prompt": "cse.features.prompt:PromptHook"}
+)
 """Methods that change the forward pass of a view by name: ``cse train --positive-hook NAME``."""
+
+ENCODER_METHODS: Registry[type[EncoderMethod]] = Registry(
+    "encoder method", "cse.encoder_methods", {"prompt": "cse.features.prompt:Prompt"}
+)
+"""Methods that change the encoder by name: ``cse train --encoder-method NAME``."""

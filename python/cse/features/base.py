@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,7 +15,7 @@ from ..views import BatchStep, RowStep, Views
 if TYPE_CHECKING:
     from ..context import Context
 
-__all__ = ["BatchStep", "FeatureMethod", "Hook", "NoOptions", "RowStep", "Views", "hooked"]
+__all__ = ["BatchStep", "EncoderMethod", "FeatureMethod", "Hook", "NoOptions", "RowStep", "Views", "hooked"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,37 @@ class FeatureMethod(nn.Module):
     def forward(self, views: Views, step: BatchStep) -> Views:
         """Returns the changed views of a batch; see ``Views.replace`` and ``Views.with_negatives``."""
         raise TypeError(f"{type(self).__name__} does not define forward")
+
+
+class EncoderMethod(nn.Module):
+    """Base class of methods that change the encoder itself: its tokenizer, its weights, what is evaluated and saved.
+
+    It is constructed after the encoder has been loaded, ``context.trained``, which it may change. It may have
+    parameters and buffers; both are kept in checkpoints.
+
+    Args:
+        options: An instance of ``Options``.
+        context: The resources of the run.
+    """
+
+    Options: ClassVar[type] = NoOptions
+    summary: ClassVar[str] = ""
+
+    def __init__(self, options: Any, context: Context) -> None:
+        super().__init__()
+        self.options = options
+
+    @classmethod
+    def implies(cls, options: Any) -> dict[str, Any]:
+        """Returns the defaults of settings of the run that follow from the use of this method with these options."""
+        return {}
+
+    def after_step(self) -> None:
+        """Called after each step, when the weights have been updated."""
+
+    def for_evaluation(self) -> AbstractContextManager[Any]:
+        """Returns a context manager in which the encoder has the weights that are evaluated and saved."""
+        return nullcontext()
 
 
 class Hook(nn.Module):

@@ -55,7 +55,7 @@ class Modals(FeatureMethod):
     def changed(self, x: Tensor, step: BatchStep) -> Tensor:
         """The changed embeddings ``(B, D)`` of the embeddings ``(B, D)``."""
         pool = x.detach() if self.options.detach else x
-        m, batch = self.options.magnitude, len(x)
+        m, batch = float(self.options.magnitude), len(x)
         if self.options.kind == "interpolation":
             h = normalize(x.detach(), dim=-1)
             closest = (h @ h.T).fill_diagonal_(-torch.inf).argmax(1)

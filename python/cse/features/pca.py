@@ -66,7 +66,8 @@ def pca_jitter(states: Tensor, mask: Tensor, alpha: Tensor, variant: str = "pape
         shift = ((alpha.to(x)[:, None] * variances)[:, :, None] * axes).sum(1) * norm  # (n, D)
         if variant == "release":
             shift = shift.sum(1, keepdim=True).expand_as(shift)
-    return states + (shift[:, None] * weights).to(states.dtype)
+    changed: Tensor = states + (shift[:, None] * weights).to(states.dtype)
+    return changed
 
 
 class PCAJitter(Hook):

@@ -154,7 +154,8 @@ def contrastive_loss(
         mixture = shape(similarity, None, temperature, margin)
         extra.append(mixture.masked_fill(alone[:, None], -math.inf))
     elif mixed == "release":
-        similarity = release_similarities(*(views[name] for name in layout.pairs[0]), mix_lambda)
+        first, second = layout.pairs[0]
+        similarity = release_similarities(views[first], views[second], mix_lambda)
         extra.append(shape(similarity, None, temperature, margin))
     if extra:
         scores = torch.cat([scores, *extra], dim=1)

@@ -101,6 +101,9 @@ class SentenceEncoder(nn.Module):
             # Compiled models give unused weights gradients of 0, and the optimizer would decay them.
             backbone.pooler.requires_grad_(False)
         size = backbone.config.hidden_size
+        self.denoise: Callable[[Any, dict[str, Tensor]], Tensor] | None = None
+        """Vectors ``(B, D)`` that are subtracted in training; see ``cse.features.prompt``."""
+        self.template: Any = None
         self.head: nn.Sequential | None = None
         if pooler == "cls" and not use_trained_pooler:
             dense = nn.Linear(size, size)
@@ -120,7 +123,9 @@ class SentenceEncoder(nn.Module):
             trained: Tensor = outputs.pooler_output
             return trained
         states = outputs.hidden_states or (outputs.last_hidden_state,)
-        pooled = pool(self.pooler, states, batch["attention_mask"])
+        pooled = pool(self.pooler, states, batch["attention_mask"], batch["input_ids"], self.tokenizer.mask_token_id)
+        if self.training and self.denoise is not None:
+            pooled = pooled - self.denoise(self.backbone, batch)
         return self.head(pooled) if self.head is not None and (self.training or self.keep_head) else pooled
 
     @torch.no_grad()

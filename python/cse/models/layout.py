@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["Modules", "read_modules", "write_modules"]
 
 LAYER_POOLING = "WeightedLayerPooling"
+# sentence-transformers has no such pooling, and refuses to load it, which is better than another pooling.
+MASK_POOLING = "cse_mask_token"
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ def _stored_family(folder: Path) -> str | None:
 
 def _read_pooling(settings: dict[str, Any], part: Path) -> str:
     modes = {key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True}
+    if settings.get("pooling_mode") == MASK_POOLING:
+        return "mask"
     if isinstance(settings.get("pooling_mode"), str):  # sentence-transformers 5.4 and later
         modes = {"pooling_mode_" + {"mean": "mean_tokens", "cls": "cls_token"}.get(settings["pooling_mode"], "")}
     if modes == {"pooling_mode_cls_token"}:
@@ -140,16 +144,19 @@ def write_modules(
     pooling = folder / f"{len(modules)}_Pooling"
     pooling.mkdir()
     by_cls = pooler in ("cls", "cls_before_pooler")
-    _write_json(
-        pooling / "config.json",
-        {
-            "word_embedding_dimension": embedding_dim,
-            "pooling_mode_cls_token": by_cls,
-            "pooling_mode_mean_tokens": not by_cls,
-            "pooling_mode_max_tokens": False,
-            "pooling_mode_mean_sqrt_len_tokens": False,
-        },
-    )
+    if pooler == "mask":
+        _write_json(pooling / "config.json", {"word_embedding_dimension": embedding_dim, "pooling_mode": MASK_POOLING})
+    else:
+        _write_json(
+            pooling / "config.json",
+            {
+                "word_embedding_dimension": embedding_dim,
+                "pooling_mode_cls_token": by_cls,
+                "pooling_mode_mean_tokens": not by_cls,
+                "pooling_mode_max_tokens": False,
+                "pooling_mode_mean_sqrt_len_tokens": False,
+            },
+        )
     modules.append((pooling.name, "Pooling"))
     if head is not None:
         name = f"{len(modules)}_Dense"

@@ -17,6 +17,7 @@ POOLERS = {
     "avg_top2": "mean over tokens of the last two layers",
     "avg_first_last": "mean over tokens of the first and the last layer",
     "avg_embed_last": "mean over tokens of the embeddings and the last layer",
+    "mask": "last hidden state of the last mask token, for texts in a template that has one (PromptBERT)",
 }
 """Description of each pooler."""
 
@@ -33,7 +34,13 @@ def pooled_layers(pooler: str, layers: int) -> list[int] | None:
     }.get(pooler)
 
 
-def pool(pooler: str, hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
+def pool(
+    pooler: str,
+    hidden_states: Sequence[Tensor],
+    mask: Tensor,
+    ids: Tensor | None = None,
+    mask_token: int | None = None,
+) -> Tensor:
     """Pools token vectors into one vector per sentence.
 
     Args:
@@ -41,9 +48,12 @@ def pool(pooler: str, hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
             mean over tokens of the last layer. ``avg_top2``: mean over tokens of the last two layers.
             ``avg_first_last``: of the first and the last block (SimCSE since its issue 133; 60.73 for plain BERT-base).
             ``avg_embed_last``: of the embedding layer and the last block (56.70; also called "first-last" elsewhere).
+            ``mask``: vector of the last mask token.
         hidden_states: Outputs of the embedding layer and of each block, ``(B, T, D)`` each. ``cls``,
             ``cls_before_pooler`` and ``avg`` need only the last.
         mask: ``(B, T)``, 1 for tokens, 0 for padding.
+        ids: ``(B, T)`` token ids, for ``mask``.
+        mask_token: Id of the mask token, for ``mask``.
 
     Returns:
         ``(B, D)``.
@@ -51,6 +61,9 @@ def pool(pooler: str, hidden_states: Sequence[Tensor], mask: Tensor) -> Tensor:
     last = hidden_states[-1]
     if pooler in ("cls", "cls_before_pooler"):
         return last[:, 0]
+    if pooler == "mask" and ids is not None:
+        at = ((ids == mask_token) * ids.new_ones(ids.shape).cumsum(1)).argmax(1)  # the last one of a row
+        return last.gather(1, at[:, None, None].expand(-1, 1, last.shape[-1]))[:, 0]
     layers = pooled_layers(pooler, len(hidden_states) - 1)
     if layers:
         last = (last + hidden_states[layers[0]]) / 2

@@ -284,7 +284,8 @@ class Prefetcher:
             if key not in lists:
                 # Without padding: the stored ids of a column are padded batch by batch as well.
                 lists[key] = token_lists(self.tokenizer, block.texts, self.max_length) if block.texts else {}
-            return lists[key].get("input_ids", [])
+            found: Sequence[Any] = lists[key].get("input_ids", [])
+            return found
 
         batch = self.batches.make(number, ids)
         part = self.part(len(batch.rows))

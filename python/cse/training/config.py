@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from ..augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ..errors import InputError
-from ..features import FEATURE_AUGMENTATIONS, HOOKS
+from ..features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ..losses import CONTRASTIVE_LOSSES, LOSS_TERMS
 from ..losses.rules import incompatibility
 from ..registry import Registry, explain_validation, import_methods, parse_options
@@ -46,7 +46,7 @@ NotNegative = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 
 # Types of the fields whose defaults depend on the recipe; see cse.training.recipes.
-Pooler = Literal["cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "avg_embed_last"]
+Pooler = Literal["cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "avg_embed_last", "mask"]
 Objective = Literal["infonce", "nt-xent"]
 Scheduler = Literal["linear", "cosine", "constant"]
 MaxLength = Annotated[int, Field(ge=3)]
@@ -88,6 +88,8 @@ class Settings(BaseModel):
     """Names of the augmentations that generate synthetic negatives; ``una=True`` is short for ``("una",)``."""
     feature_augmentations: Names = ()
     """Names of the augmentations of embeddings, in order of application."""
+    encoder_methods: Names = ()
+    """Names of the methods that change the encoder itself, in order of application."""
     loss_terms: Names = ()
     """Names of the loss terms that are added to the contrastive loss."""
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -164,8 +166,8 @@ class Settings(BaseModel):
     def __init__(self, **values: Any) -> None:
         """Validates types and ranges; raises ``InputError`` with the flag of the first invalid field."""
         imports = _paths(values.get("imports", ()))
-        for path in imports if isinstance(imports, tuple) else ():
-            import_methods(str(path))  # before the names of methods are looked up
+        for file in imports if isinstance(imports, tuple) else ():
+            import_methods(str(file))  # before the names of methods are looked up
         try:
             super().__init__(**gather_options(values, set(type(self).model_fields)))
         except ValidationError as error:
@@ -176,6 +178,7 @@ class Settings(BaseModel):
         for names, table, name in (
             (self.negatives, AUGMENTATIONS, "--negative"),
             (self.feature_augmentations, FEATURE_AUGMENTATIONS, "--feature-augmentation"),
+            (self.encoder_methods, ENCODER_METHODS, "--encoder-method"),
             (self.loss_terms, LOSS_TERMS, "--loss-term"),
         ):
             for method in names:
@@ -241,6 +244,7 @@ class Settings(BaseModel):
         for name in (self.positive, *self.negatives):
             found |= {name: AUGMENTATIONS} if name is not None else {}
         found |= dict.fromkeys(self.feature_augmentations, FEATURE_AUGMENTATIONS)
+        found |= dict.fromkeys(self.encoder_methods, ENCODER_METHODS)
         found |= {name: HOOKS for name in (self.anchor_hook, self.positive_hook) if name is not None}
         terms = self.loss_terms if self.loss in CONTRASTIVE_LOSSES else (self.loss, *self.loss_terms)
         return found | dict.fromkeys(terms, LOSS_TERMS)
@@ -350,7 +354,7 @@ class ResolvedConfig(Settings):
     eval_every: NotNegative
 
 
-TABLES: tuple[Registry[Any], ...] = (AUGMENTATIONS, FEATURE_AUGMENTATIONS, HOOKS, LOSS_TERMS)
+TABLES: tuple[Registry[Any], ...] = (AUGMENTATIONS, FEATURE_AUGMENTATIONS, ENCODER_METHODS, HOOKS, LOSS_TERMS)
 
 
 def flag(name: object) -> str:

@@ -62,7 +62,8 @@ class World:
         """
         if self.size == 1:
             return local
-        found: Tensor = _Gather.apply(local, [self._part(rows, rank) for rank in range(self.size)], self.rank)
+        parts = [self._part(rows, rank) for rank in range(self.size)]
+        found: Tensor = _Gather.apply(local, parts, self.rank)  # type: ignore[no-untyped-call]
         return found
 
     def total(self, value: Tensor) -> Tensor:
@@ -146,7 +147,7 @@ class _Gather(torch.autograd.Function):
         return torch.cat([each[: part.stop - part.start] for each, part in zip(everything, parts, strict=True)])
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         gradient = gradient.contiguous()
         dist.all_reduce(gradient)
         return gradient[ctx.part], None, None

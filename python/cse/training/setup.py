@@ -16,7 +16,7 @@ from ..context import Context
 from ..data.corpus import Corpus, Split, hold_out
 from ..errors import InputError
 from ..evaluation.sts import Pairs, Task, load_tasks, read_pairs
-from ..features import FEATURE_AUGMENTATIONS, HOOKS
+from ..features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ..losses import CONTRASTIVE_LOSSES, LOSS_TERMS
 from ..losses.base import BatchTerm, LossTerm
 from ..losses.contrastive import ContrastiveOptions
@@ -136,6 +136,8 @@ def prepare(
     torch.manual_seed(resolved.seed)
     encoder = load_encoder(source, resolved.pooler, keep_head=resolved.keep_head).to(device)
     context.encoder = encoder
+    encoder_methods = {name: _method(ENCODER_METHODS, resolved, name, context) for name in resolved.encoder_methods}
+    encoder.to(device)
     second = _second_encoder(resolved, context)
     terms = _loss_terms(resolved, context)
     partners = [term.partner_views for term in terms.values() if isinstance(term, BatchTerm)]
@@ -166,12 +168,13 @@ def prepare(
         **terms,
         **features,
     }
-    methods |= hooks
+    methods |= {**hooks, **encoder_methods}
     resolved = _with_used_options(resolved, methods)
     batches.config = resolved
     columns = [corpus] if labelled is None else labelled.corpora
     tokens = open_tokens(resolved, batches, columns, encoder.tokenizer, callback.on_progress)
     trained = [*([] if second is None else [second]), *terms.values(), *features.values(), *hooks.values()]
+    trained += encoder_methods.values()
     for module in trained:
         module.to(device)
     optimizer = build_optimizer([encoder, *trained], resolved)
@@ -197,6 +200,7 @@ def prepare(
             SaturationCheck(resolved.positive, resolved.temperature),
             second=second,
             hooks=hooks,
+            methods=encoder_methods,
             steps=len(batches),
         ),
         base=BaseWeights(encoder, resolved.merge_with_base),

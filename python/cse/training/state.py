@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from ..features.base import FeatureMethod, Hook
+from ..features.base import EncoderMethod, FeatureMethod, Hook
 from ..losses.base import LossTerm
 from ..models.encoder import SentenceEncoder
 from .saturation import SaturationCheck
@@ -34,6 +36,7 @@ class TrainState:
     second: SentenceEncoder | None = None
     """Another encoder, of the views that have it; trained, but not saved with the first."""
     hooks: dict[str, Hook] = field(default_factory=dict)
+    methods: dict[str, EncoderMethod] = field(default_factory=dict)
     steps: int = 0
     """Number of steps of the run."""
     step: int = 0
@@ -50,7 +53,12 @@ class TrainState:
         found: dict[str, nn.Module] = {"encoder": self.encoder}
         if self.second is not None:
             found["second"] = self.second
-        for kind, methods in (("terms", self.terms), ("features", self.features), ("hooks", self.hooks)):
+        for kind, methods in (
+            ("terms", self.terms),
+            ("features", self.features),
+            ("hooks", self.hooks),
+            ("methods", self.methods),
+        ):
             found |= {f"{kind}.{name}": method for name, method in methods.items()}
         return found
 
@@ -64,6 +72,14 @@ class TrainState:
                     seen.add(id(tensor))
                     found[f"{prefix}.{name}"] = tensor
         return found
+
+    @contextmanager
+    def for_evaluation(self) -> Iterator[None]:
+        """Context manager in which the encoder has the weights that are evaluated and saved."""
+        with ExitStack() as stack:
+            for method in self.methods.values():
+                stack.enter_context(method.for_evaluation())
+            yield
 
     def train(self) -> None:
         """Puts all modules into training mode."""

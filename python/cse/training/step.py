@@ -140,7 +140,8 @@ def propagate(
     step = batch_step(state, batch, tokens, forward, world)
     for feature in state.features.values():
         views = feature(views, step)
-    values, metrics = {}, {}
+    values: dict[str, Tensor] = {}
+    metrics: dict[str, Tensor] = {}
     total = 0.0 * next(iter(views.embeddings.values())).sum() if world.size > 1 else None  # used on every rank
     for name, term in state.terms.items():
         if isinstance(term, RowTerm):
@@ -362,7 +363,8 @@ def gathered_views(
     if world.size == 1:
         return Views(local, batch.roles, {**masks, **owned})
     columns = [*local.values(), *(mask[:, None].to(next(iter(local.values())).dtype) for mask in owned.values())]
-    gathered = world.gather(torch.cat(columns, dim=1), len(batch.rows)).split([z.shape[1] for z in columns], dim=1)
+    whole = world.gather(torch.cat(columns, dim=1), len(batch.rows))
+    gathered = torch.split(whole, [z.shape[1] for z in columns], dim=1)
     everything = dict(zip([*local, *(f"mask of {name}" for name in owned)], gathered, strict=True))
     masks |= {name: everything[f"mask of {name}"][:, 0] > 0.5 for name in owned}
     return Views({name: everything[name] for name in local}, batch.roles, masks)

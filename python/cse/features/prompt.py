@@ -1,0 +1,163 @@
+"""PromptBERT: a template around each sentence, and pooling at its mask (Jiang et al. 2022, arXiv:2201.04337)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from ..errors import InputError
+from .base import EncoderMethod, Hook, RowStep
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+__all__ = ["Prompt", "PromptHook", "PromptOptions", "Template"]
+
+PLACE = "{}"
+
+
+@dataclass(frozen=True)
+class PromptOptions:
+    """Options of PromptBERT; the defaults are the templates of its BERT-base."""
+
+    template: Annotated[str, Field(description="text with {} for the sentence and [MASK] for the mask token")] = (
+        'This sentence of "{}" means [MASK].'
+    )
+    positive_template: Annotated[
+        str, Field(description="template of the positives, of as many tokens; empty: the same")
+    ] = 'This sentence : "{}" means [MASK].'
+    denoise: Annotated[
+        bool, Field(description="in training, subtract the vector of the template without the sentence")
+    ] = True
+
+
+class Template:
+    """The token ids around a sentence.
+
+    Args:
+        text: The template; see ``PromptOptions``.
+        tokenizer: A tokenizer whose special tokens are at the beginning and the end of a text.
+
+    Raises:
+        InputError: If it has not one ``{}`` and one mask after it, or the tokenizer has no mask token.
+    """
+
+    def __init__(self, text: str, tokenizer: Any) -> None:
+        if tokenizer.mask_token is None:
+            raise InputError("--encoder-method prompt: the tokenizer has no mask token; use a model like BERT")
+        before, place, after = text.partition(PLACE)
+        if not place or after.count("[MASK]") != 1 or "[MASK]" in before:
+            raise InputError(f"prompt.template: {text!r} must have one {{}} and then one [MASK]")
+        after = after.replace("[MASK]", tokenizer.mask_token)
+        ids = [tokenizer(part.strip(), add_special_tokens=False)["input_ids"] for part in (before, after)]
+        start, end = self.special(tokenizer)
+        self.prefix: list[int] = start + ids[0]
+        self.suffix: list[int] = ids[1] + end
+
+    @staticmethod
+    def special(tokenizer: Any) -> tuple[list[int], list[int]]:
+        """Returns the special tokens at the beginning and the end, whatever template the tokenizer has already."""
+        start = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
+        end = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
+        return ([] if start is None else [start]), ([] if end is None else [end])
+
+    def apply(self, tokenizer: Any) -> None:
+        """Puts the template into a fast tokenizer: every text gets it, and truncation cuts only the text."""
+        from tokenizers.processors import TemplateProcessing
+
+        pieces = [
+            {"id": name, "ids": ids, "tokens": tokenizer.convert_ids_to_tokens(ids)}
+            for name, ids in (("before", self.prefix), ("after", self.suffix))
+        ]
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="before $A after", special_tokens=pieces)
+
+
+class Prompt(EncoderMethod):
+    """Encodes a sentence as the hidden state of the mask token of a template.
+
+    In training, the state of the mask in the template without the sentence is subtracted, with the positions of the
+    tokens after the gap as if the sentence were there, and an MLP (linear, tanh) is applied. The tokenizer of the saved
+    model has the template, which truncation does not cut. ``--max-length`` counts its tokens, too: the published 32
+    tokens of a sentence are 32 and those of the template.
+
+    Differences to the released code: positions start where the model's do, for RoBERTa too; checkpoints are selected
+    without denoising, as they are used; no full stop is added to sentences without one in evaluation.
+
+    Raises ``InputError`` for a template that does not fit; see ``Template``.
+    """
+
+    Options = PromptOptions
+    summary = "a template around the sentence, and the state of its mask token (PromptBERT)"
+
+    def __init__(self, options: PromptOptions, context: Context) -> None:
+        super().__init__(options, context)
+        encoder = context.trained
+        self.template = Template(options.template, encoder.tokenizer)
+        second = Template(options.positive_template or options.template, encoder.tokenizer)
+        if len(second.prefix) != len(self.template.prefix) or second.suffix != self.template.suffix:
+            raise InputError(
+                "prompt.positive_template: must have as many tokens before the sentence as prompt.template, and the "
+                "same tokens after it"
+            )
+        self.second_prefix = second.prefix
+        self.mask_at = len(self.template.prefix) + self.template.suffix.index(encoder.tokenizer.mask_token_id)
+        self.template.apply(encoder.tokenizer)
+        encoder.template = self
+        size = encoder.backbone.config.hidden_size
+        dense = nn.Linear(size, size)
+        nn.init.normal_(dense.weight, std=getattr(encoder.backbone.config, "initializer_range", 0.02))
+        nn.init.zeros_(dense.bias)
+        encoder.head = nn.Sequential(dense, nn.Tanh())
+        if options.denoise:
+            encoder.denoise = self.bias
+
+    @classmethod
+    def implies(cls, options: PromptOptions) -> dict[str, Any]:
+        """Pooling at the mask, and the other template for the positives."""
+        second = options.positive_template not in ("", options.template)
+        return {"pooler": "mask", **({"positive_hook": "prompt"} if second else {})}
+
+    def bias(self, backbone: Any, tokens: dict[str, Tensor]) -> Tensor:
+        """The states ``(n, D)`` of the mask in the template of n rows without their sentences."""
+        ids, mask = tokens["input_ids"], tokens["attention_mask"]
+        before, after = len(self.template.prefix), len(self.template.suffix)
+        longest = ids.shape[1] - before - after
+        suffix = torch.tensor(self.template.suffix).to(ids.device, non_blocking=True)
+        bare = torch.cat([ids[0, :before], suffix]).expand(longest + 1, -1)
+        # Row l: the positions of a sentence of l tokens.
+        places = torch.arange(before + after, device=ids.device)
+        gap = torch.arange(longest + 1, device=ids.device)[:, None] * (places >= before)
+        positions = places + gap + first_position(backbone)
+        states = backbone(input_ids=bare, attention_mask=torch.ones_like(bare), position_ids=positions)
+        found: Tensor = states.last_hidden_state[mask.sum(1) - before - after, self.mask_at]
+        return found
+
+
+def first_position(backbone: Any) -> int:
+    """Returns the position of the first token: models like RoBERTa count from after the padding index."""
+    from ..models.resolve import OFFSET_POSITIONS
+
+    return int(backbone.config.pad_token_id) + 1 if backbone.config.model_type in OFFSET_POSITIONS else 0
+
+
+class PromptHook(Hook):
+    """Gives the positives the template ``prompt.positive_template``; it belongs to ``--encoder-method prompt``."""
+
+    summary = "the second template of PromptBERT; implied by --encoder-method prompt"
+
+    def __init__(self, options: Any, context: Context) -> None:
+        super().__init__(options, context)
+        self.prompt: Any = context.trained.template
+        if self.prompt is None:
+            raise InputError("--positive-hook prompt: belongs to --encoder-method prompt, which was not given")
+
+    def tokens(self, tokens: dict[str, Tensor], step: RowStep) -> dict[str, Tensor]:
+        """The tokens with the other beginning."""
+        ids = tokens["input_ids"].clone()
+        prefix = self.prompt.second_prefix
+        ids[:, : len(prefix)] = torch.tensor(prefix).to(ids.device, non_blocking=True)
+        return {**tokens, "input_ids": ids}
