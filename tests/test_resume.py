@@ -98,6 +98,49 @@ def test_a_torn_checkpoint_is_named_and_the_one_before_offered(run_config, cse):
     assert json.loads(done.stdout)["steps"] == 8
 
 
+def test_every_file_of_a_checkpoint_is_verified(run_config):
+    folder = train(run_config.replace(name="run", save_every=4)).folder
+    last = list_checkpoints(folder)[-1]
+    files = [path for path in last.rglob("*") if path.is_file()]
+    names = {path.relative_to(last).as_posix() for path in files}
+    assert {"best/model.safetensors", "state.json", "config.toml", "manifest.json"} <= names
+    best = {path: path.read_bytes() for path in (folder / "best").rglob("*") if path.is_file()}
+    for path in files:
+        data = path.read_bytes()
+        # A new file, since the weights of best/ are links to those of the run.
+        path.unlink()
+        with pytest.raises(RunError, match=r"is damaged.*use the one before: cse train --resume .*step-00000004"):
+            train(resumed_config(folder), resume=folder)
+        path.write_bytes(data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :])
+        with pytest.raises(RunError, match=r"is damaged.*use the one before: cse train --resume .*step-00000004"):
+            train(resumed_config(folder), resume=folder)
+        path.write_bytes(data)
+    assert {path: path.read_bytes() for path in best} == best
+    assert read_checkpoint(last).step == 8
+
+
+def test_a_later_step_in_the_state_is_noticed(run_config):
+    folder = train(run_config.replace(save_every=4)).folder
+    state = list_checkpoints(folder)[-1] / "state.json"
+    state.write_text(state.read_text(encoding="utf8").replace('"step": 8', '"step": 4', 1), encoding="utf8")
+    with pytest.raises(RunError, match=r"damaged \(state.json is not what was written\)"):
+        train(resumed_config(folder), resume=folder)
+
+
+def test_an_edited_configuration_is_that_of_flags(run_config):
+    """In config.toml of a run the same values may be edited that may be given with --resume."""
+    folder = train(run_config.replace(save_every=4, lr_scheduler="constant")).folder
+    file = folder / "config.toml"
+    text = file.read_text(encoding="utf8")
+    file.write_text(text.replace("lr = 0.001", "lr = 0.5"), encoding="utf8")
+    with pytest.raises(InputError, match=r"config.toml: --lr 0.5 \(the run has 0.001\) cannot change"):
+        resumed_config(folder)
+    file.write_text(text.replace("max_steps = 8", "max_steps = 9"), encoding="utf8")
+    assert train(resumed_config(folder), resume=folder).steps == 9
+    file.unlink()
+    assert resumed_config(folder).max_steps == 9
+
+
 class Stop(Callback):
     """Ends a run after a step."""
 

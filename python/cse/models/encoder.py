@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +14,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..io import file_mode, naming
+from ..io import file_mode, fresh_folder
 from .device import autocast, uncompiled
 from .layout import write_modules
 from .pooling import pool, pooled_layers
@@ -297,21 +294,9 @@ def save_encoder(model: SentenceEncoder, folder: Path, card: str) -> None:
     Raises:
         OSError: If a file cannot be written.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=".cse-", dir=folder.parent))
-    try:
-        with naming(folder):
-            _write(model, fresh, card)
-        fresh.chmod(file_mode() | (file_mode() & 0o444) >> 2)  # for a directory, add the x bit wherever r is set
+    with fresh_folder(folder) as fresh:
+        _write(model, fresh, card)
         (fresh / "model.safetensors").chmod(file_mode())
-        old = folder.with_name(f".{folder.name}.old")
-        shutil.rmtree(old, ignore_errors=True)
-        if folder.exists():
-            os.replace(folder, old)
-        os.replace(fresh, folder)
-        shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _write(model: SentenceEncoder, folder: Path, card: str) -> None:

@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..registry import option_notes
 from .config import TrainConfig, flag
 
-__all__ = ["MAY_CHANGE", "StopRequest", "check_changes", "locked"]
+__all__ = ["MAY_CHANGE", "StopRequest", "check_changes", "check_equal", "locked"]
 
 # Settings that do not change what a run has computed so far.
 MAY_CHANGE = {
@@ -90,6 +90,11 @@ def check_changes(stored: TrainConfig, given: dict[str, Any]) -> TrainConfig:
     """
     tables = {name: {**stored.options.get(name, {}), **table} for name, table in given.get("options", {}).items()}
     changed = stored.replace(**{**given, "options": {**stored.options, **tables}})
+    return check_equal(stored, changed, "--resume", "leave it out")
+
+
+def check_equal(stored: TrainConfig, changed: TrainConfig, where: str, remedy: str) -> TrainConfig:
+    """Returns ``changed``; raises ``InputError`` if it differs from ``stored`` in more than ``MAY_CHANGE``."""
     problems = [
         f"{flag(name)} {_text(getattr(changed, name))} (the run has {_text(getattr(stored, name))})"
         for name in type(stored).model_fields
@@ -104,7 +109,7 @@ def check_changes(stored: TrainConfig, given: dict[str, Any]) -> TrainConfig:
         ]
     if problems:
         raise InputError(
-            f"--resume: {'; '.join(problems)} cannot change in a run that has begun; start a new run, or leave it out"
+            f"{where}: {'; '.join(problems)} cannot change in a run that has begun; start a new run, or {remedy}"
         )
     return changed
 

@@ -16,11 +16,20 @@ from ..errors import InputError, Interrupted, RunError, sentence
 from ..io import dumps, write_text
 from .batches import Batch, Prefetcher
 from .callbacks import Callback
-from .checkpoint import Checkpoint, find_checkpoint, load_state, read_checkpoint, restore_best, save_checkpoint
+from .checkpoint import (
+    CONFIG,
+    Checkpoint,
+    find_checkpoint,
+    load_state,
+    read_checkpoint,
+    read_config,
+    restore_best,
+    save_checkpoint,
+)
 from .config import ResolvedConfig, TrainConfig
 from .distributed import World, connected
 from .environment import environment
-from .interrupts import StopRequest, check_changes
+from .interrupts import StopRequest, check_changes, check_equal
 from .loggers import Clock, MetricBuffer, check_finite
 from .outputs import copied, resumed_folder, run_folder, save, score_best
 from .setup import Run, prepare
@@ -106,8 +115,10 @@ def resumed_config(resume: str | Path, given: dict[str, Any] | None = None) -> T
 
     Raises ``InputError`` for a folder without a checkpoint, and for a change that is not allowed.
     """
-    folder = find_checkpoint(Path(resume)).parent.parent
-    stored = TrainConfig.from_toml(folder / "config.toml")
+    folder = find_checkpoint(Path(resume))
+    stored, file = read_config(folder), folder.parent.parent / CONFIG
+    if file.exists():
+        stored = check_equal(stored, TrainConfig.from_toml(file), str(file), "take the change back")
     return check_changes(stored, given or {})
 
 
@@ -182,7 +193,7 @@ class Trainer:
         if self.world.is_main:
             if self.resumed is not None:
                 restore_best(self.resumed, folder)
-            write_text(folder / "config.toml", run.config.to_toml())
+            write_text(folder / CONFIG, run.config.to_toml())
             write_text(folder / "environment.json", dumps(environment(run.device), indent=2) + "\n")
             run.loggers.start(folder, run.config.to_toml(), state.step)
         if state.step == 0:
@@ -226,6 +237,7 @@ class Trainer:
         return save_checkpoint(
             self.state,
             run.folder,
+            config=run.config.to_toml(),
             data=run.data,
             keep=self.config.keep_checkpoints,
             device=run.device,

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..errors import InputError
 from ..evaluation.sts import score_pairs
-from ..io import naming
+from ..io import fresh_folder
 from ..models.card import CardRecord, model_card
 from ..models.encoder import save_encoder
 from ..models.inference import Encoder
 from .callbacks import Callback
-from .checkpoint import FOLDER, Checkpoint
+from .checkpoint import CONFIG, FOLDER, Checkpoint, read_config
 from .config import TrainConfig
 from .distributed import World
 from .interrupts import locked
@@ -31,7 +30,8 @@ def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
     Raises ``InputError`` for an invalid or existing name.
     """
     own = checkpoint.folder.parent.parent
-    stored = TrainConfig.from_toml(own / "config.toml")
+    file = own / CONFIG
+    stored = TrainConfig.from_toml(file) if file.exists() else read_config(checkpoint.folder)
     return own if (stored.output, stored.name) == (config.output, config.name) else choose_folder(config)
 
 
@@ -40,16 +40,12 @@ def copied(checkpoint: Checkpoint, folder: Path, world: World) -> None:
     own = checkpoint.folder.parent.parent
     if folder == own or not world.is_main:
         return
-    with naming(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=".cse-", dir=folder.parent))
-    try:
-        with naming(folder):
-            shutil.copytree(own, temporary / "run", ignore=shutil.ignore_patterns(FOLDER, "last", "result.json", ".*"))
-            shutil.copytree(checkpoint.folder, temporary / "run" / FOLDER / checkpoint.folder.name)
-            os.replace(temporary / "run", folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with fresh_folder(folder) as fresh:
+        ignored = shutil.ignore_patterns(FOLDER, "last", "result.json", ".*")
+        shutil.copytree(own, fresh, ignore=ignored, dirs_exist_ok=True)
+        shutil.copytree(checkpoint.folder, fresh / FOLDER / checkpoint.folder.name)
+        if folder.exists():
+            raise InputError(f"{folder}: another process has made this folder meanwhile; choose another --name")
 
 
 def save(run: Run, name: str) -> None:
