@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +14,10 @@ from safetensors.torch import load_file
 
 from cse import InputError, train
 from cse.errors import RunError
+from cse.io import fresh_folder, remove_leftovers
 from cse.training.callbacks import Callback
 from cse.training.checkpoint import find_checkpoint, list_checkpoints, read_checkpoint
+from cse.training.interrupts import locked
 from cse.training.loop import resumed_config
 from runs import LOSSES, kill_after, same_run, start, weights
 
@@ -200,11 +204,100 @@ def test_options_of_the_run_may_be_given_again(run_config):
 
 
 def test_two_processes_do_not_write_to_one_run(run_config, tmp_path):
-    from cse.training.interrupts import locked
-
     folder = train(run_config.replace(save_every=4)).folder
     with locked(folder), pytest.raises(InputError, match="another process writes to this run"):
         train(resumed_config(folder), resume=folder)
+
+
+class Progress(Callback):
+    """Sees what a second process does with a run that goes on."""
+
+    def __init__(self, folder):
+        self.folder, self.messages = folder, []
+
+    def on_step_end(self, step, steps):
+        with pytest.raises(InputError) as raised:
+            train(resumed_config(self.folder), resume=self.folder)
+        self.messages.append(str(raised.value))
+
+
+def test_a_run_is_locked_before_its_checkpoint_is_read(run_config, monkeypatch):
+    """Reading the checkpoint of a run that another process goes on with would repeat steps it has done."""
+    import cse.training.outputs as outputs
+
+    folder = train(run_config.replace(save_every=4)).folder
+    shutil.rmtree(list_checkpoints(folder)[-1])
+    progress, read, read_by = Progress(folder), outputs.read_checkpoint, []
+    monkeypatch.setattr(outputs, "read_checkpoint", lambda path: read_by.append(path) or read(path))
+    train(resumed_config(folder), progress, resume=folder)
+    assert len(progress.messages) == 4
+    assert all("another process writes to this run" in text for text in progress.messages)
+    assert len(read_by) == 1
+
+
+def leave(folder, name="best"):
+    """What a process leaves that is killed while it writes a folder."""
+    part = folder / f".cse-new-abcd_123-{name}"
+    part.mkdir(parents=True)
+    (part / "model.safetensors").write_bytes(b"x")
+    return part
+
+
+def hidden(folder):
+    return sorted(path.name for path in folder.rglob(".*"))
+
+
+def test_what_killed_processes_left_is_removed(run_config):
+    folder = train(run_config.replace(save_every=4)).folder
+    shutil.rmtree(list_checkpoints(folder)[-1])
+    leave(folder), leave(folder.parent, "other"), leave(folder / "checkpoints", "step-00000008")
+    (folder / ".cse-core-x.tmp").write_bytes(b"x")
+    train(resumed_config(folder), resume=folder)
+    assert hidden(folder) == []
+    # Beside the runs there may be files of others: only unlocked folders with the name of temporary ones are removed.
+    (folder.parent / ".cse-mine").mkdir()
+    with fresh_folder(folder.parent / "being written"):
+        train(run_config.replace(max_steps=1))
+        assert len(hidden(folder.parent)) == 2
+    assert hidden(folder.parent) == [".cse-mine"]
+
+
+def test_a_folder_killed_between_two_renames_is_restored(tmp_path):
+    old = leave(tmp_path, "best").rename(tmp_path / ".cse-new-abcd_123-best.old")
+    remove_leftovers(tmp_path)
+    assert not old.exists()
+    assert (tmp_path / "best" / "model.safetensors").exists()
+
+
+def test_a_run_that_saved_nothing_may_be_replaced(run_config, cse):
+    config = run_config.replace(name="run")
+    with pytest.raises(MemoryError):
+        train(config, Stop(1))
+    folder = Path(config.output) / "run"
+    assert not list_checkpoints(folder)
+    leave(folder)
+    done = cse("train", "--resume", folder)
+    assert done.returncode == 2
+    assert f"cse train --config {folder / 'config.toml'} --name run" in done.stderr.replace("\n", " ")
+    with locked(folder), pytest.raises(InputError, match="another process writes"):
+        train(config)
+    (folder / "notes.txt").write_text("mine", encoding="utf8")
+    with pytest.raises(InputError, match="run exists; choose another name or remove it"):
+        train(config)
+    (folder / "notes.txt").unlink()
+    assert train(config).folder == folder
+    assert hidden(folder) == []
+    log = (folder / "log.jsonl").read_text(encoding="utf8").splitlines()
+    assert [json.loads(line)["step"] for line in log if "event" not in line] == list(range(1, 9))
+    with pytest.raises(InputError, match="run exists"):
+        train(config)
+
+
+def test_a_run_with_an_evaluation_after_a_step_is_not_replaced(run_config):
+    with pytest.raises(MemoryError):
+        train(run_config.replace(name="run"), Stop(5))
+    with pytest.raises(InputError, match="run exists; choose another name or remove it"):
+        train(run_config.replace(name="run"))
 
 
 def test_lack_of_memory_says_what_to_lower(run_config, monkeypatch):

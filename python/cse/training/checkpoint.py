@@ -39,6 +39,7 @@ from ..io import fresh_folder
 from ..models.device import generator_states, restore_generators
 from .config import TrainConfig
 from .distributed import World
+from .leftovers import FOLDER, is_unsaved
 from .state import TrainState
 
 __all__ = [
@@ -53,7 +54,6 @@ __all__ = [
     "save_checkpoint",
 ]
 
-FOLDER = "checkpoints"
 BEST = "best"
 CONFIG = "config.toml"
 STATE = "state.json"
@@ -76,6 +76,11 @@ class Checkpoint:
     """The contents of the other files."""
 
     @property
+    def run(self) -> Path:
+        """The folder of the run."""
+        return self.folder.parent.parent
+
+    @property
     def step(self) -> int:
         """Number of steps done."""
         return int(self.state["step"])
@@ -96,9 +101,15 @@ def find_checkpoint(path: Path) -> Path:
     if not path.is_dir():
         raise InputError(f"--resume {path}: no such folder; name a run or one of its checkpoints")
     found = list_checkpoints(path)
+    if not found and is_unsaved(path) and (path / CONFIG).is_file():
+        raise InputError(
+            f"--resume {path}: the run ended before its first checkpoint; begin it again: "
+            f"cse train --config {path / CONFIG} --name {path.name}"
+        )
     if not found:
         raise InputError(
-            f"--resume {path}: has no checkpoint; a run writes them with --save-every N, and when it is interrupted"
+            f"--resume {path}: has no checkpoint; a run writes them with --save-every N, when a signal stops it, and "
+            "at its end"
         )
     return found[-1]
 

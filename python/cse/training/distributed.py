@@ -10,7 +10,7 @@ whole batch, for every parameter: before the gather, after it, or used on both s
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -123,12 +123,19 @@ class World:
         dist.all_gather(found, value)
         return found
 
-    def same_text(self, text: str) -> str:
-        """Returns the text of rank 0."""
+    def agreed(self, make: Callable[[], str]) -> str:
+        """Returns the text that rank 0 makes; an error of rank 0 is raised by every rank."""
         if self.size == 1:
-            return text
-        box = [text]
+            return make()
+        box: list[str | Exception] = [""]
+        if self.is_main:
+            try:
+                box = [make()]
+            except Exception as error:
+                box = [error]
         dist.broadcast_object_list(box)
+        if isinstance(box[0], Exception):
+            raise box[0]
         return box[0]
 
 

@@ -15,8 +15,9 @@ from typing import Any
 from ..errors import InputError
 from ..registry import option_notes
 from .config import TrainConfig, flag
+from .leftovers import has_checkpoint, is_unsaved
 
-__all__ = ["MAY_CHANGE", "StopRequest", "check_changes", "check_equal", "locked"]
+__all__ = ["MAY_CHANGE", "StopRequest", "check_changes", "check_equal", "check_free", "locked"]
 
 # Settings that do not change what a run has computed so far.
 MAY_CHANGE = {
@@ -81,6 +82,16 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def check_free(folder: Path) -> None:
+    """Raises ``InputError`` if a folder exists, unless it is that of an unsaved run, which may be replaced."""
+    if is_unsaved(folder):
+        with locked(folder):
+            return
+    if folder.exists():
+        remedy = f"go on with it: cse train --resume {folder}; or " if has_checkpoint(folder) else ""
+        raise InputError(f"--name: {folder} exists; {remedy}choose another name or remove it")
 
 
 def check_changes(stored: TrainConfig, given: dict[str, Any]) -> TrainConfig:

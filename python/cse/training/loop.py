@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from .checkpoint import (
     Checkpoint,
     find_checkpoint,
     load_state,
-    read_checkpoint,
     read_config,
     restore_best,
     save_checkpoint,
@@ -29,9 +28,9 @@ from .checkpoint import (
 from .config import ResolvedConfig, TrainConfig
 from .distributed import World, connected
 from .environment import environment
-from .interrupts import StopRequest, check_changes, check_equal
+from .interrupts import StopRequest, check_changes, check_equal, locked
 from .loggers import Clock, MetricBuffer, check_finite
-from .outputs import copied, resumed_folder, run_folder, save, score_best
+from .outputs import copied, opened, resumed_folder, run_folder, save, score_best
 from .setup import Run, prepare
 from .state import TrainState
 from .step import learning_rate, training_step
@@ -89,12 +88,12 @@ def train(config: TrainConfig, callback: Callback | None = None, *, resume: str 
         OSError: Before training, for a file that cannot be read or written.
         Interrupted: After a signal.
     """
-    with connected(config.device) as world:
+    with connected(config.device) as world, ExitStack() as lock:
         if not world.is_main or callback is None:
             callback = Callback()
         if resume is None:
             return Trainer(prepare(config, world, callback=callback), world, callback).run()
-        checkpoint = read_checkpoint(find_checkpoint(Path(resume)))
+        checkpoint = lock.enter_context(opened(Path(resume), world))
         run = prepare(config, world, resumed_folder(checkpoint, config), callback)
         if len(run.batches) < checkpoint.step:
             raise InputError(
@@ -106,7 +105,11 @@ def train(config: TrainConfig, callback: Callback | None = None, *, resume: str 
                 "new run"
             )
         load_state(checkpoint, run.state, run.device, world.rank)
-        copied(checkpoint, run.folder, world)
+        if run.folder != checkpoint.run:
+            world.agreed(lambda: copied(checkpoint, run.folder))
+            lock.close()
+            if world.is_main:
+                lock.enter_context(locked(run.folder))
         return Trainer(run, world, callback, checkpoint).run()
 
 

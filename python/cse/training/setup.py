@@ -35,6 +35,7 @@ from .checks import corpus_warnings, unchanged_warning
 from .config import ResolvedConfig, TrainConfig
 from .distributed import World
 from .inputs import check_indexed, fingerprints, open_corpus, open_labelled
+from .interrupts import check_free
 from .loggers import Loggers
 from .saturation import SaturationCheck
 from .selection import Selector
@@ -223,8 +224,7 @@ def choose_folder(config: TrainConfig | ResolvedConfig) -> Path:
     if config.name is not None:
         if not config.name or "/" in config.name or config.name in (".", ".."):
             raise InputError(f"--name: {config.name!r} cannot be the name of a folder")
-        if (parent / config.name).exists():
-            raise InputError(f"--name: {parent / config.name} exists; choose another name or remove it")
+        check_free(parent / config.name)
         return parent / config.name
     model = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(config.model or recipes.DEFAULT_MODEL).name) or "model"
     methods = "".join(f"-{name}" for name in config.negatives)
