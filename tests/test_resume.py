@@ -1,5 +1,6 @@
 """Checkpoints, resuming, signals, and failures while a run writes."""
 
+import errno
 import json
 import os
 import shutil
@@ -75,7 +76,7 @@ def test_only_settings_that_do_not_change_the_result_may_change(run_config, cse)
     assert done.returncode == 2
     assert "--seed 3 (the run has 0); --lr 0.5 (the run has 0.001) cannot change" in done.stderr.replace("\n", " ")
     with pytest.raises(InputError, match="has no checkpoint"):
-        resumed_config(train(run_config.replace(name="plain", max_steps=1)).folder)
+        resumed_config(result.folder / "best")
 
 
 def test_a_changed_corpus_is_refused(run_config, tmp_path, sample_rows):
@@ -323,6 +324,61 @@ try:
 except RunError as error:
     sys.exit(f"RunError: {error}")
 """
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """A function after whose call no checkpoint can be written."""
+    import cse.training.checkpoint as checkpoint
+
+    def fill():
+        def fail(tensors, path):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+        monkeypatch.setattr(checkpoint, "save_file", fail)
+
+    return fill
+
+
+def test_last_is_saved_if_a_checkpoint_cannot_be_written(run_config, full):
+    class Fill(Callback):
+        def on_step_end(self, step, steps):
+            if step == 3:
+                full()
+
+    with pytest.raises(RunError, match=r"no space left.*checkpoint of step 4 could not be written, .*last holds the"):
+        train(run_config.replace(save_every=2, name="run"), Fill())
+    folder = Path(run_config.output) / "run"
+    assert [path.name for path in list_checkpoints(folder)] == ["step-00000002"]
+    assert weights(folder)
+    assert hidden(folder) == []
+
+
+class Warnings(Callback):
+    def __init__(self):
+        self.found = []
+
+    def on_warning(self, text):
+        self.found.append(text)
+
+
+def test_a_finished_run_can_be_extended(run_config, cse):
+    """Also if no checkpoints were asked for, and if the corpus has been passed as often as was asked for."""
+    folder = train(run_config.replace(lr_scheduler="constant", name="run")).folder
+    assert [path.name for path in list_checkpoints(folder)] == ["step-00000008"]
+    done = cse("train", "--resume", folder, "--max-steps", "10")
+    assert done.returncode == 0, done.stderr
+    assert f"train longer with: cse train --resume {folder} --max-steps N" in done.stdout.replace("\n", " ")
+    whole = train(run_config.replace(lr_scheduler="constant", max_steps=10, name="whole")).folder
+    assert all(torch.equal(a, b) for a, b in zip(weights(whole).values(), weights(folder).values(), strict=True))
+
+
+def test_a_run_that_asked_for_no_checkpoints_ends_well_without(run_config, full):
+    full()
+    callback = Warnings()
+    result = train(run_config.replace(max_steps=2), callback)
+    assert (result.folder / "result.json").exists()
+    assert any("the checkpoint of step 2 could not be written" in text for text in callback.found)
 
 
 def test_a_full_disk_in_a_checkpoint_leaves_the_one_before(run_config, tmp_path):

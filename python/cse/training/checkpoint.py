@@ -1,7 +1,7 @@
 """Checkpoints of the state of a training run, from which it can be resumed.
 
 =========================  =======================================================================================
-``manifest.json``          SHA-256 of every other file
+``manifest.json``          XXH3-128 of every other file
 ``state.json``             counters, scores, fingerprints of the data
 ``config.toml``            the configuration of the run
 ``weights.safetensors``    encoder with head, and loss terms
@@ -16,17 +16,15 @@ A checkpoint is written to a temporary folder, which is then renamed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -40,6 +38,7 @@ from ..models.device import generator_states, restore_generators
 from .config import TrainConfig
 from .distributed import World
 from .leftovers import FOLDER, is_unsaved
+from .manifest import MANIFEST, contents, flush, flushed, identity, read_manifest, verify
 from .state import TrainState
 
 __all__ = [
@@ -57,7 +56,6 @@ __all__ = [
 BEST = "best"
 CONFIG = "config.toml"
 STATE = "state.json"
-MANIFEST = "manifest.json"
 FILES = ("weights", "optimizer", "generators", "selection")
 
 
@@ -117,12 +115,12 @@ def find_checkpoint(path: Path) -> Path:
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Reads and verifies a checkpoint; raises ``TornCheckpoint`` if it is damaged, and names the one before."""
     with _damage(folder):
-        stored = _manifest(folder)
-        names = _contents(folder)
+        stored = read_manifest(folder)
+        names = contents(folder)
         if stored.keys() != names:
             raise ValueError(f"{min(stored.keys() ^ names)} is missing, or was not written with it")
         with ThreadPoolExecutor(2) as threads:
-            for _ in threads.map(lambda name: _verify(folder, name, stored), stored):
+            for _ in threads.map(lambda name: verify(folder, name, stored), stored):
                 pass
         state = json.loads((folder / STATE).read_text(encoding="utf8"))
         return Checkpoint(folder, state, {name: load_file(_part(folder, name)) for name in FILES})
@@ -131,7 +129,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 def read_config(folder: Path) -> TrainConfig:
     """Returns the configuration a checkpoint was made with; raises ``TornCheckpoint`` if it was changed since."""
     with _damage(folder):
-        _verify(folder, CONFIG, _manifest(folder))
+        verify(folder, CONFIG, read_manifest(folder))
     return TrainConfig.from_toml(folder / CONFIG)
 
 
@@ -146,18 +144,6 @@ def _damage(folder: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.strerror:
             why = f"{Path(error.filename).name}: {error.strerror.lower()}"
         raise TornCheckpoint(f"{folder}: the checkpoint is damaged ({why}); {remedy}") from None
-
-
-def _manifest(folder: Path) -> dict[str, str]:
-    stored = json.loads((folder / MANIFEST).read_text(encoding="utf8"))
-    if not isinstance(stored, dict):
-        raise ValueError(f"{MANIFEST} is not what was written")
-    return stored
-
-
-def _verify(folder: Path, name: str, hashes: Mapping[str, str]) -> None:
-    if hashes.get(name) != _sha256(folder / name):
-        raise ValueError(f"{name} is not what was written")
 
 
 def save_checkpoint(
@@ -215,19 +201,19 @@ def save_checkpoint(
         if (run / BEST).is_dir():
             shutil.copytree(run / BEST, fresh / BEST, copy_function=_link)
             known = _known_hashes(run)
-            for name in sorted(_contents(fresh)):
-                hashes[name] = threads.submit(_flushed, fresh / name, known)
+            for name in sorted(contents(fresh)):
+                hashes[name] = threads.submit(flushed, fresh / name, known)
         for part, tensors in files.items():
             path = _part(fresh, part)
             save_file({key: each.detach().contiguous() for key, each in tensors.items()}, path)
-            hashes[path.name] = threads.submit(_flushed, path)
+            hashes[path.name] = threads.submit(flushed, path)
         # NaN, which JSON does not have, is written as Python reads it: this file is only read by cse.
         for name, text in ((STATE, json.dumps(record) + "\n"), (CONFIG, config)):
             (fresh / name).write_text(text, encoding="utf8")
-            hashes[name] = threads.submit(_flushed, fresh / name)
+            hashes[name] = threads.submit(flushed, fresh / name)
         manifest = json.dumps({name: each.result() for name, each in hashes.items()}, indent=1) + "\n"
         (fresh / MANIFEST).write_text(manifest, encoding="utf8")
-        _flush(fresh / MANIFEST)
+        flush(fresh / MANIFEST)
     found = list_checkpoints(run)
     own = found.index(target) + 1
     for other in [*found[: max(own - keep, 0)], *found[own:]]:
@@ -307,41 +293,13 @@ def _part(folder: Path, name: str) -> Path:
     return folder / f"{name}.safetensors"
 
 
-def _contents(folder: Path) -> set[str]:
-    """The names of all files in a checkpoint but the manifest, relative to it."""
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {MANIFEST}
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-
-
-def _flushed(path: Path, known: Mapping[tuple[int, ...], str] = MappingProxyType({})) -> str:
-    """Flushes a file to the disk and returns its hash, which may be known from an earlier checkpoint."""
-    found = known.get(_identity(path)) or _sha256(path)
-    _flush(path)
-    return found
-
-
-def _identity(path: Path) -> tuple[int, ...]:
-    """What is equal for two hard links to a file that was not changed."""
-    status = path.stat()
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
 def _known_hashes(run: Path) -> dict[tuple[int, ...], str]:
     """The hashes of the linked files of best/ in the latest checkpoint."""
     for folder in list_checkpoints(run)[-1:]:
         try:
-            stored = _manifest(folder)
+            stored = read_manifest(folder)
             weights = [name for name in stored if name.startswith(f"{BEST}/") and name.endswith(".safetensors")]
-            return {_identity(folder / name): stored[name] for name in weights}
+            return {identity(folder / name): stored[name] for name in weights}
         except (OSError, ValueError):
             pass
     return {}
