@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..io import remove_leftovers
 
-__all__ = ["clear", "has_checkpoint", "is_unsaved", "tidy"]
+__all__ = ["FOLDER", "clear", "has_checkpoint", "is_unsaved", "tidy"]
 
 FOLDER = "checkpoints"
 # What a run writes before it first saves what it has computed; best/ is then the model before training.

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 from .._core import hash_file
-from ..io import naming
 
 __all__ = ["MANIFEST", "contents", "flush", "flushed", "identity", "read_manifest", "verify"]
 
@@ -36,8 +35,10 @@ def contents(folder: Path) -> set[str]:
 
 
 def _hash(path: Path) -> str:
-    with naming(path):
+    try:
         return hash_file(path)
+    except OSError as error:
+        raise OSError(f"{path.name}: {error}") from None
 
 
 def flush(path: Path) -> None:

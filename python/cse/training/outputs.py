@@ -15,11 +15,11 @@ from ..models.card import CardRecord, model_card
 from ..models.encoder import save_encoder
 from ..models.inference import Encoder
 from .callbacks import Callback
-from .checkpoint import CONFIG, FOLDER, Checkpoint, find_checkpoint, read_checkpoint, read_config
+from .checkpoint import CONFIG, Checkpoint, find_checkpoint, read_checkpoint, read_config
 from .config import TrainConfig
 from .distributed import World
 from .interrupts import locked
-from .leftovers import clear, is_unsaved, tidy
+from .leftovers import FOLDER, clear, is_unsaved, tidy
 from .setup import Run, choose_folder, describe_loss
 
 __all__ = ["copied", "opened", "resumed_folder", "run_folder", "save", "score_best"]
@@ -106,7 +106,12 @@ def save(run: Run, name: str) -> None:
         columns=[*columns, "alignment", "uniformity"] if columns else [],
         scores=selector.records,
     )
-    save_encoder(state.encoder, run.folder / name, model_card(card))
+
+    def terms(folder: Path) -> None:
+        for term in state.terms.values():
+            term.save(folder)
+
+    save_encoder(state.encoder, run.folder / name, model_card(card), terms)
 
 
 def score_best(run: Run, callback: Callback) -> dict[str, float]:

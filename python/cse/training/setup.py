@@ -107,6 +107,7 @@ def prepare(
         corpus = labelled.anchors
     pairs = {path: read_pairs(path) for path in config.dev}
     tasks = load_tasks(config.data, config.allow_partial) if config.data else []
+    resumed = folder is not None
     folder = folder or choose_folder(config)
     source = find_model(config.model or recipes.DEFAULT_MODEL)
     resolved = recipes.resolve(config, source.family, source.pooler)
@@ -182,6 +183,8 @@ def prepare(
     text, warnings = corpus_warnings(corpus, split.train, encoder.tokenizer, resolved.max_length, resolved.model)
     unchanged = unchanged_warning(negatives, corpus, split.train, resolved.seed)
     warnings += [unchanged] if unchanged else []
+    if not resumed:  # else the weights of the terms are those of the checkpoint
+        warnings += [term.warning for term in terms.values() if term.warning]
     rows = batches[0].rows[:3]
     shown: list[TextMethod] = [positive, *negatives]
     examples = [item for each in shown for item in each.examples(corpus.take(rows), rows, Draws(resolved.seed, 0))]
