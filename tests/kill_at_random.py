@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,19 +46,18 @@ def main() -> None:
             during_save = counts["kills"] % 2 == 0
             if not kill(process, run, moments, during_save):
                 break
-            left = list((run / "checkpoints").glob(".step-*"))
+            left = list((run / "checkpoints").glob(".cse-*"))
             counts["kills"] += 1
             counts["in a save"] += bool(left)
             step = last_step(run)
             print(f"kill {counts['kills']}: after step {step}{', in a save' if left else ''}", flush=True)
             for part in left:  # so that the next kill is counted by its own
-                for file in part.iterdir():
-                    file.unlink()
-                part.rmdir()
+                shutil.rmtree(part)
             command = ["train", "--resume", "runs/killed"]
         done = run_cse(*command, cwd=folder)
         assert done.returncode == 0, done.stderr
         same_run(folder / "runs" / "whole", run)
+        assert not [*run.rglob(".*"), *run.parent.glob(".*")], "a killed process left files"
         print(f"{counts['kills']} kills, {counts['in a save']} of them in a save: equal to the whole run, bit by bit")
         if counts["kills"] < options.kills:
             sys.exit(f"the run ended after {counts['kills']} kills; raise STEPS")
@@ -94,7 +94,7 @@ def kill(process: subprocess.Popen[bytes], run: Path, moments: random.Random, du
             return False
         time.sleep(0.001)
     time.sleep(moments.random())
-    while during_save and process.poll() is None and not list((run / "checkpoints").glob(".step-*")):
+    while during_save and process.poll() is None and not list((run / "checkpoints").glob(".cse-*")):
         pass
     process.send_signal(signal.SIGKILL)
     process.communicate()

@@ -12,8 +12,9 @@ import torch
 
 from cse import train
 from cse.training.batches import Prefetcher
-from cse.training.checkpoint import find_checkpoint, list_checkpoints
+from cse.training.checkpoint import find_checkpoint, list_checkpoints, read_checkpoint
 from cse.training.distributed import World
+from cse.training.interrupts import Agreement, StopRequest
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
 from cse.training.step import propagate
@@ -117,6 +118,71 @@ def test_a_rank_without_rows_takes_part_in_the_step(run_config, terms):
     metrics = propagate(run.state, batch, run.config, "cpu", world, 1.0)
     assert torch.isfinite(metrics["loss"])
     assert not any(p.grad is not None and p.grad.any() for p in run.state.encoder.parameters())
+
+
+SEVERAL = """
+import sys, time
+from pathlib import Path
+from cse import TrainConfig, train
+from cse.training.callbacks import Callback
+
+class Slow(Callback):
+    def on_step_end(self, step, steps):
+        time.sleep(0.3)
+        if step == 3:
+            Path("began").touch()
+
+config = TrainConfig.from_toml(sys.argv[1])
+for seed in (0, 1):
+    train(config.replace(name=f"seed{seed}", seed=seed))
+train(config.replace(name="stopped", max_steps=500), Slow())
+"""
+
+
+def test_two_processes_train_several_times_and_stop_at_a_signal(run_config, tmp_path):
+    """Steps are slow and the log is written rarely, so that the ranks must agree on the signal in between."""
+    config = run_config.replace(output=str(tmp_path), max_steps=2, eval_every=0, log_every=1000)
+    (tmp_path / "config.toml").write_text(config.to_toml(), encoding="utf8")
+    (tmp_path / "several.py").write_text(SEVERAL, encoding="utf8")
+    process = torchrun(2, tmp_path / "several.py", tmp_path / "config.toml", cwd=tmp_path, wait=False)
+    until = time.monotonic() + 120
+    while not (tmp_path / "began").exists() and time.monotonic() < until and process.poll() is None:
+        time.sleep(0.01)
+    began = time.monotonic()
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    took = time.monotonic() - began
+    results = [json.loads((tmp_path / f"seed{seed}" / "result.json").read_text(encoding="utf8")) for seed in (0, 1)]
+    assert [result["steps"] for result in results] == [2, 2], err[-3000:]
+    assert took < 15, err[-3000:]
+    stopped = tmp_path / "stopped"
+    (saved,) = list_checkpoints(stopped)
+    assert read_checkpoint(saved).step < 20
+    assert (stopped / "last" / "model.safetensors").exists()
+    assert not list(stopped.rglob(".cse-*"))
+
+
+class Told(World):
+    """The first of two ranks; the other one needs half a second for a step, and gets a signal in the seventh second."""
+
+    def highest(self, *values):
+        self.steps.append(self.step)
+        return [15 if self.step >= 14 else 0, max(values[1], 500_000)]
+
+
+def test_ranks_agree_on_signals_every_two_seconds():
+    world = Told(0, 2)
+    agreement = Agreement(world, StopRequest())
+    object.__setattr__(world, "steps", [])
+    found = []
+    for step in range(1, 20):
+        object.__setattr__(world, "step", step)
+        found.append(agreement.signal(step, now=step == 4))
+        if found[-1]:
+            break
+    assert world.steps == [1, 3, 4, 6, 8, 10, 12, 14]
+    assert found[-1] == 15
+    assert Agreement(World(), StopRequest()).signal(1) == 0
 
 
 def test_two_processes_train_resume_and_end_together(run_config, tmp_path):

@@ -1,10 +1,13 @@
 """Checkpoints, resuming, signals, and failures while a run writes."""
 
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +15,10 @@ from safetensors.torch import load_file
 
 from cse import InputError, train
 from cse.errors import RunError
+from cse.io import fresh_folder, remove_leftovers
 from cse.training.callbacks import Callback
 from cse.training.checkpoint import find_checkpoint, list_checkpoints, read_checkpoint
+from cse.training.interrupts import locked
 from cse.training.loop import resumed_config
 from runs import LOSSES, kill_after, same_run, start, weights
 
@@ -71,7 +76,7 @@ def test_only_settings_that_do_not_change_the_result_may_change(run_config, cse)
     assert done.returncode == 2
     assert "--seed 3 (the run has 0); --lr 0.5 (the run has 0.001) cannot change" in done.stderr.replace("\n", " ")
     with pytest.raises(InputError, match="has no checkpoint"):
-        resumed_config(train(run_config.replace(name="plain", max_steps=1)).folder)
+        resumed_config(result.folder / "best")
 
 
 def test_a_changed_corpus_is_refused(run_config, tmp_path, sample_rows):
@@ -96,6 +101,49 @@ def test_a_torn_checkpoint_is_named_and_the_one_before_offered(run_config, cse):
     done = cse("train", "--resume", folder / "checkpoints" / "step-00000004", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["steps"] == 8
+
+
+def test_every_file_of_a_checkpoint_is_verified(run_config):
+    folder = train(run_config.replace(name="run", save_every=4)).folder
+    last = list_checkpoints(folder)[-1]
+    files = [path for path in last.rglob("*") if path.is_file()]
+    names = {path.relative_to(last).as_posix() for path in files}
+    assert {"best/model.safetensors", "state.json", "config.toml", "manifest.json"} <= names
+    best = {path: path.read_bytes() for path in (folder / "best").rglob("*") if path.is_file()}
+    for path in files:
+        data = path.read_bytes()
+        # A new file, since the weights of best/ are links to those of the run.
+        path.unlink()
+        with pytest.raises(RunError, match=r"is damaged.*use the one before: cse train --resume .*step-00000004"):
+            train(resumed_config(folder), resume=folder)
+        path.write_bytes(data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :])
+        with pytest.raises(RunError, match=r"is damaged.*use the one before: cse train --resume .*step-00000004"):
+            train(resumed_config(folder), resume=folder)
+        path.write_bytes(data)
+    assert {path: path.read_bytes() for path in best} == best
+    assert read_checkpoint(last).step == 8
+
+
+def test_a_later_step_in_the_state_is_noticed(run_config):
+    folder = train(run_config.replace(save_every=4)).folder
+    state = list_checkpoints(folder)[-1] / "state.json"
+    state.write_text(state.read_text(encoding="utf8").replace('"step": 8', '"step": 4', 1), encoding="utf8")
+    with pytest.raises(RunError, match=r"damaged \(state.json is not what was written\)"):
+        train(resumed_config(folder), resume=folder)
+
+
+def test_an_edited_configuration_is_that_of_flags(run_config):
+    """In config.toml of a run the same values may be edited that may be given with --resume."""
+    folder = train(run_config.replace(save_every=4, lr_scheduler="constant")).folder
+    file = folder / "config.toml"
+    text = file.read_text(encoding="utf8")
+    file.write_text(text.replace("lr = 0.001", "lr = 0.5"), encoding="utf8")
+    with pytest.raises(InputError, match=r"config.toml: --lr 0.5 \(the run has 0.001\) cannot change"):
+        resumed_config(folder)
+    file.write_text(text.replace("max_steps = 8", "max_steps = 9"), encoding="utf8")
+    assert train(resumed_config(folder), resume=folder).steps == 9
+    file.unlink()
+    assert resumed_config(folder).max_steps == 9
 
 
 class Stop(Callback):
@@ -157,11 +205,100 @@ def test_options_of_the_run_may_be_given_again(run_config):
 
 
 def test_two_processes_do_not_write_to_one_run(run_config, tmp_path):
-    from cse.training.interrupts import locked
-
     folder = train(run_config.replace(save_every=4)).folder
     with locked(folder), pytest.raises(InputError, match="another process writes to this run"):
         train(resumed_config(folder), resume=folder)
+
+
+class Progress(Callback):
+    """Sees what a second process does with a run that goes on."""
+
+    def __init__(self, folder):
+        self.folder, self.messages = folder, []
+
+    def on_step_end(self, step, steps):
+        with pytest.raises(InputError) as raised:
+            train(resumed_config(self.folder), resume=self.folder)
+        self.messages.append(str(raised.value))
+
+
+def test_a_run_is_locked_before_its_checkpoint_is_read(run_config, monkeypatch):
+    """Reading the checkpoint of a run that another process goes on with would repeat steps it has done."""
+    import cse.training.outputs as outputs
+
+    folder = train(run_config.replace(save_every=4)).folder
+    shutil.rmtree(list_checkpoints(folder)[-1])
+    progress, read, read_by = Progress(folder), outputs.read_checkpoint, []
+    monkeypatch.setattr(outputs, "read_checkpoint", lambda path: read_by.append(path) or read(path))
+    train(resumed_config(folder), progress, resume=folder)
+    assert len(progress.messages) == 4
+    assert all("another process writes to this run" in text for text in progress.messages)
+    assert len(read_by) == 1
+
+
+def leave(folder, name="best"):
+    """What a process leaves that is killed while it writes a folder."""
+    part = folder / f".cse-new-abcd_123-{name}"
+    part.mkdir(parents=True)
+    (part / "model.safetensors").write_bytes(b"x")
+    return part
+
+
+def hidden(folder):
+    return sorted(path.name for path in folder.rglob(".*"))
+
+
+def test_what_killed_processes_left_is_removed(run_config):
+    folder = train(run_config.replace(save_every=4)).folder
+    shutil.rmtree(list_checkpoints(folder)[-1])
+    leave(folder), leave(folder.parent, "other"), leave(folder / "checkpoints", "step-00000008")
+    (folder / ".cse-core-x.tmp").write_bytes(b"x")
+    train(resumed_config(folder), resume=folder)
+    assert hidden(folder) == []
+    # Beside the runs there may be files of others: only unlocked folders with the name of temporary ones are removed.
+    (folder.parent / ".cse-mine").mkdir()
+    with fresh_folder(folder.parent / "being written"):
+        train(run_config.replace(max_steps=1))
+        assert len(hidden(folder.parent)) == 2
+    assert hidden(folder.parent) == [".cse-mine"]
+
+
+def test_a_folder_killed_between_two_renames_is_restored(tmp_path):
+    old = leave(tmp_path, "best").rename(tmp_path / ".cse-new-abcd_123-best.old")
+    remove_leftovers(tmp_path)
+    assert not old.exists()
+    assert (tmp_path / "best" / "model.safetensors").exists()
+
+
+def test_a_run_that_saved_nothing_may_be_replaced(run_config, cse):
+    config = run_config.replace(name="run")
+    with pytest.raises(MemoryError):
+        train(config, Stop(1))
+    folder = Path(config.output) / "run"
+    assert not list_checkpoints(folder)
+    leave(folder)
+    done = cse("train", "--resume", folder)
+    assert done.returncode == 2
+    assert f"cse train --config {folder / 'config.toml'} --name run" in done.stderr.replace("\n", " ")
+    with locked(folder), pytest.raises(InputError, match="another process writes"):
+        train(config)
+    (folder / "notes.txt").write_text("mine", encoding="utf8")
+    with pytest.raises(InputError, match="run exists; choose another name or remove it"):
+        train(config)
+    (folder / "notes.txt").unlink()
+    assert train(config).folder == folder
+    assert hidden(folder) == []
+    log = (folder / "log.jsonl").read_text(encoding="utf8").splitlines()
+    assert [json.loads(line)["step"] for line in log if "event" not in line] == list(range(1, 9))
+    with pytest.raises(InputError, match="run exists"):
+        train(config)
+
+
+def test_a_run_with_an_evaluation_after_a_step_is_not_replaced(run_config):
+    with pytest.raises(MemoryError):
+        train(run_config.replace(name="run"), Stop(5))
+    with pytest.raises(InputError, match="run exists; choose another name or remove it"):
+        train(run_config.replace(name="run"))
 
 
 def test_lack_of_memory_says_what_to_lower(run_config, monkeypatch):
@@ -187,6 +324,61 @@ try:
 except RunError as error:
     sys.exit(f"RunError: {error}")
 """
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """A function after whose call no checkpoint can be written."""
+    import cse.training.checkpoint as checkpoint
+
+    def fill():
+        def fail(tensors, path):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+        monkeypatch.setattr(checkpoint, "save_file", fail)
+
+    return fill
+
+
+def test_last_is_saved_if_a_checkpoint_cannot_be_written(run_config, full):
+    class Fill(Callback):
+        def on_step_end(self, step, steps):
+            if step == 3:
+                full()
+
+    with pytest.raises(RunError, match=r"no space left.*checkpoint of step 4 could not be written, .*last holds the"):
+        train(run_config.replace(save_every=2, name="run"), Fill())
+    folder = Path(run_config.output) / "run"
+    assert [path.name for path in list_checkpoints(folder)] == ["step-00000002"]
+    assert weights(folder)
+    assert hidden(folder) == []
+
+
+class Warnings(Callback):
+    def __init__(self):
+        self.found = []
+
+    def on_warning(self, text):
+        self.found.append(text)
+
+
+def test_a_finished_run_can_be_extended(run_config, cse):
+    """Also if no checkpoints were asked for, and if the corpus has been passed as often as was asked for."""
+    folder = train(run_config.replace(lr_scheduler="constant", name="run")).folder
+    assert [path.name for path in list_checkpoints(folder)] == ["step-00000008"]
+    done = cse("train", "--resume", folder, "--max-steps", "10")
+    assert done.returncode == 0, done.stderr
+    assert f"train longer with: cse train --resume {folder} --max-steps N" in done.stdout.replace("\n", " ")
+    whole = train(run_config.replace(lr_scheduler="constant", max_steps=10, name="whole")).folder
+    assert all(torch.equal(a, b) for a, b in zip(weights(whole).values(), weights(folder).values(), strict=True))
+
+
+def test_a_run_that_asked_for_no_checkpoints_ends_well_without(run_config, full):
+    full()
+    callback = Warnings()
+    result = train(run_config.replace(max_steps=2), callback)
+    assert (result.folder / "result.json").exists()
+    assert any("the checkpoint of step 2 could not be written" in text for text in callback.found)
 
 
 def test_a_full_disk_in_a_checkpoint_leaves_the_one_before(run_config, tmp_path):

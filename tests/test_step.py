@@ -176,6 +176,33 @@ def test_the_mlm_term_is_the_library_loss(run_config):
     assert float(metrics["loss/mlm"]) == pytest.approx(0.3 * float(expected.detach()), rel=0.1)
 
 
+def test_a_trained_mlm_head_is_saved_and_found_again(run_config):
+    from safetensors.torch import load_file
+    from transformers import AutoModel, AutoModelForMaskedLM
+
+    config = run_config.replace(loss_terms=("mlm",), max_steps=2)
+    run = prepare(config)
+    assert "has no head for masked language modelling, and a random one is trained" in run.facts["warning"]
+    last = train(config).folder / "last"
+    head = load_file(last / "mlm_head" / "model.safetensors")
+    assert "cls.predictions.transform.dense.weight" in head
+    assert not any("word_embeddings" in name or "decoder.weight" in name for name in head)
+    again = prepare(config.replace(model=str(last)))
+    assert "masked language" not in again.facts.get("warning", "")
+    found = dict(again.state.terms["mlm"].model.named_parameters())
+    assert all(torch.equal(found[name], values) for name, values in head.items())
+    _, report = AutoModel.from_pretrained(last, output_loading_info=True)
+    assert not report["unexpected_keys"]
+    # A checkpoint with a head of its own needs none of these.
+    own = last.with_name("own")
+    model = AutoModelForMaskedLM.from_pretrained(last)
+    model.save_pretrained(own)
+    again.state.encoder.tokenizer.save_pretrained(own)
+    assert "masked language" not in prepare(config.replace(model=str(own))).facts.get("warning", "")
+    # Without the term there is nothing to save.
+    assert not (train(run_config.replace(max_steps=1)).folder / "last" / "mlm_head").exists()
+
+
 def test_a_logger_is_a_class_of_four_methods(run_config):
     from cse.training.loggers import LOGGERS, Logger
 

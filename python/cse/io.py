@@ -1,4 +1,4 @@
-"""Atomic file writes, JSON output, and write errors that include the path."""
+"""Atomic writes of files and folders, JSON output, and write errors that include the path."""
 
 from __future__ import annotations
 
@@ -6,13 +6,27 @@ import fcntl
 import json
 import math
 import os
+import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["dumps", "file_mode", "naming", "write_atomically", "write_text"]
+__all__ = [
+    "dumps",
+    "file_mode",
+    "fresh_folder",
+    "naming",
+    "remove_leftovers",
+    "replace_folder",
+    "write_atomically",
+    "write_text",
+]
+
+# Temporary folders, which hold a lock while they are written; the end of the name is that of the folder they become.
+FRESH = re.compile(r"\.cse-new-[a-z0-9_]{8}-(?P<name>.+?)(?P<old>\.old)?")
 
 
 @contextmanager
@@ -69,6 +83,77 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
         finally:
             if temporary is not None and os.path.exists(temporary):
                 os.unlink(temporary)
+
+
+@contextmanager
+def fresh_folder(folder: Path) -> Iterator[Path]:
+    """Context manager that makes a temporary folder, which replaces ``folder`` at the end, and is removed on an error.
+
+    The parent of ``folder`` is created. Errors include the path of ``folder``.
+    """
+    with naming(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=".cse-new-", suffix=f"-{folder.name}", dir=folder.parent))
+    try:
+        with naming(folder), _held(fresh):
+            yield fresh
+            fresh.chmod(file_mode() | (file_mode() & 0o444) >> 2)  # for a directory, add the x bit wherever r is set
+            replace_folder(fresh, folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def replace_folder(fresh: Path, folder: Path) -> None:
+    """Renames ``fresh``, made by ``fresh_folder``, to ``folder``; one that exists is moved aside first and removed.
+
+    A process that is killed between the two renames leaves the old folder; ``remove_leftovers`` restores it.
+    """
+    old = fresh.with_name(f"{fresh.name}.old")
+    try:
+        if folder.is_dir():
+            with _held(folder):
+                os.replace(folder, old)
+                os.replace(fresh, folder)
+        else:
+            os.replace(fresh, folder)
+    except OSError:
+        if old.exists() and not folder.exists():
+            os.replace(old, folder)
+        raise
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def remove_leftovers(parent: Path) -> None:
+    """Removes temporary folders that killed processes left in ``parent``; those being written are locked, and stay."""
+    if not parent.is_dir():
+        return
+    for path in sorted(parent.iterdir()):
+        found = FRESH.fullmatch(path.name)
+        if found is None or not path.is_dir():
+            continue
+        with _held(path) as free:
+            if not free:
+                continue
+            if found["old"] and not (parent / found["name"]).exists():
+                os.replace(path, parent / found["name"])
+            else:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[bool]:
+    """Context manager that locks a folder; its value is False if another process holds the lock, or there are none."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = True
+        except OSError:  # locked, or a network file system without locks
+            held = False
+        yield held
+    finally:
+        os.close(descriptor)
 
 
 def write_text(path: str | Path, text: str) -> None:

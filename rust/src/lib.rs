@@ -22,6 +22,7 @@
 //! Imports go one way: [`text`] <- [`index`] <- [`una`] <- [`doctor`]; `py` uses all of them. [`error`], [`progress`],
 //! [`parallel`], [`random`], [`output`] and `wait` are used everywhere.
 
+pub mod checksum;
 pub mod doctor;
 pub mod error;
 pub mod index;

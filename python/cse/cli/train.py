@@ -141,7 +141,9 @@ METHOD_FLAGS = {
 @options.option("--name", help="Name of the run's folder.", default_text="from model, loss and seed")
 @options.option("--set", "settings", multiple=True, metavar="METHOD.OPTION=VALUE", help="An option of a method.")
 @options.option("--resume", metavar="RUN", help="Go on with an interrupted run, from its last checkpoint.")
-@options.option("--save-every", default=0, metavar="N", help="Steps between checkpoints; 0: only on a signal.")
+@options.option(
+    "--save-every", default=0, metavar="N", help="Steps between checkpoints; 0: at the end, or on a signal."
+)
 @options.option("--keep-checkpoints", default=2, metavar="N", help="Checkpoints that are kept.")
 @options.option("--logger", "loggers", multiple=True, metavar="NAME", help="tensorboard, besides log.jsonl.")
 @options.option("--log-every", default=10, metavar="N", help="Steps between writes of the log.")
@@ -210,6 +212,7 @@ def _resumed(resume: str, given: dict[str, Any], config_file: str | None) -> tup
 
 
 def _run(config: TrainConfig, resume: str | None, as_json: bool) -> None:
+    from ..training.leftovers import has_checkpoint
     from ..training.loop import train
 
     callback = ConsoleCallback()
@@ -219,6 +222,7 @@ def _run(config: TrainConfig, resume: str | None, as_json: bool) -> None:
         callback.close()
     if int(os.environ.get("RANK", "0")):  # torchrun: rank 0 prints the result
         return
+    resumable = has_checkpoint(result.folder)  # unless it could not be written
     lines = [
         f"{result.steps:,} steps in {duration(result.seconds)}"
         + (f", {result.synthetic_steps:,} of them with synthetic negatives" if result.synthetic_steps else ""),
@@ -227,6 +231,7 @@ def _run(config: TrainConfig, resume: str | None, as_json: bool) -> None:
         *result.notes,
         *console.neighbours(result.neighbours),
         *([", ".join(f"{task} {score:.2f}" for task, score in result.sts.items())] if result.sts else []),
+        *([f"train longer with: cse train --resume {result.folder} --max-steps N"] if resumable else []),
         f"{result.folder / 'best'}",
     ]
     console.result(result.to_dict(), as_json, lines)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
@@ -36,9 +37,9 @@ class LossTerm(nn.Module):
     """Base class of loss terms; subclasses are a ``RowTerm`` or a ``BatchTerm``.
 
     The loss of a batch is the sum of its terms; a weight is applied by the term itself. A term may have parameters,
-    which are trained, and kept in checkpoints, but not saved with the encoder. Subclasses define ``forward`` and, if
-    they have options, ``Options``: a frozen dataclass whose values are read from the term's table in the configuration
-    file.
+    which are trained, and kept in checkpoints; beside the encoder only what ``save`` writes is saved. Subclasses define
+    ``forward`` and, if they have options, ``Options``: a frozen dataclass whose values are read from the term's table
+    in the configuration file.
 
     Args:
         options: An instance of ``Options``.
@@ -47,6 +48,8 @@ class LossTerm(nn.Module):
 
     Options: ClassVar[type] = NoOptions
     summary: ClassVar[str] = ""
+    warning: str = ""
+    """A warning that is shown before training; set by the constructor."""
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__()
@@ -58,6 +61,9 @@ class LossTerm(nn.Module):
     def implies(cls, options: Any) -> dict[str, Any]:
         """Returns the defaults of settings of the run that follow from the use of this term with these options."""
         return {}
+
+    def save(self, folder: Path) -> None:
+        """Writes what a later run may begin with to the folder of a saved encoder. Default: nothing."""
 
 
 class RowTerm(LossTerm):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -55,8 +56,9 @@ def mask_tokens(
 class MLM(RowTerm):
     """``weight`` times the mean cross-entropy of the masked tokens, from a forward pass of its own over the sentences.
 
-    The head is that of the checkpoint if it has one, else newly initialised; its output weights are tied to the token
-    embeddings where the configuration says so. Masks are functions of (seed, epoch, row, token position).
+    The head is that of the checkpoint, or that saved beside it by an earlier run, else newly initialised; its output
+    weights are tied to the token embeddings where the configuration says so. Masks are functions of (seed, epoch, row,
+    token position).
     """
 
     Options = MLMOptions
@@ -65,11 +67,21 @@ class MLM(RowTerm):
     def __init__(self, options: MLMOptions, context: Any) -> None:
         super().__init__(options, context)
         encoder = context.trained
-        self.model = encoder.masked_language_model()
+        self.model, untrained = encoder.masked_language_model()
+        self._save_head = encoder.save_masked_language_model
+        if untrained:
+            self.warning = (
+                f"--mlm-weight: {encoder.source.name} has no head for masked language modelling, and a random one is "
+                "trained; a checkpoint like bert-base-uncased has one"
+            )
         self.special: Tensor
         self.register_buffer("special", torch.tensor(encoder.tokenizer.all_special_ids), persistent=False)
         self.mask_id: int = encoder.tokenizer.mask_token_id
         self.vocabulary = len(encoder.tokenizer)
+
+    def save(self, folder: Path) -> None:
+        """Saves the head, with which --mlm-weight on the saved encoder begins."""
+        self._save_head(self.model, folder)
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
         """The weighted sum of the losses of the masked tokens, and their number."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,9 +14,10 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..io import file_mode, naming
+from ..io import file_mode, fresh_folder
 from .device import autocast, uncompiled
 from .layout import write_modules
+from .mlm_head import load_mlm_head, mlm_head, save_mlm_head
 from .pooling import pool, pooled_layers
 from .resolve import Source
 
@@ -163,10 +161,11 @@ class SentenceEncoder(nn.Module):
         self.train(was_training)
         return out
 
-    def masked_language_model(self) -> nn.Module:
+    def masked_language_model(self) -> tuple[nn.Module, bool]:
         """Returns a masked language model around the transformer of this encoder, whose weights it shares.
 
-        Its head is that of the checkpoint if it has one, else newly initialised. The output weights are the token
+        Its head is that of the checkpoint, or that saved beside it, else newly initialised. The second value is whether
+        weights of the head are newly initialised. The output weights are the token
         embeddings if the configuration ties them. Raises ``InputError`` without a mask token or such a model type.
         """
         from transformers import AutoModelForMaskedLM
@@ -177,15 +176,23 @@ class SentenceEncoder(nn.Module):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                model = AutoModelForMaskedLM.from_pretrained(self.source.path, local_files_only=True).float()
+                model, report = AutoModelForMaskedLM.from_pretrained(
+                    self.source.path, local_files_only=True, output_loading_info=True
+                )
         except ValueError as error:
             raise InputError(f"--mlm-weight: {name} has no masked language model ({error})") from None
+        model = model.float()
         setattr(model, model.base_model_prefix, self.backbone)
         output = model.get_output_embeddings()
         if output is not None and getattr(model.config, "tie_word_embeddings", True):
             output.weight = self.backbone.get_input_embeddings().weight
-        masked: nn.Module = model
-        return masked
+        missing = mlm_head(model).keys() & set(report["missing_keys"])
+        return model, bool(missing) and not load_mlm_head(model, Path(self.source.path))
+
+    @staticmethod
+    def save_masked_language_model(model: nn.Module, folder: Path) -> None:
+        """Saves the head of a ``masked_language_model`` beside the encoder in ``folder``, where it is found again."""
+        save_mlm_head(model, folder)
 
     def _encode_batch(self, batch: dict[str, Tensor]) -> npt.NDArray[np.float32]:
         device = next(self.parameters()).device
@@ -288,7 +295,9 @@ def _fit_tokenizer(tokenizer: Any, backbone: Any, source: Source) -> None:
         )
 
 
-def save_encoder(model: SentenceEncoder, folder: Path, card: str) -> None:
+def save_encoder(
+    model: SentenceEncoder, folder: Path, card: str, also: Callable[[Path], object] = lambda folder: None
+) -> None:
     """Saves an encoder atomically, as a directory that AutoModel, AutoTokenizer and SentenceTransformer can load.
 
     A head is saved if it is kept, as a Dense module, and in the pooler of the transformer if it has one, so that
@@ -298,25 +307,15 @@ def save_encoder(model: SentenceEncoder, folder: Path, card: str) -> None:
         model: The encoder.
         folder: The directory; its parents are created.
         card: Contents of ``README.md``; see ``cse.models.layout`` for the other files.
+        also: Writes further files to the folder that it is called with, before that replaces the one that exists.
 
     Raises:
         OSError: If a file cannot be written.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=".cse-", dir=folder.parent))
-    try:
-        with naming(folder):
-            _write(model, fresh, card)
-        fresh.chmod(file_mode() | (file_mode() & 0o444) >> 2)  # for a directory, add the x bit wherever r is set
+    with fresh_folder(folder) as fresh:
+        _write(model, fresh, card)
+        also(fresh)
         (fresh / "model.safetensors").chmod(file_mode())
-        old = folder.with_name(f".{folder.name}.old")
-        shutil.rmtree(old, ignore_errors=True)
-        if folder.exists():
-            os.replace(folder, old)
-        os.replace(fresh, folder)
-        shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _write(model: SentenceEncoder, folder: Path, card: str) -> None:

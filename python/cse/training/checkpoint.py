@@ -1,12 +1,14 @@
 """Checkpoints of the state of a training run, from which it can be resumed.
 
 =========================  =======================================================================================
-``state.json``             counters, scores, fingerprints of the data, and SHA-256 of the other files
+``manifest.json``          XXH3-128 of every other file
+``state.json``             counters, scores, fingerprints of the data
+``config.toml``            the configuration of the run
 ``weights.safetensors``    encoder with head, and loss terms
 ``optimizer.safetensors``  moments and step counts by number of the parameter
 ``generators.safetensors`` states of PyTorch's generators by rank, for dropout
 ``selection.safetensors``  arrays of the label-free evaluation
-``best/``                  the encoder selected so far: hard links to the files of the run's best/, or copies
+``best/``                  the encoder selected so far: its weights are hard links to the run's best/, or copies
 =========================  =======================================================================================
 
 A checkpoint is written to a temporary folder, which is then renamed.
@@ -14,12 +16,13 @@ A checkpoint is written to a temporary folder, which is then renamed.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +33,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..errors import InputError, RunError
-from ..io import naming
+from ..io import fresh_folder
 from ..models.device import generator_states, restore_generators
+from .config import TrainConfig
 from .distributed import World
+from .leftovers import FOLDER, is_unsaved
+from .manifest import MANIFEST, contents, flush, flushed, identity, read_manifest, verify
 from .state import TrainState
 
 __all__ = [
@@ -42,12 +48,14 @@ __all__ = [
     "list_checkpoints",
     "load_state",
     "read_checkpoint",
+    "read_config",
     "restore_best",
     "save_checkpoint",
 ]
 
-FOLDER = "checkpoints"
 BEST = "best"
+CONFIG = "config.toml"
+STATE = "state.json"
 FILES = ("weights", "optimizer", "generators", "selection")
 
 
@@ -66,6 +74,11 @@ class Checkpoint:
     """The contents of the other files."""
 
     @property
+    def run(self) -> Path:
+        """The folder of the run."""
+        return self.folder.parent.parent
+
+    @property
     def step(self) -> int:
         """Number of steps done."""
         return int(self.state["step"])
@@ -81,35 +94,60 @@ def find_checkpoint(path: Path) -> Path:
 
     Raises ``InputError`` if there is none.
     """
-    if (path / "state.json").is_file():
+    if path.parent.name == FOLDER and path.is_dir():
         return path
     if not path.is_dir():
         raise InputError(f"--resume {path}: no such folder; name a run or one of its checkpoints")
     found = list_checkpoints(path)
+    if not found and is_unsaved(path) and (path / CONFIG).is_file():
+        raise InputError(
+            f"--resume {path}: the run ended before its first checkpoint; begin it again: "
+            f"cse train --config {path / CONFIG} --name {path.name}"
+        )
     if not found:
         raise InputError(
-            f"--resume {path}: has no checkpoint; a run writes them with --save-every N, and when it is interrupted"
+            f"--resume {path}: has no checkpoint; a run writes them with --save-every N, when a signal stops it, and "
+            "at its end"
         )
     return found[-1]
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Reads and verifies a checkpoint; raises ``TornCheckpoint`` if it is damaged, and names the one before."""
+    with _damage(folder):
+        stored = read_manifest(folder)
+        names = contents(folder)
+        if stored.keys() != names:
+            raise ValueError(f"{min(stored.keys() ^ names)} is missing, or was not written with it")
+        with ThreadPoolExecutor(2) as threads:
+            for _ in threads.map(lambda name: verify(folder, name, stored), stored):
+                pass
+        state = json.loads((folder / STATE).read_text(encoding="utf8"))
+        return Checkpoint(folder, state, {name: load_file(_part(folder, name)) for name in FILES})
+
+
+def read_config(folder: Path) -> TrainConfig:
+    """Returns the configuration a checkpoint was made with; raises ``TornCheckpoint`` if it was changed since."""
+    with _damage(folder):
+        verify(folder, CONFIG, read_manifest(folder))
+    return TrainConfig.from_toml(folder / CONFIG)
+
+
+@contextmanager
+def _damage(folder: Path) -> Iterator[None]:
     try:
-        state = json.loads((folder / "state.json").read_text(encoding="utf8"))
-        for name in FILES:
-            if state["sha256"][name] != _sha256(folder / f"{name}.safetensors"):
-                raise ValueError(f"{name}.safetensors is not what was written")
-        return Checkpoint(folder, state, {name: load_file(folder / f"{name}.safetensors") for name in FILES})
+        yield
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         others = [path for path in list_checkpoints(folder.parent.parent) if path.name < folder.name]
         remedy = f"use the one before: cse train --resume {others[-1]}" if others else "there is no earlier one"
-        why = error.strerror.lower() if isinstance(error, OSError) and error.strerror else str(error)
+        why = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            why = f"{Path(error.filename).name}: {error.strerror.lower()}"
         raise TornCheckpoint(f"{folder}: the checkpoint is damaged ({why}); {remedy}") from None
 
 
 def save_checkpoint(
-    state: TrainState, run: Path, *, data: dict[str, Any], keep: int, device: str, world: World
+    state: TrainState, run: Path, *, config: str, data: dict[str, Any], keep: int, device: str, world: World
 ) -> Path:
     """Writes the checkpoint of the current step, and deletes others. Called by every rank.
 
@@ -118,6 +156,7 @@ def save_checkpoint(
     Args:
         state: The state of the run.
         run: Folder of the run.
+        config: The configuration, as TOML.
         data: Fingerprints of corpus and index, which are compared when the run is resumed.
         keep: Number of checkpoints to keep.
         device: Device of this rank.
@@ -146,35 +185,35 @@ def save_checkpoint(
         # Copies: the first evaluation may be the last one too, and safetensors refuses shared memory.
         "selection": {name: torch.tensor(array) for name, array in arrays.items()},
     }
-    with naming(target):
-        target.parent.mkdir(exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=".step-", dir=target.parent))
-    try:
-        with naming(target):
-            for name, tensors in files.items():
-                save_file({key: each.detach().contiguous() for key, each in tensors.items()}, _part(temporary, name))
-            record = {
-                "step": state.step,
-                "sentences": state.sentences,
-                "seconds": state.seconds,
-                "viewed": dict(state.viewed),
-                "selection": selection,
-                "saturation": {"note": state.saturation.note, "first": state.saturation.first},
-                "data": data,
-                "ranks": world.size,
-                "sha256": {name: _sha256(_part(temporary, name)) for name in FILES},
-            }
-            # NaN, which JSON does not have, is written as Python reads it: this file is only read by cse.
-            (temporary / "state.json").write_text(json.dumps(record) + "\n", encoding="utf8")
-            for path in temporary.iterdir():
-                with open(path, "rb") as file:
-                    os.fsync(file.fileno())
-            if (run / BEST).is_dir():
-                shutil.copytree(run / BEST, temporary / BEST, copy_function=_link)
-            shutil.rmtree(target, ignore_errors=True)
-            os.replace(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    record = {
+        "step": state.step,
+        "sentences": state.sentences,
+        "seconds": state.seconds,
+        "viewed": dict(state.viewed),
+        "selection": selection,
+        "saturation": {"note": state.saturation.note, "first": state.saturation.first},
+        "data": data,
+        "ranks": world.size,
+    }
+    # Files are hashed and flushed by threads, while the next ones are written.
+    with ThreadPoolExecutor(2) as threads, fresh_folder(target) as fresh:
+        hashes: dict[str, Future[str]] = {}
+        if (run / BEST).is_dir():
+            shutil.copytree(run / BEST, fresh / BEST, copy_function=_link)
+            known = _known_hashes(run)
+            for name in sorted(contents(fresh)):
+                hashes[name] = threads.submit(flushed, fresh / name, known)
+        for part, tensors in files.items():
+            path = _part(fresh, part)
+            save_file({key: each.detach().contiguous() for key, each in tensors.items()}, path)
+            hashes[path.name] = threads.submit(flushed, path)
+        # NaN, which JSON does not have, is written as Python reads it: this file is only read by cse.
+        for name, text in ((STATE, json.dumps(record) + "\n"), (CONFIG, config)):
+            (fresh / name).write_text(text, encoding="utf8")
+            hashes[name] = threads.submit(flushed, fresh / name)
+        manifest = json.dumps({name: each.result() for name, each in hashes.items()}, indent=1) + "\n"
+        (fresh / MANIFEST).write_text(manifest, encoding="utf8")
+        flush(fresh / MANIFEST)
     found = list_checkpoints(run)
     own = found.index(target) + 1
     for other in [*found[: max(own - keep, 0)], *found[own:]]:
@@ -187,23 +226,22 @@ def restore_best(checkpoint: Checkpoint, run: Path) -> None:
     stored, best = checkpoint.folder / BEST, run / BEST
     if not stored.is_dir():
         return
-    fresh = Path(tempfile.mkdtemp(prefix=".cse-", dir=run))
-    try:
-        with naming(best):
-            shutil.copytree(stored, fresh / BEST, copy_function=_link)
-            if best.exists():
-                os.replace(best, fresh / "old")
-            os.replace(fresh / BEST, best)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+    with fresh_folder(best) as fresh:
+        shutil.copytree(stored, fresh, copy_function=_link, dirs_exist_ok=True)
 
 
 def _link(source: str, target: str) -> None:
-    """Makes a hard link, or a copy where the file system has none. Files of best/ are replaced, never changed."""
+    """Makes a hard link to weights, which are replaced and never changed; copies files that a user may edit.
+
+    Weights are copied as well where the file system has no links.
+    """
     try:
-        os.link(source, target)
+        if source.endswith(".safetensors"):
+            os.link(source, target)
+            return
     except OSError:
-        shutil.copy2(source, target)
+        pass
+    shutil.copy2(source, target)
 
 
 def load_state(checkpoint: Checkpoint, state: TrainState, device: str, rank: int) -> None:
@@ -255,6 +293,13 @@ def _part(folder: Path, name: str) -> Path:
     return folder / f"{name}.safetensors"
 
 
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _known_hashes(run: Path) -> dict[tuple[int, ...], str]:
+    """The hashes of the linked files of best/ in the latest checkpoint."""
+    for folder in list_checkpoints(run)[-1:]:
+        try:
+            stored = read_manifest(folder)
+            weights = [name for name in stored if name.startswith(f"{BEST}/") and name.endswith(".safetensors")]
+            return {identity(folder / name): stored[name] for name in weights}
+        except (OSError, ValueError):
+            pass
+    return {}

@@ -138,7 +138,7 @@ class Settings(BaseModel):
     patience: Positive | None = None
     """Stop after this many evaluations without a higher Spearman correlation; needs ``dev``."""
     save_every: NotNegative = 0
-    """Steps between checkpoints from which the run can be resumed; 0: none but on a signal."""
+    """Steps between checkpoints from which the run can be resumed; 0: only on a signal, and at the end."""
     keep_checkpoints: Positive = 2
     """Number of the latest checkpoints that are kept."""
 

@@ -9,8 +9,9 @@ whole batch, for every parameter: before the gather, after it, or used on both s
 
 from __future__ import annotations
 
+import atexit
 import os
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -109,12 +110,16 @@ class World:
 
     def any(self, flag: int) -> int:
         """Returns the maximum of a number over the ranks."""
+        return self.highest(flag)[0]
+
+    def highest(self, *values: int) -> list[int]:
+        """Returns the maximum of each number over the ranks."""
         if self.size == 1:
-            return flag
+            return list(values)
         device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-        value = torch.tensor(flag, device=device)
-        dist.all_reduce(value, op=dist.ReduceOp.MAX)
-        return int(value.item())
+        found = torch.tensor(values, device=device)
+        dist.all_reduce(found, op=dist.ReduceOp.MAX)
+        return [int(value) for value in found.tolist()]
 
     def collect(self, value: Tensor) -> list[Tensor]:
         """Returns the tensors of all ranks, which have equal shapes, in the order of ranks."""
@@ -124,12 +129,19 @@ class World:
         dist.all_gather(found, value)
         return found
 
-    def same_text(self, text: str) -> str:
-        """Returns the text of rank 0."""
+    def agreed(self, make: Callable[[], str]) -> str:
+        """Returns the text that rank 0 makes; an error of rank 0 is raised by every rank."""
         if self.size == 1:
-            return text
-        box = [text]
+            return make()
+        box: list[str | Exception] = [""]
+        if self.is_main:
+            try:
+                box = [make()]
+            except Exception as error:
+                box = [error]
         dist.broadcast_object_list(box)
+        if isinstance(box[0], Exception):
+            raise box[0]
         return box[0]
 
 
@@ -157,11 +169,13 @@ class _Gather(torch.autograd.Function):
 def connected(device: str) -> Iterator[World]:
     """Context manager that joins the ranks that torchrun started; without torchrun, a world of one rank.
 
-    The backend is NCCL for CUDA, else Gloo. Raises ``InputError`` if a machine has fewer GPUs than ranks.
+    The backend is NCCL for CUDA, else Gloo. The ranks stay joined until the process ends, so that one process can train
+    several times. Raises ``InputError`` if a machine has fewer GPUs than ranks, or if the ranks are joined by NCCL
+    already and train on the CPU now.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1 or dist.is_initialized():
-        yield World() if size == 1 else World(dist.get_rank(), dist.get_world_size(), int(os.environ["LOCAL_RANK"]))
+    if size == 1:
+        yield World()
         return
     local = int(os.environ["LOCAL_RANK"])
     cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
@@ -171,8 +185,15 @@ def connected(device: str) -> Iterator[World]:
                 f"torchrun --nproc-per-node: more processes than the {torch.cuda.device_count()} GPUs of this machine"
             )
         torch.cuda.set_device(local)
-    dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT)
-    try:
-        yield World(dist.get_rank(), size, local)
-    finally:
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT)
+        atexit.register(_part)
+    elif not cuda and dist.get_backend() == "nccl":
+        raise InputError("--device cpu: the processes have trained on GPUs; train on the CPU in new ones")
+    yield World(dist.get_rank(), dist.get_world_size(), local)
+
+
+def _part() -> None:
+    """Ends the connection. Made again in the same process, it would wait for ranks of the one before."""
+    if dist.is_initialized():
         dist.destroy_process_group()

@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +16,17 @@ from typing import Any
 from ..errors import InputError
 from ..registry import option_notes
 from .config import TrainConfig, flag
+from .distributed import World
+from .leftovers import has_checkpoint, is_unsaved
 
-__all__ = ["MAY_CHANGE", "StopRequest", "check_changes", "locked"]
+__all__ = ["MAY_CHANGE", "Agreement", "StopRequest", "check_changes", "check_equal", "check_free", "locked"]
+
+# Seconds between two agreements of the ranks on signals. Half of what is promised, since steps differ in length.
+PERIOD = 1.0
 
 # Settings that do not change what a run has computed so far.
 MAY_CHANGE = {
+    "epochs",
     "max_steps",
     "eval_every",
     "log_every",
@@ -66,6 +73,41 @@ class StopRequest:
         self._before = {}
 
 
+class Agreement:
+    """When the ranks ask each other for signals, so that all stop at the same step.
+
+    They ask at most ``PERIOD`` seconds of training apart: torchrun ends them 30 s after a signal. Asking at every step
+    would make a GPU wait. The step of the next time follows from the slowest rank's time of a step, and is the same on
+    every rank.
+
+    Args:
+        world: The ranks. A single one is always asked.
+        stop: The signals of this rank.
+    """
+
+    def __init__(self, world: World, stop: StopRequest) -> None:
+        self.world, self.stop = world, stop
+        self._asked_at = time.perf_counter()
+        self._asked, self._next = 0, 0
+
+    def signal(self, step: int, *, now: bool = False) -> int:
+        """Returns the number of a signal that a rank got, else 0. Called by every rank after every step.
+
+        Args:
+            step: Number of steps done.
+            now: Ask in any case; the same on every rank.
+        """
+        if self.world.size == 1:
+            return self.stop.number
+        if step < self._next and not now:
+            return 0
+        microseconds = 1e6 * (time.perf_counter() - self._asked_at) / max(step - self._asked, 1)
+        number, slowest = self.world.highest(self.stop.number, int(microseconds) + 1)
+        self._next = step + max(1, int(PERIOD * 1e6) // slowest)
+        self._asked, self._asked_at = step, time.perf_counter()
+        return number
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Context manager that locks the folder of a run; raises ``InputError`` if another process writes to it."""
@@ -83,6 +125,16 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def check_free(folder: Path) -> None:
+    """Raises ``InputError`` if a folder exists, unless it is that of an unsaved run, which may be replaced."""
+    if is_unsaved(folder):
+        with locked(folder):
+            return
+    if folder.exists():
+        remedy = f"go on with it: cse train --resume {folder}; or " if has_checkpoint(folder) else ""
+        raise InputError(f"--name: {folder} exists; {remedy}choose another name or remove it")
+
+
 def check_changes(stored: TrainConfig, given: dict[str, Any]) -> TrainConfig:
     """Returns the configuration of a resumed run: the stored one with the given values.
 
@@ -90,6 +142,11 @@ def check_changes(stored: TrainConfig, given: dict[str, Any]) -> TrainConfig:
     """
     tables = {name: {**stored.options.get(name, {}), **table} for name, table in given.get("options", {}).items()}
     changed = stored.replace(**{**given, "options": {**stored.options, **tables}})
+    return check_equal(stored, changed, "--resume", "leave it out")
+
+
+def check_equal(stored: TrainConfig, changed: TrainConfig, where: str, remedy: str) -> TrainConfig:
+    """Returns ``changed``; raises ``InputError`` if it differs from ``stored`` in more than ``MAY_CHANGE``."""
     problems = [
         f"{flag(name)} {_text(getattr(changed, name))} (the run has {_text(getattr(stored, name))})"
         for name in type(stored).model_fields
@@ -104,7 +161,7 @@ def check_changes(stored: TrainConfig, given: dict[str, Any]) -> TrainConfig:
         ]
     if problems:
         raise InputError(
-            f"--resume: {'; '.join(problems)} cannot change in a run that has begun; start a new run, or leave it out"
+            f"{where}: {'; '.join(problems)} cannot change in a run that has begun; start a new run, or {remedy}"
         )
     return changed
 

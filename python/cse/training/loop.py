@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,21 @@ from ..errors import InputError, Interrupted, RunError, sentence
 from ..io import dumps, write_text
 from .batches import Batch, Prefetcher
 from .callbacks import Callback
-from .checkpoint import Checkpoint, find_checkpoint, load_state, read_checkpoint, restore_best, save_checkpoint
+from .checkpoint import (
+    CONFIG,
+    Checkpoint,
+    find_checkpoint,
+    load_state,
+    read_config,
+    restore_best,
+    save_checkpoint,
+)
 from .config import ResolvedConfig, TrainConfig
 from .distributed import World, connected
 from .environment import environment
-from .interrupts import StopRequest, check_changes
+from .interrupts import Agreement, StopRequest, check_changes, check_equal, locked
 from .loggers import Clock, MetricBuffer, check_finite
-from .outputs import copied, resumed_folder, run_folder, save, score_best
+from .outputs import copied, opened, resumed_folder, run_folder, save, score_best
 from .setup import Run, prepare
 from .state import TrainState
 from .step import learning_rate, training_step
@@ -80,12 +88,12 @@ def train(config: TrainConfig, callback: Callback | None = None, *, resume: str 
         OSError: Before training, for a file that cannot be read or written.
         Interrupted: After a signal.
     """
-    with connected(config.device) as world:
+    with connected(config.device) as world, ExitStack() as lock:
         if not world.is_main or callback is None:
             callback = Callback()
         if resume is None:
             return Trainer(prepare(config, world, callback=callback), world, callback).run()
-        checkpoint = read_checkpoint(find_checkpoint(Path(resume)))
+        checkpoint = lock.enter_context(opened(Path(resume), world))
         run = prepare(config, world, resumed_folder(checkpoint, config), callback)
         if len(run.batches) < checkpoint.step:
             raise InputError(
@@ -97,7 +105,11 @@ def train(config: TrainConfig, callback: Callback | None = None, *, resume: str 
                 "new run"
             )
         load_state(checkpoint, run.state, run.device, world.rank)
-        copied(checkpoint, run.folder, world)
+        if run.folder != checkpoint.run:
+            world.agreed(lambda: copied(checkpoint, run.folder))
+            lock.close()
+            if world.is_main:
+                lock.enter_context(locked(run.folder))
         return Trainer(run, world, callback, checkpoint).run()
 
 
@@ -106,8 +118,10 @@ def resumed_config(resume: str | Path, given: dict[str, Any] | None = None) -> T
 
     Raises ``InputError`` for a folder without a checkpoint, and for a change that is not allowed.
     """
-    folder = find_checkpoint(Path(resume)).parent.parent
-    stored = TrainConfig.from_toml(folder / "config.toml")
+    folder = find_checkpoint(Path(resume))
+    stored, file = read_config(folder), folder.parent.parent / CONFIG
+    if file.exists():
+        stored = check_equal(stored, TrainConfig.from_toml(file), str(file), "take the change back")
     return check_changes(stored, given or {})
 
 
@@ -125,6 +139,7 @@ class Trainer:
         self.prepared, self.world, self.callback, self.resumed = run, world, callback, resumed
         self.state, self.config, self.steps = run.state, run.config, len(run.batches)
         self.buffer, self.clock = MetricBuffer(), Clock(run.state.seconds)
+        self.saved = self.last = -1  # steps of the latest checkpoint and of last/
 
     def run(self) -> RunResult:
         """Trains to the last step and returns the result."""
@@ -140,7 +155,7 @@ class Trainer:
             self.start(folder)
             state.train()
             self.callback.on_status("training")
-            self.clock = Clock(state.seconds)
+            self.clock, agreement = Clock(state.seconds), Agreement(self.world, stop)
             while state.step < self.steps:
                 step = state.step
                 rate = learning_rate(config, step, self.steps)
@@ -154,22 +169,21 @@ class Trainer:
                 with failures(config, state.step):
                     evaluation_due = self.is_due(config.eval_every)
                     log_due = evaluation_due or self.is_due(config.log_every)
-                    if log_due or (stop.number and self.world.size == 1):
+                    if log_due:
                         self.write_log()
                     if evaluation_due:
                         self.clock.leave_out(self.evaluate())
-                    # With several ranks, all must stop at the same step.
-                    number = self.world.any(stop.number) if log_due else stop.number if self.world.size == 1 else 0
+                    # An evaluation may have taken long, and a checkpoint is saved for both reasons only once.
+                    number = agreement.signal(state.step, now=evaluation_due)
                     ending = evaluation_due and self.out_of_patience()
-                    if number or (config.save_every and (self.is_due(config.save_every) or ending)):
-                        self.checkpoint()
-                    if number and state.step < self.steps:
-                        self.interrupted(number)
                     if ending:
                         self.steps = state.step
-            if self.world.is_main:
-                with run.base.merged(state.encoder), failures(config, state.step):
-                    save(run, "last")
+                    if state.step < self.steps and (number or self.is_due(config.save_every)):
+                        self.checkpoint()
+                    if state.step < self.steps and number:
+                        self.interrupted(number)
+            with failures(config, state.step):
+                self.finish()
         return self.result()
 
     def is_due(self, every: int) -> bool:
@@ -179,10 +193,12 @@ class Trainer:
     def start(self, folder: Path) -> None:
         """Writes the description of the run, and evaluates before the first step."""
         run, state = self.prepared, self.state
+        if self.resumed is not None and find_checkpoint(folder).name == self.resumed.folder.name:
+            self.saved = state.step
         if self.world.is_main:
             if self.resumed is not None:
                 restore_best(self.resumed, folder)
-            write_text(folder / "config.toml", run.config.to_toml())
+            write_text(folder / CONFIG, run.config.to_toml())
             write_text(folder / "environment.json", dumps(environment(run.device), indent=2) + "\n")
             run.loggers.start(folder, run.config.to_toml(), state.step)
         if state.step == 0:
@@ -219,25 +235,59 @@ class Trainer:
         patience = self.config.patience
         return bool(patience and self.world.any(int(self.state.selector.misses >= patience)))
 
-    def checkpoint(self) -> Path:
-        """Saves the state of the run, after the log of its steps, which a resumed run does not write again."""
+    def checkpoint(self) -> None:
+        """Saves the state of the run, after the log of its steps, which a resumed run does not write again.
+
+        If it cannot be written, saves last/, and raises ``RunError``.
+        """
         self.write_log()
-        run = self.prepared
-        return save_checkpoint(
-            self.state,
-            run.folder,
-            data=run.data,
-            keep=self.config.keep_checkpoints,
-            device=run.device,
-            world=self.world,
-        )
+        run, step = self.prepared, self.state.step
+        try:
+            save_checkpoint(
+                self.state,
+                run.folder,
+                config=run.config.to_toml(),
+                data=run.data,
+                keep=self.config.keep_checkpoints,
+                device=run.device,
+                world=self.world,
+            )
+        except OSError as error:
+            text = f"{sentence(error)}; the checkpoint of step {step} could not be written"
+            try:
+                self.save_last()
+                text += f", {run.folder / 'last'} holds the encoder of that step"
+            except OSError:
+                text += ", nor could last/"
+            raise RunError(f"{text}; the files of earlier steps were kept") from None
+        self.saved = step
+
+    def save_last(self) -> None:
+        """Saves the encoder of the current step as last/, unless it has been saved."""
+        if self.world.is_main and self.last != self.state.step:
+            with self.prepared.base.merged(self.state.encoder):
+                save(self.prepared, "last")
+        self.last = self.state.step
+
+    def finish(self) -> None:
+        """Saves the encoder and the state after the last step, so that the run can be extended.
+
+        The state is an error if it cannot be written and checkpoints were asked for, else a warning.
+        """
+        self.save_last()
+        if self.saved == self.state.step:
+            return
+        try:
+            self.checkpoint()
+        except RunError as error:
+            if self.config.save_every:
+                raise
+            self.callback.on_warning(str(error))
 
     def interrupted(self, number: int) -> None:
         """Ends a run that a signal stopped; raises ``Interrupted``."""
         run = self.prepared
-        if self.world.is_main:
-            with run.base.merged(self.state.encoder):
-                save(run, "last")
+        self.save_last()
         self.callback.on_interrupt(
             f"stopped at step {self.state.step} of {self.steps}; {run.folder / 'last'} holds the encoder of that step; "
             f"resume with: cse train --resume {run.folder}"

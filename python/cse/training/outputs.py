@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..errors import InputError
 from ..evaluation.sts import score_pairs
-from ..io import naming
+from ..io import fresh_folder, remove_leftovers
 from ..models.card import CardRecord, model_card
 from ..models.encoder import save_encoder
 from ..models.inference import Encoder
 from .callbacks import Callback
-from .checkpoint import FOLDER, Checkpoint
+from .checkpoint import CONFIG, Checkpoint, find_checkpoint, read_checkpoint, read_config
 from .config import TrainConfig
 from .distributed import World
 from .interrupts import locked
+from .leftovers import FOLDER, clear, is_unsaved, tidy
 from .setup import Run, choose_folder, describe_loss
 
-__all__ = ["copied", "resumed_folder", "run_folder", "save", "score_best"]
+__all__ = ["copied", "opened", "resumed_folder", "run_folder", "save", "score_best"]
 
 
 def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
@@ -30,26 +30,46 @@ def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
 
     Raises ``InputError`` for an invalid or existing name.
     """
-    own = checkpoint.folder.parent.parent
-    stored = TrainConfig.from_toml(own / "config.toml")
+    own = checkpoint.run
+    file = own / CONFIG
+    stored = TrainConfig.from_toml(file) if file.exists() else read_config(checkpoint.folder)
     return own if (stored.output, stored.name) == (config.output, config.name) else choose_folder(config)
 
 
-def copied(checkpoint: Checkpoint, folder: Path, world: World) -> None:
+@contextmanager
+def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
+    """Context manager that locks a run, removes what killed processes left in it, and reads its checkpoint.
+
+    The lock comes first, since the run of another process replaces its checkpoints.
+
+    Args:
+        resume: The run, or one of its checkpoints.
+        world: The ranks; rank 0 locks.
+
+    Raises:
+        InputError: If there is no checkpoint, or another process writes to the run.
+        TornCheckpoint: For a damaged checkpoint.
+    """
+    with ExitStack() as held:
+
+        def lock() -> str:
+            run = find_checkpoint(resume).parent.parent
+            held.enter_context(locked(run))
+            tidy(run)
+            return str(find_checkpoint(resume))
+
+        yield read_checkpoint(Path(world.agreed(lock)))
+
+
+def copied(checkpoint: Checkpoint, folder: Path) -> str:
     """Copies the run of a checkpoint to the folder in which it goes on, with this checkpoint only."""
-    own = checkpoint.folder.parent.parent
-    if folder == own or not world.is_main:
-        return
-    with naming(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=".cse-", dir=folder.parent))
-    try:
-        with naming(folder):
-            shutil.copytree(own, temporary / "run", ignore=shutil.ignore_patterns(FOLDER, "last", "result.json", ".*"))
-            shutil.copytree(checkpoint.folder, temporary / "run" / FOLDER / checkpoint.folder.name)
-            os.replace(temporary / "run", folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with fresh_folder(folder) as fresh:
+        ignored = shutil.ignore_patterns(FOLDER, "last", "result.json", ".*")
+        shutil.copytree(checkpoint.run, fresh, ignore=ignored, dirs_exist_ok=True)
+        shutil.copytree(checkpoint.folder, fresh / FOLDER / checkpoint.folder.name)
+        if folder.exists() and not is_unsaved(folder):
+            raise InputError(f"{folder}: another process has made this folder meanwhile; choose another --name")
+    return str(folder)
 
 
 def save(run: Run, name: str) -> None:
@@ -86,7 +106,12 @@ def save(run: Run, name: str) -> None:
         columns=[*columns, "alignment", "uniformity"] if columns else [],
         scores=selector.records,
     )
-    save_encoder(state.encoder, run.folder / name, model_card(card))
+
+    def terms(folder: Path) -> None:
+        for term in state.terms.values():
+            term.save(folder)
+
+    save_encoder(state.encoder, run.folder / name, model_card(card), terms)
 
 
 def score_best(run: Run, callback: Callback) -> dict[str, float]:
@@ -103,25 +128,35 @@ def run_folder(run: Run, world: World) -> Iterator[Path]:
     """Creates and locks the folder of a run; deletes it if the run fails before the end of its first step.
 
     If another run has created it meanwhile, the next free name is taken, unless the name was given. The folder of a
-    resumed run exists. Ranks other than 0 only take the name of rank 0.
+    resumed run exists and is locked. Ranks other than 0 only take the name of rank 0.
     """
     resumed = run.state.step > 0
-    while world.is_main and not resumed:
+    with ExitStack() as held:
+        run.folder = Path(world.agreed(lambda: str(run.folder if resumed else _claimed(run, held))))
+        try:
+            yield run.folder
+        except BaseException:
+            if world.is_main and run.state.step == 0:
+                shutil.rmtree(run.folder, ignore_errors=True)
+            raise
+        finally:
+            if world.is_main:
+                run.loggers.close()
+
+
+def _claimed(run: Run, held: ExitStack) -> Path:
+    """Makes and locks the folder of a new run; that of an unsaved run of this name is emptied."""
+    while True:
         try:
             run.folder.mkdir(parents=True)
             break
         except FileExistsError:
+            if run.config.name is not None and is_unsaved(run.folder):
+                break
             run.folder = choose_folder(run.config)  # InputError if the name was given
-    run.folder = Path(world.same_text(str(run.folder)))
-    if not world.is_main:
-        yield run.folder
-        return
-    try:
-        with locked(run.folder):
-            yield run.folder
-    except BaseException:
-        if run.state.step == 0:
-            shutil.rmtree(run.folder, ignore_errors=True)
-        raise
-    finally:
-        run.loggers.close()
+    held.enter_context(locked(run.folder))
+    if not is_unsaved(run.folder):  # another process was faster
+        raise InputError(f"--name: {run.folder} exists; choose another name")
+    clear(run.folder)
+    remove_leftovers(run.folder.parent)
+    return run.folder

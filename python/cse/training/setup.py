@@ -35,6 +35,7 @@ from .checks import corpus_warnings, unchanged_warning
 from .config import ResolvedConfig, TrainConfig
 from .distributed import World
 from .inputs import check_indexed, fingerprints, open_corpus, open_labelled
+from .interrupts import check_free
 from .loggers import Loggers
 from .saturation import SaturationCheck
 from .selection import Selector
@@ -106,6 +107,7 @@ def prepare(
         corpus = labelled.anchors
     pairs = {path: read_pairs(path) for path in config.dev}
     tasks = load_tasks(config.data, config.allow_partial) if config.data else []
+    resumed = folder is not None
     folder = folder or choose_folder(config)
     source = find_model(config.model or recipes.DEFAULT_MODEL)
     resolved = recipes.resolve(config, source.family, source.pooler)
@@ -184,6 +186,8 @@ def prepare(
     text, warnings = corpus_warnings(corpus, split.train, encoder.tokenizer, resolved.max_length, resolved.model)
     unchanged = unchanged_warning(negatives, corpus, split.train, resolved.seed)
     warnings += [unchanged] if unchanged else []
+    if not resumed:  # else the weights of the terms are those of the checkpoint
+        warnings += [term.warning for term in terms.values() if term.warning]
     rows = batches[0].rows[:3]
     shown: list[TextMethod] = [positive, *negatives]
     examples = [item for each in shown for item in each.examples(corpus.take(rows), rows, Draws(resolved.seed, 0))]
@@ -227,8 +231,7 @@ def choose_folder(config: TrainConfig | ResolvedConfig) -> Path:
     if config.name is not None:
         if not config.name or "/" in config.name or config.name in (".", ".."):
             raise InputError(f"--name: {config.name!r} cannot be the name of a folder")
-        if (parent / config.name).exists():
-            raise InputError(f"--name: {parent / config.name} exists; choose another name or remove it")
+        check_free(parent / config.name)
         return parent / config.name
     model = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(config.model or recipes.DEFAULT_MODEL).name) or "model"
     methods = "".join(f"-{name}" for name in config.negatives)

@@ -12,7 +12,7 @@ use pyo3::types::PyBytes;
 use crate::index::build;
 use crate::random;
 use crate::text::reader::Input;
-use crate::{Error, Tokenizer, doctor, text};
+use crate::{Error, Tokenizer, checksum, doctor, text};
 
 mod arguments;
 mod convert;
@@ -155,6 +155,13 @@ fn random_bits<'py>(
     })
 }
 
+/// Returns XXH3-128 of the contents of a file, as 32 hexadecimal digits.
+#[pyfunction]
+fn hash_file(py: Python<'_>, path: PathBuf) -> PyResult<String> {
+    let hash = py.detach(|| checksum::xxh3_of_file(&path))?;
+    Ok(format!("{hash:032x}"))
+}
+
 #[pymodule]
 fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
@@ -173,5 +180,6 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(set_default_threads, m)?)?;
     m.add_function(wrap_pyfunction!(random_bits, m)?)?;
     m.add_function(wrap_pyfunction!(write_rows, m)?)?;
+    m.add_function(wrap_pyfunction!(hash_file, m)?)?;
     Ok(())
 }
