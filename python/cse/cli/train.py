@@ -33,7 +33,9 @@ METHOD_FLAGS = {
 @options.option(
     "--pairs", multiple=True, metavar="FILE", help="Table of anchor, positive and optionally hard negative, as CORPUS."
 )
-@options.option("--columns", metavar="A,B[,C]", help="Columns of --pairs.", default_text="all, if two or three")
+@options.option("--columns", metavar="A,B[,C]", help="Columns of --pairs.", default_text="by their names")
+@options.option("--where", metavar="COLUMN=VALUE", help="Rows of --pairs that are positives.", default_text="all")
+@options.option("--min-score", type=float, metavar="X", help="Lowest score of positives in --pairs.")
 @options.option("--tfidf", default="tfidf", metavar="DIR", help="Folder of the TF-IDF index.")
 @options.option("--column", metavar="NAME", help="Column of .csv, .tsv, .jsonl and .parquet files with the sentences.")
 @options.option("--encoding-errors", default="strict", metavar="strict|replace", help="How to handle invalid UTF-8.")

@@ -71,7 +71,11 @@ class Settings(BaseModel):
     pairs: Annotated[tuple[str, ...], BeforeValidator(_paths)] = ()
     """Tables of labelled pairs (anchor, positive) or triples (+ hard negative), instead of a corpus."""
     columns: Names = ()
-    """Their two or three columns. Default: those of the table."""
+    """Their two or three columns. Default: by their names; see ``cse.data.pair_columns``."""
+    where: str | None = None
+    """``COLUMN=VALUE``: the rows of ``pairs`` that are positives. Default: all."""
+    min_score: float | None = None
+    """Lowest score of the rows of ``pairs`` that are positives."""
     tfidf: FilePath = "tfidf"
     """Folder of the TF-IDF index."""
     min_df: NotNegative = 0
@@ -203,6 +207,9 @@ class Settings(BaseModel):
             raise InputError("--pairs: cannot be combined with CORPUS; give one of them")
         if self.columns and not self.pairs:
             raise InputError("--columns: belongs to --pairs, which was not given")
+        for name in ("where", "min_score"):
+            if getattr(self, name) is not None and not self.pairs:
+                raise InputError(f"{flag(name)}: belongs to --pairs, which was not given")
         if self.hard_negative_weight != 1 and not self.pairs:
             raise InputError("--hard-negative-weight: belongs to --pairs, which was not given")
         if self.pairs and self.positive not in (None, PAIRS_POSITIVE):

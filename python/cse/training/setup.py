@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,8 @@ def prepare(
         )
 
     split = hold_out(corpus, resolved.seed, wanted=not pairs, rows=None if labelled is None else labelled.complete())
+    if labelled is not None:  # rows that are not chosen are no blank rows
+        split = replace(split, blank=split.blank - labelled.left_out)
     context.corpus, context.rows, context.device = corpus, split.train, device
     positive: Edit | Pairing = _method(AUGMENTATIONS, resolved, resolved.positive, context)
     negatives = [_negative(resolved, name, context) for name in resolved.negatives]
@@ -204,6 +206,7 @@ def prepare(
         facts={
             **_facts(resolved, corpus, split, batches, device),
             **({"processes": f"{world.size}, each with a part of the batch"} if world.size > 1 else {}),
+            **({"columns": labelled.describe()} if labelled is not None else {}),
             "text": text,
             **({"warning": "; ".join(warnings)} if warnings else {}),
         },
