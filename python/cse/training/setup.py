@@ -31,7 +31,7 @@ from ..tfidf.index import TfidfIndex
 from . import recipes
 from .batches import Batches
 from .callbacks import Callback
-from .checks import corpus_warnings, unchanged_warning
+from .checks import check_learnable, corpus_warnings, unchanged_warning
 from .config import ResolvedConfig, TrainConfig
 from .distributed import World
 from .inputs import check_indexed, fingerprints, open_corpus, open_labelled
@@ -131,6 +131,9 @@ def prepare(
         raise InputError(f"--accumulate: {resolved.accumulate} batches are more than an epoch has; lower it")
     if batches.size < world.size:
         raise InputError(f"--batch-size: {batches.size} is less than the {world.size} processes; raise it")
+
+    named = zip(resolved.negatives, negatives, strict=True)
+    check_learnable((resolved.positive, positive), named, corpus, split.train, resolved.seed)
 
     # PyTorch's generator is used only for the initial weights of heads and for dropout.
     torch.manual_seed(resolved.seed)
