@@ -102,8 +102,10 @@ METHOD_FLAGS = {
 @options.option(
     "--merge-with-base", type=float, help="Share of the base weights in what is saved.", default_text=RECIPE
 )
-@options.option("--epochs", default=1, help="Passes over the corpus.")
-@options.option("--max-steps", type=int, metavar="N", help="Stop after N steps.")
+@options.option(
+    "--epochs", type=int, metavar="N", help="Passes over the corpus.", default_text="1, or as --max-steps takes"
+)
+@options.option("--max-steps", type=int, metavar="N", help="Stop after N steps; with --epochs, the fewer steps count.")
 @options.option("--accumulate", default=1, metavar="N", help="Batches whose gradients are averaged in a step.")
 @options.option(
     "--chunk-size", type=int, metavar="N", help="Sentences in memory at a time: large batches.", default_text="all"

@@ -121,8 +121,10 @@ class Settings(BaseModel):
     hard_negative_weight: Annotated[float, Field(gt=0)] = 1.0
     """alpha: weight of the labelled hard negative of the own row in the denominator (SimCSE, equation 9)."""
 
-    epochs: Positive = 1
+    epochs: Positive | None = None
+    """Passes over the corpus. Default: 1, or with ``max_steps`` as many as its steps take."""
     max_steps: Positive | None = None
+    """Largest number of steps; with ``epochs`` as well, the smaller number of steps counts."""
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the steps in which the learning rate rises linearly from 0."""
     accumulate: Positive = 1
