@@ -114,7 +114,7 @@ METHOD_FLAGS = {
 @options.option("--compile/--no-compile", default=False, help="Compile the transformer by torch.compile.")
 @group("Evaluation")
 @options.option(
-    "--dev", multiple=True, metavar="FILE.tsv", help="Scored pairs, to select best/ by Spearman; several: by the mean."
+    "--dev", multiple=True, metavar="FILE", help="Scored pairs, to select best/ by Spearman; several: by the mean."
 )
 @options.option(
     "--eval-every", type=int, metavar="N", help="Steps between evaluations; 0: at the end.", default_text="125"

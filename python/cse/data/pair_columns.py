@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..errors import InputError
 from . import readers
 
-__all__ = ["chosen_rows", "pair_columns"]
+__all__ = ["ROLE_OF", "chosen_rows", "pair_columns"]
 
 ROLES = ("anchor", "positive", "hard negative")
 # Names of columns by role, compared without regard to case.
@@ -25,6 +25,7 @@ NAMES = {
     "score": "score gold_score similarity similarity_score relatedness_score",
 }
 ROLE_OF = {name: role for role, names in NAMES.items() for name in names.split()}
+"""Role of a column, or ``label`` or ``score``, by its name in lower case."""
 SAMPLE_ROWS = 1000
 
 

@@ -145,8 +145,8 @@ class Settings(BaseModel):
     """Number of the latest checkpoints that are kept."""
 
     dev: Annotated[tuple[str, ...], BeforeValidator(_paths)] = ()
-    """TSV files of score, sentence1, sentence2 for model selection by the mean of their correlations. Default: the
-    label-free score of held-out rows."""
+    """Files of score, sentence1, sentence2 for model selection by the mean of their correlations; see
+    ``cse.evaluation.sts.read_pairs``. Default: the label-free score of held-out rows."""
     data: FilePath | None = None
     """Folder of STS test files on which the selected model is evaluated at the end."""
     allow_partial: bool = False
