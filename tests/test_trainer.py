@@ -203,7 +203,7 @@ def test_an_epoch_sees_every_row_once_in_an_order_of_its_own(sample, base):
 )
 def test_the_corpus_is_passed_over_as_often_as_the_steps_take(sample, limits, steps):
     config = resolve(TrainConfig(model="m", batch_size=9, **limits), "bert-base")
-    batches = Batches(config, Corpus.read([str(sample)]), np.arange(0, 10_000, 100), Dropout(None, Resources()))
+    batches = Batches(config, Corpus.read([str(sample)]), np.arange(0, 10_000, 100), Dropout(None, Context()))
     assert len(batches) == steps
     last = batches[batches.of_step(steps - 1)[-1]]
     assert len(last.rows)

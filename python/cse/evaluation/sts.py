@@ -145,7 +145,9 @@ def read_pairs(path: str | Path) -> Pairs:
         InputError: For invalid UTF-8, an invalid line, or fewer than two different scores.
     """
     path = Path(path)
-    gold, left, right = [], [], []
+    gold: list[float] = []
+    left: list[str] = []
+    right: list[str] = []
     separator = "commas" if _is_csv(path) else "tabs"
     places: tuple[int, int, int] | None = None
     for number, fields in _records(path):

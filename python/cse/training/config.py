@@ -209,9 +209,9 @@ class Settings(BaseModel):
             raise InputError("--pairs: cannot be combined with CORPUS; give one of them")
         if self.columns and not self.pairs:
             raise InputError("--columns: belongs to --pairs, which was not given")
-        for name in ("where", "min_score"):
-            if getattr(self, name) is not None and not self.pairs:
-                raise InputError(f"{flag(name)}: belongs to --pairs, which was not given")
+        for selection in ("where", "min_score"):
+            if getattr(self, selection) is not None and not self.pairs:
+                raise InputError(f"{flag(selection)}: belongs to --pairs, which was not given")
         if self.hard_negative_weight != 1 and not self.pairs:
             raise InputError("--hard-negative-weight: belongs to --pairs, which was not given")
         if self.pairs and self.positive not in (None, PAIRS_POSITIVE):
