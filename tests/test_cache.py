@@ -2,12 +2,14 @@
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from cse import InputError, TrainConfig, train
+from cse.data.cache import ends_fit
 from cse.data.corpus import Corpus, hold_out
 from cse.training.batches import Prefetcher
 from cse.training.callbacks import Callback
@@ -67,6 +69,61 @@ def test_a_damaged_entry_is_written_again(sample, tmp_path, monkeypatch, name):
         again = Corpus.open([str(sample)], cache=str(tmp_path))
         assert again.take(rows) == expected
         assert len(again.hashes()) == len(again)
+
+
+@pytest.mark.parametrize("name", ["rows.txt", "ends.u64", "hashes.u64", "words.u32"])
+def test_an_entry_with_other_bytes_of_the_same_size_is_written_again(sample, tmp_path, monkeypatch, name):
+    monkeypatch.setattr("cse.data.corpus.IN_MEMORY_BYTES", 0)
+    expected = Corpus.open([str(sample)], cache=str(tmp_path))
+    rows = np.arange(len(expected))
+    texts, words, hashes = expected.take(rows), expected.word_counts().copy(), expected.hashes().copy()
+    (path,) = tmp_path.glob(f"rows-*/{name}")
+    written = path.read_bytes()
+    for place, byte in ((7, written[7] ^ 64), (len(written) // 2, 255)):  # a bit of the first end is 2**62 bytes
+        changed = bytearray(written)
+        changed[place] = byte
+        path.unlink()
+        path.write_bytes(changed)
+        again = Corpus.open([str(sample)], cache=str(tmp_path))
+        assert again.take(rows) == texts
+        assert (again.word_counts() == words).all()
+        assert (again.hashes() == hashes).all()
+
+
+def test_ends_of_rows_must_ascend_and_end_with_the_text(monkeypatch):
+    monkeypatch.setattr("cse.data.cache.BLOCK_BYTES", 2)
+    ends = np.array([3, 3, 8, 9, 12], dtype="<u8")
+    assert ends_fit(ends, 5, 12)
+    assert ends_fit(ends[:0], 0, 0)
+    assert not ends_fit(ends, 4, 12)
+    assert not ends_fit(ends, 5, 13)
+    for place in range(4):
+        changed = ends.copy()
+        changed[place] = 2**40
+        assert not ends_fit(changed, 5, 12)
+
+
+def test_rows_that_change_while_they_are_used_are_named(sample, tmp_path, monkeypatch):
+    monkeypatch.setattr("cse.data.corpus.IN_MEMORY_BYTES", 0)
+    corpus = Corpus.open([str(sample)], cache=str(tmp_path))
+    (path,) = tmp_path.glob("rows-*/rows.txt")
+    with open(path, "r+b") as file:
+        file.write(b"\xff")
+    with pytest.raises(InputError, match="row 0 of the cached corpus was changed since the run began"):
+        corpus.take([0])
+
+
+def test_token_ids_with_other_bytes_are_written_again(mapped):
+    run = prepare(mapped)
+    expected = prepared(run, run.tokens)
+    (path,) = Path(mapped.cache).glob("tokens-*/ids.u16")
+    ids = bytearray(path.read_bytes())
+    ids[20:22] = b"\xff\xff"  # above the vocabulary
+    path.unlink()
+    path.write_bytes(ids)
+    again = prepare(mapped)
+    for one, other in zip(expected, prepared(again, again.tokens), strict=True):
+        assert torch.equal(one["anchor"]["input_ids"], other["anchor"]["input_ids"])
 
 
 def test_clearing_deletes_damaged_entries_and_nothing_else(sample, tmp_path, monkeypatch, cse):

@@ -276,6 +276,7 @@ def test_any_file_of_pairs_is_scored_and_printed_as_markdown(cse, tiny_bert, sco
     assert "| task | pairs | spearman |" in done.stdout
     assert "| pairs.tsv | 40 |" in done.stdout
     assert "| SimCSE-BERT-base | 76.25 |" in done.stdout
+    assert "measured on SentEval's text: tokenised, and lower-cased except SICK-R" in done.stdout
     assert "average of seven" not in done.stdout
 
 

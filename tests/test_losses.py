@@ -336,3 +336,19 @@ def test_summary_is_the_mean_cosine_of_each_kind():
     assert masked["cos_syn"].item() == pytest.approx(
         mean([cos(anchor[i], views["synthetic"][i]) for i in rows]), abs=1e-6
     )
+
+
+def test_without_an_in_batch_negative_no_share_of_harder_ones_is_given():
+    views = views_of("una hard negatives")
+    nothing = torch.zeros(B, dtype=torch.bool)
+    for masks in ({"positive": nothing}, {"positive": nothing, "synthetic": nothing}, {"synthetic": nothing}):
+        assert math.isnan(similarity_summary(views, masks)["syn_harder"].item())
+    one = nothing.clone()
+    one[2] = True  # row 2 is the only candidate: of every row but itself
+    summary = similarity_summary(views, {"positive": one})
+    harder = [
+        float(cos(views["anchor"][i], views["synthetic"][i]) > cos(views["anchor"][i], views["positive"][2]))
+        for i in range(B)
+        if i != 2
+    ]
+    assert summary["syn_harder"].item() == pytest.approx(sum(harder) / len(harder))

@@ -242,7 +242,49 @@ def test_pairs_are_split_at_tabs_alone(tmp_path):
     pairs = read_pairs(path)
     assert pairs.gold.tolist() == [5, 0]
     assert pairs.left == ['He said "no".', '"open']
-    assert pairs.right == ["A\u2028b, c", 'closed"']
+    assert pairs.right == ["A b, c", 'closed"']
+
+
+def test_white_space_is_that_of_the_protocol(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("1\t two  words \u00a0here\ta\x0bb\n2\t\tx\n", encoding="utf8")
+    pairs = read_pairs(path)
+    assert pairs.left == ["two words here", ""]
+    assert pairs.right == ["a b", "x"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("p.tsv", 'score\tsentence1\tsentence2\n4.5\tHe said "no"\tb, c\n0\td\te\n'),
+        ("p.tsv", "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
+         '1\tHe said "no"\tb, c\t4.5\tNEUTRAL\n2\td\te\t0\tNEUTRAL\n'),
+        ("p.csv", 'Sentence2,label,Sentence1\n"b,  c",4.5,"He said ""no"""\ne,0,d\n'),
+        ("p.csv", '4.5,"He said ""no""","b,\nc"\n0,d,e\n'),
+    ],
+)  # fmt: skip
+def test_headers_and_csv_files_of_pairs_are_read(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_text(content, encoding="utf8")
+    pairs = read_pairs(path)
+    assert pairs.gold.tolist() == [4.5, 0]
+    assert (pairs.left, pairs.right) == (['He said "no"', "d"], ["b, c", "e"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("p.tsv", "rating\tone\ttwo\n1\ta\tb\n", "line 1 .* by tabs; a header must name the columns score, sent"),
+        ("p.csv", "rating,one,two\n1,a,b\n", "line 1 .* by commas; a header must name"),
+        ("p.csv", "score,sentence1,sentence2\n1,a,b\n\nx,a,b\n", "line 4 is not 'score, sentence1, .* commas$"),
+        ("p.csv", 'score,sentence1,sentence2\n1,a,b\n2,"a,b\n', "the quotes of the record at line 3 do not match"),
+    ],
+)  # fmt: skip
+def test_a_header_that_is_not_known_is_named(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_text(content, encoding="utf8")
+    with pytest.raises(InputError, match=message):
+        read_pairs(path)
 
 
 @pytest.mark.parametrize("line", ["5.0\tonly one", "five\ta\tb", "nan\ta\tb", "a,b,c"])

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cse import Encoder, InputError, TrainConfig, train
+from cse.cli import console
 from cse.data.pairs import open_pairs
 from cse.evaluation.sts import read_pairs, score_pairs
 from cse.training.recipes import preset_values
@@ -92,6 +93,69 @@ def test_two_columns_have_no_hard_negatives_and_columns_can_be_named(tmp_path, t
         prepare(base.replace(pairs=tmp_path / "pairs.txt"))
 
 
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_known_names_decide_and_identifiers_are_left_out(tmp_path, kind):
+    rows = [(str(227 + i), f"an answer {i}", f"a question {i}") for i in range(9)]
+    pairs = open_pairs([str(table(tmp_path, kind, rows, ("ID", "Answer", "question")))], [])
+    assert pairs.anchors.take([0]) == ["a question 0"]
+    assert pairs.positives.take([0]) == ["an answer 0"]
+    assert pairs.hard_negatives is None
+    assert pairs.describe() == "anchor 'question', positive 'Answer'; without 'ID'"
+    rows = [(f"a question {i}", f"an answer {i}", str(i)) for i in range(9)]
+    pairs = open_pairs([str(table(tmp_path, kind, rows, ("q", "a", "id")))], [])
+    assert list(pairs.names.values()) == ["q", "a"]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("sentence1", "sentence2", "label"), "column 'label' says which rows are positives; select them with --where"),
+        (("sentence1", "sentence2", "score"), "select them with --min-score 4, or name .* --columns: sentence1,"),
+        (("sentence1", "sentence2", "year"), "column 'year' are numbers; name .* with --columns: sentence1, sent"),
+        (("question", "query", "answer"), "columns question and query may both be the anchor; .* --columns"),
+    ],
+)
+def test_columns_that_are_no_text_are_refused_with_the_remedy(tmp_path, names, message):
+    path = table(tmp_path, "csv", [(f"one {i}", f"two {i}", str(i % 5)) for i in range(9)], names)
+    with pytest.raises(InputError, match=message):
+        open_pairs([str(path)], [])
+    named = open_pairs([str(path)], names[:2])
+    assert named.positives.take([1]) == ["two 1"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_rows_that_are_positives_are_selected_by_label_or_score(tmp_path, kind, base):
+    rows = [(f"one {i}", f"two {i}" if i != 4 else "", i % 2, i / 10) for i in range(60)]
+    if kind == "csv":
+        rows = [tuple(map(str, row)) for row in rows]
+    path = table(tmp_path, kind, rows, ("sentence_A", "sentence_B", "Label", "score"))
+    pairs = open_pairs([str(path)], [], where="Label=1")
+    assert pairs.complete().tolist() == list(range(1, 60, 2))
+    assert open_pairs([str(path)], [], where="score=0.50").complete().tolist() == [5]
+    assert open_pairs([str(path)], [], where="Label=1", min_score=5).complete().tolist() == [51, 53, 55, 57, 59]
+    run = prepare(base.replace(pairs=path, where="Label=0"))
+    assert "30 of 60 rows chosen" in run.facts["columns"]
+    assert ", 1 blank" in run.facts["corpus"]
+    assert all(row % 2 == 0 for row in run.batches.rows)
+    for values, message in (
+        ({"where": "Label=2"}, "--where Label=2: no row has this value; the column has 0, 1"),
+        ({"where": "label"}, "must be COLUMN=VALUE"),
+        ({"where": "other=1"}, "has 0 columns 'other'; there are: sentence_A"),
+        ({"min_score": 9.0}, "--min-score 9: no row"),
+    ):
+        with pytest.raises(InputError, match=message):
+            open_pairs([str(path)], [], **values)
+
+
+def test_examples_show_all_columns(tmp_path, base, triples, capsys):
+    run = prepare(base.replace(pairs=table(tmp_path, "csv", triples)))
+    console.print_examples(run.examples)
+    shown = capsys.readouterr().err
+    rows = [triples[row] for row in run.batches[0].rows[:3]]
+    assert all(text in shown for row in rows for text in row)
+    assert run.facts["columns"] == "anchor 'sent0', positive 'sent1', hard negative 'hard_neg'"
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -104,7 +168,9 @@ def test_pairs_exclude_other_sources(values, message):
         TrainConfig(pairs=("p.csv",), **values)
 
 
-@pytest.mark.parametrize("values", [{"columns": ("a", "b")}, {"hard_negative_weight": 2.0}])
+@pytest.mark.parametrize(
+    "values", [{"columns": ("a", "b")}, {"hard_negative_weight": 2.0}, {"where": "a=1"}, {"min_score": 4.0}]
+)
 def test_options_of_pairs_need_pairs(values):
     with pytest.raises(InputError, match="belongs to --pairs"):
         TrainConfig(**values)

@@ -453,3 +453,14 @@ def test_a_resumed_run_may_go_on_in_another_folder(run_config, tmp_path):
         train(changed, resume=first)
     with pytest.raises(InputError, match="--max-steps: 3 is less than the 4 steps"):
         train(resumed_config(first, {"max_steps": 3}), resume=first)
+
+
+def test_a_run_goes_on_over_several_passes(run_config, tmp_path, sample_rows):
+    corpus = tmp_path / "small.txt"
+    corpus.write_text("".join(row + "\n" for row in sample_rows[:30]), encoding="utf8")
+    config = run_config.replace(corpus=corpus, eval_every=0, lr_scheduler="constant", save_every=5, name="short")
+    first = train(config.replace(max_steps=5)).folder
+    whole = train(config.replace(max_steps=10, name="whole"))
+    assert whole.steps == 10
+    train(resumed_config(first, {"max_steps": 10}), resume=first)
+    assert all(torch.equal(one, weights(whole.folder)[name]) for name, one in weights(first).items())

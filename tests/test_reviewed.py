@@ -37,6 +37,8 @@ def stored_by(tmp_path, family="bert-base", **values):
         ({"positive": "crop"}, {"model": "other"}, {"options": {}, "positive": "dropout"}),
         ({"max_steps": 60}, {"epochs": 3}, {"max_steps": None, "epochs": 3}),
         ({"max_steps": 60}, {"epochs": 1}, {"max_steps": None, "epochs": 1}),  # as stored
+        ({"epochs": 3}, {"max_steps": 60}, {"max_steps": 60, "epochs": None}),
+        ({"epochs": 3, "max_steps": 60}, {"lr": 1e-4}, {"max_steps": 60, "epochs": 3}),
         ({"max_steps": 60}, {"lr": 1e-4}, {"max_steps": 60, "lr": 1e-4}),
     ],
 )

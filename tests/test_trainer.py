@@ -188,6 +188,41 @@ def test_an_epoch_sees_every_row_once_in_an_order_of_its_own(sample, base):
     assert not np.array_equal(epochs[0], epochs[1])
 
 
+@pytest.mark.parametrize(
+    ("limits", "steps"),
+    [
+        ({}, 11),
+        ({"max_steps": 30}, 30),
+        ({"max_steps": 5}, 5),
+        ({"epochs": 2, "max_steps": 30}, 22),
+        ({"epochs": 1, "max_steps": 30}, 11),  # also what a stored configuration held before
+        ({"epochs": 3, "max_steps": 30}, 30),
+        ({"epochs": 2, "accumulate": 3}, 7),
+        ({"max_steps": 30, "accumulate": 3}, 30),
+    ],
+)
+def test_the_corpus_is_passed_over_as_often_as_the_steps_take(sample, limits, steps):
+    config = resolve(TrainConfig(model="m", batch_size=9, **limits), "bert-base")
+    batches = Batches(config, Corpus.read([str(sample)]), np.arange(0, 10_000, 100), Dropout(None, Context()))
+    assert len(batches) == steps
+    last = batches[batches.of_step(steps - 1)[-1]]
+    assert len(last.rows)
+    assert last.epoch == (steps * config.accumulate - 1) // 11
+
+
+def test_one_limit_of_the_steps_replaces_that_of_the_recipe():
+    for preset, given, expected in (
+        ("adapt", {}, (None, 60)),
+        ("adapt", {"epochs": 1}, (1, None)),
+        ("adapt", {"epochs": 2, "max_steps": 9}, (2, 9)),
+        ("simcse-bert-base", {}, (1, None)),
+        ("simcse-bert-base", {"max_steps": 9}, (None, 9)),
+    ):
+        config = resolve(TrainConfig(preset=preset, model="m", **given), "bert-base")
+        assert (config.epochs, config.max_steps) == expected
+    assert "epochs" not in resolve(TrainConfig(model="m"), "adapt").to_toml()
+
+
 def test_the_last_batch_may_be_short(base, tmp_path, sample_rows):
     path = tmp_path / "few.txt"
     path.write_text("\n".join(sample_rows[:22]), encoding="utf8")

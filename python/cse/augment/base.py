@@ -85,6 +85,8 @@ class Example:
     augmented: str
     spans: tuple[tuple[int, int], ...] = ()
     augmented_spans: tuple[tuple[int, int], ...] = ()
+    further: tuple[str, ...] = ()
+    """Texts of further columns, like a labelled hard negative."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from .base import Draws, Paired, Pairing
+from .base import Draws, Example, Paired, Pairing
 
 __all__ = ["Labelled"]
 
@@ -44,3 +44,8 @@ class Labelled(Pairing):
             negatives=None if negatives is None else negatives.take(rows),
             columns=(0, 1, 2),
         )
+
+    def examples(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[Example]:
+        """Returns the anchors with the texts of all other columns."""
+        columns = [corpus.take(rows) for corpus in self.pairs.corpora[1:]]
+        return [Example(text, first, further=tuple(rest)) for text, first, *rest in zip(texts, *columns, strict=True)]

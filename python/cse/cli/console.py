@@ -77,6 +77,8 @@ def print_examples(examples: list[Example]) -> None:
     for example in examples:
         say(f"       -  {marked(example.text, example.spans, 'cyan')}")
         say(f"          {marked(example.augmented, example.augmented_spans, 'yellow')}")
+        for text in example.further:
+            say(f"          {text}")
 
 
 def neighbours(examples: list[dict[str, str]]) -> list[str]:

@@ -49,7 +49,7 @@ def command(
     if as_json and markdown:
         raise InputError("--markdown: cannot be combined with --json; choose one")
     console.check_output()
-    from ..evaluation.published import PUBLISHED, SEED_NOTE
+    from ..evaluation.published import PUBLISHED, SEED_NOTE, TEXT_NOTE
     from ..evaluation.suites import open_suites
 
     options.check_pooler(pooler)
@@ -71,7 +71,7 @@ def command(
     published = [dict(zip(("model", "average", "reproductions"), row, strict=True)) for row in PUBLISHED]
     if as_json:
         results = {name: {"tasks": r.rows, **r.summary, "notes": r.notes} for name, r in reports.items()}
-        beside = {"published": published} if compare_published else {}
+        beside = {"published": published, "published_text": TEXT_NOTE} if compare_published else {}
         found = {"model": model, "pooling": encoder.pooling, "suites": results, "notes": notes, **beside}
         console.result(found, True, [])
         return
@@ -91,6 +91,7 @@ def command(
     if compare_published:
         click.echo()
         console.table(published, title="Published averages over the seven STS test sets", markdown=markdown)
+        click.echo(TEXT_NOTE)
         click.echo(SEED_NOTE)
 
 

@@ -33,7 +33,9 @@ METHOD_FLAGS = {
 @options.option(
     "--pairs", multiple=True, metavar="FILE", help="Table of anchor, positive and optionally hard negative, as CORPUS."
 )
-@options.option("--columns", metavar="A,B[,C]", help="Columns of --pairs.", default_text="all, if two or three")
+@options.option("--columns", metavar="A,B[,C]", help="Columns of --pairs.", default_text="by their names")
+@options.option("--where", metavar="COLUMN=VALUE", help="Rows of --pairs that are positives.", default_text="all")
+@options.option("--min-score", type=float, metavar="X", help="Lowest score of positives in --pairs.")
 @options.option("--tfidf", default="tfidf", metavar="DIR", help="Folder of the TF-IDF index.")
 @options.option("--column", metavar="NAME", help="Column of .csv, .tsv, .jsonl and .parquet files with the sentences.")
 @options.option("--encoding-errors", default="strict", metavar="strict|replace", help="How to handle invalid UTF-8.")
@@ -118,8 +120,10 @@ METHOD_FLAGS = {
 @options.option(
     "--merge-with-base", type=float, help="Share of the base weights in what is saved.", default_text=RECIPE
 )
-@options.option("--epochs", default=1, help="Passes over the corpus.")
-@options.option("--max-steps", type=int, metavar="N", help="Stop after N steps.")
+@options.option(
+    "--epochs", type=int, metavar="N", help="Passes over the corpus.", default_text="1, or as --max-steps takes"
+)
+@options.option("--max-steps", type=int, metavar="N", help="Stop after N steps; with --epochs, the fewer steps count.")
 @options.option("--accumulate", default=1, metavar="N", help="Batches whose gradients are averaged in a step.")
 @options.option(
     "--chunk-size", type=int, metavar="N", help="Sentences in memory at a time: large batches.", default_text="all"
@@ -128,7 +132,7 @@ METHOD_FLAGS = {
 @options.option("--compile/--no-compile", default=False, help="Compile the transformer by torch.compile.")
 @group("Evaluation")
 @options.option(
-    "--dev", multiple=True, metavar="FILE.tsv", help="Scored pairs, to select best/ by Spearman; several: by the mean."
+    "--dev", multiple=True, metavar="FILE", help="Scored pairs, to select best/ by Spearman; several: by the mean."
 )
 @options.option(
     "--eval-every", type=int, metavar="N", help="Steps between evaluations; 0: at the end.", default_text="125"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ import numpy.typing as npt
 from ..errors import InputError
 from . import readers
 from .corpus import Corpus
+from .pair_columns import ROLES, chosen_rows, pair_columns
 
-__all__ = ["LabelledPairs", "open_pairs", "pair_columns"]
+__all__ = ["LabelledPairs", "open_pairs"]
 
 Rows = npt.NDArray[np.int64]
 
@@ -25,6 +26,12 @@ class LabelledPairs:
     anchors: Corpus
     positives: Corpus
     hard_negatives: Corpus | None = None
+    chosen: npt.NDArray[np.bool_] | None = None
+    """``(n,)`` bool, True for the rows that are positives by ``--where`` or ``--min-score``; None: all."""
+    names: dict[str, str] = field(default_factory=dict)
+    """The columns by role."""
+    unused: list[str] = field(default_factory=list)
+    """The columns of the first table that are not read as text."""
 
     @property
     def corpora(self) -> list[Corpus]:
@@ -32,39 +39,44 @@ class LabelledPairs:
         return [each for each in (self.anchors, self.positives, self.hard_negatives) if each is not None]
 
     def complete(self) -> Rows:
-        """Returns the rows without an empty cell, ascending; raises ``InputError`` if there are none."""
+        """Returns the chosen rows without an empty cell, ascending; raises ``InputError`` if there are none."""
         filled = np.logical_and.reduce([corpus.word_counts() > 0 for corpus in self.corpora])
+        if self.chosen is not None:
+            filled &= self.chosen
         rows: Rows = np.flatnonzero(filled)
         if not len(rows):
             raise InputError("--pairs: every row has an empty cell; at least one complete row is needed")
         return rows
 
+    @property
+    def left_out(self) -> int:
+        """Number of rows that are not chosen."""
+        return 0 if self.chosen is None else int((~self.chosen).sum())
 
-def pair_columns(path: str, columns: Sequence[str]) -> list[str]:
-    """Returns the names of the two or three columns to read.
-
-    Without ``columns`` they are those of the table, which must have two or three. Raises ``InputError`` otherwise.
-    """
-    if columns:
-        if len(columns) not in (2, 3) or len(set(columns)) != len(columns):
-            raise InputError(
-                f"--columns: {','.join(columns)} was given, and it must name two or three different columns: anchor, "
-                "positive and optionally hard negative"
-            )
-        return list(columns)
-    names = readers.column_names(path)
-    if len(names) not in (2, 3):
-        listed = ", ".join(names[:20])
-        raise InputError(f"--pairs {path}: has {len(names)} columns; name two or three with --columns: {listed}")
-    return names
+    def describe(self) -> str:
+        """Returns which columns and rows are used, as text."""
+        text = ", ".join(f"{role} {name!r}" for role, name in self.names.items())
+        if self.unused:
+            text += f"; without {', '.join(map(repr, self.unused[:20]))}"
+        if self.chosen is not None:
+            text += f"; {int(self.chosen.sum()):,} of {len(self.chosen):,} rows chosen"
+        return text
 
 
-def open_pairs(files: Sequence[str], columns: Sequence[str], **reading: Any) -> LabelledPairs:
+def open_pairs(
+    files: Sequence[str],
+    columns: Sequence[str],
+    where: str | None = None,
+    min_score: float | None = None,
+    **reading: Any,
+) -> LabelledPairs:
     """Opens tables of labelled pairs.
 
     Args:
         files: Paths or patterns of csv, tsv, jsonl and parquet files with the same columns.
-        columns: Names of the anchor, the positive and optionally the hard negative; empty: those of the first table.
+        columns: Names of the anchor, the positive and optionally the hard negative; empty: see ``pair_columns``.
+        where: Rows that are positives, as ``label=1``; see ``chosen_rows``.
+        min_score: Lowest score of the rows that are positives.
         reading: Arguments of ``Corpus.open``.
 
     Raises:
@@ -73,6 +85,20 @@ def open_pairs(files: Sequence[str], columns: Sequence[str], **reading: Any) -> 
     texts = [name for name in readers.expand(files) if not readers.is_table(name)]
     if texts:
         raise InputError(f"--pairs {texts[0]}: is not a table; give a .csv, .tsv, .jsonl or .parquet file")
-    names = pair_columns(readers.expand(files)[0], columns)
+    paths = readers.expand(files)
+    names = pair_columns(paths[0], columns, where, min_score)
+    chosen = None if where is None and min_score is None else chosen_rows(paths, where, min_score)
     corpora = [Corpus.open(readers.resolve(files, name), **reading) for name in names]
-    return LabelledPairs(*corpora)
+    if chosen is not None and len(chosen) != len(corpora[0]):
+        raise InputError(
+            f"--pairs {paths[0]}: {len(chosen):,} rows were read for --where or --min-score, and {len(corpora[0]):,} "
+            "for the text; check the form of the table"
+        )
+    return LabelledPairs(
+        corpora[0],
+        corpora[1],
+        corpora[2] if len(corpora) > 2 else None,
+        chosen,
+        dict(zip(ROLES, names, strict=False)),
+        [name for name in readers.column_names(paths[0]) if name not in names],
+    )

@@ -15,7 +15,17 @@ from typing import Any
 
 from ..errors import InputError
 
-__all__ = ["Column", "Paths", "column_names", "expand", "find_again", "is_table", "joined_lines", "resolve"]
+__all__ = [
+    "Column",
+    "Paths",
+    "column_names",
+    "column_values",
+    "expand",
+    "find_again",
+    "is_table",
+    "joined_lines",
+    "resolve",
+]
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
@@ -72,6 +82,22 @@ def column_names(path: str) -> list[str]:
     _require_pyarrow(path)
     names: list[str] = _guarded(path, lambda: _column_names(path, None))
     return names
+
+
+def column_values(path: str, column: str) -> Iterator[str]:
+    """Yields the values of a column of a table as text, one per row, of any type; "" for a missing value.
+
+    Raises ``InputError`` if the table cannot be read.
+    """
+    values: Iterator[Any]
+    if _kind(path) in (".jsonl", ".ndjson"):
+        values = (record.get(column) for record in _json_records(path))
+    else:
+        batches = _guarded(path, lambda: _blocks(path, column, column))
+        values = (value for batch in batches for value in batch.column(column).to_pylist())
+    end = object()
+    while (value := _guarded(path, lambda: next(values, end))) is not end:
+        yield value.decode("utf8", "replace") if isinstance(value, bytes) else "" if value is None else str(value)
 
 
 def joined_lines(inputs: Sequence[str | Column]) -> int:
@@ -215,17 +241,27 @@ def _column_names(path: str, wanted: str | None) -> list[str]:
 
 
 def _json_names(path: str, wanted: str | None) -> list[str]:
-    """Returns the field names of the first records, reading until ``wanted`` is found.
+    """Returns the field names of the first 10,000 records, reading until ``wanted`` is found.
 
     One record is not enough, because records may omit empty fields.
     """
+    names: dict[str, None] = {}
+    for record in islice(_json_records(path), RECORDS):
+        names.update(dict.fromkeys(record))
+        if wanted in names:
+            break
+    if not names:
+        raise InputError(f"{path}: holds no record; .jsonl holds a JSON object on each line")
+    return list(names)
+
+
+def _json_records(path: str) -> Iterator[dict[str, Any]]:
     import json
 
     import pyarrow as pa
 
-    names: dict[str, None] = {}
     with io.BufferedReader(pa.input_stream(path)) as lines:
-        for number, line in enumerate(islice(lines, RECORDS), start=1):
+        for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
@@ -234,12 +270,7 @@ def _json_names(path: str, wanted: str | None) -> list[str]:
                 record = None
             if not isinstance(record, dict):
                 raise InputError(f"{path}: line {number} is not a JSON object; .jsonl holds one on each line")
-            names.update(dict.fromkeys(record))
-            if wanted in names:
-                break
-    if not names:
-        raise InputError(f"{path}: holds no record; .jsonl holds a JSON object on each line")
-    return list(names)
+            yield record
 
 
 def _blocks(path: str, column: str, last: str | None) -> Iterator[Any]:

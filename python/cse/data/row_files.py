@@ -14,7 +14,7 @@ import numpy.typing as npt
 from .. import _core
 from ..background import ProgressCallback, in_thread
 from ..errors import InputError
-from .cache import Entry, cache_folder, open_entry
+from .cache import Entry, cache_folder, ends_fit, open_entry
 from .readers import Column, joined_lines
 from .reading import ReadOptions
 
@@ -49,6 +49,11 @@ def count_repeats(hashes: npt.NDArray[np.uint64], words: npt.NDArray[np.uint32])
     """Returns the number of rows that have words and the hash of an earlier row."""
     ordered = np.sort(hashes[words > 0])  # np.unique is many times slower for millions of rows
     return int((ordered[1:] == ordered[:-1]).sum())
+
+
+def _fits(entry: Entry) -> bool:
+    size = (entry.folder / "rows.txt").stat().st_size
+    return ends_fit(_map(entry.folder, "ends.u64", "<u8"), entry.meta["rows"], size)
 
 
 class StoredRows:
@@ -110,7 +115,7 @@ class StoredRows:
             "encoding_errors": reading["encoding_errors"],
             "max_line_bytes": reading["max_line_bytes"],
         }
-        entry, _ = open_entry(cache_folder(cache), "rows", key, write)
+        entry, _ = open_entry(cache_folder(cache), "rows", key, write, _fits)
         return cls(entry)
 
     def __len__(self) -> int:
@@ -123,7 +128,13 @@ class StoredRows:
             if not 0 <= row < len(self._ends):
                 raise InputError(f"row: {row} is not below the {len(self._ends)} rows of the corpus")
             start = int(self._ends[row - 1]) if row else 0
-            found.append(bytes(self._text[start : int(self._ends[row])]).decode("utf8"))
+            try:
+                found.append(bytes(self._text[start : int(self._ends[row])]).decode("utf8"))
+            except UnicodeDecodeError:
+                raise InputError(
+                    f"{self.folder}: row {row} of the cached corpus was changed since the run began; start again, and "
+                    "the corpus is read anew"
+                ) from None
         return found
 
     def word_counts(self) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["PUBLISHED", "SEED_NOTE"]
+__all__ = ["PUBLISHED", "SEED_NOTE", "TEXT_NOTE"]
 
 PUBLISHED = [
     ("SimCSE-BERT-base", "76.25", "74.83, 75.32, 75.68"),
@@ -18,3 +18,8 @@ PUBLISHED = [
 """Model, published average, and averages of independent reproductions."""
 
 SEED_NOTE = "Seeds alone change the average by about 0.8 (UNA, table D8: SimCSE 75.16 ± 0.79 over ten seeds)."
+
+TEXT_NOTE = (
+    "They were measured on SentEval's text: tokenised, and lower-cased except SICK-R. Scores of the original text of "
+    "the same pairs are not comparable."
+)

@@ -5,8 +5,9 @@ All subsets of a task are concatenated; the score is Spearman's correlation x 10
 
 from __future__ import annotations
 
+import csv
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..data.pair_columns import ROLE_OF
 from ..errors import InputError
 from .base import Encodes, Evaluation, Report, Sample, embed, read_lines
 from .geometry import alignment, uniformity, unit
@@ -132,27 +134,77 @@ def average_of_seven(scores: dict[str, float], loaded: list[tuple[Task, Pairs]])
 
 
 def read_pairs(path: str | Path) -> Pairs:
-    """Reads a TSV file of score, sentence1, sentence2.
+    """Reads scored pairs: score, sentence1, sentence2, separated by tabs, or by commas in a ``.csv`` file.
 
-    Further columns are ignored, quotes are ordinary characters, blank lines are skipped. Raises ``InputError`` for
-    invalid UTF-8, an invalid line, or fewer than two different scores.
+    A first line with names (``score``, ``sentence1``, ``sentence2`` and the like; see ``cse.data.pair_columns``)
+    decides which columns they are; without one they are the first three. Further columns are ignored, quotes have a
+    meaning in ``.csv`` only, blank lines are skipped. Runs of white space in a sentence become one space, as in
+    SentEval, by which published figures were measured.
+
+    Raises:
+        InputError: For invalid UTF-8, an invalid line, or fewer than two different scores.
     """
     path = Path(path)
-    gold, left, right = [], [], []
-    for number, line in read_lines(path):
-        fields = line.split("\t")
+    gold: list[float] = []
+    left: list[str] = []
+    right: list[str] = []
+    separator = "commas" if _is_csv(path) else "tabs"
+    places: tuple[int, int, int] | None = None
+    for number, fields in _records(path):
+        if places is None:
+            places = (0, 1, 2)
+            if (named := _named(fields)) is not None:
+                places = named
+                continue
         try:
-            score = float(fields[0])
-            if not math.isfinite(score) or len(fields) < 3:
+            score = float(fields[places[0]])
+            if not math.isfinite(score):
                 raise ValueError
-        except ValueError:
-            raise InputError(f"{path}: line {number} is not 'score, sentence1, sentence2' separated by tabs") from None
+            texts = [" ".join(fields[place].split()) for place in places[1:]]
+        except (ValueError, IndexError):
+            header = "" if gold else "; a header must name the columns score, sentence1 and sentence2"
+            raise InputError(
+                f"{path}: line {number} is not 'score, sentence1, sentence2' separated by {separator}{header}"
+            ) from None
         gold.append(score)
-        left.append(fields[1])
-        right.append(fields[2])
+        left.append(texts[0])
+        right.append(texts[1])
     if len(gold) < 2 or len(set(gold)) < 2:
         raise InputError(f"{path}: at least two pairs with different scores are needed for a correlation")
     return Pairs(np.array(gold), left, right)
+
+
+def _is_csv(path: Path) -> bool:
+    return path.suffix.lower() == ".csv"
+
+
+def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yields the fields of each line that is not blank, with its number from 1."""
+    lines = read_lines(path)
+    if not _is_csv(path):
+        yield from ((number, line.split("\t")) for number, line in lines)
+        return
+    csv.field_size_limit(2**31 - 1)
+    records = csv.reader([line + "\n" for _, line in lines], strict=True)
+    while True:
+        line = min(records.line_num, len(lines) - 1)
+        try:
+            fields = next(records)
+        except StopIteration:
+            return
+        except csv.Error:
+            raise InputError(f"{path}: the quotes of the record at line {lines[line][0]} do not match") from None
+        yield lines[line][0], fields
+
+
+def _named(fields: list[str]) -> tuple[int, int, int] | None:
+    """Returns the places of score and sentences in a header; None if the names do not tell."""
+    roles: dict[str | None, list[int]] = {}
+    for place, name in enumerate(fields):
+        roles.setdefault(ROLE_OF.get(name.strip().lower()), []).append(place)
+    scores = roles.get("score") or roles.get("label") or []
+    found = [scores, roles.get("anchor", []), roles.get("positive", [])]
+    return (scores[0], found[1][0], found[2][0]) if all(len(each) == 1 for each in found) else None
 
 
 def score_pairs(model: Encodes, pairs: Pairs, progress: Callable[[int], None] | None = None) -> PairScore:

@@ -326,8 +326,11 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
                 removed = torch.eye(batch, dtype=torch.bool, device=s.device)
                 if "positive" in masks:
                     removed = removed | ~masks["positive"]
-                others = s.masked_fill(removed, -math.inf)
-                summary["syn_harder"] = _mean((own > others.max(1).values).float(), masks.get(name))
+                hardest = s.masked_fill(removed, -math.inf).max(1).values
+                compared = hardest.isfinite()  # False without an in-batch negative; NaN if there is none in any row
+                if name in masks:
+                    compared = compared & masks[name]
+                summary["syn_harder"] = _mean((own > hardest).float(), compared)
     return summary
 
 

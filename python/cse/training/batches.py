@@ -115,9 +115,9 @@ class Batches:
         # A batch of a single row is dropped, because it has no in-batch negatives.
         whole, rest = divmod(len(rows), self.size)
         self.per_epoch = whole + (rest > 1)
-        self.steps = self.per_epoch * config.epochs // config.accumulate
+        self.steps = self.per_epoch * (config.epochs or 1) // config.accumulate
         if config.max_steps is not None:
-            self.steps = min(self.steps, config.max_steps)
+            self.steps = config.max_steps if config.epochs is None else min(self.steps, config.max_steps)
         self._epoch = -1
         self._order = rows[:0]  # positions in rows, of the current epoch
         # The order of epoch 0 is computed while the model is loaded.

@@ -71,7 +71,11 @@ class Settings(BaseModel):
     pairs: Annotated[tuple[str, ...], BeforeValidator(_paths)] = ()
     """Tables of labelled pairs (anchor, positive) or triples (+ hard negative), instead of a corpus."""
     columns: Names = ()
-    """Their two or three columns. Default: those of the table."""
+    """Their two or three columns. Default: by their names; see ``cse.data.pair_columns``."""
+    where: str | None = None
+    """``COLUMN=VALUE``: the rows of ``pairs`` that are positives. Default: all."""
+    min_score: float | None = None
+    """Lowest score of the rows of ``pairs`` that are positives."""
     tfidf: FilePath = "tfidf"
     """Folder of the TF-IDF index."""
     min_df: NotNegative = 0
@@ -121,8 +125,10 @@ class Settings(BaseModel):
     hard_negative_weight: Annotated[float, Field(gt=0)] = 1.0
     """alpha: weight of the labelled hard negative of the own row in the denominator (SimCSE, equation 9)."""
 
-    epochs: Positive = 1
+    epochs: Positive | None = None
+    """Passes over the corpus. Default: 1, or with ``max_steps`` as many as its steps take."""
     max_steps: Positive | None = None
+    """Largest number of steps; with ``epochs`` as well, the smaller number of steps counts."""
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the steps in which the learning rate rises linearly from 0."""
     accumulate: Positive = 1
@@ -143,8 +149,8 @@ class Settings(BaseModel):
     """Number of the latest checkpoints that are kept."""
 
     dev: Annotated[tuple[str, ...], BeforeValidator(_paths)] = ()
-    """TSV files of score, sentence1, sentence2 for model selection by the mean of their correlations. Default: the
-    label-free score of held-out rows."""
+    """Files of score, sentence1, sentence2 for model selection by the mean of their correlations; see
+    ``cse.evaluation.sts.read_pairs``. Default: the label-free score of held-out rows."""
     data: FilePath | None = None
     """Folder of STS test files on which the selected model is evaluated at the end."""
     allow_partial: bool = False
@@ -211,6 +217,9 @@ class Settings(BaseModel):
             raise InputError("--pairs: cannot be combined with CORPUS; give one of them")
         if self.columns and not self.pairs:
             raise InputError("--columns: belongs to --pairs, which was not given")
+        for selection in ("where", "min_score"):
+            if getattr(self, selection) is not None and not self.pairs:
+                raise InputError(f"{flag(selection)}: belongs to --pairs, which was not given")
         if self.hard_negative_weight != 1 and not self.pairs:
             raise InputError("--hard-negative-weight: belongs to --pairs, which was not given")
         if self.pairs and self.positive not in (None, PAIRS_POSITIVE):

@@ -64,8 +64,8 @@ def with_preset(config: TrainConfig) -> TrainConfig:
         stored = {**stored, **loss_recipe(completed, "adapt")}
     if config.pairs:
         stored = {name: value for name, value in stored.items() if name != "positive"}
-    if "epochs" in given:
-        stored = {name: value for name, value in stored.items() if name != "max_steps"}
+    if other := _other_limit(given):
+        stored = {name: value for name, value in stored.items() if name != other}
     merged = merge(given, stored, {"model": DEFAULT_MODEL})
     # Options of the preset for a method that is switched off are not options that were given.
     used = {merged.get("positive"), *TrainConfig(**merged).negatives, *config.options}
@@ -87,8 +87,8 @@ def resolve(config: TrainConfig, family: str, own_pooler: str | None = None) -> 
     given = {name: getattr(config, name) for name in config.model_fields_set}
     declared = {"pooler": own_pooler} if own_pooler else {}
     tables = dict(families())
-    if "epochs" in given and given.get("max_steps") is None:  # an explicit number of epochs is not cut short
-        tables[family] = {name: value for name, value in tables[family].items() if name != "max_steps"}
+    if other := _other_limit(given):
+        tables[family] = {name: value for name, value in tables[family].items() if name != other}
     used = config.replace(options=merge(given, tables[family]).get("options", {}))
     resolved = ResolvedConfig(**merge(given, loss_recipe(used, family), declared, tables[family], tables["all"]))
     if unused := sorted(named - set(resolved.methods)):
@@ -97,6 +97,12 @@ def resolve(config: TrainConfig, family: str, own_pooler: str | None = None) -> 
             f"{unused[0]}: its options were given, but the run does not use it; add {remedy}, or leave the options out"
         )
     return resolved
+
+
+def _other_limit(given: Mapping[str, Any]) -> str | None:
+    """Returns which limit of the length of a run is not taken from elsewhere, because only the other one was given."""
+    limits = [name for name in ("epochs", "max_steps") if given.get(name) is not None]
+    return {"epochs": "max_steps", "max_steps": "epochs"}[limits[0]] if len(limits) == 1 else None
 
 
 def loss_recipe(config: TrainConfig, family: str) -> dict[str, Any]:
@@ -131,8 +137,8 @@ def without_derived(stored: Mapping[str, Any], given: Mapping[str, Any]) -> tupl
     count as given. Returns the remaining values and the names of those removed.
     """
     derived: set[str] = set()
-    if "epochs" in given and "max_steps" not in given:
-        derived.add("max_steps")
+    if other := _other_limit(given):
+        derived.add(other)
     for name, value in given.items():
         changed = value != stored.get(name, False if name == "una" else None)
         if name == "una":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from ..tfidf.index import TfidfIndex
 from . import recipes
 from .batches import Batches
 from .callbacks import Callback
-from .checks import corpus_warnings, unchanged_warning
+from .checks import check_learnable, corpus_warnings, unchanged_warning
 from .config import ResolvedConfig, TrainConfig
 from .distributed import World
 from .inputs import check_indexed, fingerprints, open_corpus, open_labelled
@@ -117,6 +117,8 @@ def prepare(
         )
 
     split = hold_out(corpus, resolved.seed, wanted=not pairs, rows=None if labelled is None else labelled.complete())
+    if labelled is not None:  # rows that are not chosen are no blank rows
+        split = replace(split, blank=split.blank - labelled.left_out)
     context.corpus, context.rows, context.device = corpus, split.train, device
     positive: Edit | Pairing = _method(AUGMENTATIONS, resolved, resolved.positive, context)
     negatives = [_negative(resolved, name, context) for name in resolved.negatives]
@@ -133,6 +135,9 @@ def prepare(
         raise InputError(f"--accumulate: {resolved.accumulate} batches are more than an epoch has; lower it")
     if batches.size < world.size:
         raise InputError(f"--batch-size: {batches.size} is less than the {world.size} processes; raise it")
+
+    named = zip(resolved.negatives, negatives, strict=True)
+    check_learnable((resolved.positive, positive), named, corpus, split.train, resolved.seed)
 
     # PyTorch's generator is used only for the initial weights of heads and for dropout.
     torch.manual_seed(resolved.seed)
@@ -214,6 +219,7 @@ def prepare(
         facts={
             **_facts(resolved, corpus, split, batches, device),
             **({"processes": f"{world.size}, each with a part of the batch"} if world.size > 1 else {}),
+            **({"columns": labelled.describe()} if labelled is not None else {}),
             "text": text,
             **({"warning": "; ".join(warnings)} if warnings else {}),
         },

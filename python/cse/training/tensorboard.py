@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,5 +45,5 @@ class TensorBoard(Logger):
 
     def _add(self, group: str, record: dict[str, Any]) -> None:
         for name, value in record.items():
-            if isinstance(value, (int, float)) and name != "step":
+            if isinstance(value, (int, float)) and name != "step" and math.isfinite(value):
                 self._writer.add_scalar(f"{group}/{name}", value, record["step"])

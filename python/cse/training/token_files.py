@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..background import ProgressCallback
-from ..data.cache import Entry, cache_folder, find_entry, open_entry
+from ..data.cache import Entry, cache_folder, ends_fit, find_entry, open_entry
 from ..data.corpus import Corpus
 from ..io import naming
 from ..models.encoder import token_lists
@@ -113,7 +113,7 @@ def _open(
     }
     cache = cache_folder(config.cache)
     if not may_write:
-        return find_entry(cache, "tokens", key)
+        return find_entry(cache, "tokens", key, _fits)
 
     def write(folder: Path) -> dict[str, Any]:
         kind = "u16" if len(tokenizer) <= 2**16 else "u32"
@@ -121,7 +121,12 @@ def _open(
             _write(folder, corpus, tokenizer, config.max_length, kind, progress)
         return {"rows": len(corpus), "dtype": kind, "paths": [file.path for file in corpus.files]}
 
-    return open_entry(cache, "tokens", key, write)[0]
+    return open_entry(cache, "tokens", key, write, _fits)[0]
+
+
+def _fits(entry: Entry) -> bool:
+    ids = np.memmap(entry.folder / f"ids.{entry.meta['dtype']}", dtype=_dtype(entry.meta["dtype"]), mode="r")
+    return ends_fit(np.memmap(entry.folder / "ends.u64", dtype="<u8", mode="r"), entry.meta["rows"], len(ids))
 
 
 def _write(

@@ -1,0 +1,174 @@
+"""Which columns of a table are anchor, positive and hard negative, and which of its rows are positives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from . import readers
+
+__all__ = ["ROLE_OF", "chosen_rows", "pair_columns"]
+
+ROLES = ("anchor", "positive", "hard negative")
+# Names of columns by role, compared without regard to case.
+NAMES = {
+    "anchor": "anchor query question premise sentence1 sentence_a sent0 question1 text1 title",
+    "positive": "positive answer passage document entailment hypothesis sentence2 sentence_b sent1 question2 text2 "
+    "body abstract",
+    "hard negative": "negative contradiction hard_negative hard_neg",
+    "label": "label labels gold_label entailment_label entailment_judgment is_duplicate",
+    "score": "score gold_score similarity similarity_score relatedness_score",
+}
+ROLE_OF = {name: role for role, names in NAMES.items() for name in names.split()}
+"""Role of a column, or ``label`` or ``score``, by its name in lower case."""
+SAMPLE_ROWS = 1000
+
+
+def pair_columns(
+    path: str, columns: Sequence[str], where: str | None = None, min_score: float | None = None
+) -> list[str]:
+    """Returns the names of the two or three columns to read: anchor, positive and optionally hard negative.
+
+    Without ``columns`` their names decide (``NAMES``), columns of identifiers (``id``, ``idx``, ``..._id``) are left
+    out, and if anchor or positive is not known by name, the columns of other names take the missing roles in order.
+
+    Args:
+        path: A table.
+        columns: The names that were given; empty: none.
+        where: What selects the rows that are positives, if anything; its column is left out.
+        min_score: As ``where``.
+
+    Raises:
+        InputError: For a column of labels or scores without such a selection, for a column of another name that holds
+            numbers, and if the roles are not clear.
+    """
+    if columns:
+        if len(columns) not in (2, 3) or len(set(columns)) != len(columns):
+            raise InputError(
+                f"--columns: {','.join(columns)} was given, and it must name two or three different columns: anchor, "
+                "positive and optionally hard negative"
+            )
+        return list(columns)
+    names = readers.column_names(path)
+    listed = ", ".join(names[:20])
+    by_role: dict[str | None, list[str]] = {}
+    for name in names:
+        if not _is_identifier(name) and name != (where or "").partition("=")[0]:
+            by_role.setdefault(ROLE_OF.get(name.lower()), []).append(name)
+    if where is None and min_score is None:
+        for name in by_role.get("label", []):
+            raise _needs_selection(path, name, f"--where {name}=1", names)
+        for name in by_role.get("score", []):
+            raise _needs_selection(path, name, "--min-score 4", names)
+    others = by_role.get(None, [])
+    for name in others if len(set(names)) == len(names) else []:  # columns of one name are refused when they are read
+        if _holds_numbers(path, name):
+            raise InputError(
+                f"--pairs {path}: most of the first rows of column {name!r} are numbers; name the columns of text with "
+                f"--columns: {listed}"
+            )
+    for role in ROLES:
+        if len(same := by_role.get(role, [])) > 1:
+            raise InputError(
+                f"--pairs {path}: columns {' and '.join(same)} may both be the {role}; name two or three with "
+                f"--columns: {listed}"
+            )
+    found = {role: by_role[role][0] for role in ROLES if role in by_role}
+    if not {"anchor", "positive"} <= found.keys():
+        if len(found) + len(others) not in (2, 3):
+            raise InputError(f"--pairs {path}: has {len(names)} columns; name two or three with --columns: {listed}")
+        remaining = iter(others)
+        found = {role: name for role in ROLES if (name := found.get(role) or next(remaining, ""))}
+    return [found[role] for role in ROLES if role in found]
+
+
+def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None) -> npt.NDArray[np.bool_]:
+    """Returns which rows of some tables are positives, ``(n,)`` bool.
+
+    Args:
+        files: The tables.
+        where: ``COLUMN=VALUE``: rows with this value, compared as numbers if both are.
+        min_score: Rows whose score, in the column with a name of a score, is at least this; rows without one are not.
+
+    Raises:
+        InputError: If a column does not exist, a score is not a number, or no row is selected.
+    """
+    masks = []
+    if where is not None:
+        column, _, value = where.partition("=")
+        if not column or not value:
+            raise InputError(f"--where: {where!r} was given, and it must be COLUMN=VALUE, as label=1")
+        seen: dict[str, None] = {}
+        masks.append([_equal(_note(seen, each), value) for each in _values(files, "--where", column)])
+        if not any(masks[0]):
+            raise InputError(f"--where {where}: no row has this value; the column has {', '.join(list(seen)[:10])}")
+    if min_score is not None:
+        scores = [name for name in readers.column_names(files[0]) if ROLE_OF.get(name.lower()) == "score"]
+        if len(scores) != 1:
+            raise InputError(
+                f"--min-score: {files[0]} has {len(scores)} columns of scores, and it must have one of the names "
+                f"{', '.join(NAMES['score'].split())}; rename the column"
+            )
+        kept = []
+        for number, text in enumerate(_values(files, "--min-score", scores[0]), start=1):
+            score = _number(text)
+            if score is None and text.strip():
+                raise InputError(f"--min-score: row {number} of column {scores[0]} is {text[:40]!r}, not a number")
+            kept.append(score is not None and score >= min_score)
+        masks.append(kept)
+    chosen: npt.NDArray[np.bool_] = np.logical_and.reduce([np.array(mask, dtype=bool) for mask in masks])
+    if not chosen.any():
+        raise InputError(f"--min-score {min_score:g}: no row has such a score; give a lower one")
+    return chosen
+
+
+def _needs_selection(path: str, name: str, example: str, names: Sequence[str]) -> InputError:
+    return InputError(
+        f"--pairs {path}: column {name!r} says which rows are positives; select them with {example}, or name the "
+        f"columns of text with --columns: {', '.join(names[:20])}"
+    )
+
+
+def _is_identifier(name: str) -> bool:
+    return name.lower() in ("id", "idx") or name.lower().endswith("_id")
+
+
+def _holds_numbers(path: str, name: str) -> bool:
+    values = [text for text in islice(readers.column_values(path, name), SAMPLE_ROWS) if text.strip()]
+    return 2 * sum(_number(text) is not None for text in values) > len(values)
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _equal(text: str, wanted: str) -> bool:
+    if text.strip() == wanted.strip():
+        return True
+    one, other = _number(text), _number(wanted)
+    return one == other if one is not None else text.strip().lower() == wanted.strip().lower()
+
+
+def _note(seen: dict[str, None], text: str) -> str:
+    if len(seen) < 10:
+        seen.setdefault(text[:40])
+    return text
+
+
+def _values(files: Sequence[str], option: str, column: str) -> Iterator[str]:
+    for path in files:
+        names = readers.column_names(path)
+        if names.count(column) != 1:
+            raise InputError(
+                f"{option}: {path} has {names.count(column)} columns {column!r}; there are: {', '.join(names[:20])}"
+            )
+        yield from readers.column_values(path, column)

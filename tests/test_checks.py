@@ -1,0 +1,50 @@
+"""Checks before training: a run in which there is nothing to learn is refused, with what to change."""
+
+import pytest
+
+from cse import InputError, TfidfIndex, TrainConfig
+from cse.training.setup import prepare
+
+EMOJI = ["\U0001f600", "\U0001f602", "\U0001f60d", "\U0001f44d"]
+CHINESE = ["北京是中华人民共和国的首都", "上海是一个大城市吗", "我喜欢学习机器学习", "今天天气非常好"]
+
+
+@pytest.fixture
+def of_rows(tmp_path, tiny_bert):
+    """Prepares a run on some sentences; with UNA, the index is theirs."""
+
+    def start(rows, **values):
+        path = tmp_path / "corpus.txt"
+        path.write_text("".join(row + "\n" for row in rows), encoding="utf8")
+        # Emoji are no terms of the default tokenizer, and an index has at least one.
+        TfidfIndex.from_texts([*rows, "word"]).save(tmp_path / "tfidf")
+        settings = {"batch_size": 8, "max_steps": 2, "device": "cpu", "tfidf": tmp_path / "tfidf", **values}
+        return prepare(TrainConfig(corpus=path, model=tiny_bert, output=tmp_path / "runs", **settings))
+
+    return start
+
+
+def test_equal_sentences_are_refused(of_rows):
+    with pytest.raises(InputError, match=r"^CORPUS: all 200 sampled sentences are equal"):
+        of_rows(["one and the same sentence"] * 200)
+    of_rows(["one and the same sentence"] * 199 + ["another one"])
+
+
+@pytest.mark.parametrize("positive", ["crop", "delete", "halves", "spans"])
+def test_positives_that_are_all_masked_or_unchanged_are_refused(of_rows, positive):
+    words = [f"word{i}" for i in range(40)]
+    with pytest.raises(InputError, match=rf"^--positive {positive}: none of 40 .* use --positive dropout"):
+        of_rows(words, positive=positive)
+    of_rows(words, positive="dropout")
+    of_rows([*words, "one sentence of several words"], positive=positive)
+
+
+@pytest.mark.parametrize(
+    ("texts", "remedy"),
+    [(CHINESE, "Chinese, Japanese, Thai"), (EMOJI, "without letters"), (["word"], "the index was built")],
+)
+def test_negatives_that_are_all_unchanged_are_refused_with_advice_for_their_script(of_rows, texts, remedy):
+    rows = [text + end for text in texts for end in ("!" * i for i in range(16 // len(texts)))]
+    with pytest.raises(InputError, match=rf"^--negative una: in all 16 .*{remedy}"):
+        of_rows(rows, negatives=("una",))
+    of_rows(rows, negatives=("una",), una={"every": 0})
