@@ -2,7 +2,10 @@
 
 import json
 import math
+import shutil
+from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from cse import InputError, TfidfIndex, TrainConfig, train
+from cse.augment import AUGMENTATIONS
 from cse.augment.dropout import Dropout
 from cse.augment.una import UNA, UNAOptions
 from cse.context import Context
@@ -102,6 +106,56 @@ def test_a_run_leaves_everything_it_was(base):
     assert {"loss", "lr", "cos_pos", "cos_neg", "cos_syn", "synthetic_steps", "sentences_per_second"} <= set(first)
     assert [record["step"] for record in evaluations(result.folder)] == [0, 3, 6]
     assert result.best_step == 6
+
+
+class WithFile(Dropout):
+    """An augmentation with a file among its options."""
+
+    @dataclass(frozen=True)
+    class Options:
+        file: str
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("relative", [False, True])
+def test_no_saved_file_contains_a_local_path(base, tmp_path, tiny_bert, sample_rows, pairs, relative, monkeypatch):
+    folder = tmp_path / "secretly"
+    shutil.copytree(tiny_bert, folder / "tiny")
+    (folder / "rows.txt").write_text("\n".join(sample_rows[:300]) + "\n")
+    scored = "".join(f"{i % 6}\t{text}\t{text}\n" for i, text in enumerate(sample_rows[:20]))
+    (folder / "dev.tsv").write_text(scored)
+    (folder / "pairs.jsonl").write_text("".join(json.dumps({"a": t, "b": t}) + "\n" for t in sample_rows[:300]))
+    shutil.copytree(base.tfidf, folder / "tfidf")
+    monkeypatch.setitem(AUGMENTATIONS._loaded, "with-file", WithFile)
+    monkeypatch.chdir(tmp_path)
+    place = Path("secretly") if relative else folder
+    source = {"pairs": place / "pairs.jsonl", "corpus": ()} if pairs else {"corpus": place / "rows.txt"}
+    config = base.replace(
+        **source,
+        model=place / "tiny",
+        output=place / "runs",
+        cache=place / "cache",
+        dev=place / "dev.tsv",
+        patience=5,
+        **({} if pairs else {"positive": "with-file", "options": {"with-file": {"file": str(folder / "rows.txt")}}}),
+        una=True,
+        tfidf=place / "tfidf",
+        max_steps=2,
+    )
+    result = train(config)
+    again = train(config.replace(model=result.folder / "best", name="second"))
+    for run in (result.folder, again.folder):
+        saved = [path for name in ("best", "last") for path in (run / name).rglob("*") if path.is_file()]
+        assert len(saved) > 10
+        for path in saved:
+            content = path.read_bytes()
+            for name in (b"secretly", str(tmp_path).encode(), str(Path.home()).encode() + b"/"):
+                assert name not in content, path
+    card = (result.folder / "best" / "README.md").read_text()
+    assert "Base model: `tiny`" in card
+    assert 'model = "tiny"' in card
+    assert "base_model:" not in card
+    assert f"Base model: `{result.folder.name}/best`" in (again.folder / "best" / "README.md").read_text()
 
 
 def test_the_same_seed_repeats_bit_by_bit(base):

@@ -12,12 +12,12 @@ from typing import Any
 
 from ..evaluation.sts import score_pairs
 from ..io import naming
-from ..models.card import CardRecord, model_card
+from ..models.card import CardRecord, model_card, public_name
 from ..models.encoder import save_encoder
 from ..models.inference import Encoder
 from .callbacks import Callback
 from .checkpoint import FOLDER, Checkpoint
-from .config import TrainConfig
+from .config import ResolvedConfig, TrainConfig
 from .distributed import World
 from .interrupts import locked
 from .setup import Run, choose_folder, describe_loss
@@ -59,18 +59,6 @@ def save(run: Run, name: str) -> None:
     made = [f"{name} {each.describe()}" for name, each in zip(config.negatives, run.batches.negatives, strict=True)]
     negatives = f"Synthetic negatives: {'; '.join(made)}." if made else "No synthetic negatives."
     columns = {"spearman": ["spearman"], "mrr": ["mrr", "mrr_se"]}.get(selector.metric or "", [])
-    private: dict[str, Any] = {
-        "corpus": (),
-        "pairs": (),
-        "columns": (),
-        "tfidf": "tfidf",
-        "output": "runs",
-        "dev": (),
-        "patience": None,
-        "data": None,
-    }
-    if config.pairs:  # settings that are valid only with pairs
-        private |= {"hard_negative_weight": 1.0, "positive": "dropout"}
     card = CardRecord(
         model=config.model,
         embedding_dim=state.encoder.embedding_dim,
@@ -82,11 +70,43 @@ def save(run: Run, name: str) -> None:
         step=state.step,
         seed=config.seed,
         methods=f"Loss: {describe_loss(config)}. Positives: {config.positive}. {negatives}",
-        config=config.replace(**private).to_toml(),
+        config=public_config(config).to_toml(),
         columns=[*columns, "alignment", "uniformity"] if columns else [],
         scores=selector.records,
     )
     save_encoder(state.encoder, run.folder / name, model_card(card))
+
+
+def public_config(config: ResolvedConfig) -> ResolvedConfig:
+    """Returns the configuration as it may be published, without local paths: the settings that matter to the model.
+
+    Of options of methods, which may be those of other packages, only the last part of a path remains.
+    """
+    private: dict[str, Any] = {
+        "model": public_name(config.model),
+        "corpus": (),
+        "pairs": (),
+        "columns": (),
+        "tfidf": "tfidf",
+        "cache": None,
+        "output": "runs",
+        "dev": (),
+        "patience": None,
+        "data": None,
+    }
+    if config.pairs:  # settings that are valid only with pairs
+        private |= {"hard_negative_weight": 1.0, "positive": "dropout"}
+    options = {
+        name: {key: _without_folder(value) for key, value in config.options[name].items()} for name in config.options
+    }
+    return config.replace(**private).model_copy(update={"options": options})  # not validated: a file may be gone
+
+
+def _without_folder(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_without_folder(each) for each in value]
+    local = isinstance(value, str) and "/" in value and (os.path.isabs(value) or os.path.exists(value))
+    return os.path.basename(value) if local else value
 
 
 def score_best(run: Run, callback: Callback) -> dict[str, float]:
