@@ -22,6 +22,7 @@ from cse.evaluation.sts import read_pairs, score_pairs
 from cse.models.inference import Encoder
 from cse.training.batches import Batches
 from cse.training.recipes import merge, preset_names, resolve
+from cse.training.setup import prepare
 
 
 @pytest.fixture
@@ -300,6 +301,15 @@ def test_a_task_that_is_solved_from_the_start_is_reported(minilm, sample, tmp_pa
     assert all(record["p_pos"] > 0.99 for record in log)
     own = train(config.replace(batch_size=64, max_steps=10, max_length=16))
     assert not any("solved from the start" in note for note in own.notes)
+
+
+def test_an_interval_longer_than_the_run_is_a_warning(base):
+    def warned(every):
+        config = base.replace(negatives=("una",), una={"every": every})
+        return prepare(config).facts.get("warning", "")
+
+    assert "una is used on the first of the 6 steps only" in warned(6)
+    assert "of the 6 steps" not in warned(5) + warned(0)
 
 
 def test_una_every_zero_is_off(base):

@@ -121,7 +121,11 @@ class Corpus:
         rows: Rows = np.flatnonzero(self.word_counts() > 0)
         if not len(rows):
             names = ", ".join(file.path for file in self.files)
-            raise InputError(f"{names}: all {len(self)} lines are blank; at least one sentence is needed")
+            column = self.files[0].column if self.files else None
+            blank = f"all {len(self)} lines are blank"
+            if column is not None:
+                blank = f"column {column} is empty or null in all {len(self)} rows"
+            raise InputError(f"{names}: {blank}; at least one sentence is needed")
         return rows
 
     def hashes(self) -> npt.NDArray[np.uint64]:

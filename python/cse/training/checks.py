@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ..augment.base import Draws, Edit
 from ..data.corpus import Corpus
 
-__all__ = ["corpus_warnings", "unchanged_warning"]
+__all__ = ["corpus_warnings", "once_warnings", "unchanged_warning"]
 
 SAMPLE_ROWS = 2000
 FEW_ROWS = 64
@@ -67,3 +67,13 @@ def unchanged_warning(negatives: Sequence[Edit], corpus: Corpus, rows: npt.NDArr
                 "build the index with --tokenizer whitespace"
             )
     return None
+
+
+def once_warnings(negatives: Mapping[str, Augmentation], steps: int) -> list[str]:
+    """Returns a warning for each augmentation, by name, that is used on the first of several steps only."""
+    once = [name for name, each in negatives.items() if each.applies(0) and not any(map(each.applies, range(1, steps)))]
+    return [
+        f"{name} is used on the first of the {steps:,} steps only ({negatives[name].describe()}); lower its interval"
+        for name in once
+        if steps > 1
+    ]

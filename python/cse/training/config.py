@@ -53,6 +53,7 @@ MaxLength = Annotated[int, Field(ge=3)]
 BatchSize = Annotated[int, Field(ge=2)]
 AboveZero = Annotated[float, Field(gt=0)]
 AtLeastZero = Annotated[float, Field(ge=0)]
+Temperature = Annotated[float, Field(ge=1e-4)]  # below it, logits and their gradients overflow
 Share = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
@@ -294,7 +295,7 @@ class TrainConfig(Settings):
     """Pooling of token vectors; see ``cse.models.pooling.pool``."""
     max_length: MaxLength | None = None
     """Maximum number of tokens of a training sentence. The saved model has the limit of the base model."""
-    temperature: AboveZero | None = None
+    temperature: Temperature | None = None
     """tau, the divisor of the logits."""
     mixed_negatives: bool | None = None
     """Use mixed negatives (MixCSE) with any loss; implied by ``loss="mixed"``."""
@@ -336,7 +337,7 @@ class ResolvedConfig(Settings):
     positive: str
     pooler: Pooler
     max_length: MaxLength
-    temperature: AboveZero
+    temperature: Temperature
     mixed_negatives: bool
     objective: Objective
     batch_size: BatchSize

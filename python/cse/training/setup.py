@@ -31,7 +31,7 @@ from ..tfidf.index import TfidfIndex
 from . import recipes
 from .batches import Batches
 from .callbacks import Callback
-from .checks import corpus_warnings, unchanged_warning
+from .checks import corpus_warnings, once_warnings, unchanged_warning
 from .config import ResolvedConfig, TrainConfig
 from .distributed import World
 from .inputs import check_indexed, fingerprints, open_corpus, open_labelled
@@ -181,6 +181,7 @@ def prepare(
     text, warnings = corpus_warnings(corpus, split.train, encoder.tokenizer, resolved.max_length, resolved.model)
     unchanged = unchanged_warning(negatives, corpus, split.train, resolved.seed)
     warnings += [unchanged] if unchanged else []
+    warnings += once_warnings(dict(zip(resolved.negatives, negatives, strict=True)), len(batches))
     rows = batches[0].rows[:3]
     shown: list[TextMethod] = [positive, *negatives]
     examples = [item for each in shown for item in each.examples(corpus.take(rows), rows, Draws(resolved.seed, 0))]
@@ -221,8 +222,8 @@ def choose_folder(config: TrainConfig | ResolvedConfig) -> Path:
     """Returns the folder of the run, which does not exist; raises ``InputError`` for an invalid or existing name."""
     parent = Path(config.output)
     if config.name is not None:
-        if not config.name or "/" in config.name or config.name in (".", ".."):
-            raise InputError(f"--name: {config.name!r} cannot be the name of a folder")
+        if not config.name.isprintable() or not config.name.strip() or "/" in config.name or config.name in (".", ".."):
+            raise InputError(f"--name: {config.name!r} cannot be the name of a folder; use letters, digits, - and _")
         if (parent / config.name).exists():
             raise InputError(f"--name: {parent / config.name} exists; choose another name or remove it")
         return parent / config.name
