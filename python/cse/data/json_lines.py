@@ -1,4 +1,4 @@
-"""The first fault of a .jsonl file. pyarrow numbers records within a block of the file, and does not say what they hold."""
+"""The first fault of a .jsonl file: pyarrow numbers records within a block of it, and does not say what they hold."""
 
 from __future__ import annotations
 
