@@ -26,13 +26,14 @@ BLOCK_BYTES = 1 << 22
 RECORDS = 10_000
 
 
-def resolve(paths: Paths, column: str | None = None) -> list[str | Column]:
+def resolve(paths: Paths, column: str | None = None, flag: str = "--column") -> list[str | Column]:
     """Expands patterns and opens the columns of tables.
 
     Args:
         paths: A path or a list of paths. A pattern (``*``, ``?``, ``[]``, ``**``) that is not the name of an existing
             file is replaced by the files it matches, sorted by name.
         column: Name of the column to read; required if one of the files is a table.
+        flag: The option that names the column, for messages.
 
     Returns:
         The inputs in order: the path of each text file, and a ``Column`` for each table.
@@ -47,9 +48,9 @@ def resolve(paths: Paths, column: str | None = None) -> list[str | Column]:
             raise InputError(
                 f"{name}: a .json file is not read; write one object per line (jq -c '.[]') to a .jsonl file"
             )
-    inputs: list[str | Column] = [Column(name, column) if is_table(name) else name for name in names]
+    inputs: list[str | Column] = [Column(name, column, flag) if is_table(name) else name for name in names]
     if column is not None and not any(isinstance(item, Column) for item in inputs):
-        raise InputError(f"--column {column}: none of the files is a table ({', '.join(TABLES)})")
+        raise InputError(f"{flag} {column}: none of the files is a table ({', '.join(TABLES)})")
     return inputs
 
 
@@ -147,14 +148,14 @@ class Column:
     and empty lines are not rows.
     """
 
-    def __init__(self, path: str, column: str | None) -> None:
+    def __init__(self, path: str, column: str | None, flag: str = "--column") -> None:
         if not os.path.exists(path):
             raise InputError(f"{path}: no such file; check the path")
         _require_pyarrow(path)
         names = _guarded(path, lambda: _column_names(path, column))
         listed = ", ".join(dict.fromkeys(names[:20])) + (", ..." if len(names) > 20 else "")
         if column is None:
-            raise InputError(f"{path}: is a table; name the column that holds the sentences with --column: {listed}")
+            raise InputError(f"{path}: is a table; name the column that holds the sentences with {flag}: {listed}")
         if column not in names:
             raise InputError(f"{path}: has no column {column!r}; there are: {listed}")
         if names.count(column) > 1:

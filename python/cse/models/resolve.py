@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from ..errors import InputError
 from .layout import Modules, read_modules
 
-__all__ = ["LOAD_ERRORS", "Source", "cannot_load", "find_model"]
+__all__ = ["LOAD_ERRORS", "Source", "best_of_run", "cannot_load", "find_model"]
 
 MINILM = "minilm"
 # Model types whose position embeddings begin after the padding index.
@@ -89,7 +89,8 @@ def find_model(name: str) -> Source:
     folder = Path(name)
     if folder.is_dir():
         if not (folder / "config.json").exists():
-            raise InputError(f"{name}: no model there (config.json is missing)")
+            remedy = f"; it is the folder of a run: use {folder / 'best'}" if best_of_run(name) != name else ""
+            raise InputError(f"{name}: no model there (config.json is missing){remedy}")
         if not _is_whole(folder):
             raise InputError(f"{name}: the model there is incomplete (weights or tokenizer files are missing)")
         return _describe(name, str(folder))
@@ -98,6 +99,13 @@ def find_model(name: str) -> Source:
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(f"{name}: no such folder; --model takes a folder, a hub name or {MINILM}")
     return _describe(name, _from_cache_or_hub(name))
+
+
+def best_of_run(name: str) -> str:
+    """Returns the folder ``best`` of the folder of a run; any other name of a model is returned as it is."""
+    folder = Path(name)
+    is_run = not (folder / "config.json").exists() and (folder / "best" / "config.json").exists()
+    return str(folder / "best") if is_run else name
 
 
 def cannot_load(source: Source, error: Exception) -> InputError:
