@@ -440,5 +440,5 @@ def test_of_the_folder_of_a_run_best_is_evaluated(cse, tiny_bert, scored_pairs, 
     done = cse("encode", run, "-o", tmp_path / "v.npy", stdin="a word\n")
     assert done.returncode == 0, done.stderr
     assert note in done.stderr
-    with pytest.raises(InputError, match="it is the folder of a run: use .*best"):
+    with pytest.raises(InputError, match=r"it is the folder of a run: use .*best"):
         Encoder(run, device="cpu")
