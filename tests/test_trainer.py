@@ -1,8 +1,11 @@
 """Training: updates, logs, saved files, and reproducibility."""
 
+import io
 import json
 import math
+import re
 import shutil
+import sys
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import cse
 from cse import InputError, TfidfIndex, TrainConfig, train
 from cse.augment import AUGMENTATIONS
 from cse.augment.dropout import Dropout
@@ -21,6 +25,7 @@ from cse.data.corpus import Corpus, hold_out
 from cse.evaluation.sts import read_pairs, score_pairs
 from cse.models.inference import Encoder
 from cse.training.batches import Batches
+from cse.training.loop import resumed_config
 from cse.training.recipes import merge, preset_names, resolve
 from cse.training.setup import prepare
 
@@ -571,3 +576,80 @@ def test_the_default_recipe_of_minilm_raises_stsb_dev(minilm, shared, indexed, t
     )
     assert result.before["spearman"] == pytest.approx(86.72, abs=0.01)
     assert result.after["spearman"] > 87.0
+
+
+def test_texts_in_memory_train_as_a_file_of_them(base, sample, sample_rows, tmp_path):
+    rows = sample_rows[:300]
+    path = tmp_path / "rows.txt"
+    path.write_text("\n".join(rows) + "\n", encoding="utf8")
+    config = base.replace(corpus=(), una=True, threads=1)
+    other = train(config.replace(corpus=path))
+    result = train(config, texts=iter(rows))
+    assert torch.equal(*(weights(run.folder / "last")["pooler.dense.weight"] for run in (result, other)))
+    assert [s["loss"] for s in steps(result.folder)] == [s["loss"] for s in steps(other.folder)]
+    with pytest.raises(InputError, match="texts: cannot be combined with corpus"):
+        train(base, texts=rows)
+    with pytest.raises(InputError, match=r"the run was trained on texts in memory; .*texts="):
+        train(TrainConfig.from_toml(result.folder / "config.toml").replace(name="again"))
+    with pytest.raises(InputError, match="texts: a list of sentences was expected"):
+        train(config, texts="one sentence")
+    with pytest.raises(InputError, match="texts: element 1 is 3"):
+        train(config, texts=["a", 3])
+
+
+def test_a_run_on_texts_in_memory_is_resumed_with_the_same_texts(base, sample_rows):
+    config = base.replace(corpus=(), save_every=3, threads=1)
+    folder = train(config, texts=sample_rows[:300]).folder
+    longer = resumed_config(folder, {"max_steps": 8})
+    with pytest.raises(InputError, match="the run was trained on texts in memory"):
+        train(longer, resume=folder)
+    with pytest.raises(InputError, match="the corpus or the index is not the one of the run"):
+        train(longer, resume=folder, texts=sample_rows[:299])
+    assert train(longer, resume=folder, texts=sample_rows[:300]).steps == 8
+
+
+def test_sentences_in_place_of_file_names_are_recognised(base):
+    with pytest.raises(InputError, match=r"no file 'A first sentence\.'; CORPUS names files .*texts="):
+        train(base.replace(corpus=["A first sentence.", "A second one."]))
+
+
+def test_rows_of_texts_in_memory():
+    texts = ["PAR1 and so on", "two\r\nlines\nhere", " ", "\udc80 alone", "word " * 400_000]
+    corpus = Corpus.from_texts(texts)
+    expected = ["PAR1 and so on", "two lines here", " ", "\ufffd alone", "word " * 400_000]
+    assert corpus.take(range(5)) == expected
+    assert corpus.joined_lines == 1
+    assert corpus.filled().tolist() == [0, 1, 3, 4]
+    with pytest.raises(InputError, match=r"\(texts in memory\): all 2 lines are blank"):
+        Corpus.from_texts(["", " "]).filled()
+    with pytest.raises(InputError, match="at least one sentence"):
+        Corpus.from_texts([]).filled()
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("place", ["file", "terminal", "notebook"])
+def test_the_progress_callback_shows_a_run(base, place, monkeypatch):
+    out, err = (io.StringIO(), io.StringIO()) if place == "file" else (Screen(), Screen())
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setattr("sys.stderr", err)
+    monkeypatch.setattr("cse.training.callbacks.LINE_SECONDS", 0.0)
+    if place == "notebook":
+        monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    result = train(base.replace(una=True), cse.ProgressCallback())
+    assert isinstance(cse.ProgressCallback(), cse.Callback)
+    text, other = (out, err) if place == "notebook" else (err, out)
+    lines = text.getvalue().replace("\r", "\n").splitlines()
+    assert any(line.startswith("   corpus  ") for line in lines)
+    assert any(line.startswith("step 6: MRR ") for line in lines)
+    assert any("Each of " in line for line in lines)
+    assert lines[-1] == str(result.folder / "best")
+    if place == "file":
+        assert any(re.match(r"training: 3 of 6 steps, \S+ passed, \S+ left", line) for line in lines)
+        assert "\r" not in text.getvalue()
+    else:
+        assert "| 6/6 [" in err.getvalue()
+    assert not other.getvalue() or place == "notebook"

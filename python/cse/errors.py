@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ._core import InputError
 
-__all__ = ["InputError", "Interrupted", "RunError", "check_texts", "sentence"]
+__all__ = ["InputError", "Interrupted", "RunError", "check_texts", "sentence", "shortened"]
 
 
 class RunError(RuntimeError):
@@ -44,3 +44,8 @@ def sentence(error: Exception) -> str:
             return f"{os.fspath(error.filename)}: no such file; check the path"
         return f"{os.fspath(error.filename)}: {error.strerror.lower()}"
     return str(error)
+
+
+def shortened(text: str, length: int = 120) -> str:
+    """Returns a text cut at a number of characters, of which the last is then an ellipsis."""
+    return text if len(text) <= length else text[: length - 1].rstrip() + "\u2026"

@@ -21,7 +21,6 @@ __all__ = [
     "print_examples",
     "result",
     "say",
-    "scores",
     "span",
     "table",
 ]
@@ -87,20 +86,6 @@ def neighbours(examples: list[dict[str, str]]) -> list[str]:
     for example in examples:
         lines += [f"  {example['sentence']}", f"    before  {example['before']}", f"    after   {example['after']}"]
     return lines
-
-
-def scores(record: dict[str, Any]) -> str:
-    """Returns the scores of an evaluation as text."""
-    parts = []
-    if "spearman" in record:
-        parts.append(f"Spearman {record['spearman']:.2f}")
-    if "mrr" in record:
-        parts.append(f"MRR {record['mrr']:.4f} +- {record['mrr_se']:.4f}")
-    if "alignment" in record:
-        parts += [f"alignment {record['alignment']:.3f}", f"uniformity {record['uniformity']:.3f}"]
-    if "cos_syn" in record:
-        parts.append(f"cosine to synthetic negatives {record['cos_syn']:.3f}")
-    return ", ".join(parts) or "not scored"
 
 
 def table(rows: list[dict[str, str]], title: str = "", markdown: bool = False) -> None:

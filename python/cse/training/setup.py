@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ def prepare(
     world: World | None = None,
     folder: Path | None = None,
     callback: Callback | None = None,
+    texts: Sequence[str] | None = None,
 ) -> Run:
     """Opens index, corpus and model, and creates the initial state of the run.
 
@@ -82,6 +84,7 @@ def prepare(
         world: The ranks of the run. Default: one.
         folder: Folder of a run that is resumed. Default: a new one.
         callback: Its ``on_progress`` is called in phases that take time.
+        texts: The sentences, for a configuration of ``with_texts``.
 
     Raises:
         InputError: For an invalid configuration, or an invalid index, corpus, model or data file.
@@ -101,7 +104,7 @@ def prepare(
     labelled = open_labelled(config, callback.on_progress)
     context.pairs = labelled
     if labelled is None:
-        corpus = open_corpus(config, None if config.corpus else context.index, callback.on_progress)
+        corpus = open_corpus(config, None if config.corpus else context.index, callback.on_progress, texts)
     else:
         corpus = labelled.anchors
     pairs = {path: read_pairs(path) for path in config.dev}
