@@ -69,8 +69,8 @@ def unchanged_warning(negatives: Sequence[Edit], corpus: Corpus, rows: npt.NDArr
     return None
 
 
-def once_warnings(negatives: Mapping[str, Augmentation], steps: int) -> list[str]:
-    """Returns a warning for each augmentation, by name, that is used on the first of several steps only."""
+def once_warnings(negatives: Mapping[str, Edit], steps: int) -> list[str]:
+    """Returns a warning for each negative, by name, that is used on the first of several steps only."""
     once = [name for name, each in negatives.items() if each.applies(0) and not any(map(each.applies, range(1, steps)))]
     return [
         f"{name} is used on the first of the {steps:,} steps only ({negatives[name].describe()}); lower its interval"
