@@ -25,7 +25,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from .errors import InputError
+from .errors import InputError, did_you_mean, unknown
 
 __all__ = ["Registry", "import_methods", "option_notes", "parse_options", "parse_setting"]
 
@@ -78,7 +78,7 @@ class Registry(Generic[T]):
         for point in entry_points(group=self.group, name=name):
             self._loaded[name] = point.load()
             return self._loaded[name]
-        raise InputError(f"{flag or self.kind}: {name!r} is unknown; choose one of {', '.join(self.names())}")
+        raise unknown(flag or self.kind, name, self.names())
 
 
 IMPORTED: dict[str, str] = {}
@@ -208,7 +208,8 @@ def explain_validation(error: Any, name: Any) -> str:
         return f"unknown key {place!r}; see cse train --help"
     if kind == "literal_error":
         choices = str(context["expected"]).replace(" or ", ", ").replace("'", "")
-        return f"{where}: {given!r} is unknown; choose one of {choices}"
+        meant = did_you_mean(given, choices.split(", ")) if isinstance(given, str) else ""
+        return f"{where}: {given!r} is unknown{meant}; choose one of {choices}"
     limits = {
         "greater_than": "> {gt}",
         "greater_than_equal": ">= {ge}",

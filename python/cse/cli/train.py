@@ -165,6 +165,7 @@ def command(
     """
     from ..registry import parse_setting
     from ..training.config import TrainConfig, read_toml
+    from ..training.inputs import check_source
     from ..training.recipes import merge, with_preset, without_derived
 
     given = {name: value for name, value in values.items() if options.was_given(ctx, name)}
@@ -195,6 +196,7 @@ def command(
         console.say(f"{config_file}: {', '.join(removed)} followed from values that are given anew, and are not used")
     # Validated before torch is imported, so that an invalid flag is reported immediately.
     config = with_preset(TrainConfig(**merge({**given, "options": tables}, stored)))
+    check_source(config)
     _run(config, None, as_json)
 
 

@@ -17,7 +17,7 @@ import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from ..augment import AUGMENTATIONS, PAIRS_POSITIVE
-from ..errors import InputError
+from ..errors import InputError, unknown
 from ..features import FEATURE_AUGMENTATIONS, HOOKS
 from ..losses import CONTRASTIVE_LOSSES, LOSS_TERMS
 from ..losses.rules import incompatibility
@@ -185,8 +185,7 @@ class Settings(BaseModel):
             if hook is not None:
                 HOOKS.get(hook, name)
         if self.loss not in CONTRASTIVE_LOSSES and self.loss not in LOSS_TERMS:
-            names = ", ".join((*CONTRASTIVE_LOSSES, *LOSS_TERMS.names()))
-            raise InputError(f"--loss: {self.loss!r} is unknown; choose one of {names}")
+            raise unknown("--loss", self.loss, (*CONTRASTIVE_LOSSES, *LOSS_TERMS.names()))
         for method in self.options:
             self.options_of(method)
         if self.loss == "mixed" and getattr(self, "mixed_negatives", None) is False:

@@ -19,7 +19,7 @@ from ..errors import InputError, check_texts, shortened
 from ..tfidf.index import TfidfIndex
 from .config import TrainConfig
 
-__all__ = ["check_indexed", "fingerprints", "open_corpus", "open_labelled", "with_texts"]
+__all__ = ["check_indexed", "check_source", "fingerprints", "open_corpus", "open_labelled", "with_texts"]
 
 
 def open_labelled(config: TrainConfig, progress: ProgressCallback | None = None) -> LabelledPairs | None:
@@ -63,6 +63,15 @@ def with_texts(config: TrainConfig, texts: Iterable[str] | None) -> tuple[TrainC
     if config.pairs or config.column is not None or config.corpus not in ((), (IN_MEMORY,)):
         raise InputError("texts: cannot be combined with corpus, column or pairs; give one of them")
     return config.replace(corpus=(IN_MEMORY,)), check_texts(texts)
+
+
+def check_source(config: TrainConfig) -> None:
+    """Raises ``InputError`` without a corpus, pairs, and an index whose files could be taken."""
+    if not config.corpus and not config.pairs and not (Path(config.tfidf) / "index.safetensors").exists():
+        raise InputError(
+            "CORPUS: no file was given, and there is no TF-IDF index whose files could be taken; name a text file with "
+            "one sentence per line (cse train corpus.txt), or build its index first (cse build-tfidf corpus.txt)"
+        )
 
 
 def open_corpus(

@@ -20,7 +20,7 @@ from .checkpoint import Checkpoint, find_checkpoint, load_state, read_checkpoint
 from .config import ResolvedConfig, TrainConfig
 from .distributed import World, connected
 from .environment import environment
-from .inputs import with_texts
+from .inputs import check_source, with_texts
 from .interrupts import StopRequest, check_changes
 from .loggers import Clock, MetricBuffer, check_finite
 from .outputs import copied, resumed_folder, run_folder, save, score_best
@@ -91,6 +91,7 @@ def train(
         Interrupted: After a signal.
     """
     config, rows = with_texts(config, texts)
+    check_source(config)
     with connected(config.device) as world:
         if not world.is_main or callback is None:
             callback = Callback()
