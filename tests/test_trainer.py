@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 import cse
 from cse import InputError, TfidfIndex, TrainConfig, train
 from cse.augment import AUGMENTATIONS
+from cse.augment.base import Edit
 from cse.augment.dropout import Dropout
 from cse.augment.una import UNA, UNAOptions
 from cse.context import Context
@@ -114,12 +115,15 @@ def test_a_run_leaves_everything_it_was(base):
     assert result.best_step == 6
 
 
-class WithFile(Dropout):
-    """An augmentation with a file among its options."""
+class WithFile(Edit):
+    """A negative with a file among its options."""
 
     @dataclass(frozen=True)
     class Options:
         file: str
+
+    def __call__(self, texts, rows, draws):
+        return [f"{text} not" for text in texts]
 
 
 @pytest.mark.parametrize("pairs", [False, True])
@@ -143,8 +147,8 @@ def test_no_saved_file_contains_a_local_path(base, tmp_path, tiny_bert, sample_r
         cache=place / "cache",
         dev=place / "dev.tsv",
         patience=5,
-        **({} if pairs else {"positive": "with-file", "options": {"with-file": {"file": str(folder / "rows.txt")}}}),
-        una=True,
+        negatives=("una",) if pairs else ("with-file",),
+        options={} if pairs else {"with-file": {"file": str(place / "rows.txt")}},
         tfidf=place / "tfidf",
         max_steps=2,
     )

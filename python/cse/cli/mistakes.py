@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -71,6 +70,8 @@ def said_by_another_rank(text: str) -> bool:
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return False
+    import hashlib
+
     name = f"cse-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:16]}"
     try:
         with suppress(IndexError), open(Path(path).parents[1] / name, "x"):

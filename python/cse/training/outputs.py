@@ -69,7 +69,7 @@ def save(run: Run, name: str) -> None:
         max_length=source.max_length,
         step=state.step,
         seed=config.seed,
-        methods=f"Loss: {describe_loss(config)}. Positives: {config.positive}. {negatives}",
+        methods=_public_text(f"Loss: {describe_loss(config)}. Positives: {config.positive}. {negatives}", config),
         config=public_config(config).to_toml(),
         columns=[*columns, "alignment", "uniformity"] if columns else [],
         scores=selector.records,
@@ -100,6 +100,14 @@ def public_config(config: ResolvedConfig) -> ResolvedConfig:
         name: {key: _without_folder(value) for key, value in config.options[name].items()} for name in config.options
     }
     return config.replace(**private).model_copy(update={"options": options})  # not validated: a file may be gone
+
+
+def _public_text(text: str, config: ResolvedConfig) -> str:
+    """Returns a description of methods in which paths among their options are as in ``public_config``."""
+    for value in (value for table in config.options.values() for value in table.values()):
+        if isinstance(value, str) and value:
+            text = text.replace(value, _without_folder(value))
+    return text
 
 
 def _without_folder(value: Any) -> Any:
