@@ -136,6 +136,7 @@ def test_no_saved_file_contains_a_local_path(base, tmp_path, tiny_bert, sample_r
     (folder / "dev.tsv").write_text(scored)
     (folder / "pairs.jsonl").write_text("".join(json.dumps({"a": t, "b": t}) + "\n" for t in sample_rows[:300]))
     shutil.copytree(base.tfidf, folder / "tfidf")
+    (folder / "methods.py").write_text("")
     monkeypatch.setitem(AUGMENTATIONS._loaded, "with-file", WithFile)
     monkeypatch.chdir(tmp_path)
     place = Path("secretly") if relative else folder
@@ -148,6 +149,7 @@ def test_no_saved_file_contains_a_local_path(base, tmp_path, tiny_bert, sample_r
         dev=place / "dev.tsv",
         patience=5,
         negatives=("una",) if pairs else ("with-file",),
+        imports=place / "methods.py",
         options={} if pairs else {"with-file": {"file": str(place / "rows.txt")}},
         tfidf=place / "tfidf",
         max_steps=2,

@@ -96,10 +96,11 @@ def public_config(config: ResolvedConfig) -> ResolvedConfig:
     }
     if config.pairs:  # settings that are valid only with pairs
         private |= {"hard_negative_weight": 1.0, "positive": "dropout"}
-    options = {
+    private["imports"] = _without_folder(config.imports)
+    private["options"] = {
         name: {key: _without_folder(value) for key, value in config.options[name].items()} for name in config.options
     }
-    return config.replace(**private).model_copy(update={"options": options})  # not validated: a file may be gone
+    return config.model_copy(update=private)  # not validated: files may be gone, and imports have no folder
 
 
 def _public_text(text: str, config: ResolvedConfig) -> str:
@@ -112,7 +113,7 @@ def _public_text(text: str, config: ResolvedConfig) -> str:
 
 def _without_folder(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_without_folder(each) for each in value]
+        return type(value)(_without_folder(each) for each in value)
     local = isinstance(value, str) and "/" in value and (os.path.isabs(value) or os.path.exists(value))
     return os.path.basename(value) if local else value
 
