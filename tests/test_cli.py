@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cse import TfidfIndex
+from cse.cli import console
 
 
 def refused(done, *phrases):
@@ -153,6 +154,23 @@ def test_the_error_of_a_rank_names_it(cse):
         assert (done.returncode, done.stderr) == (2, f"{start}missing.txt: no such file; check the path\n")
 
 
+def test_processes_of_torchrun_report_the_same_error_once(cse, tmp_path):
+    folder = tmp_path / "attempt_0"
+    for rank in ("0", "1"):
+        (folder / rank).mkdir(parents=True)
+    found = []
+    for rank, name in (("1", "missing.txt"), ("0", "missing.txt"), ("0", "other.txt")):
+        place = {"RANK": rank, "TORCHELASTIC_ERROR_FILE": str(folder / rank / "error.json")}
+        done = cse("build-tfidf", name, env=place)
+        assert done.returncode == 2
+        found.append(done.stderr)
+    assert found == [
+        "Error on rank 1: missing.txt: no such file; check the path\n",
+        "",
+        "Error: other.txt: no such file; check the path\n",
+    ]
+
+
 def test_train_then_encode_then_eval(cse, indexed, tiny_bert, sample_rows, tmp_path):
     """The steps of the README with a tiny model."""
     done = cse(
@@ -237,17 +255,21 @@ FLAGS = [
     (["--loss", "foo"], "--loss: 'foo' is unknown"),
     (["--radius", "0"], "--radius"),
     (["--beta", "1.5"], "--beta"),
-    (["--temperature", "-1"], "--temperature"),
-    (["--mix-lambda", "2"], "--mix-lambda"),
+    (["--mix-lambda", "2"], "--mix-lambda: must be <= 1.0, got 2.0"),
     (["--set", "una.odd=1"], "una.odd: no such option; una has every"),
     (["--set", "una"], "--set una: the form is"),
     (["--set", "odd.option=1"], "odd: neither a setting nor a method"),
-    (["--una", "--set", "una.beta=many"], "--beta: 'many' was given"),
+    (["--una", "--set", "una.beta=many"], "--beta: must be a valid number, got 'many'"),
+    (["--una", "--set", "una.beta=true"], "--beta: must be a number, got true"),
+    (["--una", "--set", "una.every=1e9"], "--una-every: must be an integer, got 1000000000.0"),
+    (["--una", "--set", "una.every=-1"], "--una-every: must be >= 0, got -1"),
+    (["--name", "two\nlines"], r"--name: 'two\nlines' cannot be the name of a folder"),
+    (["--temperature", "1e-30"], "--temperature: must be >= 0.0001, got 1e-30"),
     (["--positive", "odd"], "--positive: 'odd' is unknown; choose one of"),
     (["--loss-term", "odd"], "--loss-term: 'odd' is unknown"),
     (["--loss", "mixed", "--no-mixed-negatives"], "--no-mixed-negatives"),
     (["--loss", "focal", "--mixed-negatives", "--mix-variant", "release"], "--mix-variant release"),
-    (["--batch-size", "1"], "--batch-size"),
+    (["--batch-size", "1"], "--batch-size: must be >= 2, got 1"),
     (["--pooler", "max"], "--pooler"),
     (["--preset", "nope"], "--preset"),
     (["--loss", "mixed", "--mix-variant", "release", "--una", "--model", "TINY"], "--mix-variant release"),
@@ -258,7 +280,7 @@ FLAGS = [
     (["--dev", "nope.tsv"], "nope.tsv"),
     (["--data", "nope"], "--data nope"),
     (["--max-length", "500", "--model", "TINY"], "--max-length: 500 is more than the 64 tokens"),
-    (["--lr", "nan"], "--lr"),
+    (["--lr", "nan"], "--lr: must be a finite number, got nan"),
     (["--seed", str(2**64)], "--seed"),
     (["--max-line-bytes", "-1"], "--max-line-bytes"),
     (["--preset", "una-bert-base", "--config", "x.toml"], "--preset"),
@@ -307,7 +329,41 @@ def test_links_are_followed_and_devices_written_to(cse, indexed, sample, tmp_pat
 
 
 def test_training_without_corpus_or_index_says_what_to_do(cse, tmp_path):
-    refused(cse("train", cwd=tmp_path), "no TF-IDF index there", "cse build-tfidf")
+    refused(cse("train", cwd=tmp_path), "CORPUS: no file was given", "one sentence per line (cse train corpus.txt)")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["trian"], "No such command 'trian' (did you mean train?)."),
+        (["train", "--learning-rate", "1"], "No such option --learning-rate (did you mean --lr?)."),
+        (["train", "--learning_rate", "1"], "(did you mean --lr?)."),
+        (["train", "--batchsize", "1"], "(did you mean --batch-size?)."),
+        (["build-tfidf", "--learning-rate", "1"], "No such option --learning-rate."),
+        (["train", "--loss", "fokal"], "--loss: 'fokal' is unknown (did you mean focal?); choose one of"),
+        (["train", "--pooler", "mean"], "--pooler: 'mean' is unknown (did you mean avg?); choose one of"),
+        (["eval", "x", "--pooler", "mean"], "--pooler: 'mean' is unknown (did you mean avg?); choose one of"),
+        (["train", "--preset", "simsce-bert-base"], "(did you mean simcse-bert-base?)"),
+        (["train", "--positive", "span"], "(did you mean spans?)"),
+        (["train", "--positive", "odd"], "'odd' is unknown; choose one of"),
+    ],
+)
+def test_the_name_that_was_probably_meant_is_suggested(cse, arguments, meant):
+    done = cse(*arguments)
+    assert done.returncode == 2
+    assert meant in done.stderr.splitlines()[-1]
+
+
+def test_sentences_are_cut_on_the_screen(capsys):
+    from cse.augment.base import Example
+
+    text = "word " * 40
+    console.print_examples([Example(text, "short", ((0, 4), (110, 114), (116, 122), (150, 154)))])
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1].count("[") == 2
+    assert lines[1].replace("[", "").replace("]", "").strip() == f"-  {text[:119].rstrip()}\u2026"
+    (_, *lines) = console.neighbours([{"sentence": "x" * 130, "before": "x" * 120, "after": "short"}])
+    assert [line.split()[-1] for line in lines] == ["x" * 119 + "\u2026", "x" * 120, "short"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("resource") is None, reason="no resource limits here")

@@ -34,6 +34,18 @@ def test_kept_elements_are_scaled_and_have_the_gradient():
     assert layer.eval()(x) is x
 
 
+@pytest.mark.parametrize("p", [1.0, 1 - 2**-20])
+def test_a_probability_of_one_drops_every_element_as_in_torch(p):
+    x = torch.ones(50, 40, requires_grad=True)
+    y = FastDropout(p)(x)
+    y.sum().backward()
+    assert not y.any()
+    assert not x.grad.any()
+    layer = torch.nn.Module().train()
+    z = torch.randn(2, 3, 5, 4)
+    assert not dropout.attention(layer, z, z, z, None, dropout=p)[0].any()
+
+
 @pytest.mark.parametrize("kind", ["tiny_bert", "tiny_roberta"])
 def test_without_dropped_elements_the_attention_is_that_of_transformers(request, kind, monkeypatch, sample_rows):
     folder = request.getfixturevalue(kind)

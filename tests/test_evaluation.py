@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import time
 
@@ -411,3 +412,34 @@ def test_an_unknown_format_is_refused(cse, tiny_bert, tmp_path):
     done = cse("encode", tiny_bert, "-o", tmp_path / "x.csv", stdin="a b\n")
     assert done.returncode == 2
     assert "the name must end in .npy, .safetensors, .parquet" in done.stderr
+
+
+def test_halves_of_a_table_name_the_option_of_their_column(cse, tiny_bert, tmp_path):
+    pytest.importorskip("pyarrow")
+    table = tmp_path / "corpus.csv"
+    table.write_text("text,id\n" + "".join(f"{'word ' * 8}number {i},{i}\n" for i in range(5)))
+    for command in (["eval", tiny_bert], ["compare", tiny_bert, tiny_bert]):
+        arguments = [*command, "--suite", "halves", "--data", table]
+        done = cse(*arguments)
+        assert done.returncode == 2
+        assert "with --set halves.column=NAME: text, id" in done.stderr
+        done = cse(*arguments, "--set", "halves.column=text", "--json")
+        assert done.returncode == 0, done.stderr
+
+
+def test_of_the_folder_of_a_run_best_is_evaluated(cse, tiny_bert, scored_pairs, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(tiny_bert, run / "best")
+    note = f"{run}: the folder of a run; using {run / 'best'}"
+    done = cse("eval", run, "--data", scored_pairs, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["model"] == str(run / "best")
+    assert note in done.stderr
+    done = cse("compare", run, tiny_bert, "--data", scored_pairs)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(note) == 1
+    done = cse("encode", run, "-o", tmp_path / "v.npy", stdin="a word\n")
+    assert done.returncode == 0, done.stderr
+    assert note in done.stderr
+    with pytest.raises(InputError, match=r"it is the folder of a run: use .*best"):
+        Encoder(run, device="cpu")

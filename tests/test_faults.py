@@ -2,6 +2,8 @@
 
 import json
 import os
+import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -95,6 +97,43 @@ def test_faulty_weights_and_tokenizers_are_named(tmp_path, tiny_bert, damage, me
     (folder / "config.json").write_text(json.dumps(settings))
     with pytest.raises(InputError, match=message):
         Encoder(folder, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("command", r"pytorch_model\.bin holds \w+\.system, which is not a tensor"),
+        ("bare pickle", r"pytorch_model\.bin holds something, which is not a tensor"),
+        ("torn", r"pytorch_model\.bin is incomplete"),
+        (b"", "holds no weights of PyTorch"),
+        (b"hello world\n", "holds no weights of PyTorch"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:12\n", "git lfs pull"),
+    ],
+)
+def test_a_pickle_that_is_not_weights_is_refused_and_never_executed(tmp_path, tiny_bert, content, message, cse):
+    folder = copied(tiny_bert, tmp_path / "broken")
+    (folder / "model.safetensors").unlink()
+    path = folder / "pytorch_model.bin"
+
+    class Command:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path / 'executed'}",)
+
+    if content == "command":
+        torch.save({"weight": Command()}, path)
+    elif content == "bare pickle":
+        path.write_bytes(pickle.dumps(Command()))
+    elif content == "torn":
+        torch.save(load_file(tiny_bert / "model.safetensors"), path)
+        path.write_bytes(path.read_bytes()[:10_000])
+    else:
+        path.write_bytes(content)
+    done = cse("encode", folder, "-o", tmp_path / "v.npy", stdin="a word\n")
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert re.search(message, line)
+    assert "weights_only" not in line
+    assert not (tmp_path / "executed").exists()
 
 
 def test_arguments_of_encode_are_checked(tiny_bert):

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import re
 
 import pytest
 
@@ -155,7 +156,7 @@ def test_a_broken_table_is_one_sentence(tmp_path, cse, name, content, phrase):
 def test_numbers_are_not_text(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": [1, 2]}), path)
-    with pytest.raises(InputError, match="int64, not text"):
+    with pytest.raises(InputError, match="must be text, got int64"):
         Corpus.read(resolve(path, "text"))
 
 
@@ -200,6 +201,11 @@ def test_records_may_leave_out_fields_and_be_large(tmp_path):
     assert rows_of(resolve(path, "a")) == ["", "hello there", "again"]
     path.write_text(json.dumps({"big": "x" * 5_000_000, "a": "one"}) + "\n" + json.dumps({"a": "two"}) + "\n")
     assert rows_of(resolve(path, "a")) == ["one", "two"]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_record(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"a": "one"}\n{"a": "two"}\n')
+    assert rows_of(resolve(tmp_path / "a.jsonl", "a")) == ["one", "two"]
 
 
 def test_faults_of_tables_are_named_by_file_row_and_column(tmp_path, cse):
@@ -264,3 +270,30 @@ def test_augment_refuses_names_of_compressed_files(indexed, sample, cse):
     done = cse("augment", sample, "-o", "negatives.txt.gz", cwd=indexed)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "is plain lines" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("records", "phrase"),
+    [
+        ([{"a": {"text": "x", "id": 1}}], "line 1: column 'a' must be text, got an object with the fields text, id; "),
+        ([{"a": "x"}, {"a": None}, {"b": 1}, {"a": 7}], "line 4: column 'a' must be text, got a number (7); "),
+        ([{"a": ["x", "y"]}], "line 1: column 'a' must be text, got a list; "),
+        ([{"a": True}], "line 1: column 'a' must be text, got a boolean (true); "),
+        ([{"a": None}] * 3, "column a is empty or null in all 3 rows"),
+    ],
+)
+def test_records_without_a_text_are_named_by_line_and_kind(tmp_path, cse, records, phrase):
+    content = "".join(json.dumps(record) + "\n" for record in records).encode()
+    assert phrase in refused(cse, tmp_path, "a.jsonl", content, "--column", "a")
+    with pytest.raises(InputError, match=re.escape(phrase)):
+        Corpus.read(resolve(tmp_path / "a.jsonl", "a")).filled()
+
+
+def test_the_line_of_a_broken_record_is_that_of_the_file(tmp_path, cse):
+    good = (json.dumps({"a": "word " * 20}) + "\n") * 60_000  # several blocks of pyarrow
+    for broken, phrase in (
+        ('{"a": 3}\n', "line 60001: column 'a' must be text, got a number (3)"),
+        ('{"a": "x"\n', "line 60001 is not a JSON object"),
+        ('{"a": "x", "a": "y"}\n', "line 60001: the record has the field 'a' twice"),
+    ):
+        assert phrase in refused(cse, tmp_path, "a.jsonl", (good + broken).encode(), "--column", "a")

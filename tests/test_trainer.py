@@ -1,15 +1,24 @@
 """Training: updates, logs, saved files, and reproducibility."""
 
+import io
 import json
 import math
+import re
+import shutil
+import sys
+from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+import cse
 from cse import InputError, TfidfIndex, TrainConfig, train
+from cse.augment import AUGMENTATIONS
+from cse.augment.base import Edit
 from cse.augment.dropout import Dropout
 from cse.augment.una import UNA, UNAOptions
 from cse.context import Context
@@ -17,7 +26,9 @@ from cse.data.corpus import Corpus, hold_out
 from cse.evaluation.sts import read_pairs, score_pairs
 from cse.models.inference import Encoder
 from cse.training.batches import Batches
+from cse.training.loop import resumed_config
 from cse.training.recipes import merge, preset_names, resolve
+from cse.training.setup import prepare
 
 
 @pytest.fixture
@@ -102,6 +113,61 @@ def test_a_run_leaves_everything_it_was(base):
     assert {"loss", "lr", "cos_pos", "cos_neg", "cos_syn", "synthetic_steps", "sentences_per_second"} <= set(first)
     assert [record["step"] for record in evaluations(result.folder)] == [0, 3, 6]
     assert result.best_step == 6
+
+
+class WithFile(Edit):
+    """A negative with a file among its options."""
+
+    @dataclass(frozen=True)
+    class Options:
+        file: str
+
+    def __call__(self, texts, rows, draws):
+        return [f"{text} not" for text in texts]
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("relative", [False, True])
+def test_no_saved_file_contains_a_local_path(base, tmp_path, tiny_bert, sample_rows, pairs, relative, monkeypatch):
+    folder = tmp_path / "secretly"
+    shutil.copytree(tiny_bert, folder / "tiny")
+    (folder / "rows.txt").write_text("\n".join(sample_rows[:300]) + "\n")
+    scored = "".join(f"{i % 6}\t{text}\t{text}\n" for i, text in enumerate(sample_rows[:20]))
+    (folder / "dev.tsv").write_text(scored)
+    (folder / "pairs.jsonl").write_text("".join(json.dumps({"a": t, "b": t}) + "\n" for t in sample_rows[:300]))
+    shutil.copytree(base.tfidf, folder / "tfidf")
+    (folder / "methods.py").write_text("")
+    monkeypatch.setitem(AUGMENTATIONS._loaded, "with-file", WithFile)
+    monkeypatch.chdir(tmp_path)
+    place = Path("secretly") if relative else folder
+    source = {"pairs": place / "pairs.jsonl", "corpus": ()} if pairs else {"corpus": place / "rows.txt"}
+    config = base.replace(
+        **source,
+        model=place / "tiny",
+        output=place / "runs",
+        cache=place / "cache",
+        dev=place / "dev.tsv",
+        patience=5,
+        negatives=("una",) if pairs else ("with-file",),
+        imports=place / "methods.py",
+        options={} if pairs else {"with-file": {"file": str(place / "rows.txt")}},
+        tfidf=place / "tfidf",
+        max_steps=2,
+    )
+    result = train(config)
+    again = train(config.replace(model=result.folder / "best", name="second"))
+    for run in (result.folder, again.folder):
+        saved = [path for name in ("best", "last") for path in (run / name).rglob("*") if path.is_file()]
+        assert len(saved) > 10
+        for path in saved:
+            content = path.read_bytes()
+            for name in (b"secretly", str(tmp_path).encode(), str(Path.home()).encode() + b"/"):
+                assert name not in content, path
+    card = (result.folder / "best" / "README.md").read_text()
+    assert "Base model: `tiny`" in card
+    assert 'model = "tiny"' in card
+    assert "base_model:" not in card
+    assert f"Base model: `{result.folder.name}/best`" in (again.folder / "best" / "README.md").read_text()
 
 
 def test_the_same_seed_repeats_bit_by_bit(base):
@@ -281,6 +347,15 @@ def test_a_task_that_is_solved_from_the_start_is_reported(minilm, sample, tmp_pa
     assert all(record["p_pos"] > 0.99 for record in log)
     own = train(config.replace(batch_size=64, max_steps=10, max_length=16))
     assert not any("solved from the start" in note for note in own.notes)
+
+
+def test_an_interval_longer_than_the_run_is_a_warning(base):
+    def warned(every):
+        config = base.replace(negatives=("una",), una={"every": every})
+        return prepare(config).facts.get("warning", "")
+
+    assert "una is used on the first of the 6 steps only" in warned(6)
+    assert "of the 6 steps" not in warned(5) + warned(0)
 
 
 def test_una_every_zero_is_off(base):
@@ -542,3 +617,80 @@ def test_the_default_recipe_of_minilm_raises_stsb_dev(minilm, shared, indexed, t
     )
     assert result.before["spearman"] == pytest.approx(86.72, abs=0.01)
     assert result.after["spearman"] > 87.0
+
+
+def test_texts_in_memory_train_as_a_file_of_them(base, sample, sample_rows, tmp_path):
+    rows = sample_rows[:300]
+    path = tmp_path / "rows.txt"
+    path.write_text("\n".join(rows) + "\n", encoding="utf8")
+    config = base.replace(corpus=(), una=True, threads=1)
+    other = train(config.replace(corpus=path))
+    result = train(config, texts=iter(rows))
+    assert torch.equal(*(weights(run.folder / "last")["pooler.dense.weight"] for run in (result, other)))
+    assert [s["loss"] for s in steps(result.folder)] == [s["loss"] for s in steps(other.folder)]
+    with pytest.raises(InputError, match="texts: cannot be combined with corpus"):
+        train(base, texts=rows)
+    with pytest.raises(InputError, match=r"the run was trained on texts in memory; .*texts="):
+        train(TrainConfig.from_toml(result.folder / "config.toml").replace(name="again"))
+    with pytest.raises(InputError, match="texts: a list of sentences was expected"):
+        train(config, texts="one sentence")
+    with pytest.raises(InputError, match="texts: element 1 is 3"):
+        train(config, texts=["a", 3])
+
+
+def test_a_run_on_texts_in_memory_is_resumed_with_the_same_texts(base, sample_rows):
+    config = base.replace(corpus=(), save_every=3, threads=1)
+    folder = train(config, texts=sample_rows[:300]).folder
+    longer = resumed_config(folder, {"max_steps": 8})
+    with pytest.raises(InputError, match="the run was trained on texts in memory"):
+        train(longer, resume=folder)
+    with pytest.raises(InputError, match="the corpus or the index is not the one of the run"):
+        train(longer, resume=folder, texts=sample_rows[:299])
+    assert train(longer, resume=folder, texts=sample_rows[:300]).steps == 8
+
+
+def test_sentences_in_place_of_file_names_are_recognised(base):
+    with pytest.raises(InputError, match=r"no file 'A first sentence\.'; CORPUS names files .*texts="):
+        train(base.replace(corpus=["A first sentence.", "A second one."]))
+
+
+def test_rows_of_texts_in_memory():
+    texts = ["PAR1 and so on", "two\r\nlines\nhere", " ", "\udc80 alone", "word " * 400_000]
+    corpus = Corpus.from_texts(texts)
+    expected = ["PAR1 and so on", "two lines here", " ", "\ufffd alone", "word " * 400_000]
+    assert corpus.take(range(5)) == expected
+    assert corpus.joined_lines == 1
+    assert corpus.filled().tolist() == [0, 1, 3, 4]
+    with pytest.raises(InputError, match=r"\(texts in memory\): all 2 lines are blank"):
+        Corpus.from_texts(["", " "]).filled()
+    with pytest.raises(InputError, match="at least one sentence"):
+        Corpus.from_texts([]).filled()
+
+
+class Screen(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("place", ["file", "terminal", "notebook"])
+def test_the_progress_callback_shows_a_run(base, place, monkeypatch):
+    out, err = (io.StringIO(), io.StringIO()) if place == "file" else (Screen(), Screen())
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setattr("sys.stderr", err)
+    monkeypatch.setattr("cse.training.callbacks.LINE_SECONDS", 0.0)
+    if place == "notebook":
+        monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    result = train(base.replace(una=True), cse.ProgressCallback())
+    assert isinstance(cse.ProgressCallback(), cse.Callback)
+    text, other = (out, err) if place == "notebook" else (err, out)
+    lines = text.getvalue().replace("\r", "\n").splitlines()
+    assert any(line.startswith("   corpus  ") for line in lines)
+    assert any(line.startswith("step 6: MRR ") for line in lines)
+    assert any("Each of " in line for line in lines)
+    assert lines[-1] == str(result.folder / "best")
+    if place == "file":
+        assert any(re.match(r"training: 3 of 6 steps, \S+ passed, \S+ left", line) for line in lines)
+        assert "\r" not in text.getvalue()
+    else:
+        assert "| 6/6 [" in err.getvalue()
+    assert not other.getvalue() or place == "notebook"

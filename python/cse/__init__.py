@@ -1,6 +1,6 @@
 """cse: train contrastive sentence embeddings on an unlabelled corpus.
 
->>> from cse import TfidfIndex, TrainConfig, train, Encoder
+>>> from cse import TfidfIndex, TrainConfig, ProgressCallback, train, Encoder
 
 Public names are imported on first use, so that ``cse --help`` and ``cse build-tfidf`` import neither torch nor
 transformers.
@@ -17,12 +17,25 @@ if TYPE_CHECKING:
     from .errors import InputError
     from .models.inference import Encoder
     from .tfidf.index import TfidfIndex
+    from .training.callbacks import Callback, ProgressCallback
     from .training.config import TrainConfig
     from .training.loop import RunResult, train
 
-__all__ = ["Encoder", "InputError", "RunResult", "TfidfIndex", "TrainConfig", "__version__", "train"]
+__all__ = [
+    "Callback",
+    "Encoder",
+    "InputError",
+    "ProgressCallback",
+    "RunResult",
+    "TfidfIndex",
+    "TrainConfig",
+    "__version__",
+    "train",
+]
 
 _MODULES = {
+    "Callback": ".training.callbacks",
+    "ProgressCallback": ".training.callbacks",
     "Encoder": ".models.inference",
     "InputError": ".errors",
     "RunResult": ".training.loop",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ._core import InputError
 
-__all__ = ["InputError", "Interrupted", "RunError", "check_texts", "sentence"]
+__all__ = ["InputError", "Interrupted", "RunError", "check_texts", "did_you_mean", "sentence", "shortened", "unknown"]
 
 
 class RunError(RuntimeError):
@@ -44,3 +44,37 @@ def sentence(error: Exception) -> str:
             return f"{os.fspath(error.filename)}: no such file; check the path"
         return f"{os.fspath(error.filename)}: {error.strerror.lower()}"
     return str(error)
+
+
+def shortened(text: str, length: int = 120) -> str:
+    """Returns a text cut at a number of characters, of which the last is then an ellipsis."""
+    return text if len(text) <= length else text[: length - 1].rstrip() + "\u2026"
+
+
+# Names of values in other programs and in the papers.
+OTHER_NAMES = {
+    "average": "avg",
+    "mean": "avg",
+    "mean_pooling": "avg",
+    "cls_token": "cls",
+    "infonce": "standard",
+    "simcse": "standard",
+    "mixcse": "mixed",
+    "focal-infonce": "focal",
+}
+
+
+def did_you_mean(given: str, choices: Iterable[str]) -> str:
+    """Returns `` (did you mean X?)`` with the choice that is most similar to a name, and "" if none is similar."""
+    from difflib import get_close_matches
+
+    known = list(choices)
+    other = OTHER_NAMES.get(given.lower())
+    found = [other] if other in known else get_close_matches(given.lower(), known, n=1)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
+def unknown(flag: str, given: str, choices: Iterable[str]) -> InputError:
+    """Returns the error for a name that is none of the choices."""
+    known = list(choices)
+    return InputError(f"{flag}: {given!r} is unknown{did_you_mean(given, known)}; choose one of {', '.join(known)}")

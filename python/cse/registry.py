@@ -15,16 +15,17 @@ from __future__ import annotations
 import sys
 import tomllib
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_type_hints
+from types import UnionType
+from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from .errors import InputError
+from .errors import InputError, did_you_mean, unknown
 
 __all__ = ["Registry", "import_methods", "option_notes", "parse_options", "parse_setting"]
 
@@ -77,7 +78,7 @@ class Registry(Generic[T]):
         for point in entry_points(group=self.group, name=name):
             self._loaded[name] = point.load()
             return self._loaded[name]
-        raise InputError(f"{flag or self.kind}: {name!r} is unknown; choose one of {', '.join(self.names())}")
+        raise unknown(flag or self.kind, name, self.names())
 
 
 IMPORTED: dict[str, str] = {}
@@ -138,12 +139,28 @@ def parse_options(name: str, kind: type[Any], table: Mapping[str, Any]) -> Any:
     for key in table:
         if key not in notes:
             raise InputError(f"{name}.{key}: no such option; {name} has {', '.join(notes) or 'no options'}")
+
+    def flag(key: object) -> str:
+        return notes.get(str(key), {}).get("flag") or f"{name}.{key}"
+
+    _check_integers(kind, table, flag)
     try:
         return TypeAdapter(kind).validate_python(dict(table))
     except ValidationError as error:
-        raise InputError(
-            explain_validation(error, lambda key: notes.get(str(key), {}).get("flag") or f"{name}.{key}")
-        ) from None
+        raise InputError(explain_validation(error, flag)) from None
+
+
+def _check_integers(kind: type[Any], table: Mapping[str, Any], flag: Callable[[str], str]) -> None:
+    """Raises ``InputError`` for a bool or a float like 1e9 as the value of an integer, which pydantic converts."""
+    hints = get_type_hints(kind)
+    for key, value in table.items():
+        union = get_origin(hints[key]) in (Union, UnionType)
+        allowed = set(get_args(hints[key])) if union else {hints[key]}
+        wanted = "an integer" if float not in allowed else "a number"
+        if isinstance(value, bool) and bool not in allowed and allowed & {int, float}:
+            raise InputError(f"{flag(key)}: must be {wanted}, got {str(value).lower()}")
+        if isinstance(value, float) and int in allowed and float not in allowed:
+            raise InputError(f"{flag(key)}: must be {wanted}, got {value}")
 
 
 def option_notes(kind: type[Any]) -> dict[str, dict[str, Any]]:
@@ -191,18 +208,22 @@ def explain_validation(error: Any, name: Any) -> str:
         return f"unknown key {place!r}; see cse train --help"
     if kind == "literal_error":
         choices = str(context["expected"]).replace(" or ", ", ").replace("'", "")
-        return f"{where}: {given!r} is unknown; choose one of {choices}"
+        meant = did_you_mean(given, choices.split(", ")) if isinstance(given, str) else ""
+        return f"{where}: {given!r} is unknown{meant}; choose one of {choices}"
     limits = {
-        "greater_than": "above {gt}",
-        "greater_than_equal": "at least {ge}",
-        "less_than": "below {lt}",
-        "less_than_equal": "at most {le}",
+        "greater_than": "> {gt}",
+        "greater_than_equal": ">= {ge}",
+        "less_than": "< {lt}",
+        "less_than_equal": "<= {le}",
     }
     if kind in limits:
-        return f"{where}: {given} was given, and it must be {limits[kind].format(**context)}"
+        return f"{where}: must be {limits[kind].format(**context)}, got {given}"
     if kind == "finite_number":
-        return f"{where}: {given} was given, and it must be a finite number"
+        return f"{where}: must be a finite number, got {given}"
     if kind == "value_error":
         return f"{where}: {str(context['error']).removeprefix(f'{where}: ')}"
-    wanted = str(fault["msg"]).removeprefix("Input should be ").removeprefix("a valid ")
-    return f"{where}: {given!r} was given, and it must be a valid {wanted}"
+    # pydantic adds how it tried to convert the value: "a valid integer, unable to parse string as an integer".
+    wanted = str(fault["msg"]).partition(",")[0]
+    if wanted.startswith("Input should be "):
+        return f"{where}: must be {wanted.removeprefix('Input should be ')}, got {given!r}"
+    return f"{where}: {wanted[:1].lower()}{wanted[1:]}, got {given!r}"

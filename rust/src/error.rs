@@ -35,8 +35,13 @@ pub enum Error {
     #[error("{path}: holds no row; at least one sentence is needed")]
     NoRows { path: String },
 
-    #[error("{path}: all {rows} lines are blank; at least one sentence is needed")]
-    OnlyBlank { path: String, rows: u64 },
+    #[error("{path}: {}; at least one sentence is needed", only_blank(*rows, column.as_deref()))]
+    OnlyBlank {
+        path: String,
+        rows: u64,
+        /// The column of a table; `None` for a text file.
+        column: Option<String>,
+    },
 
     #[error(
         "{path}: no line holds a word by the {tokenizer} tokenizer; --tokenizer whitespace takes any text"
@@ -97,6 +102,13 @@ pub enum Error {
 
     #[error("interrupted")]
     Interrupted,
+}
+
+fn only_blank(rows: u64, column: Option<&str>) -> String {
+    match column {
+        Some(column) => format!("column {column} is empty or null in all {rows} rows"),
+        None => format!("all {rows} lines are blank"),
+    }
 }
 
 /// A position in a file, counted from 1.

@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 import click
 
 from .. import __version__
-from ..errors import InputError, Interrupted, RunError, sentence
+from ..errors import InputError, Interrupted, RunError, did_you_mean, sentence
+from .mistakes import explained, said_by_another_rank
 
 # Help line of each command, so that cse --help does not import the commands.
 COMMANDS = {
@@ -35,6 +36,15 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns the names of the commands in the order of typical use."""
         return list(COMMANDS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Finds the command of the arguments; for an unknown one, the error names the most similar."""
+        name = str(args[0])
+        if name not in COMMANDS and not name.startswith("-"):
+            ctx.fail(f"No such command {name!r}{did_you_mean(name, COMMANDS)}.")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports ``cse.cli.<name>`` and returns its command; None for an unknown name."""
@@ -89,18 +99,23 @@ def main() -> NoReturn:
     try:
         code: Any = cli.main(standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        error = explained(error)
+        if not said_by_another_rank(error.format_message()):
+            error.show()
         sys.exit(2)
     except (InputError, OSError, RunError) as error:
         # With torchrun, the other ranks may have failed for the same reason or for one of their own.
         rank = os.environ.get("RANK", "0")
-        click.echo(f"Error{'' if rank == '0' else f' on rank {rank}'}: {sentence(error)}", err=True)
+        if not said_by_another_rank(sentence(error)):
+            click.echo(f"Error{'' if rank == '0' else f' on rank {rank}'}: {sentence(error)}", err=True)
         sys.exit(1 if isinstance(error, RunError) else 2)
     except (click.Abort, KeyboardInterrupt) as error:
         stopped = error.__cause__ if isinstance(error, click.Abort) else error
         if isinstance(stopped, Interrupted):
             sys.exit(stopped.code)
-        click.echo("Terminated." if terminated else "Interrupted.", err=True)
+        text = "Terminated." if terminated else "Interrupted."
+        if not said_by_another_rank(text):
+            click.echo(text, err=True)
         sys.exit(143 if terminated else 130)
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -54,7 +54,9 @@ def command(
 
     options.check_pooler(pooler)
     console.check_output()
-    sides = [model.split(",") if seeds else [model] for model in models]
+    given = [model.split(",") if seeds else [model] for model in models]
+    used = {name: options.model_folder(name) for name in dict.fromkeys(name for side in given for name in side)}
+    sides = [[used[name] for name in side] for side in given]
     if len(sides) < 2:
         raise InputError("MODELS: at least two models are compared; name another one")
     if seeds and (len({len(side) for side in sides}) > 1 or len(sides[0]) < 2):

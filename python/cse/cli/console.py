@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import InputError
+from ..errors import InputError, shortened
 from ..io import dumps
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ __all__ = [
     "print_examples",
     "result",
     "say",
-    "scores",
     "span",
     "table",
 ]
@@ -75,10 +74,17 @@ def print_examples(examples: list[Example]) -> None:
         return
     say("augmentations of the first sentences:")
     for example in examples:
-        say(f"       -  {marked(example.text, example.spans, 'cyan')}")
-        say(f"          {marked(example.augmented, example.augmented_spans, 'yellow')}")
+        say(f"       -  {marked(*cut(example.text, example.spans), 'cyan')}")
+        say(f"          {marked(*cut(example.augmented, example.augmented_spans), 'yellow')}")
         for text in example.further:
-            say(f"          {text}")
+            say(f"          {shortened(text)}")
+
+
+def cut(text: str, spans: tuple[tuple[int, int], ...]) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """Returns a text cut at 120 characters, and the spans that are whole in it."""
+    shown = shortened(text)
+    whole = len(text) if shown == text else len(shown) - 1
+    return shown, tuple((start, end) for start, end in spans if end <= whole)
 
 
 def neighbours(examples: list[dict[str, str]]) -> list[str]:
@@ -87,22 +93,9 @@ def neighbours(examples: list[dict[str, str]]) -> list[str]:
         return []
     lines = ["nearest neighbours among the held-out sentences, before and after training:"]
     for example in examples:
-        lines += [f"  {example['sentence']}", f"    before  {example['before']}", f"    after   {example['after']}"]
+        sentence, before, after = (shortened(example[name]) for name in ("sentence", "before", "after"))
+        lines += [f"  {sentence}", f"    before  {before}", f"    after   {after}"]
     return lines
-
-
-def scores(record: dict[str, Any]) -> str:
-    """Returns the scores of an evaluation as text."""
-    parts = []
-    if "spearman" in record:
-        parts.append(f"Spearman {record['spearman']:.2f}")
-    if "mrr" in record:
-        parts.append(f"MRR {record['mrr']:.4f} +- {record['mrr_se']:.4f}")
-    if "alignment" in record:
-        parts += [f"alignment {record['alignment']:.3f}", f"uniformity {record['uniformity']:.3f}"]
-    if "cos_syn" in record:
-        parts.append(f"cosine to synthetic negatives {record['cos_syn']:.3f}")
-    return ", ".join(parts) or "not scored"
 
 
 def table(rows: list[dict[str, str]], title: str = "", markdown: bool = False) -> None:

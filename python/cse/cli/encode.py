@@ -52,6 +52,7 @@ def command(
     grow with the input. If the command is interrupted, FILE.part remains, and the same command goes on from there.
     """
     options.check_pooler(pooler)
+    model = options.model_folder(model)
     if output is None:
         console.check_output()
     if output is None and (as_json or sys.stdout.isatty()):

@@ -53,6 +53,7 @@ def command(
     from ..evaluation.suites import open_suites
 
     options.check_pooler(pooler)
+    model = options.model_folder(model)
     evaluations = open_suites(suites, data, settings, allow_partial)
     if compare_published and "sts" not in evaluations:
         raise InputError("--compare-published: lists averages of the suite sts; add --suite sts, or leave it out")

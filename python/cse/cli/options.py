@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ..errors import InputError
+from ..errors import unknown
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
@@ -121,4 +121,14 @@ def check_pooler(pooler: str | None) -> None:
     from ..models.pooling import POOLERS
 
     if pooler is not None and pooler not in POOLERS:
-        raise InputError(f"--pooler: {pooler!r} is unknown; choose one of {', '.join(POOLERS)}")
+        raise unknown("--pooler", pooler, POOLERS)
+
+
+def model_folder(name: str) -> str:
+    """Returns the name of a model; for the folder of a run that of its ``best``, and says so on standard error."""
+    from ..models.resolve import best_of_run
+
+    found = best_of_run(name)
+    if found != name:
+        click.echo(f"{name}: the folder of a run; using {found}", err=True)
+    return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InputError
-from ..training.callbacks import Callback
+from ..training.callbacks import Callback, score_text
 from . import console, options
 from .options import group
 from .progress import PhaseDisplay, ProgressDisplay, duration
@@ -174,6 +174,7 @@ def command(
     """
     from ..registry import parse_setting
     from ..training.config import TrainConfig, read_toml
+    from ..training.inputs import check_source
     from ..training.recipes import merge, with_preset, without_derived
 
     given = {name: value for name, value in values.items() if options.was_given(ctx, name)}
@@ -204,6 +205,7 @@ def command(
         console.say(f"{config_file}: {', '.join(removed)} followed from values that are given anew, and are not used")
     # Validated before torch is imported, so that an invalid flag is reported immediately.
     config = with_preset(TrainConfig(**merge({**given, "options": tables}, stored)))
+    check_source(config)
     _run(config, None, as_json)
 
 
@@ -230,8 +232,8 @@ def _run(config: TrainConfig, resume: str | None, as_json: bool) -> None:
     lines = [
         f"{result.steps:,} steps in {duration(result.seconds)}"
         + (f", {result.synthetic_steps:,} of them with synthetic negatives" if result.synthetic_steps else ""),
-        f"before  {console.scores(result.before)}",
-        f"after   {console.scores(result.after)}",
+        f"before  {score_text(result.before)}",
+        f"after   {score_text(result.after)}",
         *result.notes,
         *console.neighbours(result.neighbours),
         *([", ".join(f"{task} {score:.2f}" for task, score in result.sts.items())] if result.sts else []),
@@ -289,7 +291,7 @@ class ConsoleCallback(Callback):
 
     def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
         """Prints the scores."""
-        text = f"step {step:,}: {console.scores(record)}" if step else f"before training: {console.scores(record)}"
+        text = f"step {step:,}: {score_text(record)}" if step else f"before training: {score_text(record)}"
         if self.display is not None:
             self.display.print(text)
         else:

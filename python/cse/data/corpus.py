@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _core, rng
 from ..background import ProgressCallback
-from ..errors import InputError
+from ..errors import InputError, check_texts
 from .readers import Column, joined_lines
 from .reading import MAX_LINE_BYTES, SourceFile, reading_options
 from .row_files import StoredRows, count_repeats, stored_bytes
 
-__all__ = ["Corpus", "Split", "hold_out"]
+__all__ = ["IN_MEMORY", "Corpus", "Split", "hold_out"]
+
+# The path of the rows of ``Corpus.from_texts``, also as the corpus in the configuration of a run.
+IN_MEMORY = "(texts in memory)"
 
 # Larger files, in bytes as stored, are mapped into memory by ``Corpus.open``.
 IN_MEMORY_BYTES = 64 << 20
@@ -36,6 +40,7 @@ class Corpus:
         self._core = rows
         self.joined_lines = joined_lines
         """Number of table fields in which a line break was replaced by a space."""
+        self._in_memory = False
 
     @classmethod
     def open(
@@ -89,6 +94,25 @@ class Corpus:
         core = _core.Rows.read(list(files), reading)
         return cls(core, joined_lines(files))
 
+    @classmethod
+    def from_texts(cls, texts: Iterable[str]) -> Corpus:
+        """Takes texts in memory as rows, of any length; a line break in a text is replaced by a space.
+
+        Raises:
+            InputError: If ``texts`` is a single string, is empty, or has an element that is not a string.
+        """
+        lines = _Lines(check_texts(texts))
+        if not lines.content:
+            raise InputError("texts: must not be empty; at least one sentence is needed")
+        # The core hashes the file of a table itself, and reads its rows from an object.
+        with tempfile.NamedTemporaryFile(prefix="cse-texts-") as file:
+            file.write(lines.content)
+            file.flush()
+            lines.path = file.name
+            corpus = cls(_core.Rows.read([lines], reading_options(max_line_bytes=2**40)), lines.joined)
+        corpus._in_memory = True
+        return corpus
+
     def __len__(self) -> int:
         """Number of rows, including blank ones."""
         return len(self._core)
@@ -105,7 +129,8 @@ class Corpus:
     @property
     def files(self) -> list[SourceFile]:
         """The files that were read, in order."""
-        return [SourceFile(*file) for file in self._core.files]
+        files = [SourceFile(*file) for file in self._core.files]
+        return [replace(file, path=IN_MEMORY, column=None) for file in files] if self._in_memory else files
 
     @property
     def repaired(self) -> int:
@@ -121,7 +146,11 @@ class Corpus:
         rows: Rows = np.flatnonzero(self.word_counts() > 0)
         if not len(rows):
             names = ", ".join(file.path for file in self.files)
-            raise InputError(f"{names}: all {len(self)} lines are blank; at least one sentence is needed")
+            column = self.files[0].column if self.files else None
+            blank = f"all {len(self)} lines are blank"
+            if column is not None:
+                blank = f"column {column} is empty or null in all {len(self)} rows"
+            raise InputError(f"{names}: {blank}; at least one sentence is needed")
         return rows
 
     def hashes(self) -> npt.NDArray[np.uint64]:
@@ -133,6 +162,25 @@ class Corpus:
         if isinstance(self._core, StoredRows):
             return self._core.repeats
         return count_repeats(self.hashes(), self.word_counts())
+
+
+class _Lines:
+    """Texts in the form of a column of a table; see ``cse.data.readers.Column``."""
+
+    column = "text"
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.path = ""
+        self.joined = sum("\n" in text or "\r" in text for text in texts)
+        lines = (text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ") + "\n" for text in texts)
+        # Lone surrogates, which UTF-8 does not have, become U+FFFD.
+        self.content = "".join(lines).encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+        self._left = self.content
+
+    def next_block(self) -> tuple[bytes, int] | None:
+        """Returns all rows at the first call, then None."""
+        block, self._left = self._left, b""
+        return (block, len(block)) if block else None
 
 
 @dataclass(frozen=True)

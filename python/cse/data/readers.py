@@ -14,6 +14,7 @@ from os import PathLike, fspath
 from typing import Any
 
 from ..errors import InputError
+from .json_lines import first_fault
 
 __all__ = [
     "Column",
@@ -35,13 +36,14 @@ BLOCK_BYTES = 1 << 22
 RECORDS = 10_000
 
 
-def resolve(paths: Paths, column: str | None = None) -> list[str | Column]:
+def resolve(paths: Paths, column: str | None = None, flag: str = "--column") -> list[str | Column]:
     """Expands patterns and opens the columns of tables.
 
     Args:
         paths: A path or a list of paths. A pattern (``*``, ``?``, ``[]``, ``**``) that is not the name of an existing
             file is replaced by the files it matches, sorted by name.
         column: Name of the column to read; required if one of the files is a table.
+        flag: The option that names the column, for messages.
 
     Returns:
         The inputs in order: the path of each text file, and a ``Column`` for each table.
@@ -56,9 +58,9 @@ def resolve(paths: Paths, column: str | None = None) -> list[str | Column]:
             raise InputError(
                 f"{name}: a .json file is not read; write one object per line (jq -c '.[]') to a .jsonl file"
             )
-    inputs: list[str | Column] = [Column(name, column) if is_table(name) else name for name in names]
+    inputs: list[str | Column] = [Column(name, column, flag) if is_table(name) else name for name in names]
     if column is not None and not any(isinstance(item, Column) for item in inputs):
-        raise InputError(f"--column {column}: none of the files is a table ({', '.join(TABLES)})")
+        raise InputError(f"{flag} {column}: none of the files is a table ({', '.join(TABLES)})")
     return inputs
 
 
@@ -172,14 +174,14 @@ class Column:
     and empty lines are not rows.
     """
 
-    def __init__(self, path: str, column: str | None) -> None:
+    def __init__(self, path: str, column: str | None, flag: str = "--column") -> None:
         if not os.path.exists(path):
             raise InputError(f"{path}: no such file; check the path")
         _require_pyarrow(path)
         names = _guarded(path, lambda: _column_names(path, column))
         listed = ", ".join(dict.fromkeys(names[:20])) + (", ..." if len(names) > 20 else "")
         if column is None:
-            raise InputError(f"{path}: is a table; name the column that holds the sentences with --column: {listed}")
+            raise InputError(f"{path}: is a table; name the column that holds the sentences with {flag}: {listed}")
         if column not in names:
             raise InputError(f"{path}: has no column {column!r}; there are: {listed}")
         if names.count(column) > 1:
@@ -198,16 +200,16 @@ class Column:
     def next_block(self) -> tuple[bytes, int] | None:
         """Returns the next rows, each ended by a line feed, and their approximate size in the file; None at the end."""
         if self._blocks is None:
-            self._blocks = _guarded(self.path, lambda: _blocks(self.path, self.column, self._last))
+            self._blocks = _guarded(self.path, lambda: _blocks(self.path, self.column, self._last), self._fault)
         blocks = self._blocks
-        batch = _guarded(self.path, lambda: next(blocks, None))
+        batch = _guarded(self.path, lambda: next(blocks, None), self._fault)
         if batch is None:
             if self._ends_in_line_break:
                 _check_quotes(self.path)
             rest, self._told = self._size - self._told, self._size
             self._blocks = iter(())
             return (b"", rest) if rest > 0 else None
-        text, joined = _guarded(self.path, lambda: _rows(batch.column(self.column)))
+        text, joined = _guarded(self.path, lambda: _rows(batch.column(self.column), self.column))
         if self._last is not None and len(batch):
             self._ends_in_line_break = b"\n" in (batch.column(self._last)[-1].as_py() or b"")
         self.line_breaks += joined
@@ -215,9 +217,15 @@ class Column:
         self._told += stored
         return text, stored
 
+    def _fault(self) -> str | None:
+        return first_fault(self.path, self.column) if _kind(self.path) in (".jsonl", ".ndjson") else None
 
-def _guarded(path: str, work: Callable[[], Any]) -> Any:
-    """Calls ``work`` and converts errors of pyarrow to an ``InputError`` that starts with the path."""
+
+def _guarded(path: str, work: Callable[[], Any], explain: Callable[[], str | None] = lambda: None) -> Any:
+    """Calls ``work`` and converts errors of pyarrow to an ``InputError`` that starts with the path.
+
+    ``explain`` returns a better message than that of pyarrow, if there is one.
+    """
     import pyarrow as pa
 
     try:
@@ -225,6 +233,8 @@ def _guarded(path: str, work: Callable[[], Any]) -> Any:
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise OSError(error.errno, os.strerror(error.errno), path) from None
+        if (found := explain()) is not None:
+            raise InputError(f"{path}: {found}") from None
         why = (str(error).splitlines() or ["?"])[0].rstrip(".")
         raise InputError(f"{path}: cannot be read as a table ({why}); check its form") from None
 
@@ -265,7 +275,7 @@ def _json_records(path: str) -> Iterator[dict[str, Any]]:
             if not line.strip():
                 continue
             try:
-                record = json.loads(line.decode("utf8", errors="replace"))  # the core reports invalid UTF-8
+                record = json.loads(line.decode("utf-8-sig", errors="replace"))  # the core reports invalid UTF-8
             except ValueError:
                 record = None
             if not isinstance(record, dict):
@@ -320,7 +330,7 @@ def _open_csv(path: str, columns: list[str] | None = None) -> Any:
     )
 
 
-def _rows(values: Any) -> tuple[bytes, int]:
+def _rows(values: Any, column: str) -> tuple[bytes, int]:
     """Returns the values as lines, and the number of values in which a line break was replaced."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -335,7 +345,7 @@ def _rows(values: Any) -> tuple[bytes, int]:
         or pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)
     ):
-        raise pa.ArrowTypeError(f"the column holds {kind}, not text")
+        raise pa.ArrowTypeError(f"column {column!r} must be text, got {kind}")
     texts = values.cast(pa.large_binary())
     # pyarrow reads \r\n inside a field as \r if a block of the file ends between them.
     joined = pc.sum(pc.or_(pc.match_substring(texts, "\n"), pc.match_substring(texts, "\r"))).as_py() or 0

@@ -115,7 +115,7 @@ class SplitHalf(Evaluation):
         super().__init__(options, data)
         if data is None:
             raise InputError("--data: name a corpus of one sentence per line")
-        corpus = Corpus.read(readers.resolve(data, options.column))
+        corpus = Corpus.read(readers.resolve(data, options.column, "--set halves.column=NAME"))
         _, first = np.unique(corpus.hashes(), return_index=True)
         long = np.flatnonzero(corpus.word_counts() >= HELD_OUT_WORDS)
         self.texts = corpus.take(np.intersect1d(first, long)[: options.limit])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from .pooling import POOLERS
 
-__all__ = ["CardRecord", "model_card"]
+__all__ = ["CardRecord", "is_local", "model_card", "public_name"]
 
 DROPPED = """\
 The MLP head used in training is not included. If the weights contain a BERT pooler, it is that of the base model, or
@@ -54,7 +54,7 @@ class CardRecord:
     """The contents of a model card."""
 
     model: str
-    """The base model, as given by the user."""
+    """The base model, as given by the user; of a local folder, only its name is written."""
     embedding_dim: int
     pooler: str
     keeps_head: bool
@@ -72,16 +72,31 @@ class CardRecord:
     """One record per evaluation: ``step``, and scores by name."""
 
 
+def is_local(model: str) -> bool:
+    """Returns whether the name of a model is a path in the file system, and not a name on the hub."""
+    return model.startswith((".", "/", "~")) or Path(model).exists()
+
+
+def public_name(model: str) -> str:
+    """Returns the name of a model as it may be published: of a path only the name of the model's folder.
+
+    The folders ``best`` and ``last`` of a run have the name of the run before theirs.
+    """
+    if not is_local(model):
+        return model
+    path = Path(model).expanduser().resolve()
+    return "/".join(path.parts[-2:]) if path.name in ("best", "last") else path.name
+
+
 def model_card(record: CardRecord) -> str:
     """Returns the card as Markdown with the metadata block of the Hugging Face hub."""
     from huggingface_hub import ModelCard, ModelCardData
 
-    base = "sentence-transformers/all-MiniLM-L6-v2" if record.model == "minilm" else record.model
-    named = not os.path.isabs(base) and not base.startswith(".")
+    base = "sentence-transformers/all-MiniLM-L6-v2" if record.model == "minilm" else public_name(record.model)
     data = ModelCardData(
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
-        base_model=base if named else None,
+        base_model=None if is_local(record.model) else base,
         tags=["sentence-transformers", "feature-extraction", "contrastive-learning", "cse"],
     )
     lines = []

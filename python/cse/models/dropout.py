@@ -25,8 +25,17 @@ def keep_mask(shape: torch.Size | tuple[int, ...], p: float) -> Tensor:
     seed = int(torch.randint(2**63 - 1, ()).item())
     count = int(np.prod(shape))
     bits = np.random.SFC64(seed).random_raw(-(-count // 4)).view(np.int16)[:count]
-    keep: Tensor = torch.from_numpy(bits).view(shape) >= round(p * 2**16) - 2**15
+    values = torch.from_numpy(bits).view(shape)
+    dropped = round(p * 2**16)
+    if dropped == 2**16:  # the threshold does not fit into 16 bits
+        return torch.zeros_like(values, dtype=torch.bool)
+    keep: Tensor = values >= dropped - 2**15
     return keep
+
+
+def keep_scale(p: float) -> float:
+    """Returns 1 / (1 - p), the factor of elements that are kept; 0 for p = 1, where all are dropped."""
+    return 1 / (1 - p) if p < 1 else 0.0
 
 
 class FastDropout(nn.Module):
@@ -40,7 +49,7 @@ class FastDropout(nn.Module):
         """Sets elements to 0 with probability p and divides the others by 1 - p, in training mode only."""
         if not self.training or self.p == 0:
             return x
-        return x * keep_mask(x.shape, self.p).to(x.dtype).mul_(1 / (1 - self.p))
+        return x * keep_mask(x.shape, self.p).to(x.dtype).mul_(keep_scale(self.p))
 
     def extra_repr(self) -> str:
         """Returns the probability, as ``nn.Dropout`` prints it."""
@@ -85,7 +94,7 @@ def attention(
         allowed = attention_mask[..., : key.shape[2]]
         scores = scores.masked_fill(~allowed, -torch.inf) if allowed.dtype == torch.bool else scores + allowed
     probabilities = scores.softmax(-1)
-    keep = keep_mask(probabilities.shape, dropout).to(scores.dtype).mul_(1 / (1 - dropout))
+    keep = keep_mask(probabilities.shape, dropout).to(scores.dtype).mul_(keep_scale(dropout))
     return (probabilities * keep @ value).transpose(1, 2).contiguous(), None
 
 

@@ -19,7 +19,7 @@ from .device import autocast, uncompiled
 from .layout import write_modules
 from .mlm_head import load_mlm_head, mlm_head, save_mlm_head
 from .pooling import pool, pooled_layers
-from .resolve import Source
+from .resolve import LOAD_ERRORS, Source, cannot_load
 
 __all__ = ["SentenceEncoder", "load_encoder", "pad", "save_encoder", "token_lists", "tokenize"]
 
@@ -241,8 +241,8 @@ def load_encoder(
                 ignore_mismatched_sizes=True,  # reported below
             )
             tokenizer = AutoTokenizer.from_pretrained(source.path, local_files_only=True)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
-        raise InputError(f"--model {source.name}: cannot be loaded ({str(error).splitlines()[0]})") from None
+    except LOAD_ERRORS as error:
+        raise cannot_load(source, error) from None
     missing = [key for key in report["missing_keys"] if not key.startswith("pooler.")]
     if missing:
         raise InputError(

@@ -10,7 +10,7 @@ from os import PathLike, fspath
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError, check_texts
+from ..errors import InputError, check_texts, unknown
 from .device import pick_device
 from .encoder import load_encoder
 from .pooling import POOLERS
@@ -38,7 +38,7 @@ class Encoder:
 
     def __init__(self, model: str | PathLike[str], *, pooler: str | None = None, device: str = "auto") -> None:
         if pooler is not None and pooler not in POOLERS:
-            raise InputError(f"--pooler: {pooler!r} is unknown; choose one of {', '.join(POOLERS)}")
+            raise unknown("--pooler", pooler, POOLERS)
         source = find_model(fspath(model))
         self.plain = source.pooler is None and pooler is None
         """True if neither the directory nor the caller specified the pooling, so that ``avg`` is used."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
+import re
 import threading
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +17,7 @@ from safetensors import SafetensorError
 from ..errors import InputError
 from .layout import Modules, read_modules
 
-__all__ = ["Source", "find_model"]
+__all__ = ["LOAD_ERRORS", "Source", "best_of_run", "cannot_load", "find_model"]
 
 MINILM = "minilm"
 # Model types whose position embeddings begin after the padding index.
@@ -33,6 +36,19 @@ OFFSET_POSITIONS = {
 }
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 PROBE_SECONDS = 5.0
+# What transformers raises for files of a model that cannot be read.
+LOAD_ERRORS = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    EOFError,
+    pickle.UnpicklingError,
+    SafetensorError,
+)
+LFS_POINTER = b"version https://git-lfs"
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "sentencepiece.bpe.model")
 
 
@@ -73,7 +89,8 @@ def find_model(name: str) -> Source:
     folder = Path(name)
     if folder.is_dir():
         if not (folder / "config.json").exists():
-            raise InputError(f"{name}: no model there (config.json is missing)")
+            remedy = f"; it is the folder of a run: use {folder / 'best'}" if best_of_run(name) != name else ""
+            raise InputError(f"{name}: no model there (config.json is missing){remedy}")
         if not _is_whole(folder):
             raise InputError(f"{name}: the model there is incomplete (weights or tokenizer files are missing)")
         return _describe(name, str(folder))
@@ -82,6 +99,44 @@ def find_model(name: str) -> Source:
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(f"{name}: no such folder; --model takes a folder, a hub name or {MINILM}")
     return _describe(name, _from_cache_or_hub(name))
+
+
+def best_of_run(name: str) -> str:
+    """Returns the folder ``best`` of the folder of a run; any other name of a model is returned as it is."""
+    folder = Path(name)
+    is_run = not (folder / "config.json").exists() and (folder / "best" / "config.json").exists()
+    return str(folder / "best") if is_run else name
+
+
+def cannot_load(source: Source, error: Exception) -> InputError:
+    """Returns the error for a model whose files cannot be loaded.
+
+    A pickle that holds other objects than tensors is never executed, since it can run any command, so the error of
+    PyTorch, which describes how to execute it, is not shown.
+    """
+    folder = Path(source.path)
+    # transformers reads the pickle only where there is no safetensors file.
+    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+    for path in files:
+        with open(path, "rb") as file:
+            start = file.read(len(LFS_POINTER))
+        if start == LFS_POINTER:
+            return InputError(f"--model {source.name}: {path.name} is a pointer of Git LFS; fetch it with git lfs pull")
+        if path.suffix == ".bin" and not start.startswith((b"PK", b"\x80")):
+            return InputError(f"--model {source.name}: {path.name} holds no weights of PyTorch; fetch it again")
+        if start.startswith(b"PK") and not zipfile.is_zipfile(path):
+            return InputError(f"--model {source.name}: {path.name} is incomplete; fetch it again")
+    names = ", ".join(path.name for path in files)
+    if isinstance(error, pickle.UnpicklingError):
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        return InputError(
+            f"--model {source.name}: {names} holds {found[1] if found else 'something'}, which is not a tensor and "
+            "could run any command, and was not loaded; use a checkpoint with model.safetensors"
+        )
+    if isinstance(error, EOFError) or "PytorchStreamReader" in str(error):
+        return InputError(f"--model {source.name}: {names} is damaged; fetch it again")
+    why = (str(error).splitlines() or [type(error).__name__])[0]
+    return InputError(f"--model {source.name}: cannot be loaded ({why})")
 
 
 def _offline_minilm() -> Path:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+import time
+import warnings
 from typing import TYPE_CHECKING, Any
+
+from ..errors import shortened
 
 if TYPE_CHECKING:
     from ..augment.base import Example
 
-__all__ = ["Callback"]
+__all__ = ["Callback", "ProgressCallback", "score_text"]
 
 
 class Callback:
@@ -60,3 +65,117 @@ class Callback:
 
     def on_train_end(self, result: Any) -> None:
         """Called with the ``RunResult`` when all files have been saved."""
+
+
+def score_text(record: dict[str, Any]) -> str:
+    """Returns the scores of an evaluation as text."""
+    parts = []
+    if "spearman" in record:
+        parts.append(f"Spearman {record['spearman']:.2f}")
+    if "mrr" in record:
+        parts.append(f"MRR {record['mrr']:.4f} +- {record['mrr_se']:.4f}")
+    if "alignment" in record:
+        parts += [f"alignment {record['alignment']:.3f}", f"uniformity {record['uniformity']:.3f}"]
+    if "cos_syn" in record:
+        parts.append(f"cosine to synthetic negatives {record['cos_syn']:.3f}")
+    return ", ".join(parts) or "not scored"
+
+
+# Seconds between lines of progress if the output is neither a terminal nor a notebook.
+LINE_SECONDS = 15.0
+
+
+class ProgressCallback(Callback):
+    """Shows bars, warnings and scores of a run, by tqdm: in a notebook below the cell, else on standard error.
+
+    If standard error is not a terminal, progress is a line every 15 seconds.
+    """
+
+    def __init__(self) -> None:
+        with warnings.catch_warnings():  # of notebooks without ipywidgets, where tqdm prints text
+            warnings.simplefilter("ignore")
+            from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
+        self._tqdm: Any = tqdm
+        self._notebook = "ipykernel" in sys.modules
+        self._bars = self._notebook or sys.stderr.isatty()
+        self._bar: Any = None
+        self._label = self._loss = ""
+        self._began = self._shown = 0.0
+
+    def on_train_begin(self, facts: dict[str, str], examples: list[Example]) -> None:
+        """Prints one line per fact, and the examples, each cut at 120 characters."""
+        for name, value in facts.items():
+            self._print(f"{name:>9}  {value}")
+        for example in examples:
+            self._print(f"        -  {shortened(example.text)}\n           {shortened(example.augmented)}")
+
+    def on_status(self, text: str) -> None:
+        """Prints the name of a phase before the first step."""
+        if self._label != "training":
+            self._print(f"{text} ...")
+
+    def on_progress(self, text: str, done: int, total: int, unit: str) -> None:
+        """Shows a bar for the phase."""
+        self._update(text, done, total, unit)
+        if total and done == total:
+            self.close()
+
+    def on_warning(self, text: str) -> None:
+        """Prints the warning."""
+        self._print(f"Warning: {text}")
+
+    def on_step_end(self, step: int, steps: int) -> None:
+        """Updates the bar of the steps."""
+        self._update("training", step, steps, "steps")
+
+    def on_log(self, record: dict[str, Any]) -> None:
+        """Shows the loss beside the progress."""
+        self._loss = f"loss {record['loss']:.3g}"
+
+    def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
+        """Prints the scores."""
+        self._print(f"{f'step {step:,}' if step else 'before training'}: {score_text(record)}")
+
+    def on_interrupt(self, why: str) -> None:
+        """Prints where the encoder was saved."""
+        self.close()
+        self._print(why)
+
+    def on_train_end(self, result: Any) -> None:
+        """Prints the notes of the result and the folder of the selected encoder."""
+        self.close()
+        for note in result.notes:
+            self._print(note)
+        self._print(f"{result.folder / 'best'}")
+
+    def close(self) -> None:
+        """Ends the bar; ``train`` does it at the end of a run, and the caller after an error."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def _update(self, label: str, done: int, total: int, unit: str) -> None:
+        now = time.monotonic()
+        if self._label != label:
+            self.close()
+            self._label, self._began, self._shown = label, now, now
+        text = self._loss if label == "training" else ""
+        if not self._bars:
+            if now - self._shown >= LINE_SECONDS:
+                self._shown = now
+                form = "{desc}: {n_fmt} of {total_fmt} {unit}, {elapsed} passed, {remaining} left{postfix}"
+                passed = now - self._began
+                line = self._tqdm.format_meter(
+                    done, total or None, passed, prefix=label, unit=unit, postfix=text, bar_format=form
+                )
+                self._print(line)
+            return
+        if self._bar is None:
+            self._bar = self._tqdm(desc=label, initial=done, unit=unit, unit_scale=unit == "bytes")
+        self._bar.total = total or None
+        self._bar.set_postfix_str(text, refresh=False)
+        self._bar.update(done - self._bar.n)
+
+    def _print(self, text: str) -> None:
+        self._tqdm.write(text, file=sys.stdout if self._notebook else sys.stderr)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from ..augment.base import Draws, Edit, Pairing
 from ..data.corpus import Corpus
 from ..errors import InputError
 
-__all__ = ["check_learnable", "corpus_warnings", "unchanged_warning"]
+__all__ = ["check_learnable", "corpus_warnings", "once_warnings", "unchanged_warning"]
 
 SAMPLE_ROWS = 2000
 FEW_ROWS = 64
@@ -148,3 +148,13 @@ def unchanged_warning(negatives: Sequence[Edit], corpus: Corpus, rows: npt.NDArr
                 f"negative; {_remedy(unchanged)}"
             )
     return None
+
+
+def once_warnings(negatives: Mapping[str, Edit], steps: int) -> list[str]:
+    """Returns a warning for each negative, by name, that is used on the first of several steps only."""
+    once = [name for name, each in negatives.items() if each.applies(0) and not any(map(each.applies, range(1, steps)))]
+    return [
+        f"{name} is used on the first of the {steps:,} steps only ({negatives[name].describe()}); lower its interval"
+        for name in once
+        if steps > 1
+    ]

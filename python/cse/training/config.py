@@ -17,7 +17,7 @@ import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from ..augment import AUGMENTATIONS, PAIRS_POSITIVE
-from ..errors import InputError
+from ..errors import InputError, unknown
 from ..features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ..losses import CONTRASTIVE_LOSSES, LOSS_TERMS
 from ..losses.rules import incompatibility
@@ -53,6 +53,7 @@ MaxLength = Annotated[int, Field(ge=3)]
 BatchSize = Annotated[int, Field(ge=2)]
 AboveZero = Annotated[float, Field(gt=0)]
 AtLeastZero = Annotated[float, Field(ge=0)]
+Temperature = Annotated[float, Field(ge=1e-4)]  # below it, logits and their gradients overflow
 Share = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
@@ -193,8 +194,7 @@ class Settings(BaseModel):
             if hook is not None:
                 HOOKS.get(hook, name)
         if self.loss not in CONTRASTIVE_LOSSES and self.loss not in LOSS_TERMS:
-            names = ", ".join((*CONTRASTIVE_LOSSES, *LOSS_TERMS.names()))
-            raise InputError(f"--loss: {self.loss!r} is unknown; choose one of {names}")
+            raise unknown("--loss", self.loss, (*CONTRASTIVE_LOSSES, *LOSS_TERMS.names()))
         for method in self.options:
             self.options_of(method)
         if self.loss == "mixed" and getattr(self, "mixed_negatives", None) is False:
@@ -307,7 +307,7 @@ class TrainConfig(Settings):
     """Pooling of token vectors; see ``cse.models.pooling.pool``."""
     max_length: MaxLength | None = None
     """Maximum number of tokens of a training sentence. The saved model has the limit of the base model."""
-    temperature: AboveZero | None = None
+    temperature: Temperature | None = None
     """tau, the divisor of the logits."""
     mixed_negatives: bool | None = None
     """Use mixed negatives (MixCSE) with any loss; implied by ``loss="mixed"``."""
@@ -349,7 +349,7 @@ class ResolvedConfig(Settings):
     positive: str
     pooler: Pooler
     max_length: MaxLength
-    temperature: AboveZero
+    temperature: Temperature
     mixed_negatives: bool
     objective: Objective
     batch_size: BatchSize

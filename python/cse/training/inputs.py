@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..background import ProgressCallback
 from ..data import readers
-from ..data.corpus import Corpus
+from ..data.corpus import IN_MEMORY, Corpus
 from ..data.pairs import LabelledPairs, open_pairs
 from ..data.reading import SourceFile
-from ..errors import InputError
+from ..errors import InputError, check_texts, shortened
 from ..tfidf.index import TfidfIndex
 from .config import TrainConfig
 
-__all__ = ["check_indexed", "fingerprints", "open_corpus", "open_labelled"]
+__all__ = ["check_indexed", "check_source", "fingerprints", "open_corpus", "open_labelled", "with_texts"]
 
 
 def open_labelled(config: TrainConfig, progress: ProgressCallback | None = None) -> LabelledPairs | None:
@@ -53,11 +55,49 @@ def fingerprints(rows: Corpus | LabelledPairs, tfidf: str | None, others: dict[s
     return found
 
 
-def open_corpus(config: TrainConfig, index: TfidfIndex | None, progress: ProgressCallback | None = None) -> Corpus:
+def with_texts(config: TrainConfig, texts: Iterable[str] | None) -> tuple[TrainConfig, list[str] | None]:
+    """Returns the configuration of a run on texts in memory, and the texts as a list.
+
+    Raises ``InputError`` for invalid texts, or if the configuration has a corpus or pairs as well.
+    """
+    if texts is None:
+        return config, None
+    if config.pairs or config.column is not None or config.corpus not in ((), (IN_MEMORY,)):
+        raise InputError("texts: cannot be combined with corpus, column or pairs; give one of them")
+    return config.replace(corpus=(IN_MEMORY,)), check_texts(texts)
+
+
+def check_source(config: TrainConfig) -> None:
+    """Raises ``InputError`` without a corpus, pairs, and an index whose files could be taken."""
+    if not config.corpus and not config.pairs and not (Path(config.tfidf) / "index.safetensors").exists():
+        raise InputError(
+            "CORPUS: no file was given, and there is no TF-IDF index whose files could be taken; name a text file with "
+            "one sentence per line (cse train corpus.txt), or build its index first (cse build-tfidf corpus.txt)"
+        )
+
+
+def open_corpus(
+    config: TrainConfig,
+    index: TfidfIndex | None,
+    progress: ProgressCallback | None = None,
+    texts: Sequence[str] | None = None,
+) -> Corpus:
     """Reads the files of the configuration, or if there are none, the files that the index was built from.
 
-    Raises ``InputError`` if there are neither.
+    ``texts`` are the rows instead of files. Raises ``InputError`` if there is nothing to read.
     """
+    if texts is not None:
+        return Corpus.from_texts(texts)
+    if config.corpus == (IN_MEMORY,):
+        raise InputError(
+            "CORPUS: the run was trained on texts in memory; in Python, give them again: train(config, texts=[...])"
+        )
+    missing = [name for name in config.corpus if not glob.has_magic(name) and not os.path.exists(name)]
+    if missing and " " in missing[0]:
+        raise InputError(
+            f"CORPUS: there is no file {shortened(missing[0], 60)!r}; CORPUS names files of one sentence per line, and "
+            "in Python, sentences themselves are train(config, texts=[...])"
+        )
     if config.corpus:
         files = readers.resolve(config.corpus, config.column)
     elif config.column is not None:

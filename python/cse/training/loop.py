@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from .checkpoint import (
 from .config import ResolvedConfig, TrainConfig
 from .distributed import World, connected
 from .environment import environment
+from .inputs import check_source, with_texts
 from .interrupts import Agreement, StopRequest, check_changes, check_equal, locked
 from .loggers import Clock, MetricBuffer, check_finite
 from .outputs import copied, opened, resumed_folder, run_folder, save, score_best
@@ -68,7 +69,13 @@ class RunResult:
         return {**self.__dict__, "folder": str(self.folder)}
 
 
-def train(config: TrainConfig, callback: Callback | None = None, *, resume: str | Path | None = None) -> RunResult:
+def train(
+    config: TrainConfig,
+    callback: Callback | None = None,
+    *,
+    resume: str | Path | None = None,
+    texts: Iterable[str] | None = None,
+) -> RunResult:
     """Trains an encoder and saves it in a new folder under ``config.output``.
 
     ``best/`` of this folder is the selected encoder, ``last/`` the encoder after the last step. Evaluations are before
@@ -77,9 +84,12 @@ def train(config: TrainConfig, callback: Callback | None = None, *, resume: str 
 
     Args:
         config: The training configuration; for ``resume``, that of ``resumed_config``.
-        callback: Called during the run; see ``Callback``.
+        callback: Called during the run; see ``Callback``. ``ProgressCallback()`` shows progress and scores. Default:
+            nothing is shown.
         resume: Folder of a run, or of one of its checkpoints, to go on with. On the CPU in fp32 the result is that of a
             run that was not interrupted, bit by bit.
+        texts: Sentences in memory to train on, instead of ``config.corpus``. A line break becomes a space.
+            They are not saved; a run is resumed with the same texts.
 
     Raises:
         InputError: Before training, for an invalid configuration or invalid data.
@@ -88,13 +98,15 @@ def train(config: TrainConfig, callback: Callback | None = None, *, resume: str 
         OSError: Before training, for a file that cannot be read or written.
         Interrupted: After a signal.
     """
+    config, rows = with_texts(config, texts)
+    check_source(config)
     with connected(config.device) as world, ExitStack() as lock:
         if not world.is_main or callback is None:
             callback = Callback()
         if resume is None:
-            return Trainer(prepare(config, world, callback=callback), world, callback).run()
+            return Trainer(prepare(config, world, callback=callback, texts=rows), world, callback).run()
         checkpoint = lock.enter_context(opened(Path(resume), world))
-        run = prepare(config, world, resumed_folder(checkpoint, config), callback)
+        run = prepare(config, world, resumed_folder(checkpoint, config), callback, rows)
         if len(run.batches) < checkpoint.step:
             raise InputError(
                 f"--max-steps: {len(run.batches)} is less than the {checkpoint.step} steps the run has done"

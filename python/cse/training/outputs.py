@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,12 +12,12 @@ from typing import Any
 from ..errors import InputError
 from ..evaluation.sts import score_pairs
 from ..io import fresh_folder, remove_leftovers
-from ..models.card import CardRecord, model_card
+from ..models.card import CardRecord, model_card, public_name
 from ..models.encoder import save_encoder
 from ..models.inference import Encoder
 from .callbacks import Callback
 from .checkpoint import CONFIG, Checkpoint, find_checkpoint, read_checkpoint, read_config
-from .config import TrainConfig
+from .config import ResolvedConfig, TrainConfig
 from .distributed import World
 from .interrupts import locked
 from .leftovers import FOLDER, clear, is_unsaved, tidy
@@ -79,18 +80,6 @@ def save(run: Run, name: str) -> None:
     made = [f"{name} {each.describe()}" for name, each in zip(config.negatives, run.batches.negatives, strict=True)]
     negatives = f"Synthetic negatives: {'; '.join(made)}." if made else "No synthetic negatives."
     columns = {"spearman": ["spearman"], "mrr": ["mrr", "mrr_se"]}.get(selector.metric or "", [])
-    private: dict[str, Any] = {
-        "corpus": (),
-        "pairs": (),
-        "columns": (),
-        "tfidf": "tfidf",
-        "output": "runs",
-        "dev": (),
-        "patience": None,
-        "data": None,
-    }
-    if config.pairs:  # settings that are valid only with pairs
-        private |= {"hard_negative_weight": 1.0, "positive": "dropout"}
     card = CardRecord(
         model=config.model,
         embedding_dim=state.encoder.embedding_dim,
@@ -101,8 +90,8 @@ def save(run: Run, name: str) -> None:
         max_length=source.max_length,
         step=state.step,
         seed=config.seed,
-        methods=f"Loss: {describe_loss(config)}. Positives: {config.positive}. {negatives}",
-        config=config.replace(**private).to_toml(),
+        methods=_public_text(f"Loss: {describe_loss(config)}. Positives: {config.positive}. {negatives}", config),
+        config=public_config(config).to_toml(),
         columns=[*columns, "alignment", "uniformity"] if columns else [],
         scores=selector.records,
     )
@@ -112,6 +101,47 @@ def save(run: Run, name: str) -> None:
             term.save(folder)
 
     save_encoder(state.encoder, run.folder / name, model_card(card), terms)
+
+
+def public_config(config: ResolvedConfig) -> ResolvedConfig:
+    """Returns the configuration as it may be published, without local paths: the settings that matter to the model.
+
+    Of options of methods, which may be those of other packages, only the last part of a path remains.
+    """
+    private: dict[str, Any] = {
+        "model": public_name(config.model),
+        "corpus": (),
+        "pairs": (),
+        "columns": (),
+        "tfidf": "tfidf",
+        "cache": None,
+        "output": "runs",
+        "dev": (),
+        "patience": None,
+        "data": None,
+    }
+    if config.pairs:  # settings that are valid only with pairs
+        private |= {"hard_negative_weight": 1.0, "positive": "dropout"}
+    private["imports"] = _without_folder(config.imports)
+    private["options"] = {
+        name: {key: _without_folder(value) for key, value in config.options[name].items()} for name in config.options
+    }
+    return config.model_copy(update=private)  # not validated: files may be gone, and imports have no folder
+
+
+def _public_text(text: str, config: ResolvedConfig) -> str:
+    """Returns a description of methods in which paths among their options are as in ``public_config``."""
+    for value in (value for table in config.options.values() for value in table.values()):
+        if isinstance(value, str) and value:
+            text = text.replace(value, _without_folder(value))
+    return text
+
+
+def _without_folder(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_without_folder(each) for each in value)
+    local = isinstance(value, str) and "/" in value and (os.path.isabs(value) or os.path.exists(value))
+    return os.path.basename(value) if local else value
 
 
 def score_best(run: Run, callback: Callback) -> dict[str, float]:

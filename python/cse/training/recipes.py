@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from ..augment import PAIRS_POSITIVE
-from ..errors import InputError
+from ..errors import InputError, unknown
 from .config import ResolvedConfig, TrainConfig
 
 __all__ = ["families", "preset_names", "preset_values", "resolve", "with_preset", "without_derived"]
@@ -48,7 +48,7 @@ def preset_names() -> list[str]:
 def preset_values(name: str) -> dict[str, Any]:
     """Returns the values of a preset; raises ``InputError`` for an unknown name."""
     if name not in _presets():
-        raise InputError(f"--preset: {name!r} is unknown; choose one of {', '.join(preset_names())}")
+        raise unknown("--preset", name, preset_names())
     return _presets()[name]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from ..tfidf.index import TfidfIndex
 from . import recipes
 from .batches import Batches
 from .callbacks import Callback
-from .checks import check_learnable, corpus_warnings, unchanged_warning
+from .checks import check_learnable, corpus_warnings, once_warnings, unchanged_warning
 from .config import ResolvedConfig, TrainConfig
 from .distributed import World
 from .inputs import check_indexed, fingerprints, open_corpus, open_labelled
@@ -75,6 +76,7 @@ def prepare(
     world: World | None = None,
     folder: Path | None = None,
     callback: Callback | None = None,
+    texts: Sequence[str] | None = None,
 ) -> Run:
     """Opens index, corpus and model, and creates the initial state of the run.
 
@@ -83,6 +85,7 @@ def prepare(
         world: The ranks of the run. Default: one.
         folder: Folder of a run that is resumed. Default: a new one.
         callback: Its ``on_progress`` is called in phases that take time.
+        texts: The sentences, for a configuration of ``with_texts``.
 
     Raises:
         InputError: For an invalid configuration, or an invalid index, corpus, model or data file.
@@ -102,7 +105,7 @@ def prepare(
     labelled = open_labelled(config, callback.on_progress)
     context.pairs = labelled
     if labelled is None:
-        corpus = open_corpus(config, None if config.corpus else context.index, callback.on_progress)
+        corpus = open_corpus(config, None if config.corpus else context.index, callback.on_progress, texts)
     else:
         corpus = labelled.anchors
     pairs = {path: read_pairs(path) for path in config.dev}
@@ -193,6 +196,7 @@ def prepare(
     warnings += [unchanged] if unchanged else []
     if not resumed:  # else the weights of the terms are those of the checkpoint
         warnings += [term.warning for term in terms.values() if term.warning]
+    warnings += once_warnings(dict(zip(resolved.negatives, negatives, strict=True)), len(batches))
     rows = batches[0].rows[:3]
     shown: list[TextMethod] = [positive, *negatives]
     examples = [item for each in shown for item in each.examples(corpus.take(rows), rows, Draws(resolved.seed, 0))]
@@ -235,8 +239,8 @@ def choose_folder(config: TrainConfig | ResolvedConfig) -> Path:
     """Returns the folder of the run, which does not exist; raises ``InputError`` for an invalid or existing name."""
     parent = Path(config.output)
     if config.name is not None:
-        if not config.name or "/" in config.name or config.name in (".", ".."):
-            raise InputError(f"--name: {config.name!r} cannot be the name of a folder")
+        if not config.name.isprintable() or not config.name.strip() or "/" in config.name or config.name in (".", ".."):
+            raise InputError(f"--name: {config.name!r} cannot be the name of a folder; use letters, digits, - and _")
         check_free(parent / config.name)
         return parent / config.name
     model = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(config.model or recipes.DEFAULT_MODEL).name) or "model"

@@ -84,6 +84,7 @@ pub fn check_filled(stats: &Stats, files: &[FileRecord], tokenizer: Tokenizer) -
         return Err(Error::OnlyBlank {
             path: FileRecord::name_of(files),
             rows: stats.counts.rows,
+            column: files.first().and_then(|file| file.column.clone()),
         });
     }
     if stats.terms.is_empty() {

@@ -1,0 +1,83 @@
+"""Messages of wrong commands and options, and of errors that every process of torchrun has."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from ..errors import did_you_mean
+
+__all__ = ["explained", "said_by_another_rank"]
+
+# What options are called by other trainers: transformers, sentence-transformers, and the papers.
+OTHER_NAMES = {
+    "alpha": "hard-negative-weight",
+    "bs": "batch-size",
+    "bf16": "precision",
+    "dataset": "data",
+    "eval-steps": "eval-every",
+    "fp16": "precision",
+    "gpu": "device",
+    "gradient-accumulation-steps": "accumulate",
+    "gradient-clip": "max-grad-norm",
+    "learning-rate": "lr",
+    "logging-steps": "log-every",
+    "lr-scheduler-type": "lr-scheduler",
+    "max-seq-length": "max-length",
+    "model-name": "model",
+    "model-name-or-path": "model",
+    "num-epochs": "epochs",
+    "num-train-epochs": "epochs",
+    "num-workers": "threads",
+    "output-dir": "output",
+    "per-device-train-batch-size": "batch-size",
+    "pooling": "pooler",
+    "save-steps": "save-every",
+    "save-total-limit": "keep-checkpoints",
+    "scheduler": "lr-scheduler",
+    "steps": "max-steps",
+    "tau": "temperature",
+    "temp": "temperature",
+    "warmup-ratio": "warmup",
+}
+
+
+def explained(error: click.ClickException) -> click.ClickException:
+    """Returns the error, for an unknown option one that suggests the option that was probably meant."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return error
+    flags = [
+        flag
+        for parameter in error.ctx.command.get_params(error.ctx)
+        for flag in parameter.opts
+        if flag.startswith("--")
+    ]
+    name = error.option_name
+    other = f"--{OTHER_NAMES.get(name.lstrip('-').replace('_', '-').lower(), '')}"
+    meant = f" (did you mean {other}?)" if other in flags else did_you_mean(name, flags)
+    return click.UsageError(f"No such option {name}{meant}.", ctx=error.ctx)
+
+
+def said_by_another_rank(text: str) -> bool:
+    """Returns whether another process of this machine that torchrun started has called this with the same text.
+
+    Invalid input is an error in every process, and is reported once. A file in the folder that torchrun makes for the
+    error files of its processes, and deletes, records what was said.
+    """
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path:
+        return False
+    import hashlib
+
+    name = f"cse-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:16]}"
+    try:
+        with suppress(IndexError), open(Path(path).parents[1] / name, "x"):
+            return False
+    except FileExistsError:
+        return True
+    except OSError:
+        pass
+    return False
