@@ -8,17 +8,23 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from cse import InputError, train
+from cse import Encoder, InputError, train
+from cse.augment import AUGMENTATIONS
 from cse.context import Context
+from cse.features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from cse.features.dclr import ascend
 from cse.features.modals import Modals, ModalsOptions
 from cse.features.pca import PCAJitter, PCAJitterOptions, pca_jitter
+from cse.losses import LOSS_TERMS
+from cse.losses.contrastive import contrastive_loss
+from cse.registry import IMPORTED
 from cse.rng import Draws
 from cse.training.batches import Prefetcher
+from cse.training.distributed import World
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
 from cse.views import BatchStep, RowStep, Views
-from runs import gradients, same_run
+from runs import gradients, same_run, weights
 from test_distributed import DISTRIBUTED, torchrun
 
 # MASKED is replaced by a masked language model with the tokenizer of the tiny model, TINY by the tiny model.
@@ -42,6 +48,23 @@ SYSTEMS = {
     "two dropout rates": {"anchor_dropout": 0.05, "positive_dropout": 0.155},
     "no dropout": {"positive": "delete", "anchor_dropout": 0.0, "positive_dropout": 0.0},
     "fixed mask": {"positive": "dropout", "options": {"dropout": {"mask": "shared"}}},
+    "prompt": {"encoder_methods": ("prompt",)},
+    # Registered from outside, by a file.
+    "repetition": {"imports": ("METHODS",), "positive": "repetition"},
+    "repetition as a negative": {"imports": ("METHODS",), "negatives": ("repetition", "una"), "loss": "focal"},
+    "parallel": {"imports": ("METHODS",), "positive": "parallel", "options": {"parallel": {"file": "PARALLEL"}}},
+    "next sentence": {"imports": ("METHODS",), "positive": "next", "loss": "mixed"},
+    "substitution": {
+        "imports": ("METHODS",),
+        "negatives": ("substitution",),
+        "options": {"substitution": {"model": "MASKED"}},
+    },
+    "consert": {"imports": ("METHODS",), "anchor_hook": "cutoff", "positive_hook": "shuffle", "objective": "nt-xent"},
+    "momentum": {"imports": ("METHODS",), "feature_augmentations": ("momentum",), "positive": "repetition"},
+    "scd": {"imports": ("METHODS",), "loss": "scd", "anchor_dropout": 0.05, "positive_dropout": 0.15},
+    "matryoshka": {"imports": ("METHODS",), "loss": "focal", "loss_terms": ("matryoshka",), "una": {"every": 1}},
+    "average": {"imports": ("METHODS",), "encoder_methods": ("average",)},
+    "a term on gathered embeddings": {"imports": ("METHODS",), "loss_terms": ("ball",)},
 }
 
 
@@ -58,15 +81,40 @@ def masked_model(tmp_path_factory, tiny_bert):
     return folder
 
 
+@pytest.fixture(scope="session")
+def few(tmp_path_factory, sample_rows):
+    """A corpus of 60 sentences, and a parallel file."""
+    folder = tmp_path_factory.mktemp("few")
+    (folder / "corpus.txt").write_text("\n".join(sample_rows[:60]) + "\n", encoding="utf8")
+    (folder / "parallel.txt").write_text("\n".join(sample_rows[60:120]) + "\n", encoding="utf8")
+    return folder
+
+
 @pytest.fixture
-def system(masked_model, tiny_bert):
+def system(masked_model, tiny_bert, few):
     """Returns a function from the name of a system to values of a configuration."""
+    places = {
+        "MASKED": masked_model,
+        "TINY": tiny_bert,
+        "METHODS": Path(__file__).with_name("methods.py"),
+        "PARALLEL": few / "parallel.txt",
+    }
 
     def values(name):
-        text = json.dumps(SYSTEMS[name]).replace("MASKED", str(masked_model)).replace("TINY", str(tiny_bert))
+        text = json.dumps({"corpus": str(few / "corpus.txt"), **SYSTEMS[name]})
+        for place, path in places.items():
+            text = text.replace(place, str(path))
         return json.loads(text)
 
     return values
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    """Methods that a test registers are not those of the next one."""
+    for table in (AUGMENTATIONS, ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS, LOSS_TERMS):
+        monkeypatch.setattr(table, "_loaded", dict(table._loaded))
+    monkeypatch.setattr("cse.registry.IMPORTED", {})
 
 
 def first_batch(run):
@@ -291,10 +339,147 @@ def test_the_mask_of_a_shared_dropout_is_that_of_both_views(run_config, system):
         ),
         ({"positive_encoder": "nowhere/at/all"}, "no such folder"),
         ({"positive_hook": "odd"}, "--positive-hook: 'odd' is unknown"),
-        ({"loss": "odd"}, "--loss: 'odd' is unknown; choose one of standard, focal, mixed, contrastive, diffcse, mlm"),
+        ({"loss": "odd"}, "--loss: 'odd' is unknown"),
+        ({"imports": ("nowhere.py",)}, "--import nowhere.py: cannot be read"),
+        ({"positive_hook": "prompt"}, "--positive-hook prompt: belongs to --encoder-method prompt"),
+        ({"encoder_methods": ("prompt",), "prompt": {"template": "no place"}}, "must have one {} and then one"),
+        (
+            {"encoder_methods": ("prompt",), "prompt": {"positive_template": "a much longer text : {} means [MASK]."}},
+            "prompt.positive_template: must have as many tokens",
+        ),
     ],
 )
 def test_what_cannot_be_had_is_refused(run_config, tiny_bert, values, message):
     values = json.loads(json.dumps(values).replace("TINY", str(tiny_bert)))
     with pytest.raises(InputError, match=message):
         train(run_config.replace(**values))
+
+
+def test_a_file_of_methods_that_has_changed_is_refused(run_config, tmp_path, sample_rows):
+    source = Path(__file__).with_name("methods.py").read_text(encoding="utf8")
+    (tmp_path / "mine.py").write_text(source, encoding="utf8")
+    config = run_config.replace(imports=(tmp_path / "mine.py",), positive="repetition", max_steps=2, save_every=1)
+    folder = train(config).folder
+    (tmp_path / "mine.py").write_text(source + "# changed\n", encoding="utf8")
+    with pytest.raises(InputError, match="mine.py: the file has changed since this process imported it"):
+        resumed_config(folder)
+    IMPORTED.clear()
+    with pytest.raises(InputError, match="not the one of the run|not those of the run"):
+        train(resumed_config(folder), resume=folder)
+    (tmp_path / "mine.py").write_text("x = 1\ny = 1 / 0\n", encoding="utf8")
+    IMPORTED.clear()
+    with pytest.raises(InputError, match="mine.py: line 2: ZeroDivisionError"):
+        run_config.replace(imports=(tmp_path / "mine.py",))
+
+
+def test_an_expensive_edit_gets_the_rows_of_its_process(run_config, system):
+    values = system("substitution")
+    run = prepare(run_config.replace(**values), World(1, 3))
+    seen = AUGMENTATIONS.get("substitution").seen
+    seen.clear()
+    batch = run.batches[0]
+    assert seen == [len(range(8)[World(1, 3).part(8)])]
+    assert len(batch.blocks["synthetic"].texts) == seen[0]
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32, World(1, 3).part) as prefetcher:
+        (batch,) = prefetcher.get(0)
+    assert len(batch.tokens["synthetic"]["input_ids"]) == seen[0]
+
+
+def test_unchanged_negatives_are_masked_and_unchanged_positives_are_kept(run_config, tmp_path, sample_rows):
+    rows = ["only three words"] + [row for row in sample_rows if len(row.split()) > 8][:31]
+    (tmp_path / "some.txt").write_text("\n".join(rows), encoding="utf8")
+    methods = Path(__file__).with_name("methods.py")
+    config = run_config.replace(corpus=tmp_path / "some.txt", imports=(methods,), batch_size=30, positive="repetition")
+
+    def batch_of(**values):
+        run = prepare(config.replace(**values))
+        return run, first_batch(run)[0]
+
+    run, batch = batch_of(negatives=("repetition",))
+    short = np.array([len(run.batches.corpus.take([row])[0].split()) <= 3 for row in batch.rows])
+    assert short.sum() == 1
+    assert (batch.blocks["synthetic"].mask == ~short).all()
+    assert batch.blocks["positive"].mask is None
+    assert batch.unchanged == {"positive": 1, "synthetic": 1}
+    # The papers keep equal sentences in the denominators.
+    assert batch_of(negatives=("repetition",), keep_duplicates=True)[1].blocks["synthetic"].mask is None
+    # Without dropout, an unchanged positive is the anchor.
+    without = batch_of(anchor_dropout=0.0, positive_dropout=0.0)[1]
+    assert (without.blocks["positive"].mask == ~short).all()
+    # What truncation cuts off is no change.
+    cut = batch_of(max_length=3, negatives=("repetition",))[1]
+    assert cut.unchanged["synthetic"] > 15
+
+
+def test_equal_sentences_are_no_partners_of_mixed_negatives(run_config, tmp_path, sample_rows):
+    long = [row for row in sample_rows if len(row.split()) > 8]
+    (tmp_path / "some.txt").write_text("\n".join([long[0]] * 6 + long[1:4]), encoding="utf8")
+    run = prepare(run_config.replace(corpus=tmp_path / "some.txt", loss="mixed", batch_size=8, max_steps=None))
+    batch = first_batch(run)[0]
+    texts = batch.blocks["anchor"].texts
+    for own, partner in enumerate(batch.partners):
+        assert texts[own] != texts[partner % 8]
+
+
+def test_a_batch_of_equal_sentences_has_no_mixed_negatives(run_config):
+    z = torch.randn(4, 8, dtype=torch.float64)
+    duplicates = ~torch.eye(4, dtype=torch.bool)
+    loss = contrastive_loss(
+        {"anchor": z, "positive": z}, mixed="paper", partners=torch.arange(4), duplicates=duplicates
+    )
+    assert float(loss) == pytest.approx(0, abs=1e-12)
+
+
+def test_an_average_of_the_weights_is_what_is_saved(run_config, system):
+    result = train(run_config.replace(**system("average"), max_steps=2))
+    plain = train(run_config.replace(corpus=system("average")["corpus"], max_steps=2))
+    averaged, trained = weights(result.folder), weights(plain.folder)
+    assert any(not torch.equal(averaged[name], trained[name]) for name in trained)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta"])
+def test_a_template_is_applied_by_every_loader_and_not_cut(run_config, tmp_path, kind, request, sample_rows):
+    from transformers import AutoModel, AutoTokenizer
+
+    model = request.getfixturevalue(f"tiny_{kind}")
+    config = run_config.replace(model=str(model), encoder_methods=("prompt",), max_steps=2, max_length=24)
+    folder = train(config).folder / "best"
+    tokenizer, backbone = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    texts = ["A short one.", " ".join(sample_rows[:20])]
+    tokens = tokenizer(texts, padding=True, truncation=True, max_length=24, return_tensors="pt")
+    mask = tokens["input_ids"] == tokenizer.mask_token_id
+    assert mask.sum(1).tolist() == [1, 1]
+    assert tokens["attention_mask"].sum(1)[1] == 24
+    text = tokenizer.decode(tokens["input_ids"][0], skip_special_tokens=False)
+    assert "this sentence of" in text
+    assert "means" in text
+    states = backbone(**{key: tokens[key] for key in ("input_ids", "attention_mask")}).last_hidden_state
+    encoder = Encoder(folder, device="cpu")
+    whole = tokenizer(texts, padding=True, truncation=True, max_length=encoder.max_length, return_tensors="pt")
+    mask = whole["input_ids"] == tokenizer.mask_token_id
+    states = backbone(**{key: whole[key] for key in ("input_ids", "attention_mask")}).last_hidden_state
+    assert np.allclose(encoder.encode(texts), states[mask].detach().numpy(), atol=1e-5)
+
+
+def test_denoising_subtracts_the_template_at_the_positions_of_the_sentence(run_config, system):
+    run = prepare(run_config.replace(**system("prompt")))
+    in_float64(run)
+    encoder, method = run.state.encoder, run.state.methods["prompt"]
+    (batch,) = first_batch(run)
+    tokens = batch.tokens["anchor"]
+    found = method.bias(encoder.backbone, tokens)
+    before, after = len(method.template.prefix), len(method.template.suffix)
+    for i, mask in enumerate(tokens["attention_mask"]):
+        length = int(mask.sum()) - before - after
+        ids = torch.tensor([method.template.prefix + method.template.suffix])
+        positions = torch.tensor([[*range(before), *range(before + length, before + length + after)]])
+        states = encoder.backbone(input_ids=ids, position_ids=positions).last_hidden_state
+        at = (method.template.prefix + method.template.suffix).index(encoder.tokenizer.mask_token_id)
+        assert torch.allclose(found[i], states[0, at], rtol=0, atol=1e-12)
+    encoder.train()
+    for module in encoder.modules():
+        if isinstance(getattr(module, "p", None), float):
+            module.p = 0.0
+    full = encoder.backbone(**tokens).last_hidden_state
+    at = tokens["input_ids"] == encoder.tokenizer.mask_token_id
+    assert torch.allclose(encoder(dict(tokens)), encoder.head(full[at] - found), rtol=0, atol=1e-10)

@@ -234,7 +234,7 @@ class Trainer:
             return 0.0
         began = time.perf_counter()
         self.callback.on_status("evaluating")
-        with run.base.merged(state.encoder):
+        with run.saved_weights():
             record, keep = state.selector.score(state.step)
             run.loggers.evaluation(state.step, record)
             if keep:
@@ -277,7 +277,7 @@ class Trainer:
     def save_last(self) -> None:
         """Saves the encoder of the current step as last/, unless it has been saved."""
         if self.world.is_main and self.last != self.state.step:
-            with self.prepared.base.merged(self.state.encoder):
+            with self.prepared.saved_weights():
                 save(self.prepared, "last")
         self.last = self.state.step
 

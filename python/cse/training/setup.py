@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,12 @@ class Run:
     loggers: Loggers
     data: dict[str, Any]
     """Fingerprints of corpus and index, which must be the same when the run is resumed."""
+
+    @contextmanager
+    def saved_weights(self) -> Iterator[None]:
+        """Context manager in which the encoder has the weights that are evaluated and saved."""
+        with self.state.for_evaluation(), self.base.merged(self.state.encoder):
+            yield
 
 
 def prepare(
