@@ -90,7 +90,7 @@ def save(run: Run, name: str) -> None:
         "data": None,
     }
     if config.pairs:  # settings that are valid only with pairs
-        private |= {"hard_negative_weight": 1.0, "positive": "dropout"}
+        private |= {"hard_negative_weight": 1.0, "positive": "dropout", "where": None, "min_score": None}
     card = CardRecord(
         model=config.model,
         embedding_dim=state.encoder.embedding_dim,
