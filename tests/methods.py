@@ -4,6 +4,7 @@ import copy
 import math
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -75,7 +76,7 @@ class Substitution(Edit):
 
     summary = "substitution by a masked language model"
     expensive = True
-    seen = []
+    seen: ClassVar[list[int]] = []  # rows of each call
 
     def __init__(self, options, context):
         from transformers import AutoModelForMaskedLM, AutoTokenizer

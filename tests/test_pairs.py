@@ -137,6 +137,8 @@ def test_rows_that_are_positives_are_selected_by_label_or_score(tmp_path, kind, 
     assert "30 of 60 rows chosen" in run.facts["columns"]
     assert ", 1 blank" in run.facts["corpus"]
     assert all(row % 2 == 0 for row in run.batches.rows)
+    result = train(base.replace(pairs=path, where="Label=0", min_score=1.0, max_steps=1))
+    assert 'where = "Label=0"' in (result.folder / "config.toml").read_text(encoding="utf8")
     for values, message in (
         ({"where": "Label=2"}, "--where Label=2: no row has this value; the column has 0, 1"),
         ({"where": "label"}, "must be COLUMN=VALUE"),

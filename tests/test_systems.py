@@ -361,14 +361,14 @@ def test_a_file_of_methods_that_has_changed_is_refused(run_config, tmp_path, sam
     config = run_config.replace(imports=(tmp_path / "mine.py",), positive="repetition", max_steps=2, save_every=1)
     folder = train(config).folder
     (tmp_path / "mine.py").write_text(source + "# changed\n", encoding="utf8")
-    with pytest.raises(InputError, match="mine.py: the file has changed since this process imported it"):
+    with pytest.raises(InputError, match=r"mine\.py: the file has changed since this process imported it"):
         resumed_config(folder)
     IMPORTED.clear()
-    with pytest.raises(InputError, match="not the one of the run|not those of the run"):
+    with pytest.raises(InputError, match=r"not the one of the run"):
         train(resumed_config(folder), resume=folder)
     (tmp_path / "mine.py").write_text("x = 1\ny = 1 / 0\n", encoding="utf8")
     IMPORTED.clear()
-    with pytest.raises(InputError, match="mine.py: line 2: ZeroDivisionError"):
+    with pytest.raises(InputError, match=r"mine\.py: line 2: ZeroDivisionError"):
         run_config.replace(imports=(tmp_path / "mine.py",))
 
 
@@ -386,7 +386,7 @@ def test_an_expensive_edit_gets_the_rows_of_its_process(run_config, system):
 
 
 def test_unchanged_negatives_are_masked_and_unchanged_positives_are_kept(run_config, tmp_path, sample_rows):
-    rows = ["only three words"] + [row for row in sample_rows if len(row.split()) > 8][:31]
+    rows = ["only three words", *[row for row in sample_rows if len(row.split()) > 8][:31]]
     (tmp_path / "some.txt").write_text("\n".join(rows), encoding="utf8")
     methods = Path(__file__).with_name("methods.py")
     config = run_config.replace(corpus=tmp_path / "some.txt", imports=(methods,), batch_size=30, positive="repetition")

@@ -121,7 +121,7 @@ def public_config(config: ResolvedConfig) -> ResolvedConfig:
         "data": None,
     }
     if config.pairs:  # settings that are valid only with pairs
-        private |= {"hard_negative_weight": 1.0, "positive": "dropout"}
+        private |= {"hard_negative_weight": 1.0, "positive": "dropout", "where": None, "min_score": None}
     private["imports"] = _without_folder(config.imports)
     private["options"] = {
         name: {key: _without_folder(value) for key, value in config.options[name].items()} for name in config.options
