@@ -9,8 +9,9 @@ import torch
 from cse import InputError, TrainConfig, train
 from cse.training.batches import Prefetcher
 from cse.training.distributed import World
+from cse.training.encode import by_length
 from cse.training.setup import prepare
-from cse.training.step import by_length, learning_rate, propagate
+from cse.training.step import learning_rate, propagate
 from runs import VIEWS, gradients
 
 
@@ -79,7 +80,7 @@ def test_cached_gradients_are_those_of_the_whole_batch(run_config, name, dropout
 
 def test_cached_activations_are_those_of_one_chunk(run_config):
     """What the forward pass keeps for the encoder does not grow with the batch, but for the inputs of the chunks."""
-    from cse.training.step import Forward, encode_views
+    from cse.training.encode import Forward, encode_views
 
     kept = {}
     for size, chunk in ((8, None), (32, None), (8, 4), (32, 4)):

@@ -53,7 +53,9 @@ class Template:
         if not place or after.count("[MASK]") != 1 or "[MASK]" in before:
             raise InputError(f"prompt.template: {text!r} must have one {{}} and then one [MASK]")
         after = after.replace("[MASK]", tokenizer.mask_token)
-        ids = [tokenizer(part.strip(), add_special_tokens=False)["input_ids"] for part in (before, after)]
+        # Byte-pair tokenizers distinguish words after a space: the space before the sentence is left out, since the
+        # sentence is tokenized alone, and the one after it is kept.
+        ids = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in (before.rstrip(), after)]
         start, end = self.special(tokenizer)
         self.prefix: list[int] = start + ids[0]
         self.suffix: list[int] = ids[1] + end
@@ -85,7 +87,8 @@ class Prompt(EncoderMethod):
     tokens of a sentence are 32 and those of the template.
 
     Differences to the released code: positions start where the model's do, for RoBERTa too; checkpoints are selected
-    without denoising, as they are used; no full stop is added to sentences without one in evaluation.
+    without denoising, as they are used; no full stop is added to sentences without one in evaluation; RoBERTa's
+    tokenizer sees each sentence as at the beginning of a text, without a space before it.
 
     Raises ``InputError`` for a template that does not fit; see ``Template``.
     """

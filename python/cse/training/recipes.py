@@ -19,7 +19,7 @@ from .config import ResolvedConfig, TrainConfig
 __all__ = ["families", "preset_names", "preset_values", "resolve", "with_preset", "without_derived"]
 
 DEFAULT_MODEL = "bert-base-uncased"
-PAPERS = ("simcse", "simcse-sup", "focal", "mixed", "una")
+PAPERS = ("simcse", "simcse-sup", "focal", "mixed", "una", "diffcse", "dclr", "promptbert")
 
 
 @cache
@@ -68,7 +68,7 @@ def with_preset(config: TrainConfig) -> TrainConfig:
         stored = {name: value for name, value in stored.items() if name != other}
     merged = merge(given, stored, {"model": DEFAULT_MODEL})
     # Options of the preset for a method that is switched off are not options that were given.
-    used = {merged.get("positive"), *TrainConfig(**merged).negatives, *config.options}
+    used = {*TrainConfig(**merged).methods, *config.options}
     merged["options"] = {name: table for name, table in merged.get("options", {}).items() if name in used}
     merged.pop("preset", None)
     return TrainConfig(**merged)

@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from .. import rng
 from ..losses.base import RowTerm
 from ..losses.contrastive import Contrastive, similarity_summary
-from ..models.device import autocast, begin_step, on_device
-from ..models.encoder import SentenceEncoder
+from ..models.device import begin_step, on_device
 from ..views import BatchStep, RowStep, Views
 from .batches import Batch
-from .chunks import in_chunks
 from .config import ResolvedConfig
 from .distributed import World
-from .passes import encoder_of
+from .encode import Forward, gathered_views, keyed_uniform, nothing, step_of_rows
 
 if TYPE_CHECKING:
     from .state import TrainState
 
 __all__ = [
     "build_optimizer",
-    "by_length",
-    "encode_views",
     "learning_rate",
     "propagate",
     "training_step",
@@ -40,8 +32,6 @@ __all__ = [
 ]
 
 SINGLE = World()
-# Rows of a group of similar length on the CPU, where fewer rows are computed as efficiently; a GPU needs whole batches.
-GROUP = 32
 
 
 def learning_rate(config: ResolvedConfig, step: int, steps: int) -> float:
@@ -211,26 +201,6 @@ def row_value(
     return world.total(local.detach()), local
 
 
-def step_of_rows(
-    batch: Batch,
-    rows: npt.NDArray[np.int64],
-    tokens: Mapping[str, Mapping[str, Tensor]],
-    forward: Forward,
-    steps: int,
-) -> RowStep:
-    """Returns what row terms and hooks are given of some rows of this rank."""
-    seed = forward.config.seed
-    return RowStep(
-        number=batch.step,
-        steps=steps,
-        epoch=batch.epoch,
-        seed=seed,
-        rows=on_device(rows, forward.device),
-        uniform=keyed_uniform(seed, batch.epoch, rows, forward.device),
-        tokens=tokens,
-    )
-
-
 def batch_step(
     state: TrainState, batch: Batch, tokens: Mapping[str, Mapping[str, Tensor]], forward: Forward, world: World
 ) -> BatchStep:
@@ -258,148 +228,3 @@ def batch_step(
     if main is None:
         return step
     return replace(step, contrastive=lambda views, **changes: main.evaluate(views, step, **changes))
-
-
-class Forward:
-    """How the rows of this rank are encoded: precision, chunks, and groups of similar length.
-
-    Args:
-        config: The configuration.
-        device: Device of the encoder.
-    """
-
-    def __init__(self, config: ResolvedConfig, device: str) -> None:
-        self.config, self.device = config, device
-
-    def precision(self) -> AbstractContextManager[Any]:
-        """Returns the context manager of the precision of forward passes."""
-        return autocast(self.device, self.config.precision)
-
-    def encode(
-        self,
-        encoder: Callable[[dict[str, Tensor]], Tensor],
-        tokens: Mapping[str, Tensor],
-        times: int = 1,
-        whole_rows: bool = False,
-    ) -> Tensor:
-        """Returns the embeddings of tokens repeated ``times`` times, float32 (float64 for such an encoder).
-
-        On the CPU in groups of similar length; or in chunks of ``chunk_size``, whose activations are recomputed.
-
-        Args:
-            encoder: Maps tokens of n rows to a tensor of n rows.
-            tokens: Token ids, attention masks and so on of n rows, ``(n, T)`` each.
-            times: Number of views, each with its own dropout mask.
-            whole_rows: Keep the order and the padding of the rows.
-
-        Returns:
-            ``(times * n, D)``.
-        """
-
-        def encode(inputs: dict[str, Tensor]) -> Tensor:
-            with self.precision():
-                z = encoder(inputs)
-            return z if z.dtype == torch.float64 else z.float()
-
-        inputs = {key: value.repeat(times, 1) for key, value in tokens.items()}
-        if self.device == "cpu" and self.config.chunk_size is None and not self.config.compile and not whole_rows:
-            return by_length(encode, inputs, GROUP)
-        return in_chunks(encode, inputs, self.config.chunk_size)
-
-
-def nothing(encoder: SentenceEncoder) -> Tensor:
-    """The embeddings ``(0, D)`` of no rows, which have a gradient."""
-    return next(encoder.parameters()).flatten()[:0].reshape(0, encoder.embedding_dim)
-
-
-def encode_views(
-    state: TrainState, batch: Batch, tokens: Mapping[str, Mapping[str, Tensor]], forward: Forward
-) -> dict[str, Tensor]:
-    """Returns the embeddings of this rank's rows by view name, each ``(n, D)``.
-
-    Views of a block with the same encoder, dropout probability and hook are encoded in one forward pass, in which the
-    block is repeated for each of them, under different dropout masks. Blocks are padded separately, so that long
-    synthetic negatives do not increase the padding of the sentences.
-    """
-
-    own = step_of_rows(batch, batch.rows[batch.part], {}, forward, state.steps)
-
-    def row_step(places: Tensor) -> RowStep:  # indexed on the device, which is not waited for
-        return replace(own, rows=own.rows[places], uniform=lambda name, count: own.uniform(name, count)[places])
-
-    found: dict[str, Tensor] = {}
-    for name, block in batch.blocks.items():
-        for key in dict.fromkeys(view.passes for view in block.views):
-            views = [view for view in block.views if view.passes == key]
-            encoder = state.second if views[0].encoder == "second" and state.second is not None else state.encoder
-            if name not in tokens:  # this rank has no rows
-                found |= {view.name: nothing(encoder) for view in views}
-                continue
-            run, inputs = encoder_of(views[0], encoder, state, tokens[name], row_step)
-            times = 1 if block.shared else len(views)
-            local = forward.encode(run, inputs, times, whole_rows=views[0].hook is not None)
-            parts = local.view(times, -1, local.shape[-1]).expand(len(views), -1, -1)
-            found |= {view.name: z for view, z in zip(views, parts, strict=True)}
-    # In the order of the blocks and their views, whatever shared a forward pass.
-    return {name: found[name] for name in batch.views}
-
-
-def gathered_views(
-    state: TrainState,
-    batch: Batch,
-    tokens: Mapping[str, Mapping[str, Tensor]],
-    forward: Forward,
-    world: World,
-) -> Views:
-    """Returns the embeddings of all rows, their roles, and their masks; in one transfer if there are several ranks."""
-    local = encode_views(state, batch, tokens, forward)
-    masks = {view: on_device(mask, forward.device) for view, mask in batch.masks.items()}
-    owned = {
-        view.name: on_device(block.mask, forward.device)
-        for block in batch.blocks.values()
-        if block.local and block.mask is not None
-        for view in block.views
-    }
-    if world.size == 1:
-        return Views(local, batch.roles, {**masks, **owned})
-    columns = [*local.values(), *(mask[:, None].to(next(iter(local.values())).dtype) for mask in owned.values())]
-    whole = world.gather(torch.cat(columns, dim=1), len(batch.rows))
-    gathered = torch.split(whole, [z.shape[1] for z in columns], dim=1)
-    everything = dict(zip([*local, *(f"mask of {name}" for name in owned)], gathered, strict=True))
-    masks |= {name: everything[f"mask of {name}"][:, 0] > 0.5 for name in owned}
-    return Views({name: everything[name] for name in local}, batch.roles, masks)
-
-
-def by_length(function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], size: int) -> Tensor:
-    """Applies a function to groups of rows of similar length, and returns the results in the order of the rows.
-
-    A group has no columns that are padding in all its rows, so that less padding is computed. Up to ``size`` rows are
-    passed as they are.
-
-    Args:
-        function: Maps tokens of n rows to a tensor of n rows, whatever their padding.
-        inputs: Token ids, attention masks and so on, each ``(N, T)``.
-        size: Rows of a group.
-    """
-    mask = inputs["attention_mask"]
-    if len(mask) <= size:
-        return function(dict(inputs))
-    order = mask.sum(1).argsort(stable=True)
-    found = []
-    for rows in torch.split(order, size):
-        used = mask[rows].any(0)
-        found.append(function({name: values[rows][:, used] for name, values in inputs.items()}))
-    return torch.cat(found)[order.argsort()]
-
-
-def keyed_uniform(seed: int, epoch: int, rows: npt.NDArray[np.int64], device: str) -> Callable[[str, int], Tensor]:
-    """Returns a function ``uniform(purpose, n)``.
-
-    Its result, ``(len(rows), n)`` float32 in [0, 1), is a pure function of (seed, epoch, row, purpose).
-    """
-    draws = rng.Draws(seed, epoch)
-
-    def uniform(purpose: str, count: int) -> Tensor:
-        return on_device(draws.uniform(rows, purpose, count).astype(np.float32), device)
-
-    return uniform
