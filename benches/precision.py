@@ -77,9 +77,10 @@ def main() -> None:
 
 
 def emulates() -> bool:
-    """Returns whether the processor has no instructions for bfloat16, as far as this PyTorch reports them."""
-    capabilities = torch.cpu.get_capabilities()
-    return not any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))
+    """Returns whether bfloat16 is emulated here, as the processor has no instructions for it."""
+    from cse.models.device import bf16_instructions
+
+    return not bf16_instructions()
 
 
 @contextmanager
