@@ -98,8 +98,8 @@ def prepare(
     set_threads(config.threads)
     world = world or World()
     device = world.device(pick_device(config.device))
-    precision, reason = pick_precision(device, config.precision, on_cpu=False)
-    precision = world.same_text(precision)  # another rank may have found another speed
+    own, reason = pick_precision(device, config.precision, on_cpu=False)
+    precision = world.agreed(lambda: own)  # another rank may have found another speed
     loggers = Loggers(config.loggers)
     context = Context(
         lambda: TfidfIndex.open(config.tfidf, min_df=config.min_df, max_terms=config.max_terms), part=world.part
