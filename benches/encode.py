@@ -3,7 +3,9 @@
     python benches/encode.py --data DIR [--share 0.2]
 
 All distinct sentences of the seven STS tasks (or every n-th of them) are encoded by both in turns; embeddings must be
-equal before anything is timed. Prints medians and how much of the tokens is padding in either order.
+equal before anything is timed. Prints medians and how much of the tokens is padding in either order, in float32 and in
+bfloat16 (theirs: autocast around ``encode``). Without instructions for bfloat16 those rows are left out; --emulate
+computes them as benches/emulated.py, with times that say nothing about such instructions.
 """
 
 from __future__ import annotations
@@ -11,14 +13,20 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+import torch
 from sentence_transformers import SentenceTransformer
 
 from cse import Encoder
 from cse.evaluation.sts import load_tasks
+from cse.models.device import bf16_instructions
 from cse.models.resolve import find_model
+from emulated import EmulatedBf16
+
+THEIRS = "SentenceTransformer"
 
 
 def padding(lengths: np.ndarray, order: np.ndarray, size: int) -> float:
@@ -32,33 +40,52 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--share", type=float, default=0.2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--emulate", action="store_true", help="bf16 on a processor without instructions for it")
     options = parser.parse_args()
     tasks = load_tasks(options.data)
     distinct = list(dict.fromkeys(text for _, pairs in tasks for side in (pairs.left, pairs.right) for text in side))
     texts = distinct[:: round(1 / options.share)]
-    ours = Encoder("minilm", device="cpu")
     theirs = SentenceTransformer(find_model("minilm").path, device="cpu")
+    kinds = ("fp32", "bf16") if bf16_instructions() or options.emulate else ("fp32",)
+    encoders = {kind: Encoder("minilm", device="cpu", precision=kind) for kind in kinds}
+    ours = encoders["fp32"]
     assert np.allclose(ours.encode(texts[:64]), theirs.encode(texts[:64]), atol=1e-5)
-    found: dict[str, list[float]] = {"cse": [], "SentenceTransformer": []}
+    found: dict[tuple[str, str], list[float]] = {(kind, name): [] for kind in kinds for name in (THEIRS, "cse")}
     for _ in range(options.rounds):
-        started = time.perf_counter()
-        theirs.encode(texts, show_progress_bar=False)
-        middle = time.perf_counter()
-        ours.encode(texts)
-        found["SentenceTransformer"].append(middle - started)
-        found["cse"].append(time.perf_counter() - middle)
+        for kind in kinds:
+            with ExitStack() as stack:
+                if kind == "bf16" and options.emulate:
+                    stack.enter_context(EmulatedBf16())
+                started = time.perf_counter()
+                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=kind == "bf16"):
+                    theirs.encode(texts, show_progress_bar=False)
+                middle = time.perf_counter()
+                vectors = encoders[kind].encode(texts)
+                found[kind, THEIRS].append(middle - started)
+                found[kind, "cse"].append(time.perf_counter() - middle)
+            if kind == "fp32":
+                exact = vectors
+            else:
+                print(f"smallest cosine of bf16 to fp32: {(vectors * exact).sum(1).min():.5f}")
     tokens = ours.model.tokenizer(texts, truncation=True, max_length=ours.model.source.max_length)["input_ids"]
     lengths = np.array([len(ids) for ids in tokens])
     by_characters = padding(lengths, np.argsort([-len(text) for text in texts], kind="stable"), 32)
     by_tokens = padding(lengths, np.argsort(-lengths, kind="stable"), 64)
     print(f"{len(texts):,} of {len(distinct):,} distinct sentences")
-    print("| system | seconds | range | sentences/s | tokens with padding |")
-    print("| --- |" + " ---: |" * 4)
-    for name, share in (("SentenceTransformer", by_characters), ("cse", by_tokens)):
-        times = found[name]
-        middle = statistics.median(times)
-        spread = f"{min(times):.1f} to {max(times):.1f}"
-        print(f"| {name} | {middle:.1f} | {spread} | {len(texts) / middle:,.0f} | {share:.2f} x |")
+    if "bf16" not in kinds:
+        print("bf16: left out, as the processor has no instructions for it (see --emulate)")
+    elif options.emulate:
+        print("bf16: emulated; its times are not those of a processor that has instructions for it")
+    print("| precision | system | seconds | range | sentences/s | of theirs | of their default | tokens with padding |")
+    print("| --- | --- |" + " ---: |" * 6)
+    medians = {key: statistics.median(times) for key, times in found.items()}
+    for (kind, name), times in found.items():
+        own = medians[kind, name]
+        share = by_characters if name == THEIRS else by_tokens
+        print(
+            f"| {kind} | {name} | {own:.1f} | {min(times):.1f} to {max(times):.1f} | {len(texts) / own:,.0f} | "
+            f"{own / medians[kind, THEIRS]:.2f} | {own / medians['fp32', THEIRS]:.2f} | {share:.2f} x |"
+        )
 
 
 if __name__ == "__main__":

@@ -1,19 +1,21 @@
 """Training speed of cse beside sentence-transformers, a plain loop, and the minimum.
 
-    python benches/train.py [--rounds 3] [--json FILE]     # all-MiniLM-L6-v2 on the CPU
+    python benches/train.py [--rounds 3] [--json FILE]     # all-MiniLM-L6-v2 on the CPU, in fp32 and bf16
     python benches/train.py --gpu                         # BERT-base with random weights on CUDA, bf16, compiled
     python benches/train.py --gpu --model random-roberta --batch-size 512
 
 All systems train on the same sentences, in batches of 64 (``--batch-size``) of at most 32 tokens:
 
-(a) cse, with the losses standard, focal and mixed, and standard with UNA's negatives every 5th step;
+(a) cse, with the losses standard, focal and mixed, and standard with UNA's negatives on every step;
 (b) sentence-transformers' trainer with MultipleNegativesRankingLoss;
 (c) a plain loop as in SimCSE's code: every sentence twice in one forward pass, loss.item() at every step;
 (d) the minimum: 6 x matrix parameters x tokens, at the rate of a large matrix product measured in the same run.
 
 The systems take turns, ``--rounds`` times; figures are medians over the rounds, each without its first two steps (20 on
 CUDA, where models are compiled and graphs recorded in them). The plain loop's loss must equal cse's before anything is
-timed.
+timed. Tokens are those that are encoded in a step, of all views and without padding. On the CPU, --breakdown adds where
+the time of a step goes, by PyTorch's profiler. On a processor without instructions for bfloat16 the rows in bf16 are
+left out; --emulate computes them as benches/emulated.py, with times that say nothing about such instructions.
 """
 
 # The trainer of sentence-transformers has no types.
@@ -29,13 +31,22 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 
+from breakdown import breakdown
+from emulated import EmulatedBf16
+
+DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+THEIRS = "sentence-transformers"
 LENGTH = 32
 TEMPERATURE = 0.05
 ADAMW = {"lr": 1e-5, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
@@ -54,14 +65,39 @@ def sentences(count: int) -> list[str]:
     return (rows * (count // len(rows) + 1))[:count]
 
 
+class Timing(NamedTuple):
+    """Seconds of a step, without the first ones; tokens encoded in a step; the loss of the first step, if known."""
+
+    seconds: float
+    tokens: float
+    loss: float = float("nan")
+
+
+@contextmanager
+def counted(encoder: Any, name: str, counts: list[int]) -> Iterator[None]:
+    """Context manager in which a method or module appends the tokens that it encodes in training to a list."""
+    forward = getattr(encoder, name)
+
+    def counting(self: Any, features: Any, *arguments: Any, **settings: Any) -> Any:
+        if self.training:
+            counts.append(int(features["attention_mask"].sum()))
+        return forward(self, features, *arguments, **settings)
+
+    with patch.object(encoder, name, counting):
+        yield
+
+
 def sync(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
 
 
-def time_cse(model: str, rows: list[str], options: Any, **settings: Any) -> tuple[float, float]:
-    """Returns seconds per step, without the first ones, and the loss of the first step."""
+def time_cse(
+    model: str, rows: list[str], options: Any, precision: str, profiler: Any = None, /, **settings: Any
+) -> Timing:
+    """Times cse; a profiler is started after the first steps."""
     from cse import TfidfIndex, TrainConfig, train
+    from cse.models.encoder import SentenceEncoder
     from cse.training.callbacks import Callback
 
     class Clock(Callback):
@@ -72,7 +108,10 @@ def time_cse(model: str, rows: list[str], options: Any, **settings: Any) -> tupl
             if step in (options.warm, steps):
                 sync(options.device)
                 self.times.append(time.perf_counter())
+                if profiler is not None:
+                    profiler.start() if step < steps else profiler.stop()
 
+    counts: list[int] = []
     with tempfile.TemporaryDirectory() as folder:
         corpus = Path(folder) / "corpus.txt"
         corpus.write_text("\n".join(rows) + "\n", encoding="utf8")
@@ -90,13 +129,25 @@ def time_cse(model: str, rows: list[str], options: Any, **settings: Any) -> tupl
             eval_every=0,
             log_every=options.steps,
             compile=options.gpu,
+            precision=precision,
             dev=write_pairs(folder, rows),
             **{"positive": "dropout", "temperature": TEMPERATURE, "pooler": "avg", **ADAM_FLAGS, **settings},
         )
         clock = Clock()
-        result = train(config, clock)
+        with emulation(precision, options), counted(SentenceEncoder, "forward", counts):
+            result = train(config, clock)
         first = json.loads((result.folder / "log.jsonl").read_text().splitlines()[1])
-    return (clock.times[1] - clock.times[0]) / (options.steps - options.warm), first["loss"]
+    seconds = (clock.times[1] - clock.times[0]) / (options.steps - options.warm)
+    return Timing(seconds, sum(counts) / options.steps, first["loss"])
+
+
+@contextmanager
+def emulation(precision: str, options: Any) -> Iterator[None]:
+    """Context manager in which bf16 is emulated, if that was asked for."""
+    with ExitStack() as stack:
+        if precision == "bf16" and options.emulate:
+            stack.enter_context(EmulatedBf16())
+        yield
 
 
 ADAM_FLAGS = {"lr": 1e-5, "lr_scheduler": "constant", "weight_decay": 0.0}
@@ -118,21 +169,22 @@ def load(model: str, device: str) -> tuple[Any, Any]:
     return encoder, source
 
 
-def time_plain(model: str, rows: list[str], options: Any) -> tuple[float, float]:
+def time_plain(model: str, rows: list[str], options: Any, precision: str) -> Timing:
     from cse.models.encoder import tokenize
 
     torch.manual_seed(0)
     encoder, _ = load(model, options.device)
     encoder.train()
     optimizer = torch.optim.AdamW(encoder.parameters(), **ADAMW)
-    first, started = 0.0, 0.0
+    first, started, tokens = 0.0, 0.0, 0
     for step in range(options.steps):
         if step == options.warm:
             sync(options.device)
             started = time.perf_counter()
         batch = tokenize(encoder.tokenizer, rows[step * options.batch_size : (step + 1) * options.batch_size], LENGTH)
         inputs = {key: value.repeat(2, 1).to(options.device) for key, value in batch.items()}
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=options.gpu):
+        tokens += int(inputs["attention_mask"].sum())
+        with torch.autocast(options.device, dtype=torch.bfloat16, enabled=precision == "bf16"):
             z = torch.nn.functional.normalize(encoder(inputs).float(), dim=-1)
         scores = z[: options.batch_size] @ z[options.batch_size :].T / TEMPERATURE
         loss = torch.nn.functional.cross_entropy(scores, torch.arange(len(scores), device=scores.device))
@@ -143,10 +195,10 @@ def time_plain(model: str, rows: list[str], options: Any) -> tuple[float, float]
         value = loss.item()
         first = value if step == 0 else first
     sync(options.device)
-    return (time.perf_counter() - started) / (options.steps - options.warm), first
+    return Timing((time.perf_counter() - started) / (options.steps - options.warm), tokens / options.steps, first)
 
 
-def time_sentence_transformers(model: str, rows: list[str], options: Any) -> float:
+def time_sentence_transformers(model: str, rows: list[str], options: Any, precision: str) -> Timing:
     from datasets import Dataset
     from sentence_transformers import (
         SentenceTransformer,
@@ -178,7 +230,7 @@ def time_sentence_transformers(model: str, rows: list[str], options: Any) -> flo
             max_steps=options.steps,
             learning_rate=1e-5,
             lr_scheduler_type="constant",
-            bf16=options.gpu,
+            bf16=precision == "bf16",
             torch_compile=options.gpu,
             optim="adamw_torch_fused",
             dataloader_num_workers=0,
@@ -190,13 +242,16 @@ def time_sentence_transformers(model: str, rows: list[str], options: Any) -> flo
         )
         loss = MultipleNegativesRankingLoss(encoder, scale=1 / TEMPERATURE)
         data = Dataset.from_dict({"anchor": rows, "positive": rows})
-        SentenceTransformerTrainer(
+        trainer = SentenceTransformerTrainer(
             model=encoder, args=arguments, train_dataset=data, loss=loss, callbacks=[Clock()]
-        ).train()
-    return (times[1] - times[0]) / (options.steps - options.warm)
+        )
+        counts: list[int] = []
+        with emulation(precision, options), counted(Transformer, "forward", counts):
+            trainer.train()
+    return Timing((times[1] - times[0]) / (options.steps - options.warm), sum(counts) / options.steps)
 
 
-def minimum(model: str, rows: list[str], options: Any) -> tuple[float, float]:
+def minimum(model: str, rows: list[str], options: Any, precision: str) -> tuple[float, float]:
     """Returns the seconds of 6 x matrix parameters x tokens, and the measured FLOP/s of a matrix product."""
     from cse.models.encoder import tokenize
 
@@ -209,7 +264,8 @@ def minimum(model: str, rows: list[str], options: Any) -> tuple[float, float]:
         for i in range(0, len(used), options.batch_size)
     )
     size = 8192 if options.gpu else 2048
-    a = torch.randn(size, size, device=options.device, dtype=torch.bfloat16 if options.gpu else torch.float32)
+    kind = "fp32" if options.emulate else precision  # a product of PyTorch in emulated bf16 takes minutes
+    a = torch.randn(size, size, device=options.device, dtype=getattr(torch, DTYPES[kind]))
     rates = []
     for _ in range(5):
         sync(options.device)
@@ -244,6 +300,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--rounds", type=int, help="default: 3, with --gpu 2")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--emulate", action="store_true", help="bf16 on a processor without instructions for it")
+    parser.add_argument("--breakdown", action="store_true", help="also print where the time of a step goes")
     options = parser.parse_args()
     options.device = "cuda" if options.gpu else "cpu"
     options.model = options.model or ("random-bert" if options.gpu else "minilm")
@@ -253,26 +311,41 @@ def main() -> None:
     if options.steps <= options.warm:
         parser.error(f"--steps: the first {options.warm} steps are not timed; give more")
     rows = sentences(options.batch_size * options.steps)
+    una: dict[str, Any] = {"una": {"every": 1, "use_as": "pairs"}, "negatives": ("una",)}
     with tempfile.TemporaryDirectory() as folder:
         model = random_model(options.model, folder) if options.model in RANDOM else options.model
         check_equal_losses(model, rows, options)
-        systems = {
-            "cse, standard": lambda: time_cse(model, rows, options)[0],
-            "cse, focal": lambda: time_cse(model, rows, options, loss="focal")[0],
-            "cse, mixed": lambda: time_cse(model, rows, options, loss="mixed")[0],
-            "cse, UNA every 5th step": lambda: time_cse(
-                model, rows, options, una={"every": 5, "use_as": "pairs"}, negatives=("una",)
-            )[0],
-            "sentence-transformers": lambda: time_sentence_transformers(model, rows, options),
-            "plain loop": lambda: time_plain(model, rows, options)[0],
-        }
-        found: dict[str, list[float]] = {name: [] for name in systems}
+        systems: dict[tuple[str, str], Any] = {}
+        for kind in precisions(options):
+            losses = {"standard": {}, "UNA every step": una}
+            if kind == "fp32" or options.gpu:
+                losses |= {"focal": {"loss": "focal"}, "mixed": {"loss": "mixed"}}
+                systems[kind, "plain loop"] = partial(time_plain, model, rows, options, kind)
+            for name, settings in losses.items():
+                systems[kind, f"cse, {name}"] = partial(time_cse, model, rows, options, kind, **settings)
+            systems[kind, THEIRS] = partial(time_sentence_transformers, model, rows, options, kind)
+        found: dict[tuple[str, str], list[Timing]] = {key: [] for key in systems}
         for number in range(options.rounds):
-            for name, run in systems.items():
-                found[name].append(run())
-                print(f"round {number + 1}: {name}: {found[name][-1]:.4f} s a step", file=sys.stderr, flush=True)
-        least, rate = minimum(model, rows, options)
-    report(found, least, rate, options)
+            for key, run in systems.items():
+                found[key].append(run())
+                print(f"round {number + 1}: {key}: {found[key][-1]}", file=sys.stderr, flush=True)
+        least = {kind: minimum(model, rows, options, kind) for kind in precisions(options)}
+        report(found, least, options)
+        if options.breakdown:
+            for kind in precisions(options):
+                for name, settings in (("standard", {}), ("UNA every step", una)):
+                    shares = breakdown(partial(time_cse, model, rows, options, kind, **settings))
+                    text = ", ".join(f"{part} {share:.1%}" for part, share in shares.items() if share >= 0.02)
+                    print(f"time of a step in {kind}, {name}: {text}")
+
+
+def precisions(options: Any) -> tuple[str, ...]:
+    """Returns the precisions to compare."""
+    from cse.models.device import bf16_instructions
+
+    if options.gpu:
+        return ("bf16",)
+    return ("fp32", "bf16") if bf16_instructions() or options.emulate else ("fp32",)
 
 
 def check_equal_losses(model: str, rows: list[str], options: Any) -> None:
@@ -286,20 +359,33 @@ def check_equal_losses(model: str, rows: list[str], options: Any) -> None:
     assert torch.allclose(ours, plain, atol=1e-12), (ours, plain)
 
 
-def report(found: dict[str, list[float]], least: float, rate: float, options: Any) -> None:
-    base = statistics.median(found["sentence-transformers"])
+def report(found: dict[tuple[str, str], list[Timing]], least: dict[str, tuple[float, float]], options: Any) -> None:
     size = options.batch_size
+    for kind, (seconds, rate) in least.items():
+        print(f"{kind}: matrix product {rate / 1e9:,.0f} GFLOP/s, minimum of the standard loss {seconds:.4f} s a step")
+    if "bf16" not in least:
+        print("bf16: left out, as the processor has no instructions for it (see --emulate)")
+    elif options.emulate:
+        print("bf16: emulated; its times are not those of a processor that has instructions for it")
+    print(f"batches of {size}, {options.device}; ratios are to sentence-transformers' times")
     print(
-        f"batches of {size}, {options.device}; matrix product {rate / 1e9:,.0f} GFLOP/s, minimum {least:.4f} s a step"
+        "| precision | system | ms a step | range | sentences/s | tokens a step | at its precision | per token | "
+        "to its default | share of the minimum |"
     )
-    print("| system | ms a step | range | sentences/s | to sentence-transformers | share of the minimum |")
-    print("| --- |" + " ---: |" * 5)
-    for name, times in found.items():
-        middle = statistics.median(times)
-        spread = f"{1000 * min(times):,.1f} to {1000 * max(times):,.1f}"
+    print("| --- | --- |" + " ---: |" * 8)
+    theirs = {key[0]: middle(times) for key, times in found.items() if key[1] == THEIRS}
+    default = theirs.get("fp32")
+    for (kind, name), timings in found.items():
+        own, base = middle(timings), theirs[kind]
+        times = [1000 * each.seconds for each in timings]
+        per_token = base.seconds / base.tokens / (own.seconds / own.tokens)
+        tokens_of_standard = middle(found[kind, "cse, standard"]).tokens
+        share = least[kind][0] / own.seconds * own.tokens / tokens_of_standard
+        beside = f"{default.seconds / own.seconds:.2f}" if default else ""
         print(
-            f"| {name} | {1000 * middle:,.1f} | {spread} | {size / middle:,.1f} | {base / middle:.2f} | "
-            f"{least / middle:.0%} |"
+            f"| {kind} | {name} | {1000 * own.seconds:,.1f} | {min(times):,.1f} to {max(times):,.1f} | "
+            f"{size / own.seconds:,.1f} | {own.tokens:,.0f} | {base.seconds / own.seconds:.2f} | {per_token:.2f} | "
+            f"{beside} | {share:.0%} |"
         )
     memory = (
         torch.cuda.max_memory_allocated() if options.gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -308,8 +394,20 @@ def report(found: dict[str, list[float]], least: float, rate: float, options: An
     if options.json:
         names = ("cse", "torch", "transformers", "sentence-transformers")
         versions = {name: version(name) for name in names} | {"python": platform.python_version()}
-        record = {"seconds": found, "minimum": least, "flops": rate, "memory": memory, "versions": versions}
-        options.json.write_text(json.dumps({**record, "batch_size": size}, indent=2) + "\n")
+        record = {
+            "timings": {f"{kind}: {name}": [each._asdict() for each in times] for (kind, name), times in found.items()},
+            "minimum": {kind: {"seconds": seconds, "flops": rate} for kind, (seconds, rate) in least.items()},
+            "memory": memory,
+            "versions": versions,
+            "emulated": options.emulate,
+            "batch_size": size,
+        }
+        options.json.write_text(json.dumps(record, indent=2).replace("NaN", "null") + "\n")
+
+
+def middle(timings: list[Timing]) -> Timing:
+    """Returns the median of the seconds, with the tokens."""
+    return timings[0]._replace(seconds=statistics.median(each.seconds for each in timings))
 
 
 if __name__ == "__main__":

@@ -9,10 +9,11 @@ import torch
 import transformers
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cse import train
+from cse import InputError, train
 from cse.features.base import FeatureMethod
+from cse.models import device as devices
 from cse.models.attention import mask_always
-from cse.models.device import compile_backbone
+from cse.models.device import bf16_instructions, bf16_speedup, compile_backbone, pick_precision
 from cse.training.batches import Prefetcher
 from cse.training.setup import prepare
 from cse.training.step import training_step
@@ -20,6 +21,8 @@ from runs import LOSSES, VIEWS, gradients
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler, which torch.compile needs")
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+AVX512 = ("AVX512-BF16",)
 
 CASES = {
     **LOSSES,
@@ -177,3 +180,84 @@ def test_a_run_on_cuda_learns_and_does_not_wait_inside_its_steps(run_config, com
     losses = [line["loss"] for line in lines if "loss" in line]
     assert len(losses) == 20
     assert sum(losses[-5:]) < sum(losses[:5])
+
+
+@pytest.mark.parametrize(
+    ("instructions", "speedup", "expected", "reason"),
+    [
+        ((), 9.0, "fp32", "no instructions"),
+        (AVX512, 2.1, "bf16", "AVX512-BF16, a matrix product is 2.1 times as fast"),
+        (AVX512, 0.5, "fp32", "takes 2.0 times as long"),
+    ],
+)
+def test_auto_is_bf16_on_processors_that_are_faster_with_it(processor, instructions, speedup, expected, reason):
+    processor(instructions, speedup)
+    found, why = pick_precision("cpu")
+    assert found == expected
+    assert reason in why
+
+
+def test_what_is_configured_is_not_measured(processor, monkeypatch):
+    processor(())
+    monkeypatch.setattr(devices, "bf16_speedup", lambda: pytest.fail("was measured"))
+    assert pick_precision("cpu", "fp32") == ("fp32", "as configured")
+    precision, why = pick_precision("cpu", "bf16")
+    assert precision == "bf16"
+    assert "emulated and slow" in why
+    processor(AVX512)
+    assert pick_precision("cpu", "bf16") == ("bf16", "as configured")
+    assert pick_precision("cuda")[0] == pick_precision("cuda:1")[0] == "bf16"
+    assert pick_precision("meta")[0] == "fp32"
+    with pytest.raises(InputError, match=r"--precision: 'fp16' is unknown.* choose one of fp32, bf16, auto"):
+        pick_precision("cpu", "fp16")
+
+
+@pytest.mark.parametrize(
+    ("reported", "expected"),
+    [
+        ({}, ()),
+        ({"avx512_f": True, "amx_int8": True, "architecture": "x86_64"}, ()),
+        ({"avx512_bf16": True, "amx_bf16": True}, ("AVX512-BF16", "AMX")),
+        ({"neon": True, "bf16": True, "sve_bf16": False}, ("Arm BF16",)),
+    ],
+)
+def test_instructions_are_those_that_pytorch_reports(monkeypatch, reported, expected):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: reported, raising=False)
+    assert bf16_instructions() == expected
+
+
+@pytest.mark.parametrize(
+    ("machine", "private", "expected"),
+    [
+        ("x86_64", (), ()),
+        ("x86_64", ("_is_avx512_bf16_supported", "_is_amx_tile_supported"), ("AVX512-BF16", "AMX")),
+    ],
+)
+def test_older_versions_of_pytorch_report_by_private_functions(monkeypatch, machine, private, expected):
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    for name in ("get_capabilities", "_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.delattr(torch.cpu, name, raising=False)
+    for name in private:
+        monkeypatch.setattr(torch.cpu, name, lambda: True, raising=False)
+    assert bf16_instructions() == expected
+
+
+def test_the_processor_is_timed_once_without_a_change_of_the_generator():
+    bf16_speedup.cache_clear()
+    before = torch.get_rng_state()
+    first = bf16_speedup()
+    assert first > 0
+    assert bf16_speedup() == first
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_run_records_its_precision(run_config, processor):
+    processor(AVX512, 2.0)
+    result = train(run_config.replace(precision="bf16", max_steps=1, eval_every=0))
+    about = json.loads((result.folder / "environment.json").read_text(encoding="utf8"))
+    assert (about["precision"], about["precision_reason"]) == ("bf16", "as configured")
+    run = prepare(run_config.replace(precision="auto"))
+    assert run.config.precision == "fp32"
+    assert run.facts["device"].startswith("cpu (fp32: the default of training on processors, also with AVX512-BF16; ")
+    processor(())
+    assert prepare(run_config.replace(precision="auto")).facts["device"].startswith("cpu (fp32: the processor has no ")

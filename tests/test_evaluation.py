@@ -401,6 +401,75 @@ def test_an_encoding_goes_on_only_with_the_same_column_and_a_whole_part(tiny_ber
     assert not part.exists()
 
 
+def test_the_precision_is_that_of_the_option_and_stated(tiny_bert, tmp_path, processor, sample_rows):
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"{i % 6}\t{sample_rows[i]}\t{sample_rows[i + 40]}\n" for i in range(20)), encoding="utf8")
+    processor(("AVX512-BF16",), 2.0)
+
+    def call(*arguments, **settings):
+        return CliRunner().invoke(cli, [str(each) for each in arguments], **settings)
+
+    scores = {}
+    for given, expected in (((), "fp32"), (("--precision", "auto"), "bf16"), (("--precision", "bf16"), "bf16")):
+        done = call("eval", tiny_bert, "--suite", "geometry", "--data", pairs, "--json", *given)
+        found = json.loads(done.stdout)
+        assert found["precision"] == expected
+        scores[given] = found["suites"]["geometry"]["tasks"]
+        assert f"Note: encoded in {expected} (" in call("eval", tiny_bert, "--data", pairs, *given).stdout
+    assert scores["--precision", "auto"] == scores["--precision", "bf16"] != scores[()]
+    compared = ("compare", tiny_bert, tiny_bert, "--data", pairs, "--pooler", "avg")
+    assert json.loads(call(*compared, "--json").stdout)["precision"] == "fp32"
+    assert "Encoded in bf16 (AVX512-BF16, " in call(*compared, "--precision", "auto").stdout
+    for command in ("eval", "compare", "encode"):
+        done = call(command, tiny_bert, tiny_bert, "--precision", "fp16")
+        assert done.exit_code == 2
+        assert "--precision" in done.stderr
+
+
+def test_an_encoding_keeps_the_precision_of_its_rows(tiny_bert, tmp_path, monkeypatch, processor):
+    (tmp_path / "in.txt").write_text("".join(f"a cat {i}\n" for i in range(60)), encoding="utf8")
+    output = tmp_path / "v.npy"
+    monkeypatch.setattr("cse.models.vector_files.BLOCK", 20)
+
+    def encoded(precision, stop=None):
+        blocks = []
+
+        def write(path, text):
+            if len(blocks) == stop:
+                raise KeyboardInterrupt
+            blocks.append(1)
+            write_text(path, text)
+
+        monkeypatch.setattr("cse.models.vector_files.write_text", write)
+        options = ["--pooler", "avg", "-o", output, "--json", "--precision", precision]
+        return CliRunner().invoke(cli, [str(each) for each in ["encode", tiny_bert, tmp_path / "in.txt", *options]])
+
+    def made(precision):
+        done = encoded(precision)
+        return json.loads(done.stdout), done.stderr, np.load(output)
+
+    vectors = {}
+    for precision in ("fp32", "bf16"):
+        summary, said, vectors[precision] = made(precision)
+        assert summary["precision"] == precision
+        assert f"on cpu ({precision}: as configured" in said
+    assert not np.array_equal(vectors["fp32"], vectors["bf16"])
+    np.testing.assert_allclose(vectors["bf16"], vectors["fp32"], atol=0.05)
+    for begun, speedup in (("fp32", 2.0), ("bf16", 0.5)):
+        processor(("AVX512-BF16",), speedup)
+        encoded(begun, stop=1)
+        other = "bf16" if begun == "fp32" else "fp32"
+        refused = encoded(other)
+        assert isinstance(refused.exception, InputError)
+        assert f"were encoded in {begun}; go on with --precision {begun}, or remove that file" in str(refused.exception)
+        summary, _, found = made("auto")
+        assert (summary["resumed"], summary["precision"]) == (20, begun)
+        assert np.array_equal(found, vectors[begun])
+        encoded(begun, stop=1)
+        output.with_name("v.npy.part").unlink()
+        assert made(other)[0]["resumed"] == 0
+
+
 def test_mrpc_has_two_labels(tasks):
     with open(tasks / "mrpc.test.tsv", "a", encoding="utf8") as file:
         file.write("2\ta\tb\n")

@@ -55,6 +55,35 @@ def test_a_run_that_crashed_goes_on_bit_by_bit(run_config, name):
     same_run(whole.folder, train(resumed_config(cut), resume=cut).folder)
 
 
+def test_a_run_in_bf16_goes_on_bit_by_bit(run_config):
+    config = run_config.replace(**LOSSES["focal una"], save_every=2, max_steps=4, eval_every=0, precision="bf16")
+    whole = train(config.replace(name="whole"))
+    with pytest.raises(MemoryError, match="a crash"):
+        train(config.replace(name="cut"), Stop(3))
+    cut = whole.folder.with_name("cut")
+    same_run(whole.folder, train(resumed_config(cut, {"precision": "auto"}), resume=cut).folder)
+
+
+def test_a_resumed_run_keeps_its_precision(run_config, processor):
+    folder = train(run_config.replace(precision="auto", save_every=1, max_steps=1, eval_every=0)).folder
+    stored = resumed_config(folder).precision
+    assert stored in ("fp32", "bf16")
+    processor((), 0.5) if stored == "bf16" else processor(("AVX512-BF16",), 2.0)
+    assert resumed_config(folder, {"precision": "auto"}).precision == stored
+    other = "fp32" if stored == "bf16" else "bf16"
+    with pytest.raises(InputError, match=rf"--precision {other} \(the run has {stored}\) cannot change"):
+        resumed_config(folder, {"precision": other})
+
+
+def test_auto_in_a_run_of_an_earlier_version_is_fp32_on_the_cpu(run_config, processor, monkeypatch):
+    processor(("AVX512-BF16",), 2.0)
+    folder = train(run_config.replace(save_every=1, max_steps=1, eval_every=0)).folder
+    (folder / "config.toml").unlink()
+    earlier = run_config.replace(precision="auto")
+    monkeypatch.setattr("cse.training.loop.read_config", lambda folder: earlier)
+    assert resumed_config(folder).precision == "fp32"
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_says_how_to_resume(run_config, tmp_path, cse, number, code):
     config = run_config.replace(max_steps=400, eval_every=0, save_every=2, output=str(tmp_path))

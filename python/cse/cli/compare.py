@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @options.option("--markdown", is_flag=True, show_default=False, help="Print Markdown tables.")
 @options.pooler
 @options.device
+@options.precision("fp32")
 @options.threads
 @options.as_json
 def command(
@@ -36,6 +37,7 @@ def command(
     markdown: bool,
     pooler: str | None,
     device: str,
+    precision: str,
     threads: int,
     as_json: bool,
 ) -> None:
@@ -72,7 +74,7 @@ def command(
     total = len(checkpoints) * sum(evaluation.work() for evaluation in evaluations.values())
     with counting("evaluating", total, "texts") as progress:
         for name in checkpoints:
-            encoder = Encoder(name, pooler=pooler, device=device)
+            encoder = Encoder(name, pooler=pooler, device=device, precision=precision)
             reports[name] = {suite: evaluation(encoder, progress) for suite, evaluation in evaluations.items()}
     results: list[dict[str, Any]] = []
     for model, side in zip(models[1:], sides[1:], strict=True):
@@ -85,12 +87,13 @@ def command(
         results.append({"a": models[0], "b": model, "tasks": records})
     unit_of = "methods, by a paired t-test over seeds" if seeds else "checkpoints, not methods"
     if as_json:
-        console.result({"compares": unit_of, "comparisons": results}, True, [])
+        console.result({"compares": unit_of, "precision": encoder.precision, "comparisons": results}, True, [])
         return
     for found in results:
         lines = [cells(record) for record in found["tasks"]]
         console.table(lines, title=f"{found['b']} against {found['a']}", markdown=markdown)
     click.echo(f"This compares {unit_of}. A: the first model. p-values are adjusted by Holm's method.")
+    click.echo(f"Encoded in {encoder.precision} ({encoder.precision_reason}).")
 
 
 def cells(record: dict[str, Any]) -> dict[str, str]:

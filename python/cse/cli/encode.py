@@ -28,6 +28,7 @@ from .progress import PhaseDisplay, counting
 @options.option("--cache", metavar="DIR", help="Cache folder for large inputs.", default_text="the user's; cse cache")
 @options.pooler
 @options.device
+@options.precision("fp32")
 @options.reading
 @options.threads
 @options.as_json
@@ -39,6 +40,7 @@ def command(
     cache: str | None,
     pooler: str | None,
     device: str,
+    precision: str,
     column: str | None,
     encoding_errors: str,
     max_line_bytes: int,
@@ -62,9 +64,9 @@ def command(
     if output is not None and Path(output).is_dir():
         raise InputError(f"-o {output}: is a folder; name a file")
     from ..data.corpus import Corpus
-    from ..models.device import set_threads
+    from ..models.device import describe_device, pick_precision, set_threads
     from ..models.inference import Encoder
-    from ..models.vector_files import check_format, encode_to_file, model_stamp
+    from ..models.vector_files import check_format, encode_to_file, model_stamp, partial_precision
 
     target = None if output is None or is_device(output) else output
     if target is not None:
@@ -76,13 +78,23 @@ def command(
             found, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, cache=cache, progress=phases
         )
     filled = len(corpus.filled())
-    encoder = Encoder(model, pooler=pooler, device=device)
+    encoder = Encoder(model, pooler=pooler, device=device, precision=precision)
     if encoder.plain:
         console.say(f"{model}: the directory does not declare a pooling; using --pooler avg")
     elif encoder.model.pooler == "cls":
         console.say(f"pooling {encoder.pooling}")
     files = [[file.xxh3, file.column, file.rows] for file in corpus.files]
     key = {"corpus": files, "encoding_errors": encoding_errors, "model": model_stamp(encoder)}
+    begun = None if target is None else partial_precision(target, key)
+    if begun not in (None, encoder.precision):
+        if precision != "auto":
+            raise InputError(
+                f"--precision {precision}: the rows in {target}.part were encoded in {begun}; go on with "
+                f"--precision {begun}, or remove that file"
+            )
+        encoder.precision, encoder.precision_reason = pick_precision(encoder.device, begun)
+    key["precision"] = encoder.precision
+    console.say(f"on {describe_device(encoder.device, encoder.precision, encoder.precision_reason)}")
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="cse-encode-") as folder, counting("encoding", len(corpus), "rows") as more:
         written = target or str(Path(folder) / "vectors.npy")
@@ -102,6 +114,7 @@ def command(
         "embedding_dim": encoder.embedding_dim,
         "blank": done.blank,
         "resumed": done.resumed,
+        "precision": encoder.precision,
         "seconds": round(seconds, 2),
         "sentences_per_second": round(max(filled - done.resumed, 0) / seconds, 1),
     }

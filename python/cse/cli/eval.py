@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @options.option("--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="An option of an evaluation.")
 @options.pooler
 @options.device
+@options.precision("fp32")
 @options.threads
 @options.as_json
 def command(
@@ -36,6 +37,7 @@ def command(
     settings: tuple[str, ...],
     pooler: str | None,
     device: str,
+    precision: str,
     threads: int,
     as_json: bool,
 ) -> None:
@@ -62,18 +64,20 @@ def command(
     from ..models.inference import Encoder
 
     set_threads(threads)
-    encoder = Encoder(model, pooler=pooler, device=device)
+    encoder = Encoder(model, pooler=pooler, device=device, precision=precision)
     total = sum(evaluation.work() for evaluation in evaluations.values())
     with counting("evaluating", total, "texts") as progress:
         reports = {name: evaluation(encoder, progress) for name, evaluation in evaluations.items()}
     notes = [f"{model}: the directory does not declare a pooling; used --pooler avg"] if encoder.plain else []
     if encoder.model.pooler == "cls":
         notes.append(f"pooling {encoder.pooling}")
+    notes.append(f"encoded in {encoder.precision} ({encoder.precision_reason})")
     published = [dict(zip(("model", "average", "reproductions"), row, strict=True)) for row in PUBLISHED]
     if as_json:
         results = {name: {"tasks": r.rows, **r.summary, "notes": r.notes} for name, r in reports.items()}
         beside = {"published": published, "published_text": TEXT_NOTE} if compare_published else {}
-        found = {"model": model, "pooling": encoder.pooling, "suites": results, "notes": notes, **beside}
+        about = {"model": model, "pooling": encoder.pooling, "precision": encoder.precision}
+        found = {**about, "suites": results, "notes": notes, **beside}
         console.result(found, True, [])
         return
     for name, report in reports.items():

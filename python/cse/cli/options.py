@@ -116,6 +116,17 @@ pooler = option("--pooler", metavar="NAME", help=POOLER_NAMES, default_text="the
 as_json = option("--json", "as_json", is_flag=True, show_default=False, help="Print one JSON object.")
 
 
+def precision(default: str) -> Callable[[F], F]:
+    """Returns the option ``--precision`` of commands that encode."""
+    return option(
+        "--precision",
+        default=default,
+        type=click.Choice(("fp32", "bf16", "auto")),
+        metavar="fp32|bf16|auto",
+        help="Precision of the transformer; auto: bf16 on CUDA and on processors that are faster with it, else fp32.",
+    )
+
+
 def check_pooler(pooler: str | None) -> None:
     """Raises ``InputError`` for an unknown pooler."""
     from ..models.pooling import POOLERS

@@ -128,7 +128,7 @@ METHOD_FLAGS = {
 @options.option(
     "--chunk-size", type=int, metavar="N", help="Sentences in memory at a time: large batches.", default_text="all"
 )
-@options.option("--precision", default="auto", metavar="fp32|bf16", help="auto: bf16 on CUDA.")
+@options.option("--precision", default="auto", metavar="fp32|bf16|auto", help="Precision; auto: bf16 on CUDA.")
 @options.option("--compile/--no-compile", default=False, help="Compile the transformer by torch.compile.")
 @group("Evaluation")
 @options.option(

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import platform
+import time
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import cache
 from typing import Any
 
 import numpy.typing as npt
 import torch
 
 from .. import _core
-from ..errors import InputError
+from ..errors import InputError, unknown
 
 __all__ = [
+    "PRECISIONS",
     "autocast",
     "begin_step",
+    "bf16_instructions",
+    "bf16_speedup",
     "compile_backbone",
     "describe_device",
     "fixed_length",
@@ -21,10 +27,20 @@ __all__ = [
     "generator_states",
     "on_device",
     "pick_device",
+    "pick_precision",
     "restore_generators",
     "set_threads",
     "uncompiled",
 ]
+
+PRECISIONS = ("fp32", "bf16", "auto")
+# Instructions for bfloat16 by their names in torch.cpu.get_capabilities.
+BF16_INSTRUCTIONS = {
+    "avx512_bf16": "AVX512-BF16",
+    "amx_bf16": "AMX",
+    "bf16": "Arm BF16",
+    "sve_bf16": "SVE BF16",
+}
 
 
 def pick_device(name: str) -> str:
@@ -49,14 +65,85 @@ def set_threads(threads: int) -> None:
         _core.set_default_threads(threads)
 
 
-def autocast(device: str, precision: str = "auto") -> AbstractContextManager[Any]:
+def pick_precision(device: str, precision: str = "auto", on_cpu: bool = True) -> tuple[str, str]:
+    """Returns the precision of forward passes, ``fp32`` or ``bf16``, and the reason for it as text.
+
+    The weights are float32 in either. ``auto`` is bf16 on CUDA, and on processors that have instructions for bfloat16
+    and multiply matrices faster in it; else fp32. The processor is timed once per process, so that another process may
+    decide otherwise: whoever goes on with earlier results should store the precision and pass it on.
+
+    Args:
+        device: A PyTorch device.
+        precision: One of ``PRECISIONS``.
+        on_cpu: Whether ``auto`` may be bf16 on a processor.
+
+    Raises:
+        InputError: For another precision.
+    """
+    if precision not in PRECISIONS:
+        raise unknown("--precision", precision, PRECISIONS)
+    kind = torch.device(device).type
+    if precision == "bf16" and kind == "cpu" and not bf16_instructions():
+        return precision, "as configured; emulated and slow, as the processor has no instructions for it"
+    if precision != "auto":
+        return precision, "as configured"
+    if kind == "cuda":
+        return "bf16", "the default on CUDA"
+    if kind != "cpu":
+        return "fp32", f"the default on {kind}"
+    names = " and ".join(bf16_instructions())
+    if not names:
+        return "fp32", "the processor has no instructions for bf16"
+    if not on_cpu:
+        return "fp32", f"the default of training on processors, also with {names}"
+    speedup = bf16_speedup()
+    if speedup <= 1:
+        return "fp32", f"{names}, but a matrix product in bf16 takes {1 / speedup:.1f} times as long"
+    return "bf16", f"{names}, a matrix product is {speedup:.1f} times as fast"
+
+
+def bf16_instructions() -> tuple[str, ...]:
+    """Returns the names of the processor's instructions for bfloat16, as PyTorch reports them; empty if it has none."""
+    capabilities = getattr(torch.cpu, "get_capabilities", None)
+    if capabilities is not None:
+        reported = capabilities()
+        return tuple(text for name, text in BF16_INSTRUCTIONS.items() if reported.get(name))
+    # Older versions of PyTorch have only private functions, each since another version.
+    private = {"AVX512-BF16": "_is_avx512_bf16_supported", "AMX": "_is_amx_tile_supported"}
+    found = [text for text, name in private.items() if getattr(torch.cpu, name, bool)()]
+    # On x86 this operator is True for AVX512 without bfloat16 as well. PyTorch may be built without it.
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        with suppress(AttributeError, RuntimeError):
+            found += ["Arm BF16"] if torch.ops.mkldnn._is_mkldnn_bf16_supported() else []
+    return tuple(found)
+
+
+@cache
+def bf16_speedup() -> float:
+    """Returns the time of a matrix product in float32 relative to bfloat16 on the CPU; takes a tenth of a second.
+
+    The shapes are those of a linear layer of a small transformer.
+    """
+    fastest = {torch.float32: float("inf"), torch.bfloat16: float("inf")}
+    # Constants, as random numbers would change the state of the generator.
+    pairs = {kind: (torch.ones(512, 384, dtype=kind), torch.ones(384, 384, dtype=kind)) for kind in fastest}
+    until = time.perf_counter() + 0.1
+    while time.perf_counter() < until:
+        for kind, (left, right) in pairs.items():
+            started = time.perf_counter()
+            torch.mm(left, right)
+            fastest[kind] = min(fastest[kind], time.perf_counter() - started)
+    return fastest[torch.float32] / fastest[torch.bfloat16]
+
+
+def autocast(device: str, precision: str) -> AbstractContextManager[Any]:
     """Returns a context manager for the precision of a forward pass.
 
     Args:
         device: A PyTorch device.
-        precision: ``bf16``: bfloat16 autocast. ``fp32``: none. ``auto``: bf16 on CUDA, else fp32.
+        precision: As returned by ``pick_precision``: ``bf16`` is bfloat16 autocast, ``fp32`` none.
     """
-    if precision == "fp32" or (precision == "auto" and not device.startswith("cuda")):
+    if precision == "fp32":
         return nullcontext()
     return torch.autocast(torch.device(device).type, dtype=torch.bfloat16)
 
@@ -111,12 +198,10 @@ def uncompiled() -> AbstractContextManager[Any]:
     return stance
 
 
-def describe_device(device: str, precision: str = "auto") -> str:
-    """Returns the device with its name, precision and number of CPU threads, as text."""
-    cuda = device.startswith("cuda")
-    used = precision if precision != "auto" else "bf16" if cuda else "fp32"
-    name = f"{torch.cuda.get_device_name(device)}, " if cuda else ""
-    return f"{device} ({name}{used}, {torch.get_num_threads()} threads)"
+def describe_device(device: str, precision: str, reason: str) -> str:
+    """Returns the device with its name, the precision with its reason, and the number of CPU threads, as text."""
+    name = f"{torch.cuda.get_device_name(device)}, " if device.startswith("cuda") else ""
+    return f"{device} ({name}{precision}: {reason}; {torch.get_num_threads()} threads)"
 
 
 def generator_states(device: str) -> dict[str, torch.Tensor]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..io import file_mode, fresh_folder
-from .device import autocast, uncompiled
+from .device import autocast, pick_precision, uncompiled
 from .layout import write_modules
 from .mlm_head import load_mlm_head, mlm_head, save_mlm_head
 from .pooling import pool, pooled_layers
@@ -133,8 +133,9 @@ class SentenceEncoder(nn.Module):
         *,
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
+        precision: str = "fp32",
     ) -> npt.NDArray[np.float32]:
-        """Encodes texts in evaluation mode, without dropout, and with the head only if it is kept; on CUDA in bfloat16.
+        """Encodes texts in evaluation mode, without dropout, and with the head only if it is kept.
 
         Texts are truncated at ``source.max_length`` tokens and batched by their numbers of tokens, so that nearly no
         padding is processed; benches/encode.py counts it. Texts are tokenized ``BLOCK`` at a time, which bounds memory.
@@ -143,21 +144,26 @@ class SentenceEncoder(nn.Module):
             texts: n texts.
             batch_size: Texts per forward pass.
             progress: Called with the number of texts encoded since its last call.
+            precision: Precision of the transformer, ``fp32``, ``bf16`` or ``auto``; see ``pick_precision``.
 
         Returns:
             ``(n, D)`` float32, normalised to unit length if ``source.normalize`` is True.
         """
+        device = str(next(self.parameters()).device)
+        precision, _ = pick_precision(device, precision)
         was_training = self.training
         self.eval()
         out = np.empty((len(texts), self.embedding_dim), dtype=np.float32)
-        for start in range(0, len(texts), BLOCK):
-            tokens = token_lists(self.tokenizer, texts[start : start + BLOCK], self.source.max_length)
-            order = np.argsort([-len(ids) for ids in tokens["input_ids"]], kind="stable")
-            for first in range(0, len(order), batch_size):
-                rows = order[first : first + batch_size]
-                out[start + rows] = self._encode_batch(pad(self.tokenizer, tokens, rows.tolist()))
-                if progress:
-                    progress(len(rows))
+        # One context for all batches, so that the weights are converted once.
+        with autocast(device, precision):
+            for start in range(0, len(texts), BLOCK):
+                tokens = token_lists(self.tokenizer, texts[start : start + BLOCK], self.source.max_length)
+                order = np.argsort([-len(ids) for ids in tokens["input_ids"]], kind="stable")
+                for first in range(0, len(order), batch_size):
+                    rows = order[first : first + batch_size]
+                    out[start + rows] = self._encode_batch(pad(self.tokenizer, tokens, rows.tolist()))
+                    if progress:
+                        progress(len(rows))
         self.train(was_training)
         return out
 
@@ -196,7 +202,7 @@ class SentenceEncoder(nn.Module):
 
     def _encode_batch(self, batch: dict[str, Tensor]) -> npt.NDArray[np.float32]:
         device = next(self.parameters()).device
-        with autocast(str(device)), uncompiled():
+        with uncompiled():
             vectors = self({key: value.to(device, non_blocking=True) for key, value in batch.items()})
         vectors = vectors.float()
         if self.source.normalize:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, check_texts, unknown
-from .device import pick_device
+from .device import pick_device, pick_precision
 from .encoder import load_encoder
 from .pooling import POOLERS
 from .resolve import find_model
@@ -31,18 +31,30 @@ class Encoder:
             plain Hugging Face directory does not declare one; ``avg`` is then used, as in sentence-transformers, which
             is wrong for a model trained with [CLS] pooling.
         device: A PyTorch device; ``auto`` is CUDA if available, else the CPU.
+        precision: Precision in which texts are encoded, ``fp32``, ``bf16`` or ``auto``: bf16 on CUDA and on processors
+            that are faster with it (``cse.models.device.pick_precision``), else fp32. Embeddings are float32 in any.
 
     Raises:
-        InputError: If the pooler is unknown, the model cannot be found or loaded, or the device is not usable.
+        InputError: If the pooler or the precision is unknown, the model cannot be found or loaded, or the device is not
+            usable.
     """
 
-    def __init__(self, model: str | PathLike[str], *, pooler: str | None = None, device: str = "auto") -> None:
+    def __init__(
+        self,
+        model: str | PathLike[str],
+        *,
+        pooler: str | None = None,
+        device: str = "auto",
+        precision: str = "fp32",
+    ) -> None:
         if pooler is not None and pooler not in POOLERS:
             raise unknown("--pooler", pooler, POOLERS)
         source = find_model(fspath(model))
         self.plain = source.pooler is None and pooler is None
         """True if neither the directory nor the caller specified the pooling, so that ``avg`` is used."""
         self.device = pick_device(device)
+        self.precision, self.precision_reason = pick_precision(self.device, precision)
+        """The precision that is used, ``fp32`` or ``bf16``, and the reason for it as text."""
         used = pooler or source.pooler or "avg"
         self.model = load_encoder(source, used, for_inference=True).to(self.device).eval()
         self.pooling = f"{used}: {POOLERS[used]}"
@@ -87,11 +99,14 @@ class Encoder:
             warnings.warn(f"{faulty} texts held lone surrogates, replaced by U+FFFD", stacklevel=2)
         filled = [row for row, text in enumerate(whole) if text.strip()]
         if len(filled) == len(whole):
-            return self.model.encode(whole, batch_size=int(batch_size), progress=progress)
+            return self.model.encode(whole, batch_size=int(batch_size), progress=progress, precision=self.precision)
         vectors = np.zeros((len(whole), self.embedding_dim), dtype=np.float32)
         if filled:
             vectors[filled] = self.model.encode(
-                [whole[row] for row in filled], batch_size=int(batch_size), progress=progress
+                [whole[row] for row in filled],
+                batch_size=int(batch_size),
+                progress=progress,
+                precision=self.precision,
             )
         return vectors
 

@@ -24,7 +24,7 @@ from ..errors import InputError
 from ..io import dumps, naming, write_atomically, write_text
 from .inference import Encoder
 
-__all__ = ["FORMATS", "EncodedFile", "check_format", "encode_to_file", "model_stamp"]
+__all__ = ["FORMATS", "EncodedFile", "check_format", "encode_to_file", "model_stamp", "partial_precision"]
 
 FORMATS = (".npy", ".safetensors", ".parquet")
 # Rows between updates of OUTPUT.part.json, and of a row group of Parquet.
@@ -79,6 +79,21 @@ def model_stamp(encoder: Encoder) -> dict[str, Any]:
     }
 
 
+def partial_precision(output: str | Path, key: dict[str, Any]) -> str | None:
+    """Returns the precision of the rows that an interrupted call with the same corpus and model has encoded, or None.
+
+    Args:
+        output: As for ``encode_to_file``.
+        key: Its key, without ``precision``.
+    """
+    try:
+        stored = json.loads(Path(f"{output}.part.json").read_text(encoding="utf8"))["key"]
+        same = all(stored[name] == value for name, value in json.loads(dumps(key)).items())
+        return str(stored["precision"]) if same and Path(f"{output}.part").exists() else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def encode_to_file(
     encoder: Encoder,
     corpus: Texts,
@@ -95,8 +110,8 @@ def encode_to_file(
         corpus: The corpus.
         output: ``.npy``: a float32 array ``(rows, D)``. ``.safetensors``: the tensor ``embeddings`` of this shape.
             ``.parquet``: the columns ``row`` and ``embedding``.
-        key: What identifies corpus and model, serialisable to JSON; rows of an earlier call with another key are
-            encoded anew.
+        key: What identifies corpus, model and precision, serialisable to JSON; rows of an earlier call with another key
+            are encoded anew.
         batch_size: Texts per forward pass.
         progress: Called with the number of rows done since its last call, including those of an earlier call.
 

@@ -139,7 +139,8 @@ class Settings(BaseModel):
     """Sentences whose activations are in memory at a time: a batch of any size in bounded memory, with the gradients of
     the whole batch, for a second forward pass. Default: the whole batch."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Precision of the encoder: ``bf16`` is autocast; ``auto`` is bf16 on CUDA, else fp32. Weights are float32."""
+    """Precision of the encoder: ``bf16`` is autocast; for ``auto`` see ``cse.models.device.pick_precision``. Weights,
+    optimizer and loss are float32. A run stores what ``auto`` was, and keeps it when it is resumed."""
     compile: bool = False
     """Compile the transformer by ``torch.compile``; on CUDA, batches are then padded to ``max_length``."""
     patience: Positive | None = None

@@ -16,8 +16,8 @@ __all__ = ["environment"]
 PACKAGES = ("transformers", "tokenizers", "numpy", "scipy", "safetensors")
 
 
-def environment(device: str) -> dict[str, Any]:
-    """Returns versions, platform, processor, cores, threads and device.
+def environment(device: str, precision: str, reason: str) -> dict[str, Any]:
+    """Returns versions, platform, processor, cores, threads, device, and the precision with its reason.
 
     All must be equal for a run to be reproduced bit by bit.
     """
@@ -34,4 +34,6 @@ def environment(device: str) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
+        "precision": precision,
+        "precision_reason": reason,
     }

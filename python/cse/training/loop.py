@@ -14,6 +14,7 @@ import torch
 
 from ..errors import InputError, Interrupted, RunError, sentence
 from ..io import dumps, write_text
+from ..models.device import pick_device
 from .batches import Batch, Prefetcher
 from .callbacks import Callback
 from .checkpoint import (
@@ -86,7 +87,7 @@ def train(
         config: The training configuration; for ``resume``, that of ``resumed_config``.
         callback: Called during the run; see ``Callback``. ``ProgressCallback()`` shows progress and scores. Default:
             nothing is shown.
-        resume: Folder of a run, or of one of its checkpoints, to go on with. On the CPU in fp32 the result is that of a
+        resume: Folder of a run, or of one of its checkpoints, to go on with. On the same CPU the result is that of a
             run that was not interrupted, bit by bit.
         texts: Sentences in memory to train on, instead of ``config.corpus``. A line break becomes a space.
             They are not saved; a run is resumed with the same texts.
@@ -134,7 +135,12 @@ def resumed_config(resume: str | Path, given: dict[str, Any] | None = None) -> T
     stored, file = read_config(folder), folder.parent.parent / CONFIG
     if file.exists():
         stored = check_equal(stored, TrainConfig.from_toml(file), str(file), "take the change back")
-    return check_changes(stored, given or {})
+    if stored.precision == "auto":  # of a version that did not store what it was: bf16 on CUDA only
+        cuda = pick_device(stored.device).startswith("cuda")
+        stored = stored.replace(precision="bf16" if cuda else "fp32")
+    # auto keeps what it was
+    given = {name: value for name, value in (given or {}).items() if (name, value) != ("precision", "auto")}
+    return check_changes(stored, given)
 
 
 class Trainer:
@@ -211,7 +217,8 @@ class Trainer:
             if self.resumed is not None:
                 restore_best(self.resumed, folder)
             write_text(folder / CONFIG, run.config.to_toml())
-            write_text(folder / "environment.json", dumps(environment(run.device), indent=2) + "\n")
+            about = environment(run.device, run.config.precision, run.precision_reason)
+            write_text(folder / "environment.json", dumps(about, indent=2) + "\n")
             run.loggers.start(folder, run.config.to_toml(), state.step)
         if state.step == 0:
             self.evaluate()

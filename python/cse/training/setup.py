@@ -23,7 +23,7 @@ from ..losses import CONTRASTIVE_LOSSES, LOSS_TERMS
 from ..losses.base import BatchTerm, LossTerm
 from ..losses.contrastive import ContrastiveOptions
 from ..models.attention import mask_always
-from ..models.device import compile_backbone, describe_device, pick_device, set_threads
+from ..models.device import compile_backbone, describe_device, pick_device, pick_precision, set_threads
 from ..models.dropout import use_fast_dropout
 from ..models.encoder import SentenceEncoder, load_encoder
 from ..models.merging import BaseWeights
@@ -68,6 +68,8 @@ class Run:
     examples: list[Example]
     """Sentences with their augmented forms, shown before training."""
     loggers: Loggers
+    precision_reason: str
+    """Why ``config.precision`` is what it is."""
     data: dict[str, Any]
     """Fingerprints of corpus and index, which must be the same when the run is resumed."""
 
@@ -103,6 +105,8 @@ def prepare(
     set_threads(config.threads)
     world = world or World()
     device = world.device(pick_device(config.device))
+    own, reason = pick_precision(device, config.precision, on_cpu=False)
+    precision = world.agreed(lambda: own)  # another rank may have found another speed
     loggers = Loggers(config.loggers)
     context = Context(
         lambda: TfidfIndex.open(config.tfidf, min_df=config.min_df, max_terms=config.max_terms), part=world.part
@@ -120,7 +124,7 @@ def prepare(
     resumed = folder is not None
     folder = folder or choose_folder(config)
     source = find_model(config.model or recipes.DEFAULT_MODEL)
-    resolved = recipes.resolve(config, source.family, source.pooler)
+    resolved = recipes.resolve(config, source.family, source.pooler).replace(precision=precision)
     if resolved.max_length > source.max_length:
         raise InputError(
             f"--max-length: {resolved.max_length} is more than the {source.max_length} tokens the model takes"
@@ -228,7 +232,8 @@ def prepare(
         tokens=tokens,
         tasks=tasks,
         facts={
-            **_facts(resolved, corpus, split, batches, device),
+            "device": describe_device(device, precision, reason),
+            **_facts(resolved, corpus, split, batches),
             **({"processes": f"{world.size}, each with a part of the batch"} if world.size > 1 else {}),
             **({"columns": labelled.describe()} if labelled is not None else {}),
             "text": text,
@@ -236,6 +241,7 @@ def prepare(
         },
         examples=examples,
         loggers=loggers,
+        precision_reason=reason,
         data=fingerprints(
             corpus if labelled is None else labelled, config.tfidf if context.index_is_used else None, context.files
         ),
@@ -328,11 +334,10 @@ def _with_used_options(config: ResolvedConfig, methods: dict[str, Any]) -> Resol
     return config.replace(options={name: table for name, table in used.items() if table})
 
 
-def _facts(config: ResolvedConfig, corpus: Corpus, split: Split, batches: Batches, device: str) -> dict[str, str]:
+def _facts(config: ResolvedConfig, corpus: Corpus, split: Split, batches: Batches) -> dict[str, str]:
     negatives = [f"{name} {each.describe()}" for name, each in zip(config.negatives, batches.negatives, strict=True)]
     options = batches.positive.describe()
     return {
-        "device": describe_device(device, config.precision),
         "model": f"{config.model}, pooler {config.pooler}",
         "loss": describe_loss(config),
         "positive": f"{config.positive}{f' ({options})' if options else ''}",

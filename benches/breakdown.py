@@ -1,0 +1,54 @@
+"""Where the time of a training step goes on the CPU, by PyTorch's profiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+from torch.profiler import ProfilerActivity, profile, record_function
+
+__all__ = ["breakdown"]
+
+# Operations of PyTorch by part of a step; others are listed by their own names.
+PARTS = {
+    "matrix products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"),
+    "dropout masks": ("dropout masks",),
+    "softmax": ("aten::_softmax", "aten::_softmax_backward_data", "aten::_log_softmax"),
+    "GELU": ("aten::gelu", "aten::gelu_backward"),
+    "layer norm": ("aten::native_layer_norm", "aten::native_layer_norm_backward"),
+    "embeddings": ("aten::embedding_dense_backward", "aten::index_select"),
+    "optimizer and norm": ("aten::_fused_adamw_", "aten::_foreach_norm", "aten::_foreach_mul_"),
+    "Python between operations": ("step",),
+}
+
+
+def breakdown(run: Callable[[Any], object]) -> dict[str, float]:
+    """Returns the shares of the time of training steps by part, the largest first.
+
+    Args:
+        run: Trains with cse; called with a profiler, which it starts and stops between steps.
+    """
+    from cse.models import dropout
+    from cse.training import loop, step
+
+    def recorded(function: Any, name: str) -> Any:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            with record_function(name):
+                return function(*arguments, **keywords)
+
+        return call
+
+    profiler = profile(activities=[ProfilerActivity.CPU])
+    with (
+        patch.object(dropout, "keep_mask", recorded(dropout.keep_mask, "dropout masks")),
+        patch.object(loop, "training_step", recorded(step.training_step, "step")),
+    ):
+        run(profiler)
+    part_of = {operation: part for part, operations in PARTS.items() for operation in operations}
+    spent: dict[str, float] = {}
+    for event in profiler.key_averages():
+        part = part_of.get(event.key, event.key.removeprefix("aten::"))
+        spent[part] = spent.get(part, 0.0) + event.self_cpu_time_total
+    total = sum(spent.values())
+    return {part: time / total for part, time in sorted(spent.items(), key=lambda item: -item[1])}

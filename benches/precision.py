@@ -1,0 +1,238 @@
+"""What bfloat16 changes: scores of the same model, and of models trained in both precisions.
+
+    python benches/precision.py encode --sts DIR --retrieval DIR [DIR ...]    # all-MiniLM-L6-v2, not trained
+    python benches/precision.py train --sts DIR [--seeds 31 32 33 34 35]      # the default recipe of minilm
+    python benches/precision.py table --sts DIR
+
+``encode`` scores all-MiniLM-L6-v2 on the STS test sets and on retrieval collections, in float32 and in bfloat16.
+``train`` trains the default recipe of ``cse train --model minilm`` on the shipped sample with the same seeds in both
+precisions, and evaluates in float32: STS-B dev, SICK-R dev, STS16, and the label-free MRR of the run; differences have
+95 % intervals over pairs (of both precisions' models, with the same seeds) and over seeds. Results are written to
+benches/results/precision.json as they are found, and stored ones are not repeated.
+
+A processor without instructions for bfloat16 emulates them (benches/emulated.py): the results are those of such
+instructions up to the order of sums, the times are not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from adapt import TASKS, over_seeds, spearman, versions
+from emulated import EmulatedBf16
+
+RESULTS = Path(__file__).parent / "results" / "precision.json"
+STS = ("sts16.test", "stsb.test", "stsb.dev", "sts12.test", "sickr.test", "sts13.test", "sts15.test", "sts14.test")
+TRAINED = ("stsb.dev", "sickr.dev", "sts16.test")
+SEEDS = (31, 32, 33, 34, 35)
+# Largest loss of a score, times 100, with which bfloat16 becomes a default.
+ENCODE_LIMIT, TRAIN_LIMIT = 0.05, 0.1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("encode", "train", "table"))
+    parser.add_argument("--sts", type=Path, help="Folder with stsb.dev.tsv, sts16.test.tsv and the others.")
+    parser.add_argument("--retrieval", type=Path, nargs="*", default=[], help="Folders of retrieval collections.")
+    parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS)
+    parser.add_argument("--minutes", type=float, default=1e9, help="Begin nothing after this time.")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    found: dict[str, Any] = json.loads(options.results.read_text()) if options.results.exists() else {}
+    if options.sts is None:
+        parser.error("--sts is needed")
+    TASKS.data = options.sts
+    if options.what != "table":
+        torch.set_num_threads(1)
+        until = time.monotonic() + 60 * options.minutes
+        for key, measure in (encoding if options.what == "encode" else training)(options):
+            if key in found or time.monotonic() > until:
+                continue
+            started = time.perf_counter()
+            record = {**measure(), "emulated": emulates(), "versions": versions()}
+            record["seconds"] = round(time.perf_counter() - started, 1)
+            shown = {name: value for name, value in record.items() if not isinstance(value, list)}
+            print(f"{key}: {json.dumps(shown)}", file=sys.stderr, flush=True)
+            # Another process may have written meanwhile.
+            found = json.loads(options.results.read_text()) if options.results.exists() else {}
+            found[key] = record
+            part = options.results.with_suffix(f".{options.what}")
+            part.write_text(json.dumps(found) + "\n")
+            part.replace(options.results)
+    print(tables(found))
+
+
+def emulates() -> bool:
+    """Returns whether bfloat16 is emulated here, as the processor has no instructions for it."""
+    from cse.models.device import bf16_instructions
+
+    return not bf16_instructions()
+
+
+@contextmanager
+def emulation() -> Iterator[None]:
+    """Context manager in which bfloat16 is emulated where the processor has none."""
+    if not emulates():
+        yield
+        return
+    with EmulatedBf16() as mode:
+        yield
+    assert mode.count, "nothing was computed in bfloat16"
+
+
+class InBf16:
+    """An encoder whose transformer computes in bfloat16."""
+
+    def __init__(self, encoder: Any) -> None:
+        self.encoder = encoder
+
+    def encode(self, texts: Sequence[str], **settings: Any) -> Any:
+        """Returns the embeddings."""
+        with torch.autocast("cpu", dtype=torch.bfloat16), emulation():
+            return self.encoder.encode(texts, **settings)
+
+
+def encoding(options: Any) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+    from cse import Encoder
+
+    encoder = Encoder("minilm", device="cpu")
+    collections = [(f"encode/{folder.name}", partial(retrieval, encoder, folder)) for folder in options.retrieval]
+    sets = [(f"encode/{name}", partial(sts, encoder, options.sts / f"{name}.tsv")) for name in STS]
+    # The small sets first, so that there is something of each kind if time runs out.
+    yield from [*sets[:3], *collections[:1], *sets[3:], *collections[1:]]
+
+
+def sts(encoder: Any, path: Path) -> dict[str, Any]:
+    """Returns Spearman's correlation x 100 in both precisions, and the smallest cosine between their embeddings."""
+    from cse.evaluation.base import embed
+    from cse.evaluation.geometry import unit
+    from cse.evaluation.sts import read_pairs
+
+    pairs = read_pairs(path)
+    scores, vectors = {}, []
+    for name, each in (("fp32", encoder), ("bf16", InBf16(encoder))):
+        left, right = (unit(z) for z in embed(each, [pairs.left, pairs.right]))
+        scores[name] = {"spearman": spearman((left * right).sum(1), pairs.gold)}
+        vectors.append(np.concatenate([left, right]))
+    return {**scores, "smallest_cosine": float((vectors[0] * vectors[1]).sum(1).min())}
+
+
+def retrieval(encoder: Any, folder: Path) -> dict[str, Any]:
+    """Returns the scores x 100 of a collection in both precisions."""
+    from cse.evaluation.suites import open_suites
+
+    suite = open_suites(("retrieval",), str(folder))["retrieval"]
+    found = {}
+    for name, each in (("fp32", encoder), ("bf16", InBf16(encoder))):
+        row = suite(each, lambda count: None).rows[0]
+        found[name] = {key: row[key] for key in ("ndcg@10", "mrr@10", "recall@100")}
+    return found
+
+
+def training(options: Any) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+    for seed in options.seeds:
+        for precision in ("fp32", "bf16"):
+            yield f"train/{precision}/{seed}", partial(train_one, seed, precision, options)
+
+
+def train_one(seed: int, precision: str, options: Any) -> dict[str, Any]:
+    """Trains the default recipe; returns the scores x 100 of the model that the run saves, evaluated in float32."""
+    from cse import Encoder, TrainConfig, train
+    from cse.evaluation.geometry import unit
+    from cse.evaluation.sts import read_pairs
+
+    with tempfile.TemporaryDirectory() as folder:
+        config = TrainConfig(
+            corpus=str(files("cse") / "resources" / "sample.txt"),
+            model="minilm",
+            output=folder,
+            seed=seed,
+            precision=precision,
+            device="cpu",
+            threads=1,
+            eval_every=0,
+            log_every=1,
+        )
+        if precision == "bf16":
+            with emulation():
+                result = train(config)
+        else:
+            result = train(config)
+        lines = map(json.loads, (result.folder / "log.jsonl").read_text().splitlines())
+        losses = [record["loss"] for record in lines if "loss" in record]
+        encoder = Encoder(result.folder / "last", device="cpu")
+    record = {"mrr": 100 * result.after["mrr"], "first_loss": losses[0], "last_loss": losses[-1], "steps": len(losses)}
+    for name in TRAINED:
+        pairs = read_pairs(options.sts / f"{name}.tsv")
+        left, right = unit(encoder.encode(pairs.left)), unit(encoder.encode(pairs.right))
+        cosines = (left * right).sum(1)
+        record[name] = spearman(cosines, pairs.gold)
+        record[f"{name}/cosines"] = cosines.round(6).tolist()
+    return record
+
+
+def over_pairs(found: dict[str, Any], name: str, seeds: list[str]) -> str:
+    """95 % interval of the difference of a set by a bootstrap over clusters of pairs; empty for the MRR."""
+    from cse.evaluation.significance import resampled_difference
+
+    if name not in TRAINED:
+        return ""
+    gold, clusters = TASKS[name]
+    before, after = (
+        [np.array(found[f"train/{precision}/{seed}"][f"{name}/cosines"]) for seed in seeds]
+        for precision in ("fp32", "bf16")
+    )
+    difference, _ = resampled_difference(before, after, gold, clusters)
+    return f"[{difference.low:+.3f}, {difference.high:+.3f}]"
+
+
+def tables(found: dict[str, Any]) -> str:
+    """Returns the tables of what is stored."""
+    encoded = {key.split("/")[1]: record for key, record in found.items() if key.startswith("encode/")}
+    parts = []
+    if encoded:
+        lines = ["| encoded | score | fp32 | bf16 | difference |", "| --- | --- | ---: | ---: | ---: |"]
+        differences = []
+        for name, record in encoded.items():
+            for score, before in record["fp32"].items():
+                after = record["bf16"][score]
+                differences.append(after - before)
+                lines.append(f"| {name} | {score} | {before:.3f} | {after:.3f} | {after - before:+.3f} |")
+        largest = max(map(abs, differences))
+        lines += ["", f"Largest change {largest:.3f} (limit {ENCODE_LIMIT})."]
+        parts.append("\n".join(lines))
+    keys = [key.split("/") for key in found if key.startswith("train/")]
+    seeds = sorted({seed for _, _, seed in keys if all(f"train/{p}/{seed}" in found for p in ("fp32", "bf16"))})
+    if seeds:
+        lines = [f"| trained, {len(seeds)} seeds | fp32 | bf16 | bf16 - fp32 | over pairs | over seeds |"]
+        lines.append("| --- |" + " ---: |" * 5)
+        for name in (*TRAINED, "mrr"):
+            before, after = ([found[f"train/{p}/{seed}"][name] for seed in seeds] for p in ("fp32", "bf16"))
+            each = [b - a for a, b in zip(before, after, strict=True)]
+            cells = [
+                f"{statistics.fmean(before):.2f}",
+                f"{statistics.fmean(after):.2f}",
+                f"{statistics.fmean(each):+.3f}",
+            ]
+            lines.append(f"| {name} | {' | '.join(cells)} | {over_pairs(found, name, seeds)} | {over_seeds(each, 3)} |")
+        lines += ["", f"Scores x 100 with 95 % intervals. Limit of a loss: {TRAIN_LIMIT}."]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) or "nothing is stored"
+
+
+if __name__ == "__main__":
+    main()
