@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @options.device
 @options.precision("fp32")
 @options.threads
+@options.imports
 @options.as_json
 def command(
     models: tuple[str, ...],

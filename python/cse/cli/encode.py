@@ -31,6 +31,7 @@ from .progress import PhaseDisplay, counting
 @options.precision("fp32")
 @options.reading
 @options.threads
+@options.imports
 @options.as_json
 def command(
     model: str,

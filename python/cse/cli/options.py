@@ -113,6 +113,24 @@ drawing = _all(
 seed = option("--seed", default=0, type=click.IntRange(0, 2**64 - 1), metavar="N", help="Seed of all random choices.")
 device = option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...")
 pooler = option("--pooler", metavar="NAME", help=POOLER_NAMES, default_text="the model's own")
+
+
+def _import(ctx: click.Context, parameter: click.Parameter, files: tuple[str, ...]) -> None:
+    from ..registry import import_methods
+
+    for file in files:
+        import_methods(file)
+
+
+imports = option(
+    "--import",
+    multiple=True,
+    metavar="FILE.py",
+    expose_value=False,
+    callback=_import,
+    is_eager=True,
+    help="Python file that registers methods.",
+)
 as_json = option("--json", "as_json", is_flag=True, show_default=False, help="Print one JSON object.")
 
 

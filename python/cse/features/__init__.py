@@ -23,7 +23,7 @@ FEATURE_AUGMENTATIONS: Registry[type[FeatureMethod]] = Registry(
 """Methods that change embeddings by name: ``cse train --feature-augmentation NAME``."""
 
 HOOKS: Registry[type[Hook]] = Registry(
-    "hook", "cse.hooks", {"pca": "cse.features.pca:PCAJitter", "prompt": "cse.features.prompt:PromptHook"}
+    "hook", "cse.hooks", {"pca": "cse.features.pca:PCAJitter", "second-template": "cse.features.prompt:PromptHook"}
 )
 """Methods that change the forward pass of a view by name: ``cse train --positive-hook NAME``."""
 

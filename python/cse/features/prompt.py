@@ -122,7 +122,7 @@ class Prompt(EncoderMethod):
     def implies(cls, options: PromptOptions) -> dict[str, Any]:
         """Pooling at the mask, and the other template for the positives."""
         second = options.positive_template not in ("", options.template)
-        return {"pooler": "mask", **({"positive_hook": "prompt"} if second else {})}
+        return {"pooler": "mask", **({"positive_hook": "second-template"} if second else {})}
 
     def bias(self, backbone: Any, tokens: dict[str, Tensor]) -> Tensor:
         """The states ``(n, D)`` of the mask in the template of n rows without their sentences."""
@@ -156,7 +156,7 @@ class PromptHook(Hook):
         super().__init__(options, context)
         self.prompt: Any = context.trained.template
         if self.prompt is None:
-            raise InputError("--positive-hook prompt: belongs to --encoder-method prompt, which was not given")
+            raise InputError("--positive-hook second-template: belongs to --encoder-method prompt, which was not given")
 
     def tokens(self, tokens: dict[str, Tensor], step: RowStep) -> dict[str, Tensor]:
         """The tokens with the other beginning."""

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from ..errors import InputError, check_texts, unknown
 from .device import pick_device, pick_precision
-from .encoder import load_encoder
+from .encoder import SentenceEncoder, load_encoder
+from .encoders import OtherEncoder, find_encoder
 from .pooling import POOLERS
 from .resolve import find_model
 
@@ -26,7 +27,7 @@ class Encoder:
 
     Args:
         model: Folder of a trained encoder (``runs/NAME/best``), folder or hub name of any Hugging Face encoder, or
-            ``minilm``.
+            ``minilm``; or ``glove:FILE``, ``whitening:MODEL@FILE`` and other kinds (``cse.models.encoders``).
         pooler: See ``cse.models.pooling.pool``. Default: the pooling declared by a sentence-transformers directory. A
             plain Hugging Face directory does not declare one; ``avg`` is then used, as in sentence-transformers, which
             is wrong for a model trained with [CLS] pooling.
@@ -49,18 +50,27 @@ class Encoder:
     ) -> None:
         if pooler is not None and pooler not in POOLERS:
             raise unknown("--pooler", pooler, POOLERS)
-        source = find_model(fspath(model))
-        self.plain = source.pooler is None and pooler is None
-        """True if neither the directory nor the caller specified the pooling, so that ``avg`` is used."""
         self.device = pick_device(device)
         self.precision, self.precision_reason = pick_precision(self.device, precision)
         """The precision that is used, ``fp32`` or ``bf16``, and the reason for it as text."""
+        self.plain = False
+        self.model: SentenceEncoder | OtherEncoder
+        other = find_encoder(fspath(model), self.device)
+        if other is not None:
+            if pooler is not None:
+                raise InputError(f"--pooler: {fspath(model)} has no pooling to choose; leave it out")
+            self.model, self.pooling = other, other.summary
+            return
+        source = find_model(fspath(model))
+        self.plain = source.pooler is None and pooler is None
+        """True if neither the directory nor the caller specified the pooling, so that ``avg`` is used."""
         used = pooler or source.pooler or "avg"
-        self.model = load_encoder(source, used, for_inference=True).to(self.device).eval()
+        encoder = load_encoder(source, used, for_inference=True).to(self.device).eval()
+        self.model = encoder
         self.pooling = f"{used}: {POOLERS[used]}"
         """Name and description of the pooling."""
         if used == "cls":
-            trained = self.model.use_trained_pooler or self.model.keep_head
+            trained = encoder.use_trained_pooler or encoder.keep_head
             self.pooling = f"cls: {'the trained pooler' if trained else 'the first token, without a trained pooler'}"
 
     @property

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from ..io import dumps, naming, write_atomically, write_text
+from .encoders import OtherEncoder
 from .inference import Encoder
 
 __all__ = ["FORMATS", "EncodedFile", "check_format", "encode_to_file", "model_stamp", "partial_precision"]
@@ -70,6 +71,8 @@ def check_format(output: str) -> None:
 
 def model_stamp(encoder: Encoder) -> dict[str, Any]:
     """Returns what identifies a model: path, pooling, and name, size and time of modification of its weights."""
+    if isinstance(encoder.model, OtherEncoder):
+        return encoder.model.stamp()
     folder = Path(encoder.model.source.path)
     weights = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
     return {

@@ -1,0 +1,78 @@
+"""Encoders that are no transformer to train: their base class and registry.
+
+``KIND:WHAT`` names one in ``cse eval``, ``cse compare``, ``cse encode`` and ``Encoder``: ``glove:vectors.txt``. Other
+packages add kinds through the entry-point group ``cse.encoders``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..registry import Registry
+
+__all__ = ["ENCODERS", "OtherEncoder", "find_encoder"]
+
+
+class OtherEncoder(ABC):
+    """Base class of encoders that ``Encoder`` uses in place of a transformer.
+
+    Args:
+        what: The part of the name after the colon.
+        device: A PyTorch device.
+
+    Raises:
+        InputError: If there is no such encoder.
+    """
+
+    summary: ClassVar[str] = ""
+    pooler = "none"
+
+    def __init__(self, what: str, device: str) -> None:
+        self.what, self.device = what, device
+
+    @property
+    @abstractmethod
+    def embedding_dim(self) -> int:
+        """D, the length of an embedding."""
+
+    @abstractmethod
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        batch_size: int = 64,
+        progress: Callable[[int], None] | None = None,
+        precision: str = "fp32",
+    ) -> npt.NDArray[np.float32]:
+        """Returns the embeddings ``(n, D)`` of n texts."""
+
+    @abstractmethod
+    def files(self) -> list[Path]:
+        """Returns the files that the embeddings depend on."""
+
+    def stamp(self) -> dict[str, Any]:
+        """Returns what identifies the encoder: its name, and size and time of modification of its files."""
+        status = [(str(path.resolve()), path.stat()) for path in self.files()]
+        return {"name": self.what, "files": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in status]}
+
+
+ENCODERS: Registry[type[OtherEncoder]] = Registry(
+    "encoder",
+    "cse.encoders",
+    {"glove": "cse.models.word_vectors:WordVectors", "whitening": "cse.models.whitening:Whitening"},
+)
+"""Kinds of encoders by name: ``cse eval KIND:WHAT``."""
+
+
+def find_encoder(name: str, device: str) -> OtherEncoder | None:
+    """Returns the encoder ``KIND:WHAT``; None if the name has not this form, with a registered kind."""
+    kind, colon, what = name.partition(":")
+    if not colon or kind not in ENCODERS:
+        return None
+    return ENCODERS.get(kind)(what, device)

@@ -1,0 +1,87 @@
+"""Averages of word vectors from a text file, as GloVe and word2vec write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from .encoders import OtherEncoder
+
+__all__ = ["WordVectors"]
+
+# Words with inner apostrophes and hyphens, numbers, and single marks, as GloVe's vocabulary has them.
+TOKENS = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
+
+
+class WordVectors(OtherEncoder):
+    """The mean of the vectors of the words of a text (``glove:FILE``).
+
+    The file has one word per line, followed by its numbers, separated by spaces; a first line with the number of words
+    and of dimensions, as word2vec writes it, is skipped. A word that the file does not have is looked up in lower case;
+    a word without a vector is left out; a text without any has the vector 0.
+
+    Raises ``InputError`` for a file that cannot be read or has lines of different lengths.
+    """
+
+    summary = "mean of the word vectors of a text file, like GloVe's: glove:FILE"
+
+    def __init__(self, what: str, device: str) -> None:
+        super().__init__(what, device)
+        try:
+            lines = Path(what).read_text(encoding="utf8", errors="replace").split("\n")
+        except OSError as error:
+            raise InputError(f"glove:{what}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+        first = lines[0].split(" ")
+        start = 1 if len(first) == 2 and all(part.isdigit() for part in first) else 0
+        self.rows: dict[str, int] = {}
+        vectors: list[npt.NDArray[np.float32]] = []
+        for number, line in enumerate(lines[start:], start + 1):
+            if not line.strip():
+                continue
+            word, *numbers = line.rstrip(" \r").split(" ")
+            try:
+                vector = np.array(numbers, dtype=np.float32)
+            except ValueError:
+                vector = np.empty(0, dtype=np.float32)
+            if not len(vector) or (vectors and len(vector) != len(vectors[0])):
+                wanted = len(vectors[0]) if vectors else "at least one"
+                raise InputError(f"glove:{what}: line {number} is not a word and {wanted} numbers")
+            self.rows.setdefault(word, len(vectors))
+            vectors.append(vector)
+        if not vectors:
+            raise InputError(f"glove:{what}: has no word vectors")
+        self.vectors = np.stack(vectors)
+
+    @property
+    def embedding_dim(self) -> int:
+        """D, the length of a word vector."""
+        return int(self.vectors.shape[1])
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        batch_size: int = 64,
+        progress: Callable[[int], None] | None = None,
+        precision: str = "fp32",
+    ) -> npt.NDArray[np.float32]:
+        """Returns the means ``(n, D)``; ``batch_size`` and ``precision`` have no effect."""
+        out = np.zeros((len(texts), self.embedding_dim), dtype=np.float32)
+        for number, text in enumerate(texts):
+            words = TOKENS.findall(text)
+            rows = [self.rows.get(word, self.rows.get(word.lower(), -1)) for word in words]
+            found = [row for row in rows if row >= 0]
+            if found:
+                out[number] = self.vectors[found].mean(0)
+            if progress:
+                progress(1)
+        return out
+
+    def files(self) -> list[Path]:
+        """Returns the file of the vectors."""
+        return [Path(self.what)]

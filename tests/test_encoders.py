@@ -1,0 +1,77 @@
+"""Encoders that are no transformer: word vectors, whitening, and kinds from a file."""
+
+import json
+
+import numpy as np
+import pytest
+
+from cse import Encoder, InputError
+from cse.models.whitening import fit_whitening
+
+VECTORS = "the 1 0 0\ncat 0 1 0\ndog 0 0.5 0.5\n. 0 0 2\n"
+
+
+def test_word_vectors_are_averaged_over_the_words_that_have_one(tmp_path):
+    (tmp_path / "v.txt").write_text(VECTORS, encoding="utf8")
+    (tmp_path / "w.txt").write_text("4 3\n" + VECTORS, encoding="utf8")
+    for name in ("v", "w"):
+        encoder = Encoder(f"glove:{tmp_path}/{name}.txt")
+        found = encoder.encode(["The cat.", "unheard of", "a dog, the dog"])
+        expected = [np.mean([[1, 0, 0], [0, 1, 0], [0, 0, 2]], axis=0), np.zeros(3)]
+        expected.append(np.mean([[0, 0.5, 0.5], [1, 0, 0], [0, 0.5, 0.5]], axis=0))
+        assert np.allclose(found, expected)
+
+
+def test_whitened_vectors_have_the_identity_as_covariance(tmp_path, tiny_bert, sample_rows):
+    x = np.random.default_rng(0).normal(size=(50, 6)) @ np.random.default_rng(1).normal(size=(6, 6)) + 3
+    mean, matrix = fit_whitening(x)
+    assert np.allclose(np.cov(((x - mean) @ matrix).T), np.eye(6), atol=1e-9)
+    assert fit_whitening(x[:4])[1].shape == (6, 3)
+    (tmp_path / "fit.txt").write_text("\n".join(sample_rows[:200]), encoding="utf8")
+    encoder = Encoder(f"whitening:{tiny_bert}@{tmp_path}/fit.txt@8", device="cpu")
+    vectors = encoder.encode(sample_rows[:200])
+    assert vectors.shape == (200, 8)
+    assert np.allclose(np.cov(vectors.T), np.eye(8), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("glove:nowhere.txt", "glove:nowhere.txt: cannot be read"),
+        ("glove:torn.txt", "line 3 is not a word and 2 numbers"),
+        ("whitening:minilm", "the form is whitening:MODEL@FILE"),
+        ("whitening:minilm@nowhere.txt", "nowhere.txt cannot be read"),
+    ],
+)
+def test_what_is_no_encoder_is_refused(tmp_path, monkeypatch, name, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "torn.txt").write_text("a 1 2\nb 3 4\nc 5\n", encoding="utf8")
+    with pytest.raises(InputError, match=message):
+        Encoder(name)
+
+
+def test_the_commands_take_them_and_those_of_a_file(tmp_path, cse):
+    (tmp_path / "v.txt").write_text(VECTORS, encoding="utf8")
+    (tmp_path / "pairs.tsv").write_text("5\tthe cat\tthe cat .\n1\tthe cat\tdog .\n3\tdog\tcat\n", encoding="utf8")
+    (tmp_path / "lengths.py").write_text(
+        "import numpy as np\n"
+        "from cse.models.encoders import ENCODERS, OtherEncoder\n"
+        "class Lengths(OtherEncoder):\n"
+        "    embedding_dim = 2\n"
+        "    def encode(self, texts, **_):\n"
+        "        return np.array([[len(text), 1] for text in texts], dtype=np.float32)\n"
+        "    def files(self):\n"
+        "        return []\n"
+        "ENCODERS.register('lengths', Lengths)\n",
+        encoding="utf8",
+    )
+    for name, more in (("glove:v.txt", ()), ("lengths:", ("--import", "lengths.py"))):
+        done = cse("eval", name, "--data", "pairs.tsv", "--json", *more, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["suites"]["sts"]["tasks"][0]["pairs"] == 3
+        done = cse("encode", name, "pairs.tsv.txt", "-o", "x.npy", *more, cwd=tmp_path)
+        assert done.returncode == 2
+        (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
+        done = cse("encode", name, "some.txt", "-o", "x.npy", *more, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert len(np.load(tmp_path / "x.npy")) == 2
