@@ -347,6 +347,7 @@ def test_the_mask_of_a_shared_dropout_is_that_of_both_views(run_config, system):
         ({"loss": "odd"}, "--loss: 'odd' is unknown"),
         ({"imports": ("nowhere.py",)}, "--import nowhere.py: cannot be read"),
         ({"positive_hook": "second-template"}, "--positive-hook second-template: belongs to --encoder-method prompt"),
+        ({"pooler": "mask"}, "--pooler mask: the tokenizer of .* adds no mask token"),
         ({"encoder_methods": ("prompt",), "prompt": {"template": "no place"}}, "must have one {} and then one"),
         (
             {"encoder_methods": ("prompt",), "prompt": {"positive_template": "a much longer text : {} means [MASK]."}},

@@ -18,6 +18,13 @@ KEPT = """\
 The MLP head (linear, tanh) used in training is part of the model: it is the Dense module, and where the transformer has
 a pooler, `pooler_output` is the embedding."""
 
+LOADED = """\
+from sentence_transformers import SentenceTransformer
+vectors = SentenceTransformer("this/folder").encode(["A sentence.", "Another one."])"""
+LOADED_BY_CSE = """\
+from cse import Encoder  # sentence-transformers has no pooling at the mask token, and refuses this folder
+vectors = Encoder("this/folder").encode(["A sentence.", "Another one."])"""
+
 TEMPLATE = """\
 ---
 {{ card_data }}
@@ -29,8 +36,7 @@ Base model: `{{ base }}`. Embeddings: {{ embedding_dim }} dimensions, {{ pooling
 cosine similarity. Inputs of up to {{ max_length }} tokens.
 
 ```python
-from sentence_transformers import SentenceTransformer
-vectors = SentenceTransformer("this/folder").encode(["A sentence.", "Another one."])
+{{ usage }}
 ```
 
 With transformers alone, load it with `AutoModel` and `AutoTokenizer` and pool as described above. {{ head }}
@@ -94,7 +100,7 @@ def model_card(record: CardRecord) -> str:
 
     base = "sentence-transformers/all-MiniLM-L6-v2" if record.model == "minilm" else public_name(record.model)
     data = ModelCardData(
-        library_name="sentence-transformers",
+        library_name="transformers" if record.pooler == "mask" else "sentence-transformers",
         pipeline_tag="sentence-similarity",
         base_model=None if is_local(record.model) else base,
         tags=["sentence-transformers", "feature-extraction", "contrastive-learning", "cse"],
@@ -109,6 +115,7 @@ def model_card(record: CardRecord) -> str:
         data,
         template_str=TEMPLATE,
         base=base,
+        usage=LOADED_BY_CSE if record.pooler == "mask" else LOADED,
         embedding_dim=record.embedding_dim,
         pooling=POOLERS[record.pooler],
         head=KEPT if record.keeps_head else DROPPED,

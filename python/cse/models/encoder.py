@@ -21,7 +21,7 @@ from .mlm_head import load_mlm_head, mlm_head, save_mlm_head
 from .pooling import pool, pooled_layers
 from .resolve import LOAD_ERRORS, Source, cannot_load
 
-__all__ = ["SentenceEncoder", "load_encoder", "pad", "save_encoder", "token_lists", "tokenize"]
+__all__ = ["SentenceEncoder", "check_mask", "load_encoder", "pad", "save_encoder", "token_lists", "tokenize"]
 
 # Texts that are tokenized, and sorted by length, at a time.
 BLOCK = 16384
@@ -272,7 +272,17 @@ def load_encoder(
     encoder = SentenceEncoder(backbone, tokenizer, source, pooler, trained and stored is None, kept)
     if stored is not None and encoder.head is not None:
         _load_head(encoder.head, stored)
+    if for_inference:
+        check_mask(encoder)
     return encoder
+
+
+def check_mask(encoder: SentenceEncoder) -> None:
+    """Raises ``InputError`` if texts are pooled at a mask token that the tokenizer does not add to them."""
+    if encoder.pooler == "mask" and encoder.tokenizer.mask_token_id not in encoder.tokenizer("a")["input_ids"]:
+        raise InputError(
+            f"--pooler mask: the tokenizer of {encoder.source.name} adds no mask token; use --encoder-method prompt"
+        )
 
 
 def _load_head(head: nn.Sequential, folder: Path) -> None:

@@ -25,7 +25,7 @@ from ..losses.contrastive import ContrastiveOptions
 from ..models.attention import mask_always
 from ..models.device import compile_backbone, describe_device, pick_device, pick_precision, set_threads
 from ..models.dropout import use_fast_dropout
-from ..models.encoder import SentenceEncoder, load_encoder
+from ..models.encoder import SentenceEncoder, check_mask, load_encoder
 from ..models.merging import BaseWeights
 from ..models.resolve import find_model
 from ..registry import parse_options
@@ -158,7 +158,7 @@ def prepare(
     encoder = load_encoder(source, resolved.pooler, keep_head=resolved.keep_head).to(device)
     context.encoder = encoder
     encoder_methods = {name: _method(ENCODER_METHODS, resolved, name, context) for name in resolved.encoder_methods}
-    encoder.to(device)
+    check_mask(encoder.to(device))
     second = _second_encoder(resolved, context)
     terms = _loss_terms(resolved, context)
     partners = [term.partner_views for term in terms.values() if isinstance(term, BatchTerm)]
