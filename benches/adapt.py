@@ -146,6 +146,7 @@ def run(name: str, seed: int, data: Path, keys: tuple[str, ...]) -> dict[str, An
     """Trains a candidate and evaluates its final weights, and their average with the base weights."""
     from cse import Encoder, TfidfIndex, TrainConfig, train
     from cse.data.corpus import Corpus, hold_out
+    from cse.models.encoder import SentenceEncoder
 
     sample = str(files("cse") / "resources" / "sample.txt")
     corpus = Corpus.read([sample])
@@ -175,6 +176,8 @@ def run(name: str, seed: int, data: Path, keys: tuple[str, ...]) -> dict[str, An
         losses = [record["loss"] for record in map(json.loads, lines) if "loss" in record]
         encoder = Encoder(result.folder / "last", device="cpu")
     record = {"trained": scores(encoder, pairs, held_out), "first_loss": losses[0], "last_loss": losses[-1]}
+    assert isinstance(base.model, SentenceEncoder)
+    assert isinstance(encoder.model, SentenceEncoder)
     start = dict(base.model.backbone.named_parameters())
     for key, parameter in encoder.model.backbone.named_parameters():
         parameter.data.lerp_(start[key].data, 0.5)

@@ -23,6 +23,7 @@ from sentence_transformers import SentenceTransformer
 from cse import Encoder
 from cse.evaluation.sts import load_tasks
 from cse.models.device import bf16_instructions
+from cse.models.encoder import SentenceEncoder
 from cse.models.resolve import find_model
 from emulated import EmulatedBf16
 
@@ -67,6 +68,7 @@ def main() -> None:
                 exact = vectors
             else:
                 print(f"smallest cosine of bf16 to fp32: {(vectors * exact).sum(1).min():.5f}")
+    assert isinstance(ours.model, SentenceEncoder)
     tokens = ours.model.tokenizer(texts, truncation=True, max_length=ours.model.source.max_length)["input_ids"]
     lengths = np.array([len(ids) for ids in tokens])
     by_characters = padding(lengths, np.argsort([-len(text) for text in texts], kind="stable"), 32)

@@ -8,7 +8,7 @@ import torch
 
 from cse import InputError, TrainConfig, train
 from cse.evaluation.geometry import mean_cosine, uniformity
-from cse.training.recipes import merge, resolve, with_preset, without_derived
+from cse.training.recipes import merge, repeated, resolve, with_preset
 from cse.training.saturation import SaturationCheck
 from forked import Forked
 
@@ -34,7 +34,7 @@ def stored_by(tmp_path, family="bert-base", **values):
         ({"loss": "focal"}, {"seed": 3}, {"temperature": 0.07, "seed": 3}),
         ({"una": {"beta": 0.3}, "negatives": ("una",)}, {"una": False}, {"options": {}, "negatives": ()}),
         ({"loss_terms": ("mlm",), "mlm": {"weight": 0.2}}, {"loss_terms": ()}, {"options": {}, "loss_terms": ()}),
-        ({"positive": "crop"}, {"model": "other"}, {"options": {}, "positive": "dropout"}),
+        ({"positive": "crop"}, {"model": "other"}, {"positive": "crop"}),
         ({"max_steps": 60}, {"epochs": 3}, {"max_steps": None, "epochs": 3}),
         ({"max_steps": 60}, {"epochs": 1}, {"max_steps": None, "epochs": 1}),  # as stored
         ({"epochs": 3}, {"max_steps": 60}, {"max_steps": 60, "epochs": None}),
@@ -44,20 +44,21 @@ def stored_by(tmp_path, family="bert-base", **values):
 )
 def test_a_stored_configuration_with_flags_beside_it(tmp_path, first, given, expected):
     stored = stored_by(tmp_path, **first)
-    kept, _ = without_derived(stored, given)
+    kept, _ = repeated(stored, given)
     config = resolve(TrainConfig(**merge(given, kept)), "bert-base")
     assert {name: getattr(config, name) for name in expected} == expected
 
 
 def test_another_model_has_the_defaults_of_its_own_family(tmp_path):
     stored = stored_by(tmp_path, batch_size=48)
-    kept, removed = without_derived(stored, {"model": "roberta-base"})
+    kept, _ = repeated(stored, {"model": "roberta-base"})
     config = resolve(TrainConfig(**merge({"model": "roberta-base"}, kept)), "roberta-base")
     assert (config.lr, config.batch_size) == (1e-5, 48)
-    assert "lr" in removed
+    assert "lr" not in kept
     own = stored_by(tmp_path, "adapt")
-    config = resolve(
-        TrainConfig(**merge({"model": "bert-base"}, without_derived(own, {"model": "bert-base"})[0])), "bert-base"
+    kept, _ = repeated(own, {"model": "bert-base"})
+    config = resolve(TrainConfig(**merge({"model": "bert-base"}, kept)), "bert-base")
+        TrainConfig(**merge({"model": "bert-base"}, repeated(own, {"model": "bert-base"})[0])), "bert-base"
     )
     assert (config.positive, config.max_steps, config.merge_with_base) == ("dropout", None, 0.0)
 
@@ -94,8 +95,7 @@ def config(tmp_path, sample, model, **values):
     ("values", "message"),
     [
         ({"negatives": ("halves",)}, "--negative halves: makes positives"),
-        ({"positive": "una"}, "--positive una: makes the views synthetic"),
-        ({"una": {"beta": 0.9}}, "una: its options were given, .*--una"),
+        ({"una": {"beta": 0.9}}, "una: its options were given, .*--negative una"),
         ({"options": {"crop": {"share": 0.5}}}, "crop: its options were given"),
         ({"options": {"una": 5}}, "--options"),
         ({"negatives": 5, "una": True}, "--negatives"),

@@ -175,7 +175,7 @@ def command(
     from ..registry import parse_setting
     from ..training.config import TrainConfig, read_toml
     from ..training.inputs import check_source
-    from ..training.recipes import merge, with_preset, without_derived
+    from ..training.recipes import merge, repeated, with_preset
 
     given = {name: value for name, value in values.items() if options.was_given(ctx, name)}
     if options.was_given(ctx, "una"):
@@ -199,12 +199,9 @@ def command(
     if "preset" in given and config_file:
         raise InputError("--preset: cannot be combined with --config, which holds every value")
     stored = read_toml(config_file) if config_file else {}
-    stored.pop("name", None)
-    stored, removed = without_derived(stored, {**given, **({"options": tables} if tables else {})})
-    if removed:
-        console.say(f"{config_file}: {', '.join(removed)} followed from values that are given anew, and are not used")
+    base, before = repeated(stored, {**given, **({"options": tables} if tables else {})})
     # Validated before torch is imported, so that an invalid flag is reported immediately.
-    config = with_preset(TrainConfig(**merge({**given, "options": tables}, stored)))
+    config = with_preset(TrainConfig(**merge({**given, "options": tables}, base), given=before))
     check_source(config)
     _run(config, None, as_json)
 

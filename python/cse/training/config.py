@@ -113,6 +113,10 @@ class Settings(BaseModel):
     positive_hook: str | None = None
     """As ``anchor_hook``, for the positives."""
 
+    given: dict[str, Any] | None = None
+    """In the ``config.toml`` of a run, the table of the values that were given; the other values were resolved from
+    them. It is set by ``cse.training.recipes``. None: all values were given."""
+
     loss: str = "standard"
     """``standard``: SimCSE. ``focal``: focal logits (Focal-InfoNCE). ``mixed``: mixed negatives (MixCSE). Else the name
     of a loss term, which is then the whole loss."""
@@ -275,17 +279,20 @@ class Settings(BaseModel):
 
     def replace(self, **values: Any) -> Self:
         """Returns a validated copy with other values."""
-        given = {name: getattr(self, name) for name in self.model_fields_set}
-        return type(self)(**{**given, **values})
+        return type(self)(**{**self.values(), "given": self.given, **values})
 
     def to_toml(self) -> str:
         """Returns the configuration as TOML; None values are omitted, options of methods are tables at the end."""
-        values = self.model_dump(exclude={"options"}, exclude_none=True)
-        tables = {
-            name: {key: value for key, value in table.items() if value is not None}
-            for name, table in self.options.items()
-        }
-        return tomli_w.dumps({**values, **{name: table for name, table in tables.items() if table}})
+        values = self.model_dump(exclude={"options", "given"}, exclude_none=True)
+        values |= _tables(self.options)
+        if self.given is not None:
+            given = {name: value for name, value in self.given.items() if name != "options" and value is not None}
+            values["given"] = given | _tables(self.given.get("options", {}))
+        return tomli_w.dumps(values)
+
+    def values(self) -> dict[str, Any]:
+        """Returns the values that were set, by name, without ``given``."""
+        return {name: getattr(self, name) for name in self.model_fields_set if name != "given"}
 
 
 class TrainConfig(Settings):
@@ -365,6 +372,11 @@ class ResolvedConfig(Settings):
 
 
 TABLES: tuple[Registry[Any], ...] = (AUGMENTATIONS, FEATURE_AUGMENTATIONS, ENCODER_METHODS, HOOKS, LOSS_TERMS)
+
+
+def _tables(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    tables = {name: {k: v for k, v in table.items() if v is not None} for name, table in options.items()}
+    return {name: table for name, table in tables.items() if table}
 
 
 def flag(name: object) -> str:

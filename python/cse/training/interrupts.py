@@ -141,7 +141,8 @@ def check_changes(stored: TrainConfig, given: dict[str, Any]) -> TrainConfig:
     Raises ``InputError``, with all fields, if a value that was used so far is given another value.
     """
     tables = {name: {**stored.options.get(name, {}), **table} for name, table in given.get("options", {}).items()}
-    changed = stored.replace(**{**given, "options": {**stored.options, **tables}})
+    before = None if stored.given is None else {**stored.given, **given}
+    changed = stored.replace(**{**given, "options": {**stored.options, **tables}, "given": before})
     return check_equal(stored, changed, "--resume", "leave it out")
 
 
@@ -150,7 +151,7 @@ def check_equal(stored: TrainConfig, changed: TrainConfig, where: str, remedy: s
     problems = [
         f"{flag(name)} {_text(getattr(changed, name))} (the run has {_text(getattr(stored, name))})"
         for name in type(stored).model_fields
-        if name not in {*MAY_CHANGE, "options"} and getattr(changed, name) != getattr(stored, name)
+        if name not in {*MAY_CHANGE, "options", "given"} and getattr(changed, name) != getattr(stored, name)
     ]
     for method in changed.options:
         new, old = (config.options_of(method) for config in (changed, stored))

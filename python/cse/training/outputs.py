@@ -118,6 +118,7 @@ def public_config(config: ResolvedConfig) -> ResolvedConfig:
         "output": "runs",
         "dev": (),
         "patience": None,
+        "given": None,
         "data": None,
     }
     if config.pairs:  # settings that are valid only with pairs

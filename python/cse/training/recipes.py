@@ -16,7 +16,7 @@ from ..augment import PAIRS_POSITIVE
 from ..errors import InputError, unknown
 from .config import ResolvedConfig, TrainConfig
 
-__all__ = ["families", "preset_names", "preset_values", "resolve", "with_preset", "without_derived"]
+__all__ = ["families", "preset_names", "preset_values", "repeated", "resolve", "with_preset"]
 
 DEFAULT_MODEL = "bert-base-uncased"
 PAPERS = ("simcse", "simcse-sup", "focal", "mixed", "una", "diffcse", "dclr", "promptbert")
@@ -58,7 +58,7 @@ def with_preset(config: TrainConfig) -> TrainConfig:
     Given values take precedence.
     """
     stored = preset_values(config.preset) if config.preset else {}
-    given = {name: getattr(config, name) for name in config.model_fields_set}
+    given = config.values()
     if config.preset == "adapt":  # the defaults of a family, over which those of the loss have precedence
         completed = config.replace(options=merge({"options": config.options}, stored).get("options", {}))
         stored = {**stored, **loss_recipe(completed, "adapt")}
@@ -71,7 +71,7 @@ def with_preset(config: TrainConfig) -> TrainConfig:
     used = {*TrainConfig(**merged).methods, *config.options}
     merged["options"] = {name: table for name, table in merged.get("options", {}).items() if name in used}
     merged.pop("preset", None)
-    return TrainConfig(**merged)
+    return TrainConfig(**merged, given=config.values() if config.given is None else config.given)
 
 
 def resolve(config: TrainConfig, family: str, own_pooler: str | None = None) -> ResolvedConfig:
@@ -84,13 +84,14 @@ def resolve(config: TrainConfig, family: str, own_pooler: str | None = None) -> 
     """
     named = set(config.options)
     config = with_preset(config)
-    given = {name: getattr(config, name) for name in config.model_fields_set}
+    given = config.values()
     declared = {"pooler": own_pooler} if own_pooler else {}
     tables = dict(families())
     if other := _other_limit(given):
         tables[family] = {name: value for name, value in tables[family].items() if name != other}
     used = config.replace(options=merge(given, tables[family]).get("options", {}))
-    resolved = ResolvedConfig(**merge(given, loss_recipe(used, family), declared, tables[family], tables["all"]))
+    values = merge(given, loss_recipe(used, family), declared, tables[family], tables["all"])
+    resolved = ResolvedConfig(**values, given=config.given)
     if unused := sorted(named - set(resolved.methods)):
         remedy = f"--positive {unused[0]}, --negative {unused[0]} or --loss-term {unused[0]}"
         raise InputError(
@@ -120,52 +121,31 @@ def loss_recipe(config: TrainConfig, family: str) -> dict[str, Any]:
     return {**recipe, **config.implied()}
 
 
-# Settings whose stored values follow from another setting, and are not kept if a flag changes that one.
-DERIVED = {
-    "loss": ("temperature", "objective", "mixed_negatives", "merge_with_base"),
-    "negatives": ("objective",),
-    "una": ("objective",),
-    "options": ("objective",),
-    "mix_variant": (),
-}
+# Settings that do not change what is computed: with others, a run is repeated with exactly the values it had.
+ELSEWHERE = {"output", "name", "device", "threads", "log_every", "loggers", "data", "allow_partial", "cache"}
 
 
-def without_derived(stored: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Removes from a stored configuration what follows from settings that are given anew.
+def repeated(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Returns the values of a configuration file that changes are merged with, and those that were given for its run.
 
-    A run stores every value as it was used. Values that its loss, its negatives or its model implied would otherwise
-    count as given. Returns the remaining values and the names of those removed.
+    Without changes of what is computed, they are the values of the run. With them, they are the values that were given
+    for it, from which the others are derived anew. A file without the table ``given``, written by hand or by an older
+    version, has given values only. Options of methods that the changes switch off are left out.
+
+    Args:
+        stored: The contents of the file.
+        changes: Values from the command line.
     """
-    derived: set[str] = set()
-    if other := _other_limit(given):
-        derived.add(other)
-    for name, value in given.items():
-        changed = value != stored.get(name, False if name == "una" else None)
-        if name == "una":
-            changed = bool(value) != ("una" in stored.get("negatives", ()))
-        if name == "options":
-            changed = "use_as" in value.get("una", {})
-        if not changed:
-            continue
-        derived |= set(DERIVED.get(name, ()))
-        if name == "model":  # values that are no default of a family were given, and remain
-            derived |= set(families()["all"])
-            derived |= {key for family in families().values() for key in family if stored.get(key) == family[key]}
-    kept = {name: value for name, value in stored.items() if name not in derived or name in given}
-    # Options of methods that are switched off or replaced.
-    off = _methods(stored) - _methods({**kept, **given})
-    kept = {name: value for name, value in kept.items() if name not in off}
-    return kept, sorted(set(stored) - set(kept))
-
-
-def _methods(values: Mapping[str, Any]) -> set[str]:
-    """Returns the names of the methods of a configuration, as far as it names them."""
-    names = {values.get("positive")}
-    for kind in ("negatives", "feature_augmentations", "loss_terms"):
-        names |= set(values.get(kind) or ())
-    if isinstance(values.get("una"), bool):
-        names = names | {"una"} if values["una"] else names - {"una"}
-    return {name for name in names if name is not None}
+    kept = {name: value for name, value in stored.items() if name not in ("name", "given")}
+    given: dict[str, Any] | None = stored.get("given")
+    if given is not None:
+        if set(changes) <= ELSEWHERE:
+            return kept, given
+        kept = {name: value for name, value in given.items() if name != "name"}
+    if other := _other_limit(changes):
+        kept.pop(other, None)
+    off = set(TrainConfig(**kept).methods) - set(TrainConfig(**merge(changes, kept)).methods)
+    return {name: value for name, value in kept.items() if name not in off}, None
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
