@@ -65,7 +65,7 @@ class Noise(FeatureMethod):
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_does_not_wait_for_the_device(run_config, name, monkeypatch):
     """On the meta device, whose tensors have no values, whatever reads one raises an error."""
-    monkeypatch.setattr("cse.training.setup.use_fast_dropout", mask_always)
+    monkeypatch.setattr("cse.training.modules.use_fast_dropout", mask_always)
     run = prepare(run_config.replace(**CASES[name]))
     state = run.state
     state.encoder.to("meta").train()
@@ -104,7 +104,7 @@ def test_masks_that_are_always_passed_do_not_change_the_hidden_states(family, pa
 @pytest.mark.parametrize(("values", "graphs"), [({}, True), ({"accumulate": 2}, False), ({"chunk_size": 4}, False)])
 def test_only_runs_of_one_pass_a_step_use_graphs(run_config, values, graphs, monkeypatch):
     given = []
-    monkeypatch.setattr("cse.training.setup.compile_backbone", lambda backbone, device, graphs: given.append(graphs))
+    monkeypatch.setattr("cse.training.modules.compile_backbone", lambda backbone, device, graphs: given.append(graphs))
     prepare(run_config.replace(compile=True, **values))
     assert given == [graphs]
 

@@ -58,8 +58,6 @@ def test_another_model_has_the_defaults_of_its_own_family(tmp_path):
     own = stored_by(tmp_path, "adapt")
     kept, _ = repeated(own, {"model": "bert-base"})
     config = resolve(TrainConfig(**merge({"model": "bert-base"}, kept)), "bert-base")
-        TrainConfig(**merge({"model": "bert-base"}, repeated(own, {"model": "bert-base"})[0])), "bert-base"
-    )
     assert (config.positive, config.max_steps, config.merge_with_base) == ("dropout", None, 0.0)
 
 

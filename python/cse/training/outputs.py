@@ -19,9 +19,10 @@ from .callbacks import Callback
 from .checkpoint import CONFIG, Checkpoint, find_checkpoint, read_checkpoint, read_config
 from .config import ResolvedConfig, TrainConfig
 from .distributed import World
+from .facts import describe_loss
 from .interrupts import locked
 from .leftovers import FOLDER, clear, is_unsaved, tidy
-from .setup import Run, choose_folder, describe_loss
+from .setup import Run, choose_folder
 
 __all__ = ["copied", "opened", "resumed_folder", "run_folder", "save", "score_best"]
 

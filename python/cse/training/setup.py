@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,25 +9,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..augment import AUGMENTATIONS
-from ..augment.base import Draws, Edit, Example, Pairing, TextMethod, View
+from ..augment.base import Draws, Edit, Example, Pairing, TextMethod
+from ..background import ProgressCallback
 from ..context import Context
-from ..data.corpus import Corpus, Split, hold_out
+from ..data.corpus import Corpus, hold_out
+from ..data.pairs import LabelledPairs
 from ..errors import InputError
 from ..evaluation.sts import Pairs, Task, load_tasks, read_pairs
-from ..features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
-from ..losses import CONTRASTIVE_LOSSES, LOSS_TERMS
-from ..losses.base import BatchTerm, LossTerm
-from ..losses.contrastive import ContrastiveOptions
-from ..models.attention import mask_always
-from ..models.device import compile_backbone, describe_device, pick_device, pick_precision, set_threads
-from ..models.dropout import use_fast_dropout
-from ..models.encoder import SentenceEncoder, check_mask, load_encoder
+from ..models.device import describe_device, pick_device, pick_precision, set_threads
 from ..models.merging import BaseWeights
 from ..models.resolve import find_model
-from ..registry import parse_options
 from ..tfidf.index import TfidfIndex
 from . import recipes
 from .batches import Batches
@@ -36,9 +27,11 @@ from .callbacks import Callback
 from .checks import check_learnable, corpus_warnings, once_warnings, unchanged_warning
 from .config import ResolvedConfig, TrainConfig
 from .distributed import World
+from .facts import facts_of
 from .inputs import check_indexed, fingerprints, open_corpus, open_labelled
 from .interrupts import check_free
 from .loggers import Loggers
+from .modules import build_modules, connect, create
 from .saturation import SaturationCheck
 from .selection import Selector
 from .state import TrainState
@@ -113,12 +106,7 @@ def prepare(
     )
     for path in config.imports:
         context.depends_on(path)
-    labelled = open_labelled(config, callback.on_progress)
-    context.pairs = labelled
-    if labelled is None:
-        corpus = open_corpus(config, None if config.corpus else context.index, callback.on_progress, texts)
-    else:
-        corpus = labelled.anchors
+    data = open_data(config, context, callback.on_progress, texts)
     pairs = {path: read_pairs(path) for path in config.dev}
     tasks = load_tasks(config.data, config.allow_partial) if config.data else []
     resumed = folder is not None
@@ -130,86 +118,34 @@ def prepare(
             f"--max-length: {resolved.max_length} is more than the {source.max_length} tokens the model takes"
         )
 
-    split = hold_out(corpus, resolved.seed, wanted=not pairs, rows=None if labelled is None else labelled.complete())
-    if labelled is not None:  # rows that are not chosen are no blank rows
-        split = replace(split, blank=split.blank - labelled.left_out)
-    context.corpus, context.rows, context.device = corpus, split.train, device
-    positive: Edit | Pairing = _method(AUGMENTATIONS, resolved, resolved.positive, context)
-    negatives = [_negative(resolved, name, context) for name in resolved.negatives]
+    data.divide(context, resolved.seed, wanted=not pairs)
+    corpus, split, context.device = data.corpus, data.split, device
+    positive: Edit | Pairing = create(AUGMENTATIONS, resolved, resolved.positive, context)
+    negatives = {name: _negative(resolved, name, context) for name in resolved.negatives}
     if context.index_is_used:
         check_indexed(corpus, context.index)
-    batches = Batches(resolved, corpus, split.train, positive, negatives, part=world.part)
-    if len(split.train) < 2:
-        raise InputError("CORPUS: has one sentence; contrastive learning needs at least two, and better thousands")
-    if batches.size > len(split.train):
-        raise InputError(
-            f"--batch-size: {batches.size} is more than the {len(split.train)} sentences there are to train on"
-        )
-    if not len(batches):
-        raise InputError(f"--accumulate: {resolved.accumulate} batches are more than an epoch has; lower it")
-    if batches.size < world.size:
-        raise InputError(f"--batch-size: {batches.size} is less than the {world.size} processes; raise it")
-
-    named = zip(resolved.negatives, negatives, strict=True)
-    check_learnable((resolved.positive, positive), named, corpus, split.train, resolved.seed)
-
-    # PyTorch's generator is used only for the initial weights of heads and for dropout.
-    torch.manual_seed(resolved.seed)
-    encoder = load_encoder(source, resolved.pooler, keep_head=resolved.keep_head).to(device)
-    context.encoder = encoder
-    encoder_methods = {name: _method(ENCODER_METHODS, resolved, name, context) for name in resolved.encoder_methods}
-    check_mask(encoder.to(device))
-    second = _second_encoder(resolved, context)
-    terms = _loss_terms(resolved, context)
-    partners = [term.partner_views for term in terms.values() if isinstance(term, BatchTerm)]
-    batches.partner_views = lambda roles: next((found for each in partners if (found := each(roles))), None)
-    features = {
-        name: _method(FEATURE_AUGMENTATIONS, resolved, name, context) for name in resolved.feature_augmentations
-    }
-    hooks = {
-        name: _method(HOOKS, resolved, name, context)
-        for name in dict.fromkeys((resolved.anchor_hook, resolved.positive_hook))
-        if name is not None
-    }
-    for each in (encoder, *([] if second is None else [second])):
-        if device != "cpu":
-            mask_always(each.backbone)
-        elif not resolved.compile:
-            use_fast_dropout(each.backbone)
-    batches.views = _views(resolved)
-    batches.without_dropout = second is None and all(_has_no_dropout(view, encoder) for view in batches.views)
-    if resolved.compile:
-        one_pass = resolved.accumulate == 1 and resolved.chunk_size is None and second is None and not hooks
-        compile_backbone(encoder.backbone, device, graphs=one_pass)
-    if world.rank:  # other dropout masks than those of rank 0; the weights are initialised alike
-        torch.manual_seed(resolved.seed + 2**32 * world.rank)
-    methods = {
-        resolved.positive: positive,
-        **dict(zip(resolved.negatives, negatives, strict=True)),
-        **terms,
-        **features,
-    }
-    methods |= {**hooks, **encoder_methods}
-    resolved = _with_used_options(resolved, methods)
+    batches = Batches(resolved, corpus, split.train, positive, list(negatives.values()), part=world.part)
+    check_sizes(batches, resolved.accumulate, world.size)
+    check_learnable((resolved.positive, positive), negatives.items(), corpus, split.train, resolved.seed)
+    modules = build_modules(resolved, source, context, world.rank)
+    connect(batches, resolved, modules)
+    resolved = _with_used_options(resolved, {resolved.positive: positive, **negatives, **modules.named})
     batches.config = resolved
-    columns = [corpus] if labelled is None else labelled.corpora
-    tokens = open_tokens(resolved, batches, columns, encoder.tokenizer, callback.on_progress)
-    trained = [*([] if second is None else [second]), *terms.values(), *features.values(), *hooks.values()]
-    trained += encoder_methods.values()
-    for module in trained:
-        module.to(device)
-    optimizer = build_optimizer([encoder, *trained], resolved)
+    encoder = modules.encoder
+    tokens = open_tokens(resolved, batches, data.columns, encoder.tokenizer, callback.on_progress)
+    optimizer = build_optimizer(modules.all, resolved)
     held_out = corpus.take(split.held_out)
-    synthetic = negatives[0](held_out, split.held_out, Draws(resolved.seed, 0)) if held_out and negatives else []
+    first = next(iter(negatives.values()), None)
+    synthetic = first(held_out, split.held_out, Draws(resolved.seed, 0)) if held_out and first else []
     selector = Selector(encoder, pairs, held_out, synthetic)
     text, warnings = corpus_warnings(corpus, split.train, encoder.tokenizer, resolved.max_length, resolved.model)
-    unchanged = unchanged_warning(negatives, corpus, split.train, resolved.seed)
+    unchanged = unchanged_warning(list(negatives.values()), corpus, split.train, resolved.seed)
     warnings += [unchanged] if unchanged else []
     if not resumed:  # else the weights of the terms are those of the checkpoint
-        warnings += [term.warning for term in terms.values() if term.warning]
-    warnings += once_warnings(dict(zip(resolved.negatives, negatives, strict=True)), len(batches))
+        warnings += [term.warning for term in modules.terms.values() if term.warning]
+    warnings += once_warnings(negatives, len(batches))
     rows = batches[0].rows[:3]
-    shown: list[TextMethod] = [positive, *negatives]
+    shown: list[TextMethod] = [positive, *negatives.values()]
     examples = [item for each in shown for item in each.examples(corpus.take(rows), rows, Draws(resolved.seed, 0))]
     return Run(
         config=resolved,
@@ -217,14 +153,14 @@ def prepare(
         device=device,
         state=TrainState(
             encoder,
-            terms,
-            features,
+            modules.terms,
+            modules.features,
             optimizer,
             selector,
             SaturationCheck(resolved.positive, resolved.temperature),
-            second=second,
-            hooks=hooks,
-            methods=encoder_methods,
+            second=modules.second,
+            hooks=modules.hooks,
+            methods=modules.methods,
             steps=len(batches),
         ),
         base=BaseWeights(encoder, resolved.merge_with_base),
@@ -233,19 +169,62 @@ def prepare(
         tasks=tasks,
         facts={
             "device": describe_device(device, precision, reason),
-            **_facts(resolved, corpus, split, batches),
+            **facts_of(resolved, corpus, split, batches),
             **({"processes": f"{world.size}, each with a part of the batch"} if world.size > 1 else {}),
-            **({"columns": labelled.describe()} if labelled is not None else {}),
+            **({"columns": data.labelled.describe()} if data.labelled is not None else {}),
             "text": text,
             **({"warning": "; ".join(warnings)} if warnings else {}),
         },
         examples=examples,
         loggers=loggers,
         precision_reason=reason,
-        data=fingerprints(
-            corpus if labelled is None else labelled, config.tfidf if context.index_is_used else None, context.files
-        ),
+        data=fingerprints(data.labelled or corpus, config.tfidf if context.index_is_used else None, context.files),
     )
+
+
+@dataclass
+class Data:
+    """The sentences of a run."""
+
+    corpus: Corpus
+    """The sentences; of labelled pairs, the anchors."""
+    labelled: LabelledPairs | None
+
+    @property
+    def columns(self) -> list[Corpus]:
+        """The corpora by column number."""
+        return [self.corpus] if self.labelled is None else self.labelled.corpora
+
+    def divide(self, context: Context, seed: int, wanted: bool) -> None:
+        """Sets ``split``, the rows that are held out, if they are wanted, and those to train on."""
+        labelled = self.labelled
+        self.split = hold_out(self.corpus, seed, wanted=wanted, rows=None if labelled is None else labelled.complete())
+        if labelled is not None:  # rows that are not chosen are no blank rows
+            self.split = replace(self.split, blank=self.split.blank - labelled.left_out)
+        context.rows = self.split.train
+
+
+def open_data(config: TrainConfig, context: Context, progress: ProgressCallback, texts: Sequence[str] | None) -> Data:
+    """Opens labelled pairs or the corpus, and passes them to the context."""
+    context.pairs = open_labelled(config, progress)
+    if context.pairs is None:
+        context.corpus = open_corpus(config, None if config.corpus else context.index, progress, texts)
+    else:
+        context.corpus = context.pairs.anchors
+    return Data(context.corpus, context.pairs)
+
+
+def check_sizes(batches: Batches, accumulate: int, ranks: int) -> None:
+    """Raises ``InputError`` if there are too few sentences for a batch, or for a step."""
+    rows = len(batches.rows)
+    if rows < 2:
+        raise InputError("CORPUS: has one sentence; contrastive learning needs at least two, and better thousands")
+    if batches.size > rows:
+        raise InputError(f"--batch-size: {batches.size} is more than the {rows} sentences there are to train on")
+    if not len(batches):
+        raise InputError(f"--accumulate: {accumulate} batches are more than an epoch has; lower it")
+    if batches.size < ranks:
+        raise InputError(f"--batch-size: {batches.size} is less than the {ranks} processes; raise it")
 
 
 def choose_folder(config: TrainConfig | ResolvedConfig) -> Path:
@@ -265,103 +244,14 @@ def choose_folder(config: TrainConfig | ResolvedConfig) -> Path:
     return folder
 
 
-def _method(table: Any, config: ResolvedConfig, name: str, *arguments: Any) -> Any:
-    method = table.get(name)
-    return method(parse_options(name, method.Options, config.options.get(name, {})), *arguments)
-
-
 def _negative(config: ResolvedConfig, name: str, context: Context) -> Edit:
-    method = _method(AUGMENTATIONS, config, name, context)
+    method = create(AUGMENTATIONS, config, name, context)
     if not isinstance(method, Edit):
         raise InputError(f"--negative {name}: makes positives; use --positive {name}")
     return method
 
 
-def _second_encoder(config: ResolvedConfig, context: Context) -> SentenceEncoder | None:
-    """Returns the encoder of the positives, if it is another one: a copy of the first, or another model."""
-    name, first = config.positive_encoder, context.trained
-    if name is None:
-        return None
-    if name == "copy":
-        return copy.deepcopy(first)
-    source = find_model(name)
-    second = load_encoder(source, source.pooler or config.pooler, keep_head=config.keep_head)
-    context.check_tokens(second.tokenizer, name, "--positive-encoder")
-    if second.embedding_dim != first.embedding_dim:
-        raise InputError(
-            f"--positive-encoder {name}: its embeddings have {second.embedding_dim} dimensions, those of "
-            f"{config.model} {first.embedding_dim}; name a model of the same width"
-        )
-    return second.to(context.device)
-
-
-def _views(config: ResolvedConfig) -> tuple[View, View]:
-    """Returns how anchors and positives are encoded."""
-    second = "first" if config.positive_encoder is None else "second"
-    return (
-        View("anchor", "anchor", dropout=config.anchor_dropout, hook=config.anchor_hook),
-        View("positive", "positive", second, config.positive_dropout, config.positive_hook),
-    )
-
-
-def _has_no_dropout(view: View, encoder: SentenceEncoder) -> bool:
-    if view.hook is not None or view.dropout is not None:
-        return view.hook is None and view.dropout == 0
-    return not any(getattr(module, "p", 0) for module in encoder.backbone.modules())
-
-
-def _loss_terms(config: ResolvedConfig, context: Context) -> dict[str, LossTerm]:
-    """Creates the loss terms: the run's loss first, then the additional terms, by name."""
-    parts = ContrastiveOptions(
-        objective=config.objective,
-        logits=config.logits,
-        temperature=config.temperature,
-        margin=config.margin,
-        mixed=config.mix_variant if config.mixed_negatives else None,
-        mix_lambda=config.mix_lambda,
-        hard_negative_weight=config.hard_negative_weight,
-    )
-    terms: dict[str, LossTerm] = {}
-    if config.loss in CONTRASTIVE_LOSSES:
-        terms["contrastive"] = LOSS_TERMS.get("contrastive")(parts, context)
-    names = config.loss_terms if terms else (config.loss, *config.loss_terms)
-    return terms | {name: _method(LOSS_TERMS, config, name, context) for name in names}
-
-
 def _with_used_options(config: ResolvedConfig, methods: dict[str, Any]) -> ResolvedConfig:
     """Returns the configuration with all options of the methods, including defaults."""
-    used = {name: asdict(method.options) for name, method in methods.items() if name != "contrastive"}
+    used = {name: asdict(method.options) for name, method in methods.items()}
     return config.replace(options={name: table for name, table in used.items() if table})
-
-
-def _facts(config: ResolvedConfig, corpus: Corpus, split: Split, batches: Batches) -> dict[str, str]:
-    negatives = [f"{name} {each.describe()}" for name, each in zip(config.negatives, batches.negatives, strict=True)]
-    options = batches.positive.describe()
-    return {
-        "model": f"{config.model}, pooler {config.pooler}",
-        "loss": describe_loss(config),
-        "positive": f"{config.positive}{f' ({options})' if options else ''}",
-        "negatives": "; ".join(["in the batch", *negatives]),
-        "corpus": f"{len(corpus):,} rows: {len(split.train):,} to train on"
-        + (f", {len(split.held_out):,} held out" if len(split.held_out) else "")
-        + (f", {split.repeats:,} left out because they repeat held-out rows" if split.repeats else "")
-        + (f", {split.blank:,} blank" if split.blank else "")
-        + (f", {corpus.repaired:,} with repaired bytes" if corpus.repaired else "")
-        + (f", {corpus.joined_lines:,} with line breaks joined" if corpus.joined_lines else ""),
-        "steps": f"{len(batches):,} of {batches.size}{_times(config)} sentences, lr {config.lr:g} {config.lr_scheduler}"
-        + (f", merged with {config.merge_with_base:.0%} of the base weights" if config.merge_with_base else ""),
-    }
-
-
-def _times(config: ResolvedConfig) -> str:
-    return f" x {config.accumulate}" if config.accumulate > 1 else ""
-
-
-def describe_loss(config: ResolvedConfig) -> str:
-    """Returns the parts of the loss as text."""
-    parts = [f"{config.objective} with {config.logits} logits, temperature {config.temperature:g}"]
-    if config.logits == "focal":
-        parts.append(f"margin {config.margin:g}")
-    if config.mixed_negatives:
-        parts.append(f"mixed negatives ({config.mix_variant}, lambda {config.mix_lambda:g})")
-    return ", ".join([*parts, *config.loss_terms])

@@ -1,0 +1,43 @@
+"""Descriptions of a run, which are shown before training and in the model card."""
+
+from __future__ import annotations
+
+from ..data.corpus import Corpus, Split
+from .batches import Batches
+from .config import ResolvedConfig
+
+__all__ = ["describe_loss", "facts_of"]
+
+
+def facts_of(config: ResolvedConfig, corpus: Corpus, split: Split, batches: Batches) -> dict[str, str]:
+    """Returns descriptions of model, loss, corpus and so on by name, which are shown before training."""
+    negatives = [f"{name} {each.describe()}" for name, each in zip(config.negatives, batches.negatives, strict=True)]
+    options = batches.positive.describe()
+    return {
+        "model": f"{config.model}, pooler {config.pooler}",
+        "loss": describe_loss(config),
+        "positive": f"{config.positive}{f' ({options})' if options else ''}",
+        "negatives": "; ".join(["in the batch", *negatives]),
+        "corpus": f"{len(corpus):,} rows: {len(split.train):,} to train on"
+        + (f", {len(split.held_out):,} held out" if len(split.held_out) else "")
+        + (f", {split.repeats:,} left out because they repeat held-out rows" if split.repeats else "")
+        + (f", {split.blank:,} blank" if split.blank else "")
+        + (f", {corpus.repaired:,} with repaired bytes" if corpus.repaired else "")
+        + (f", {corpus.joined_lines:,} with line breaks joined" if corpus.joined_lines else ""),
+        "steps": f"{len(batches):,} of {batches.size}{_times(config)} sentences, lr {config.lr:g} {config.lr_scheduler}"
+        + (f", merged with {config.merge_with_base:.0%} of the base weights" if config.merge_with_base else ""),
+    }
+
+
+def _times(config: ResolvedConfig) -> str:
+    return f" x {config.accumulate}" if config.accumulate > 1 else ""
+
+
+def describe_loss(config: ResolvedConfig) -> str:
+    """Returns the parts of the loss as text."""
+    parts = [f"{config.objective} with {config.logits} logits, temperature {config.temperature:g}"]
+    if config.logits == "focal":
+        parts.append(f"margin {config.margin:g}")
+    if config.mixed_negatives:
+        parts.append(f"mixed negatives ({config.mix_variant}, lambda {config.mix_lambda:g})")
+    return ", ".join([*parts, *config.loss_terms])

@@ -1,0 +1,168 @@
+"""The modules of a run: encoders, loss terms, feature methods, hooks and encoder methods."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..augment.base import View
+from ..context import Context
+from ..errors import InputError
+from ..features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+from ..features.base import EncoderMethod, FeatureMethod, Hook
+from ..losses import CONTRASTIVE_LOSSES, LOSS_TERMS
+from ..losses.base import BatchTerm, LossTerm
+from ..losses.contrastive import ContrastiveOptions
+from ..models.attention import mask_always
+from ..models.device import compile_backbone
+from ..models.dropout import use_fast_dropout
+from ..models.encoder import SentenceEncoder, check_mask, load_encoder
+from ..models.resolve import Source, find_model
+from ..registry import Registry, parse_options
+from .batches import Batches
+from .config import ResolvedConfig
+
+__all__ = ["Modules", "build_modules", "connect", "create"]
+
+
+@dataclass
+class Modules:
+    """The modules of a run, by name of their methods."""
+
+    encoder: SentenceEncoder
+    second: SentenceEncoder | None
+    terms: dict[str, LossTerm]
+    features: dict[str, FeatureMethod]
+    hooks: dict[str, Hook]
+    methods: dict[str, EncoderMethod]
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """The methods, without the contrastive loss, whose options are settings of the run."""
+        found: dict[str, Any] = {**self.terms, **self.features, **self.hooks, **self.methods}
+        found.pop("contrastive", None)
+        return found
+
+    @property
+    def all(self) -> list[nn.Module]:
+        """All modules, the encoder first."""
+        second = [] if self.second is None else [self.second]
+        more = (self.terms, self.features, self.hooks, self.methods)
+        return [self.encoder, *second, *(module for table in more for module in table.values())]
+
+
+def create(table: Registry[Any], config: ResolvedConfig, name: str, context: Context) -> Any:
+    """Returns a method with its options in the configuration."""
+    method = table.get(name)
+    return method(parse_options(name, method.Options, config.options.get(name, {})), context)
+
+
+def build_modules(config: ResolvedConfig, source: Source, context: Context, rank: int) -> Modules:
+    """Loads the encoder and creates the modules of a run, on its device.
+
+    PyTorch's generator is used only for the initial weights of heads, and later for dropout: it is seeded here.
+
+    Args:
+        config: The resolved configuration.
+        source: The model.
+        context: The resources of the run; its ``encoder`` is set.
+        rank: Number of this process; other ranks than the first have other dropout masks.
+    """
+    torch.manual_seed(config.seed)
+    device = context.device
+    encoder = context.encoder = load_encoder(source, config.pooler, keep_head=config.keep_head).to(device)
+    methods = {name: create(ENCODER_METHODS, config, name, context) for name in config.encoder_methods}
+    check_mask(encoder.to(device))
+    modules = Modules(
+        encoder,
+        _second_encoder(config, context),
+        _loss_terms(config, context),
+        {name: create(FEATURE_AUGMENTATIONS, config, name, context) for name in config.feature_augmentations},
+        {name: create(HOOKS, config, name, context) for name in (config.anchor_hook, config.positive_hook) if name},
+        methods,
+    )
+    for module in modules.all:
+        module.to(device)
+    _accelerate(config, modules, device)
+    if rank:
+        torch.manual_seed(config.seed + 2**32 * rank)
+    return modules
+
+
+def connect(batches: Batches, config: ResolvedConfig, modules: Modules) -> None:
+    """Tells the batches what depends on the modules: the views, and which of them partners are drawn from."""
+    terms = [term for term in modules.terms.values() if isinstance(term, BatchTerm)]
+    batches.partner_views = lambda roles: next((found for term in terms if (found := term.partner_views(roles))), None)
+    batches.views = views = _views(config)
+    alike = modules.second is None
+    batches.without_dropout = alike and all(_has_no_dropout(view, modules.encoder) for view in views)
+
+
+def _accelerate(config: ResolvedConfig, modules: Modules, device: str) -> None:
+    """Replaces dropout and attention, or compiles the transformer, as is fastest on the device."""
+    for each in (modules.encoder, modules.second):
+        if each is None:
+            continue
+        if device != "cpu":
+            mask_always(each.backbone)
+        elif not config.compile:
+            use_fast_dropout(each.backbone)
+    if config.compile:
+        one_pass = config.accumulate == 1 and config.chunk_size is None
+        one_pass = one_pass and modules.second is None and not modules.hooks
+        compile_backbone(modules.encoder.backbone, device, graphs=one_pass)
+
+
+def _second_encoder(config: ResolvedConfig, context: Context) -> SentenceEncoder | None:
+    """Returns the encoder of the positives, if it is another one: a copy of the first, or another model."""
+    name, first = config.positive_encoder, context.trained
+    if name is None:
+        return None
+    if name == "copy":
+        return copy.deepcopy(first)
+    source = find_model(name)
+    second = load_encoder(source, source.pooler or config.pooler, keep_head=config.keep_head)
+    context.check_tokens(second.tokenizer, name, "--positive-encoder")
+    if second.embedding_dim != first.embedding_dim:
+        raise InputError(
+            f"--positive-encoder {name}: its embeddings have {second.embedding_dim} dimensions, those of "
+            f"{config.model} {first.embedding_dim}; name a model of the same width"
+        )
+    return second.to(context.device)
+
+
+def _views(config: ResolvedConfig) -> tuple[View, View]:
+    """Returns how anchors and positives are encoded."""
+    second = "first" if config.positive_encoder is None else "second"
+    return (
+        View("anchor", "anchor", dropout=config.anchor_dropout, hook=config.anchor_hook),
+        View("positive", "positive", second, config.positive_dropout, config.positive_hook),
+    )
+
+
+def _has_no_dropout(view: View, encoder: SentenceEncoder) -> bool:
+    if view.hook is not None or view.dropout is not None:
+        return view.hook is None and view.dropout == 0
+    return not any(getattr(module, "p", 0) for module in encoder.backbone.modules())
+
+
+def _loss_terms(config: ResolvedConfig, context: Context) -> dict[str, LossTerm]:
+    """Creates the loss terms: the run's loss first, then the additional terms, by name."""
+    parts = ContrastiveOptions(
+        objective=config.objective,
+        logits=config.logits,
+        temperature=config.temperature,
+        margin=config.margin,
+        mixed=config.mix_variant if config.mixed_negatives else None,
+        mix_lambda=config.mix_lambda,
+        hard_negative_weight=config.hard_negative_weight,
+    )
+    terms: dict[str, LossTerm] = {}
+    if config.loss in CONTRASTIVE_LOSSES:
+        terms["contrastive"] = LOSS_TERMS.get("contrastive")(parts, context)
+    names = config.loss_terms if terms else (config.loss, *config.loss_terms)
+    return terms | {name: create(LOSS_TERMS, config, name, context) for name in names}
