@@ -179,3 +179,30 @@ def test_a_negative_of_a_masked_row_is_in_no_mean():
     views = {"anchor": z, "positive": torch.stack([z[0], z[1], z[0]])}
     assert similarity_summary(views, {"positive": torch.tensor([True, True, False])})["cos_neg"] == 0
     assert similarity_summary(views)["cos_neg"] > 0
+
+
+def test_a_run_keeps_what_was_given_apart_from_what_was_resolved(tmp_path, sample, tiny_bert):
+    import tomllib
+
+    from cse.training.loop import resumed_config
+
+    values = {"loss": "focal", "positive": "spans", "spans": {"shortest": 0.4}}
+    run = train(config(tmp_path, sample, tiny_bert, save_every=1, **values))
+        config(tmp_path, sample, tiny_bert, loss="focal", save_every=1, spans={"shortest": 0.4}, positive="spans")
+    )
+    stored = tomllib.loads((run.folder / "config.toml").read_text(encoding="utf8"))
+    assert stored["given"]["loss"] == "focal"
+    assert stored["given"]["spans"] == {"shortest": 0.4}
+    assert "temperature" not in stored["given"]
+    assert stored["temperature"] == 0.07
+    # With changes of the place only, every value is that of the run; with others, they are derived anew.
+    assert repeated(stored, {"output": "elsewhere"})[0]["temperature"] == 0.07
+    kept, _ = repeated(stored, {"loss": "standard"})
+    assert resolve(TrainConfig(**merge({"loss": "standard"}, kept)), "bert-base").temperature == 0.05
+    # A resumed run has both, and adds what is given with it.
+    again = train(resumed_config(run.folder, {"max_steps": 3}), resume=run.folder)
+    stored = tomllib.loads((again.folder / "config.toml").read_text(encoding="utf8"))
+    assert (stored["given"]["max_steps"], stored["given"]["loss"], stored["temperature"]) == (3, "focal", 0.07)
+    # An older file has no such table: all its values count as given.
+    del stored["given"]
+    assert repeated(stored, {"loss": "standard"})[0]["temperature"] == 0.07

@@ -8,12 +8,13 @@ from typing import Any, TypeVar
 import click
 
 from ..errors import unknown
+from ..models.pooling import POOLERS
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
 
 
-POOLER_NAMES = "cls, cls_before_pooler, avg, avg_top2, avg_first_last or avg_embed_last."
+POOLER_NAMES = f"{', '.join(POOLERS)}."
 
 
 class GroupedCommand(click.Command):

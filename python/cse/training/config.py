@@ -8,13 +8,11 @@ second.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ..errors import InputError, unknown
@@ -22,40 +20,29 @@ from ..features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ..losses import CONTRASTIVE_LOSSES, LOSS_TERMS
 from ..losses.rules import incompatibility
 from ..registry import Registry, explain_validation, import_methods, parse_options
+from .values import (
+    AboveZero,
+    AtLeastZero,
+    BatchSize,
+    FilePath,
+    FilePaths,
+    MaxLength,
+    Names,
+    NotNegative,
+    Objective,
+    Pooler,
+    Positive,
+    Rate,
+    Scheduler,
+    Share,
+    Temperature,
+    flag,
+    gather_options,
+    paths,
+    tables,
+)
 
 __all__ = ["ResolvedConfig", "TrainConfig", "read_toml"]
-
-
-def _path(value: Any) -> Any:
-    return fspath(value) if isinstance(value, PathLike) else value
-
-
-def _paths(value: Any) -> Any:
-    if isinstance(value, (str, PathLike)):
-        return (fspath(value),)
-    return tuple(_path(item) for item in value) if isinstance(value, (list, tuple)) else value
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-FilePath = Annotated[str, BeforeValidator(_path)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_tuple)]
-NotNegative = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
-
-# Types of the fields whose defaults depend on the recipe; see cse.training.recipes.
-Pooler = Literal["cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "avg_embed_last", "mask"]
-Objective = Literal["infonce", "nt-xent"]
-Scheduler = Literal["linear", "cosine", "constant"]
-MaxLength = Annotated[int, Field(ge=3)]
-BatchSize = Annotated[int, Field(ge=2)]
-AboveZero = Annotated[float, Field(gt=0)]
-AtLeastZero = Annotated[float, Field(ge=0)]
-Temperature = Annotated[float, Field(ge=1e-4)]  # below it, logits and their gradients overflow
-Share = Annotated[float, Field(ge=0, le=1)]
-Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Settings(BaseModel):
@@ -65,11 +52,11 @@ class Settings(BaseModel):
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
-    corpus: Annotated[tuple[str, ...], BeforeValidator(_paths)] = ()
+    corpus: FilePaths = ()
     """Text files, patterns or tables (``cse.data.readers.resolve``). Default: the files of the TF-IDF index."""
     column: str | None = None
     """Column of the tables that contains the sentences."""
-    pairs: Annotated[tuple[str, ...], BeforeValidator(_paths)] = ()
+    pairs: FilePaths = ()
     """Tables of labelled pairs (anchor, positive) or triples (+ hard negative), instead of a corpus."""
     columns: Names = ()
     """Their two or three columns. Default: by their names; see ``cse.data.pair_columns``."""
@@ -87,7 +74,7 @@ class Settings(BaseModel):
     cache: FilePath | None = None
     """Cache folder for rows and token ids of large corpora; see ``cse.data.cache.cache_folder``."""
 
-    imports: Annotated[tuple[str, ...], BeforeValidator(_paths)] = ()
+    imports: FilePaths = ()
     """Python files that register methods; see ``cse.registry.import_methods``."""
     negatives: Names = ()
     """Names of the augmentations that generate synthetic negatives; ``una=True`` is short for ``("una",)``."""
@@ -154,7 +141,7 @@ class Settings(BaseModel):
     keep_checkpoints: Positive = 2
     """Number of the latest checkpoints that are kept."""
 
-    dev: Annotated[tuple[str, ...], BeforeValidator(_paths)] = ()
+    dev: FilePaths = ()
     """Files of score, sentence1, sentence2 for model selection by the mean of their correlations; see
     ``cse.evaluation.sts.read_pairs``. Default: the label-free score of held-out rows."""
     data: FilePath | None = None
@@ -177,7 +164,7 @@ class Settings(BaseModel):
 
     def __init__(self, **values: Any) -> None:
         """Validates types and ranges; raises ``InputError`` with the flag of the first invalid field."""
-        imports = _paths(values.get("imports", ()))
+        imports = paths(values.get("imports", ()))
         for file in imports if isinstance(imports, tuple) else ():
             import_methods(str(file))  # before the names of methods are looked up
         try:
@@ -284,10 +271,10 @@ class Settings(BaseModel):
     def to_toml(self) -> str:
         """Returns the configuration as TOML; None values are omitted, options of methods are tables at the end."""
         values = self.model_dump(exclude={"options", "given"}, exclude_none=True)
-        values |= _tables(self.options)
+        values |= tables(self.options)
         if self.given is not None:
             given = {name: value for name, value in self.given.items() if name != "options" and value is not None}
-            values["given"] = given | _tables(self.given.get("options", {}))
+            values["given"] = given | tables(self.given.get("options", {}))
         return tomli_w.dumps(values)
 
     def values(self) -> dict[str, Any]:
@@ -372,44 +359,6 @@ class ResolvedConfig(Settings):
 
 
 TABLES: tuple[Registry[Any], ...] = (AUGMENTATIONS, FEATURE_AUGMENTATIONS, ENCODER_METHODS, HOOKS, LOSS_TERMS)
-
-
-def _tables(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    tables = {name: {k: v for k, v in table.items() if v is not None} for name, table in options.items()}
-    return {name: table for name, table in tables.items() if table}
-
-
-def flag(name: object) -> str:
-    """Returns the command-line flag of a field."""
-    return "--" + str(name).replace("_", "-")
-
-
-def gather_options(values: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
-    """Moves tables that are not fields (``una={"beta": 0.3}``) to ``options``, and ``una=True`` to ``negatives``."""
-    values = dict(values)
-    options = values.get("options", {})
-    if isinstance(options, Mapping):
-        options = dict(options)
-    for name in [name for name in values if name not in known and name in AUGMENTATIONS]:
-        if isinstance(values[name], Mapping):
-            continue
-        used = values.pop(name)
-        if used is None:
-            continue
-        if not isinstance(used, bool):
-            raise InputError(f"--{name}: {used!r} was given, and it must be true or false, or a table of options")
-        named = values.get("negatives") or ()
-        if not isinstance(named, (list, tuple)):
-            raise InputError(f"--negatives: {named!r} was given, and it must be a list of names")
-        others = tuple(each for each in named if each != name)
-        values["negatives"] = (*others, name) if used else others
-    for name in [name for name, value in values.items() if name not in known and isinstance(value, Mapping)]:
-        table = values.pop(name)
-        if isinstance(options, dict):
-            options[name] = {**options.get(name, {}), **table}
-    if options:
-        values["options"] = options
-    return values
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from typing import Any
 
 from ..errors import InputError
 from ..registry import option_notes
-from .config import TrainConfig, flag
+from .config import TrainConfig
 from .distributed import World
 from .leftovers import has_checkpoint, is_unsaved
+from .values import flag
 
 __all__ = ["MAY_CHANGE", "Agreement", "StopRequest", "check_changes", "check_equal", "check_free", "locked"]
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..errors import InputError, Interrupted, RunError, sentence
 from ..io import dumps, write_text
 from ..models.device import pick_device
-from .batches import Batch, Prefetcher
+from .batches import Prefetcher
 from .callbacks import Callback
 from .checkpoint import (
     CONFIG,
@@ -26,15 +23,15 @@ from .checkpoint import (
     restore_best,
     save_checkpoint,
 )
-from .config import ResolvedConfig, TrainConfig
+from .config import TrainConfig
 from .distributed import World, connected
 from .environment import environment
 from .inputs import check_source, with_texts
 from .interrupts import Agreement, StopRequest, check_changes, check_equal, locked
 from .loggers import Clock, MetricBuffer, check_finite
 from .outputs import copied, opened, resumed_folder, run_folder, save, score_best
+from .records import count, failures, log_record
 from .setup import Run, prepare
-from .state import TrainState
 from .step import learning_rate, training_step
 
 __all__ = ["RunResult", "Trainer", "resumed_config", "train"]
@@ -334,51 +331,3 @@ class Trainer:
         write_text(run.folder / "result.json", dumps(result.to_dict(), indent=2) + "\n")
         self.callback.on_train_end(result)
         return result
-
-
-@contextmanager
-def failures(config: ResolvedConfig, step: int) -> Iterator[None]:
-    """Context manager that converts lack of memory and write errors after the first step to ``RunError``."""
-    try:
-        yield
-    except OSError as error:
-        if step == 0:
-            raise
-        raise RunError(f"{sentence(error)}; the files of earlier steps were kept") from None
-    except (RuntimeError, MemoryError) as error:
-        text = str(error)
-        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text:
-            now = config.chunk_size or config.batch_size
-            raise RunError(
-                f"out of memory at step {step + 1} with batches of {config.batch_size} sentences of up to "
-                f"{config.max_length} tokens; set --chunk-size {max(1, now // 2)}, which does not change the result "
-                f"beyond dropout, or lower --batch-size or --max-length"
-            ) from None
-        raise
-
-
-def count(state: TrainState, batches: Sequence[Batch], clock: Clock) -> None:
-    """Updates the counters of the state after a step."""
-    state.step += 1
-    state.sentences += sum(len(batch.rows) for batch in batches)
-    state.seconds = clock.seconds()
-    state.viewed.update(batches[0].views)
-
-
-def log_record(state: TrainState, batches: Sequence[Batch], rate: float, metrics: dict[str, Any]) -> dict[str, Any]:
-    """Returns the log record of a step; its metrics are tensors that are read later."""
-    masked: Counter[str] = Counter()
-    for batch in batches:
-        masked.update({f"masked/{view}": int((~mask).sum()) for view, mask in batch.masks.items()})
-        masked.update({f"unchanged/{name}": count for name, count in batch.unchanged.items() if count})
-        if batch.duplicates is not None:
-            masked["duplicates"] += int(batch.duplicates.any(1).sum())
-    return {
-        "step": state.step,
-        "epoch": batches[0].epoch,
-        "lr": rate,
-        **metrics,
-        **masked,
-        "synthetic_steps": state.viewed["synthetic"],
-        "sentences_per_second": round(state.sentences / state.seconds, 2),
-    }

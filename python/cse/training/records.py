@@ -1,0 +1,66 @@
+"""What a step leaves behind: counters, the record in the log, and errors that say what to change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..errors import RunError, sentence
+from .batches import Batch
+from .config import ResolvedConfig
+from .loggers import Clock
+from .state import TrainState
+
+__all__ = ["count", "failures", "log_record"]
+
+
+@contextmanager
+def failures(config: ResolvedConfig, step: int) -> Iterator[None]:
+    """Context manager that converts lack of memory and write errors after the first step to ``RunError``."""
+    try:
+        yield
+    except OSError as error:
+        if step == 0:
+            raise
+        raise RunError(f"{sentence(error)}; the files of earlier steps were kept") from None
+    except (RuntimeError, MemoryError) as error:
+        text = str(error)
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text:
+            now = config.chunk_size or config.batch_size
+            raise RunError(
+                f"out of memory at step {step + 1} with batches of {config.batch_size} sentences of up to "
+                f"{config.max_length} tokens; set --chunk-size {max(1, now // 2)}, which does not change the result "
+                f"beyond dropout, or lower --batch-size or --max-length"
+            ) from None
+        raise
+
+
+def count(state: TrainState, batches: Sequence[Batch], clock: Clock) -> None:
+    """Updates the counters of the state after a step."""
+    state.step += 1
+    state.sentences += sum(len(batch.rows) for batch in batches)
+    state.seconds = clock.seconds()
+    state.viewed.update(batches[0].views)
+
+
+def log_record(state: TrainState, batches: Sequence[Batch], rate: float, metrics: dict[str, Any]) -> dict[str, Any]:
+    """Returns the log record of a step; its metrics are tensors that are read later."""
+    masked: Counter[str] = Counter()
+    for batch in batches:
+        masked.update({f"masked/{view}": int((~mask).sum()) for view, mask in batch.masks.items()})
+        masked.update({f"unchanged/{name}": count for name, count in batch.unchanged.items() if count})
+        if batch.duplicates is not None:
+            masked["duplicates"] += int(batch.duplicates.any(1).sum())
+    return {
+        "step": state.step,
+        "epoch": batches[0].epoch,
+        "lr": rate,
+        **metrics,
+        **masked,
+        "synthetic_steps": state.viewed["synthetic"],
+        "sentences_per_second": round(state.sentences / state.seconds, 2),
+    }
