@@ -324,25 +324,24 @@ def test_the_package_says_that_it_is_typed():
 def test_a_loss_that_is_not_finite_names_its_step_and_leaves_the_weights_finite(
     tmp_path, sample, tiny_bert, monkeypatch
 ):
-    import cse.training.step
+    from cse.losses.contrastive import Contrastive
+    from cse.training import loop
 
-    whole = cse.training.step.sum_of_terms
-    calls = []
+    whole = Contrastive.forward
 
-    def explode(terms, views, step):
-        calls.append(step.number)
-        loss, parts = whole(terms, views, step)
-        return (loss * float("inf") if len(calls) == 2 else loss), parts
+    def explode(term, views, step):
+        loss = whole(term, views, step)
+        return loss * float("inf") if step.number == 1 else loss
 
-    monkeypatch.setattr(cse.training.step, "sum_of_terms", explode)
+    monkeypatch.setattr(Contrastive, "forward", explode)
     states = []
-    prepare = cse.training.loop.prepare
+    prepare = loop.prepare
 
     def keep(*arguments, **more):
         states.append(prepare(*arguments, **more))
         return states[0]
 
-    monkeypatch.setattr(cse.training.loop, "prepare", keep)
+    monkeypatch.setattr(loop, "prepare", keep)
     with pytest.raises(RunError, match=r"not finite at step 2 \(rows \d+, .*lower --lr"):
         train(config(tmp_path, sample, tiny_bert, pooler="avg"))
     assert all(torch.isfinite(weights).all() for weights in states[0].state.encoder.parameters())

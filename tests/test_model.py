@@ -128,9 +128,11 @@ def test_poolers_are_the_layers_their_names_say():
         "avg_first_last": mean((states[1] + states[3]) / 2),
         "avg_embed_last": mean((states[0] + states[3]) / 2),
     }
-    assert set(expected) == set(POOLERS)
+    assert set(expected) == set(SHARED)
     for name, vectors in expected.items():
         torch.testing.assert_close(pool(name, states, mask), vectors)
+    ids = torch.tensor([[9, 4, 4], [4, 7, 9]])  # the last mask token of a row
+    torch.testing.assert_close(pool("mask", states, mask, ids, 9), torch.stack([states[3][0, 0], states[3][1, 2]]))
 
 
 def test_the_order_of_sentences_and_batches_does_not_matter(trained):

@@ -19,7 +19,7 @@ import cse
 from cse import InputError, TfidfIndex, TrainConfig, train
 from cse.augment import AUGMENTATIONS
 from cse.augment.base import Edit
-from cse.augment.dropout import Dropout
+from cse.augment.dropout import Dropout, DropoutOptions
 from cse.augment.una import UNA, UNAOptions
 from cse.context import Context
 from cse.data.corpus import Corpus, hold_out
@@ -29,6 +29,8 @@ from cse.training.batches import Batches
 from cse.training.loop import resumed_config
 from cse.training.recipes import merge, preset_names, resolve
 from cse.training.setup import prepare
+
+DROPOUT = Dropout(DropoutOptions(), Context())
 
 
 @pytest.fixture
@@ -134,7 +136,7 @@ def test_no_saved_file_contains_a_local_path(base, tmp_path, tiny_bert, sample_r
     (folder / "rows.txt").write_text("\n".join(sample_rows[:300]) + "\n")
     scored = "".join(f"{i % 6}\t{text}\t{text}\n" for i, text in enumerate(sample_rows[:20]))
     (folder / "dev.tsv").write_text(scored)
-    (folder / "pairs.jsonl").write_text("".join(json.dumps({"a": t, "b": t}) + "\n" for t in sample_rows[:300]))
+    (folder / "pairs.jsonl").write_text("".join(json.dumps({"a": t, "b": t[10:]}) + "\n" for t in sample_rows[:300]))
     shutil.copytree(base.tfidf, folder / "tfidf")
     (folder / "methods.py").write_text("")
     monkeypatch.setitem(AUGMENTATIONS._loaded, "with-file", WithFile)
@@ -245,7 +247,7 @@ def test_an_epoch_sees_every_row_once_in_an_order_of_its_own(sample, base):
     corpus = Corpus.read([str(sample)])
     rows = np.arange(0, 10_000, 100)
     config = resolve(base.replace(batch_size=9, epochs=2, max_steps=None), "bert-base")
-    batches = Batches(config, corpus, rows, Dropout(None, Context()))
+    batches = Batches(config, corpus, rows, DROPOUT)
     epochs = [np.concatenate([batches[step].rows for step in range(e * 11, e * 11 + 11)]) for e in (0, 1)]
     # 100 rows are eleven batches of nine, and a single row, which has no negatives and is left out.
     assert len(batches) == 22
@@ -269,7 +271,7 @@ def test_an_epoch_sees_every_row_once_in_an_order_of_its_own(sample, base):
 )
 def test_the_corpus_is_passed_over_as_often_as_the_steps_take(sample, limits, steps):
     config = resolve(TrainConfig(model="m", batch_size=9, **limits), "bert-base")
-    batches = Batches(config, Corpus.read([str(sample)]), np.arange(0, 10_000, 100), Dropout(None, Context()))
+    batches = Batches(config, Corpus.read([str(sample)]), np.arange(0, 10_000, 100), DROPOUT)
     assert len(batches) == steps
     last = batches[batches.of_step(steps - 1)[-1]]
     assert len(last.rows)
@@ -313,7 +315,7 @@ def test_negatives_are_drawn_as_the_run_says(base, sample, sample_rows):
     index = TfidfIndex.open(base.tfidf, min_df=3, max_terms=2000)
     corpus = Corpus.read([str(sample)])
     una = UNA(UNAOptions(**table), Context(lambda: index))
-    batch = Batches(resolve(config, "bert-base"), corpus, corpus.filled(), Dropout(None, Context()), [una])[0]
+    batch = Batches(resolve(config, "bert-base"), corpus, corpus.filled(), DROPOUT, [una])[0]
     rows = batch.rows.tolist()
     expected = index.augment([sample_rows[row] for row in rows], rows=rows, seed=config.seed, **options)
     assert batch.blocks["synthetic"].texts == expected
@@ -489,7 +491,7 @@ def test_gradients_of_the_loop_are_those_of_a_plain_one(base):
     corpus = Corpus.read(list(config.corpus))
     una = UNA(UNAOptions(), Context(lambda: TfidfIndex.open(config.tfidf)))
     rows = hold_out(corpus, 0, wanted=True).train
-    batch = Batches(resolve(config, "bert-base"), corpus, rows, Dropout(None, Context()), [una])[0]
+    batch = Batches(resolve(config, "bert-base"), corpus, rows, DROPOUT, [una])[0]
     torch.manual_seed(0)
     model = load_encoder(find_model(config.model), "avg")
     use_fast_dropout(model.backbone)
@@ -581,7 +583,7 @@ def test_options_of_a_method_are_merged_key_by_key():
 
 
 def test_every_preset_is_a_valid_configuration():
-    assert len(preset_names()) == 17
+    assert len(preset_names()) == 26
     for name in preset_names():
         # The supervised presets need a file of pairs.
         given = {"pairs": "nli.csv"} if "sup" in name else {}
