@@ -22,9 +22,10 @@ from cse.training.batches import Prefetcher
 from cse.training.distributed import World
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
+from cse.training.step import propagate
 from cse.views import BatchStep, RowStep, Views
 from runs import gradients, same_run, weights
-from test_distributed import DISTRIBUTED, torchrun
+from test_distributed import DISTRIBUTED, FirstOfThree, torchrun
 
 # MASKED is replaced by a masked language model with the tokenizer of the tiny model, TINY by the tiny model.
 SYSTEMS = {
@@ -167,6 +168,19 @@ def test_two_processes_have_the_gradients_of_one(run_config, system, tmp_path):
                 assert right is None or not right.any()
             else:
                 assert torch.allclose(left, right, rtol=1e-9, atol=1e-11), name
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_process_without_rows_takes_part_in_the_step(run_config, system, name):
+    world = FirstOfThree(0, 3)
+    run = prepare(run_config.replace(**system(name)))
+    run.batches.size, run.batches.part = 2, world.part
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32, world.part) as batches:
+        (batch,) = batches.get(0)
+    run.state.train()
+    metrics = propagate(run.state, batch, run.config, "cpu", world, 1.0)
+    assert torch.isfinite(metrics["loss"])
+    assert not any(p.grad is not None and p.grad.any() for p in run.state.encoder.parameters())
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -380,7 +394,8 @@ def test_a_file_of_methods_that_has_changed_is_refused(run_config, tmp_path, sam
 
 def test_an_expensive_edit_gets_the_rows_of_its_process(run_config, system):
     values = system("substitution")
-    run = prepare(run_config.replace(**values), World(1, 3))
+    run = prepare(run_config.replace(**values))
+    run.batches.part = World(1, 3).part
     seen = AUGMENTATIONS.get("substitution").seen
     seen.clear()
     batch = run.batches[0]

@@ -23,12 +23,8 @@ class NoOptions:
     """Options of a method without options."""
 
 
-class FeatureMethod(nn.Module):
-    """Base class of methods that change or add embeddings, between the encoder and the loss.
-
-    It sees the embeddings of the whole batch, in all processes of the run alike. What uses other rows belongs here:
-    batch normalisation, queues, noise negatives. It may have parameters, which are trained, and buffers; both are kept
-    in checkpoints, but not saved with the encoder. ``after_step``, if it is defined, is called after each step.
+class Method(nn.Module):
+    """Base class of the methods below; they may have parameters and buffers, which checkpoints keep.
 
     Args:
         options: An instance of ``Options``.
@@ -47,33 +43,26 @@ class FeatureMethod(nn.Module):
         """Returns the defaults of settings of the run that follow from the use of this method with these options."""
         return {}
 
+
+class FeatureMethod(Method):
+    """Base class of methods that change or add embeddings, between the encoder and the loss.
+
+    It sees the embeddings of the whole batch, in all processes of the run alike. What uses other rows belongs here:
+    batch normalisation, queues, noise negatives. It may have parameters, which are trained, and buffers; both are kept
+    in checkpoints, but not saved with the encoder. ``after_step``, if it is defined, is called after each step.
+    """
+
     def forward(self, views: Views, step: BatchStep) -> Views:
         """Returns the changed views of a batch; see ``Views.replace`` and ``Views.with_negatives``."""
         raise TypeError(f"{type(self).__name__} does not define forward")
 
 
-class EncoderMethod(nn.Module):
+class EncoderMethod(Method):
     """Base class of methods that change the encoder itself: its tokenizer, its weights, what is evaluated and saved.
 
     It is constructed after the encoder has been loaded, ``context.trained``, which it may change. It may have
     parameters and buffers; both are kept in checkpoints.
-
-    Args:
-        options: An instance of ``Options``.
-        context: The resources of the run.
     """
-
-    Options: ClassVar[type] = NoOptions
-    summary: ClassVar[str] = ""
-
-    def __init__(self, options: Any, context: Context) -> None:
-        super().__init__()
-        self.options = options
-
-    @classmethod
-    def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns the defaults of settings of the run that follow from the use of this method with these options."""
-        return {}
 
     def after_step(self) -> None:
         """Called after each step, when the weights have been updated."""
@@ -83,25 +72,8 @@ class EncoderMethod(nn.Module):
         return nullcontext()
 
 
-class Hook(nn.Module):
-    """Base class of methods that change the forward pass of a view inside the transformer; rows are independent.
-
-    Args:
-        options: An instance of ``Options``.
-        context: The resources of the run.
-    """
-
-    Options: ClassVar[type] = NoOptions
-    summary: ClassVar[str] = ""
-
-    def __init__(self, options: Any, context: Context) -> None:
-        super().__init__()
-        self.options = options
-
-    @classmethod
-    def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns the defaults of settings of the run that follow from the use of this method with these options."""
-        return {}
+class Hook(Method):
+    """Base class of methods that change the forward pass of a view inside the transformer; rows are independent."""
 
     def tokens(self, tokens: dict[str, Tensor], step: RowStep) -> dict[str, Tensor]:
         """Returns the inputs of the transformer, ``(n, T)`` each, for example with ``position_ids``."""

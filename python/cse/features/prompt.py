@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..errors import InputError
+from ..models.resolve import first_position
 from .base import EncoderMethod, Hook, RowStep
 
 if TYPE_CHECKING:
@@ -40,14 +41,14 @@ class Template:
 
     Args:
         text: The template; see ``PromptOptions``.
-        tokenizer: A tokenizer whose special tokens are at the beginning and the end of a text.
+        tokenizer: A tokenizer with a token for the beginning, the end and the mask.
 
     Raises:
         InputError: If it has not one ``{}`` and one mask after it, or the tokenizer has no mask token.
     """
 
     def __init__(self, text: str, tokenizer: Any) -> None:
-        if tokenizer.mask_token is None:
+        if None in (tokenizer.mask_token, tokenizer.cls_token, tokenizer.sep_token):
             raise InputError("--encoder-method prompt: the tokenizer has no mask token; use a model like BERT")
         before, place, after = text.partition(PLACE)
         if not place or after.count("[MASK]") != 1 or "[MASK]" in before:
@@ -56,16 +57,9 @@ class Template:
         # Byte-pair tokenizers distinguish words after a space: the space before the sentence is left out, since the
         # sentence is tokenized alone, and the one after it is kept.
         ids = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in (before.rstrip(), after)]
-        start, end = self.special(tokenizer)
-        self.prefix: list[int] = start + ids[0]
-        self.suffix: list[int] = ids[1] + end
-
-    @staticmethod
-    def special(tokenizer: Any) -> tuple[list[int], list[int]]:
-        """Returns the special tokens at the beginning and the end, whatever template the tokenizer has already."""
-        start = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
-        end = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
-        return ([] if start is None else [start]), ([] if end is None else [end])
+        # Whatever template the tokenizer has already.
+        self.prefix: list[int] = [tokenizer.cls_token_id, *ids[0]]
+        self.suffix: list[int] = [*ids[1], tokenizer.sep_token_id]
 
     def apply(self, tokenizer: Any) -> None:
         """Puts the template into a fast tokenizer: every text gets it, and truncation cuts only the text."""
@@ -134,17 +128,10 @@ class Prompt(EncoderMethod):
         # Row l: the positions of a sentence of l tokens.
         places = torch.arange(before + after, device=ids.device)
         gap = torch.arange(longest + 1, device=ids.device)[:, None] * (places >= before)
-        positions = places + gap + first_position(backbone)
+        positions = places + gap + first_position(backbone.config)
         states = backbone(input_ids=bare, attention_mask=torch.ones_like(bare), position_ids=positions)
         found: Tensor = states.last_hidden_state[mask.sum(1) - before - after, self.mask_at]
         return found
-
-
-def first_position(backbone: Any) -> int:
-    """Returns the position of the first token: models like RoBERTa count from after the padding index."""
-    from ..models.resolve import OFFSET_POSITIONS
-
-    return int(backbone.config.pad_token_id) + 1 if backbone.config.model_type in OFFSET_POSITIONS else 0
 
 
 class PromptHook(Hook):

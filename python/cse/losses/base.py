@@ -69,6 +69,9 @@ class LossTerm(nn.Module):
 class RowTerm(LossTerm):
     """Base class of terms that are means over rows, tokens or other items of a row."""
 
+    logged: ClassVar[tuple[str, ...]] = ()
+    """Names of the ``metrics``, each (sum, count): processes without rows must know them, too."""
+
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
         """Returns the sum over the items of these rows, and their number, as scalar tensors.
 

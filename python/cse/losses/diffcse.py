@@ -52,6 +52,7 @@ class DiffCSE(RowTerm):
 
     Options = DiffCSEOptions
     summary = "replaced token detection, given the embedding (DiffCSE)"
+    logged = ("rtd_accuracy",)
 
     def __init__(self, options: DiffCSEOptions, context: Context) -> None:
         super().__init__(options, context)

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from ..errors import InputError
 from .layout import Modules, read_modules
 
-__all__ = ["LOAD_ERRORS", "Source", "best_of_run", "cannot_load", "find_model"]
+__all__ = ["LOAD_ERRORS", "Source", "best_of_run", "cannot_load", "find_model", "first_position"]
 
 MINILM = "minilm"
 # Model types whose position embeddings begin after the padding index.
@@ -244,6 +244,11 @@ def _describe(name: str, path: str) -> Source:
         dense=modules.dense,
         causal=_is_causal(config),
     )
+
+
+def first_position(config: Any) -> int:
+    """Returns the position of the first token: models like RoBERTa count from after the padding index."""
+    return int(config.pad_token_id) + 1 if config.model_type in OFFSET_POSITIONS else 0
 
 
 def _is_causal(config: Any) -> bool:

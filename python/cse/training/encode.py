@@ -78,9 +78,9 @@ class Forward:
         return in_chunks(encode, inputs, self.config.chunk_size)
 
 
-def nothing(encoder: SentenceEncoder) -> Tensor:
-    """The embeddings ``(0, D)`` of no rows, which have a gradient."""
-    return next(encoder.parameters()).flatten()[:0].reshape(0, encoder.embedding_dim)
+def nothing(encoder: SentenceEncoder, width: int | None = None) -> Tensor:
+    """The embeddings ``(0, width)`` of no rows, which have a gradient; ``width`` is that of the encoder by default."""
+    return next(encoder.parameters()).flatten()[:0].reshape(0, width or encoder.embedding_dim)
 
 
 def encode_views(

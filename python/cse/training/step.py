@@ -174,7 +174,7 @@ def row_value(
     anchor = own["anchor"]
     zero = anchor.new_zeros(())
     total, count = zero, zero
-    sums: dict[str, tuple[Tensor, Tensor]] = {}
+    sums = {name: (zero, zero) for name in term.logged}
     size = forward.config.chunk_size or max(len(rows), 1)
     for start in range(0, len(rows), size):
         part = slice(start, start + size)
@@ -191,12 +191,12 @@ def row_value(
         else:
             found, number = checkpoint(value, own.rows(part), use_reentrant=False)
         total, count = total + found, count + number.detach()
-        for name, (first, second) in term.metrics.items():
-            before = sums.get(name, (zero, zero))
+        for name, before in sums.items():
+            first, second = term.metrics[name]
             sums[name] = (before[0] + first.detach(), before[1] + second)
     everything = world.total(count).clamp(min=1)
-    for name in term.metrics if len(rows) else ():
-        metrics[name] = world.total(sums[name][0]) / world.total(sums[name][1]).clamp(min=1)
+    for name, (first, second) in sums.items():
+        metrics[name] = world.total(first) / world.total(second).clamp(min=1)
     local = total / everything
     return world.total(local.detach()), local
 
@@ -209,9 +209,10 @@ def batch_step(
 
     def encode(block: str, encoder: Callable[[dict[str, Tensor]], Tensor] | None = None) -> Tensor:
         model = state.encoder if encoder is None else encoder
-        empty = batch.rows[:0] if block not in tokens else None
-        z = forward.encode(model, tokens[block]) if empty is None else nothing(state.encoder)
-        return world.gather(z, len(batch.rows))
+        if block in tokens:
+            return world.gather(forward.encode(model, tokens[block]), len(batch.rows))
+        width = getattr(getattr(model, "model", model), "embedding_dim", None)  # a Frozen has the model inside
+        return world.gather(nothing(state.encoder, width), len(batch.rows))
 
     step = BatchStep(
         number=batch.step,
