@@ -61,6 +61,7 @@ SYSTEMS = {
     },
     "consert": {"imports": ("METHODS",), "anchor_hook": "cutoff", "positive_hook": "shuffle", "objective": "nt-xent"},
     "momentum": {"imports": ("METHODS",), "feature_augmentations": ("momentum",), "positive": "repetition"},
+    "contrastive by its options": {"loss": "contrastive", "options": {"contrastive": {"temperature": 0.2}}},
     "scd": {"imports": ("METHODS",), "loss": "scd", "anchor_dropout": 0.05, "positive_dropout": 0.15},
     "matryoshka": {
         "imports": ("METHODS",),
@@ -359,6 +360,7 @@ def test_the_mask_of_a_shared_dropout_is_that_of_both_views(run_config, system):
         ({"positive_encoder": "nowhere/at/all"}, "no such folder"),
         ({"positive_hook": "odd"}, "--positive-hook: 'odd' is unknown"),
         ({"loss": "odd"}, "--loss: 'odd' is unknown"),
+        ({"loss_terms": ("contrastive",)}, "--loss-term contrastive: is part of"),
         ({"imports": ("nowhere.py",)}, "--import nowhere.py: cannot be read"),
         ({"positive_hook": "second-template"}, "--positive-hook second-template: belongs to --encoder-method prompt"),
         ({"pooler": "mask"}, "--pooler mask: the tokenizer of .* adds no mask token"),

@@ -187,6 +187,8 @@ class Settings(BaseModel):
                 HOOKS.get(hook, name)
         if self.loss not in CONTRASTIVE_LOSSES and self.loss not in LOSS_TERMS:
             raise unknown("--loss", self.loss, (*CONTRASTIVE_LOSSES, *LOSS_TERMS.names()))
+        if "contrastive" in self.loss_terms:
+            raise InputError("--loss-term contrastive: is part of --loss standard, focal and mixed; leave it out")
         for method in self.options:
             self.options_of(method)
         if self.loss == "mixed" and getattr(self, "mixed_negatives", None) is False:

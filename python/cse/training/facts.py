@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..data.corpus import Corpus, Split
+from ..losses import CONTRASTIVE_LOSSES
 from .batches import Batches
 from .config import ResolvedConfig
 
@@ -35,6 +36,8 @@ def _times(config: ResolvedConfig) -> str:
 
 def describe_loss(config: ResolvedConfig) -> str:
     """Returns the parts of the loss as text."""
+    if config.loss not in CONTRASTIVE_LOSSES:
+        return ", ".join([config.loss, *config.loss_terms])
     parts = [f"{config.objective} with {config.logits} logits, temperature {config.temperature:g}"]
     if config.logits == "focal":
         parts.append(f"margin {config.margin:g}")

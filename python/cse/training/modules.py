@@ -40,11 +40,11 @@ class Modules:
     hooks: dict[str, Hook]
     methods: dict[str, EncoderMethod]
 
-    @property
-    def named(self) -> dict[str, Any]:
-        """The methods, without the contrastive loss, whose options are settings of the run."""
+    def with_options(self, loss: str) -> dict[str, Any]:
+        """Returns the methods by name, without a contrastive loss whose options are settings of the run."""
         found: dict[str, Any] = {**self.terms, **self.features, **self.hooks, **self.methods}
-        found.pop("contrastive", None)
+        if loss in CONTRASTIVE_LOSSES:
+            del found["contrastive"]
         return found
 
     @property

@@ -129,7 +129,9 @@ def prepare(
     check_learnable((resolved.positive, positive), negatives.items(), corpus, split.train, resolved.seed)
     modules = build_modules(resolved, source, context, world.rank)
     connect(batches, resolved, modules)
-    resolved = _with_used_options(resolved, {resolved.positive: positive, **negatives, **modules.named})
+    resolved = _with_used_options(
+        resolved, {resolved.positive: positive, **negatives, **modules.with_options(resolved.loss)}
+    )
     batches.config = resolved
     encoder = modules.encoder
     tokens = open_tokens(resolved, batches, data.columns, encoder.tokenizer, callback.on_progress)
