@@ -160,9 +160,9 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        gradient = gradient.contiguous()
-        dist.all_reduce(gradient)
-        return gradient[ctx.part], None, None
+        total = gradient.clone(memory_format=torch.contiguous_format)  # autograd may use the gradient elsewhere, too
+        dist.all_reduce(total)
+        return total[ctx.part], None, None
 
 
 @contextmanager
