@@ -15,6 +15,7 @@ __all__ = [
     "build_to",
     "count",
     "diagnose",
+    "hash_file",
     "merge",
     "random_bits",
     "save",
