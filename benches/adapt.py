@@ -191,7 +191,7 @@ def optimizer(kind: str) -> Iterator[None]:
 
     from torch.optim import SGD
 
-    from cse.training.step import unique_parameters
+    from cse.training.optimizer import unique_parameters
 
     def build(modules: Any, config: Any) -> Any:
         return SGD(unique_parameters(modules), lr=config.lr, fused=True)

@@ -26,7 +26,8 @@ from cse import TrainConfig
 from cse.training.batches import Prefetcher
 from cse.training.distributed import connected
 from cse.training.setup import prepare
-from cse.training.step import propagate, unique_parameters
+from cse.training.optimizer import unique_parameters
+from cse.training.step import propagate
 
 values, out = json.loads(sys.argv[1]), sys.argv[2]
 with connected("cpu") as world:

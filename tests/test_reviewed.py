@@ -126,7 +126,7 @@ def test_a_loss_term_that_holds_the_encoder_does_not_train_it_twice(tiny_bert):
     from cse.losses.base import LossTerm
     from cse.models.encoder import load_encoder
     from cse.models.resolve import find_model
-    from cse.training.step import build_optimizer
+    from cse.training.optimizer import build_optimizer
 
     class Holds(LossTerm):
         def __init__(self, options, context):

@@ -10,8 +10,9 @@ from cse import InputError, TrainConfig, train
 from cse.training.batches import Prefetcher
 from cse.training.distributed import World
 from cse.training.encode import by_length
+from cse.training.optimizer import learning_rate
 from cse.training.setup import prepare
-from cse.training.step import learning_rate, propagate
+from cse.training.step import propagate
 from runs import VIEWS, gradients
 
 

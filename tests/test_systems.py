@@ -386,7 +386,7 @@ def test_a_file_of_methods_that_has_changed_is_refused(run_config, tmp_path, sam
     with pytest.raises(InputError, match=r"mine\.py: the file has changed since this process imported it"):
         resumed_config(folder)
     registry.IMPORTED.clear()
-    with pytest.raises(InputError, match=r"not the one of the run"):
+    with pytest.raises(InputError, match=r"mine\.py has changed since the run began"):
         train(resumed_config(folder), resume=folder)
     (tmp_path / "mine.py").write_text("x = 1\ny = 1 / 0\n", encoding="utf8")
     registry.IMPORTED.clear()

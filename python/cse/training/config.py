@@ -20,7 +20,7 @@ from ..features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ..losses import CONTRASTIVE_LOSSES, LOSS_TERMS
 from ..losses.rules import incompatibility
 from ..registry import Registry, explain_validation, import_methods, parse_options
-from .values import (
+from .setting_types import (
     AboveZero,
     AtLeastZero,
     BatchSize,

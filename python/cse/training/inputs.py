@@ -19,7 +19,7 @@ from ..errors import InputError, check_texts, shortened
 from ..tfidf.index import TfidfIndex
 from .config import TrainConfig
 
-__all__ = ["check_indexed", "check_source", "fingerprints", "open_corpus", "open_labelled", "with_texts"]
+__all__ = ["check_indexed", "check_same", "check_source", "fingerprints", "open_corpus", "open_labelled", "with_texts"]
 
 
 def open_labelled(config: TrainConfig, progress: ProgressCallback | None = None) -> LabelledPairs | None:
@@ -73,6 +73,18 @@ def check_source(config: TrainConfig) -> None:
         raise InputError(
             "CORPUS: no file was given, and there is no TF-IDF index whose files could be taken; name a text file with "
             "one sentence per line (cse train corpus.txt), or build its index first (cse build-tfidf corpus.txt)"
+        )
+
+
+def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
+    """Raises ``InputError`` if fingerprints of a resumed run are not those it began with."""
+    old, new = before.get("files", {}), now.get("files", {})
+    changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
+    if changed:
+        raise InputError(f"{where}: {changed[0]} has changed since the run began; restore it, or start a new run")
+    if before != now:
+        raise InputError(
+            f"{where}: the corpus or the index is not the one of the run; restore the files, or start a new run"
         )
 
 

@@ -26,13 +26,14 @@ from .checkpoint import (
 from .config import TrainConfig
 from .distributed import World, connected
 from .environment import environment
-from .inputs import check_source, with_texts
+from .inputs import check_same, check_source, with_texts
 from .interrupts import Agreement, StopRequest, check_changes, check_equal, locked
 from .loggers import Clock, MetricBuffer, check_finite
+from .optimizer import learning_rate
 from .outputs import copied, opened, resumed_folder, run_folder, save, score_best
 from .records import count, failures, log_record
 from .setup import Run, prepare
-from .step import learning_rate, training_step
+from .step import training_step
 
 __all__ = ["RunResult", "Trainer", "resumed_config", "train"]
 
@@ -109,11 +110,7 @@ def train(
             raise InputError(
                 f"--max-steps: {len(run.batches)} is less than the {checkpoint.step} steps the run has done"
             )
-        if checkpoint.state["data"] != run.data:
-            raise InputError(
-                f"--resume {resume}: the corpus or the index is not the one of the run; restore the files, or start a "
-                "new run"
-            )
+        check_same(checkpoint.state["data"], run.data, f"--resume {resume}")
         load_state(checkpoint, run.state, run.device, world.rank)
         if run.folder != checkpoint.run:
             world.agreed(lambda: copied(checkpoint, run.folder))

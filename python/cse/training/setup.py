@@ -32,10 +32,10 @@ from .inputs import check_indexed, fingerprints, open_corpus, open_labelled
 from .interrupts import check_free
 from .loggers import Loggers
 from .modules import build_modules, connect, create
+from .optimizer import build_optimizer
 from .saturation import SaturationCheck
 from .selection import Selector
 from .state import TrainState
-from .step import build_optimizer
 from .token_files import StoredTokens, open_tokens
 
 __all__ = ["Run", "prepare"]
@@ -64,7 +64,7 @@ class Run:
     precision_reason: str
     """Why ``config.precision`` is what it is."""
     data: dict[str, Any]
-    """Fingerprints of corpus and index, which must be the same when the run is resumed."""
+    """Fingerprints of corpus, index and files of methods, which must be the same when the run is resumed."""
 
     @contextmanager
     def saved_weights(self) -> Iterator[None]:
