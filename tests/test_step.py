@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cse import InputError, TrainConfig, train
+from cse.models.lookup import one_lookup
 from cse.training.batches import Prefetcher
 from cse.training.distributed import World
 from cse.training.encode import by_length
@@ -45,6 +46,30 @@ def test_groups_of_similar_length_have_the_embeddings_of_the_batch(run_config, s
     found = by_length(encode, inputs, 3)
     assert seen == [(3, 4), (3, 9), (1, 9)]
     assert torch.allclose(found, encoder(inputs), rtol=0, atol=1e-12)
+
+
+def test_one_lookup_of_the_embeddings_has_the_gradients_of_one_a_pass(run_config):
+    encoder = prepare(run_config.replace(pooler="avg")).state.encoder.double().eval()
+    table = encoder.backbone.get_input_embeddings()
+    ids = torch.randint(0, 2000, (9, 6), generator=torch.Generator().manual_seed(0))
+    ids[:, -1] = table.padding_idx
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+    def gradient(known):
+        encoder.zero_grad()
+        if known is None:
+            z = by_length(encoder, inputs, 3)
+        else:
+            with one_lookup(encoder.backbone, [known]):
+                z = by_length(encoder, inputs, 3)
+        z.logsumexp(1).sum().backward()
+        return table.weight.grad.clone()
+
+    plain = gradient(None)
+    assert plain.count_nonzero()
+    assert torch.equal(gradient(ids), plain)
+    assert torch.allclose(gradient(ids[:6]), plain, rtol=0, atol=1e-12)  # a token that was not named
+    assert "forward" not in vars(table)
 
 
 @pytest.mark.parametrize("dropout", [False, True])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from .. import rng
 from ..models.device import autocast, on_device
 from ..models.encoder import SentenceEncoder
+from ..models.lookup import one_lookup
 from ..views import RowStep, Views
 from .batches import Batch
 from .chunks import in_chunks
@@ -41,6 +42,11 @@ class Forward:
 
     def __init__(self, config: ResolvedConfig, device: str) -> None:
         self.config, self.device = config, device
+
+    @property
+    def by_groups(self) -> bool:
+        """Whether rows are encoded in groups of similar length."""
+        return self.device == "cpu" and self.config.chunk_size is None and not self.config.compile
 
     def precision(self) -> AbstractContextManager[Any]:
         """Returns the context manager of the precision of forward passes."""
@@ -73,7 +79,7 @@ class Forward:
             return z if z.dtype == torch.float64 else z.float()
 
         inputs = {key: value.repeat(times, 1) for key, value in tokens.items()}
-        if self.device == "cpu" and self.config.chunk_size is None and not self.config.compile and not whole_rows:
+        if self.by_groups and not whole_rows:
             return by_length(encode, inputs, GROUP)
         return in_chunks(encode, inputs, self.config.chunk_size)
 
@@ -99,18 +105,24 @@ def encode_views(
         return replace(own, rows=own.rows[places], uniform=lambda name, count: own.uniform(name, count)[places])
 
     found: dict[str, Tensor] = {}
-    for name, block in batch.blocks.items():
-        for key in dict.fromkeys(view.passes for view in block.views):
-            views = [view for view in block.views if view.passes == key]
-            encoder = state.second if views[0].encoder == "second" and state.second is not None else state.encoder
-            if name not in tokens:  # this rank has no rows
-                found |= {view.name: nothing(encoder) for view in views}
-                continue
-            run, inputs = encoder_of(views[0], encoder, state, tokens[name], row_step)
-            times = 1 if block.shared else len(views)
-            local = forward.encode(run, inputs, times, whole_rows=views[0].hook is not None)
-            parts = local.view(times, -1, local.shape[-1]).expand(len(views), -1, -1)
-            found |= {view.name: z for view, z in zip(views, parts, strict=True)}
+    with ExitStack() as stack:
+        if forward.by_groups:
+            ids = [inputs["input_ids"] for inputs in tokens.values()]
+            for encoder in (state.encoder, state.second):
+                if encoder is not None:
+                    stack.enter_context(one_lookup(encoder.backbone, ids))
+        for name, block in batch.blocks.items():
+            for key in dict.fromkeys(view.passes for view in block.views):
+                views = [view for view in block.views if view.passes == key]
+                encoder = state.second if views[0].encoder == "second" and state.second is not None else state.encoder
+                if name not in tokens:  # this rank has no rows
+                    found |= {view.name: nothing(encoder) for view in views}
+                    continue
+                run, inputs = encoder_of(views[0], encoder, state, tokens[name], row_step)
+                times = 1 if block.shared else len(views)
+                local = forward.encode(run, inputs, times, whole_rows=views[0].hook is not None)
+                parts = local.view(times, -1, local.shape[-1]).expand(len(views), -1, -1)
+                found |= {view.name: z for view, z in zip(views, parts, strict=True)}
     # In the order of the blocks and their views, whatever shared a forward pass.
     return {name: found[name] for name in batch.views}
 
