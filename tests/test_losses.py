@@ -8,7 +8,8 @@ import torch
 from torch.nn.functional import normalize
 
 from cse.context import Context
-from cse.losses.contrastive import Contrastive, ContrastiveOptions, arrange, contrastive_loss, similarity_summary
+from cse.losses.contrastive import Contrastive, arrange, contrastive_loss, similarity_summary
+from cse.losses.options import ContrastiveOptions
 from cse.losses.rules import incompatibility
 from cse.rng import partners
 from cse.views import roles_by_name
@@ -67,7 +68,7 @@ def log_sum(terms):
 
 
 def some_partners(views, objective, masks=None):
-    term = Contrastive(ContrastiveOptions(objective=objective, mixed="paper"), Context())
+    term = Contrastive(ContrastiveOptions(objective=objective, mixed_negatives=True), Context())
     anchors, names = term.partner_views(roles_by_name(views))
     assert names == arrange(views, objective).candidates
     everything = torch.ones(B, dtype=torch.bool)

@@ -230,19 +230,23 @@ def test_a_trained_mlm_head_is_saved_and_found_again(run_config):
     assert not (train(run_config.replace(max_steps=1)).folder / "last" / "mlm_head").exists()
 
 
-def test_a_logger_is_a_class_of_four_methods(run_config):
-    from cse.training.loggers import LOGGERS, Logger
+def test_a_logger_is_a_callback_with_a_name_and_sees_the_state(run_config):
+    from cse import Callback
+    from cse.training.loggers import LOGGERS
 
     calls = []
 
-    class Recorder(Logger):
-        def start(self, folder, config, step):
-            calls.append(("start", step))
+    class Recorder(Callback):
+        def on_train_begin(self, run):
+            self.run = run
+            calls.append(("start", run.state.step))
 
-        def log(self, records):
+        def on_log(self, records):
+            assert self.run.state.step == records[-1]["step"]
             calls.append(("log", [record["step"] for record in records]))
 
-        def evaluation(self, step, record):
+        def on_evaluate(self, step, record):
+            assert self.run.state.step == step
             calls.append(("evaluation", step))
 
         def close(self):

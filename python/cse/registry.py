@@ -16,18 +16,18 @@ import sys
 import tomllib
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from hashlib import sha256
 from importlib import import_module
-from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
+from math import isfinite
 from pathlib import Path
 from types import UnionType
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .errors import InputError, did_you_mean, unknown
 
-__all__ = ["Registry", "import_methods", "option_notes", "parse_options", "parse_setting"]
+__all__ = ["Note", "Registry", "import_methods", "option_notes", "parse_options", "parse_setting"]
 
 T = TypeVar("T")
 
@@ -39,11 +39,15 @@ class Registry(Generic[T]):
         kind: Name of the kind, used in error messages (``"augmentation"``).
         group: Entry-point group in which other packages declare methods.
         builtin: Maps the names of the built-in methods to ``"module:attribute"``.
+        options: Maps the names of built-in methods to their ``Options``, ``"module:attribute"``, where these can be
+            imported without the method. Those of their options that have a flag are options of ``cse train``.
     """
 
-    def __init__(self, kind: str, group: str, builtin: Mapping[str, str]) -> None:
+    def __init__(
+        self, kind: str, group: str, builtin: Mapping[str, str], options: Mapping[str, str] | None = None
+    ) -> None:
         self.kind, self.group = kind, group
-        self._targets = dict(builtin)
+        self._targets, self._options = dict(builtin), dict(options or {})
         self._loaded: dict[str, T] = {}
 
     def register(self, name: str, method: T) -> T:
@@ -53,8 +57,19 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """Returns the sorted names of all methods: built-in, declared by entry points, and registered."""
-        announced = {point.name for point in entry_points(group=self.group)}
+        announced = {point.name for point in _entry_points(self.group)}
         return sorted({*self._targets, *self._loaded, *announced})
+
+    def flagged(self) -> dict[str, type[Any]]:
+        """Returns the ``Options`` of the methods that may have flags by name, without importing the methods."""
+        return {name: _imported(target) for name, target in self._options.items()}
+
+    def options(self, name: str) -> type[Any]:
+        """Returns the ``Options`` of a method, which is imported only if they are defined beside it."""
+        if name in self._options and name not in self._loaded:
+            found: type[Any] = _imported(self._options[name])
+            return found
+        return self.get(name).Options  # type: ignore[attr-defined, no-any-return]
 
     def __contains__(self, name: str) -> bool:
         return name in self._loaded or name in self._targets or name in self.names()
@@ -72,13 +87,39 @@ class Registry(Generic[T]):
         if name in self._loaded:
             return self._loaded[name]
         if name in self._targets:
-            module, attribute = self._targets[name].split(":")
-            self._loaded[name] = getattr(import_module(module), attribute)
+            self._loaded[name] = _imported(self._targets[name])
             return self._loaded[name]
-        for point in entry_points(group=self.group, name=name):
-            self._loaded[name] = point.load()
-            return self._loaded[name]
+        for point in _entry_points(self.group):
+            if point.name == name:
+                self._loaded[name] = point.load()
+                return self._loaded[name]
         raise unknown(flag or self.kind, name, self.names())
+
+
+@dataclass(frozen=True)
+class Note:
+    """Documentation of an option, in the annotation of its field; ``pydantic.Field(description=...)`` does as well."""
+
+    description: str
+    flag: str = ""
+    """Its flag on the command line."""
+    metavar: str | None = None
+    """Name of the value in the help."""
+    default: str | None = None
+    """Text of the default in the help, where it is not a value."""
+    enables: bool = False
+    """Whether a value for the flag also switches the method on, and 0 switches it off."""
+
+
+def _imported(target: str) -> Any:
+    module, attribute = target.split(":")
+    return getattr(import_module(module), attribute)
+
+
+def _entry_points(group: str) -> Any:
+    from importlib.metadata import entry_points  # takes half as long to import as the command line
+
+    return entry_points(group=group)
 
 
 IMPORTED: dict[str, str] = {}
@@ -143,15 +184,18 @@ def parse_options(name: str, kind: type[Any], table: Mapping[str, Any]) -> Any:
     def flag(key: object) -> str:
         return notes.get(str(key), {}).get("flag") or f"{name}.{key}"
 
-    _check_integers(kind, table, flag)
+    _check_numbers(kind, table, flag)
     try:
         return TypeAdapter(kind).validate_python(dict(table))
     except ValidationError as error:
         raise InputError(explain_validation(error, flag)) from None
 
 
-def _check_integers(kind: type[Any], table: Mapping[str, Any], flag: Callable[[str], str]) -> None:
-    """Raises ``InputError`` for a bool or a float like 1e9 as the value of an integer, which pydantic converts."""
+def _check_numbers(kind: type[Any], table: Mapping[str, Any], flag: Callable[[str], str]) -> None:
+    """Raises ``InputError`` for infinity and NaN, and for a bool or a float like 1e9 as the value of an integer.
+
+    pydantic would accept them, or convert them.
+    """
     hints = get_type_hints(kind)
     for key, value in table.items():
         union = get_origin(hints[key]) in (Union, UnionType)
@@ -159,6 +203,8 @@ def _check_integers(kind: type[Any], table: Mapping[str, Any], flag: Callable[[s
         wanted = "an integer" if float not in allowed else "a number"
         if isinstance(value, bool) and bool not in allowed and allowed & {int, float}:
             raise InputError(f"{flag(key)}: must be {wanted}, got {str(value).lower()}")
+        if isinstance(value, float) and not isfinite(value):
+            raise InputError(f"{flag(key)}: must be a finite number, got {value}")
         if isinstance(value, float) and int in allowed and float not in allowed:
             raise InputError(f"{flag(key)}: must be {wanted}, got {value}")
 
@@ -166,18 +212,17 @@ def _check_integers(kind: type[Any], table: Mapping[str, Any], flag: Callable[[s
 def option_notes(kind: type[Any]) -> dict[str, dict[str, Any]]:
     """Returns ``default``, ``description`` and ``flag`` of each option of an ``Options`` dataclass, by option name.
 
-    Description and flag are read from ``pydantic.Field(description=..., json_schema_extra={"flag": ...})`` in the
+    Description and flag are read from a ``Note``, or the description from ``pydantic.Field(description=...)``, in the
     annotation of the field; they are "" if absent.
     """
     hints = get_type_hints(kind, include_extras=True)
     notes = {}
     for each in fields(kind):
         found = [part for part in getattr(hints[each.name], "__metadata__", ()) if hasattr(part, "description")]
-        extra = (found[0].json_schema_extra or {}) if found else {}
         notes[each.name] = {
             "default": each.default if each.default is not MISSING else None,
             "description": (found[0].description or "") if found else "",
-            "flag": extra.get("flag", ""),
+            "flag": getattr(found[0], "flag", "") if found else "",
         }
     return notes
 
@@ -220,6 +265,8 @@ def explain_validation(error: Any, name: Any) -> str:
         return f"{where}: must be {limits[kind].format(**context)}, got {given}"
     if kind == "finite_number":
         return f"{where}: must be a finite number, got {given}"
+    if kind == "value_error" and not fault["loc"]:
+        return str(context["error"])
     if kind == "value_error":
         return f"{where}: {str(context['error']).removeprefix(f'{where}: ')}"
     # pydantic adds how it tried to convert the value: "a valid integer, unable to parse string as an integer".

@@ -28,5 +28,6 @@ AUGMENTATIONS: Registry[type[TextMethod]] = Registry(
         "uda": "cse.augment.uda:UDA",
         "una": "cse.augment.una:UNA",
     },
+    options={"una": "cse.augment.una_options:UNAOptions"},
 )
 """Text augmentations by name: ``cse train --positive NAME`` and ``--negative NAME``."""

@@ -26,8 +26,8 @@ class Labelled(Pairing):
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:
-        """Supervised SimCSE keeps the MLP at test (its appendix B)."""
-        return {"keep_head": True}
+        """Supervised SimCSE keeps the MLP at test (its appendix B); averages with the base were not measured."""
+        return {"keep_head": True, "merge_with_base": 0.0}
 
     def __init__(self, options: Any, context: Any) -> None:
         super().__init__(options, context)

@@ -3,82 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import AfterValidator, Field
 
 from ..errors import InputError
-from ..tfidf.options import DrawOptions, check_radius
 from .base import Draws, Edit, Example
+from .una_options import UNAOptions
 
 __all__ = ["UNA", "UNAOptions"]
-
-
-@dataclass(frozen=True)
-class UNAOptions:
-    """Options of UNA. The defaults are those of the paper, except for the radius (paper: 4000)."""
-
-    every: Annotated[
-        int,
-        Field(ge=0, description="use UNA on steps 0, N, 2N, ...; 0: never", json_schema_extra={"flag": "--una-every"}),
-    ] = 5
-    use_as: Annotated[
-        Literal["pairs", "hard-negatives"],
-        Field(
-            description="add negatives as further anchor-positive pairs (as published), or as hard negatives only",
-            json_schema_extra={"flag": "--una-as"},
-        ),
-    ] = "pairs"
-    beta: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=1,
-            description="mean replacement probability before clipping at 1",
-            json_schema_extra={"flag": "--beta"},
-        ),
-    ] = 0.5
-    radius: Annotated[
-        int | str | None,
-        AfterValidator(check_radius),
-        Field(
-            description="window in ranks, or a percentage of the vocabulary; None: min(4000, V/100)",
-            json_schema_extra={"flag": "--radius"},
-        ),
-    ] = None
-    surface: Annotated[
-        Literal["keep", "plain"] | None,
-        Field(
-            description="keep the original text between terms, or join terms by spaces",
-            json_schema_extra={"flag": "--surface"},
-        ),
-    ] = None
-    replace_which: Annotated[
-        Literal["tfidf", "random"],
-        Field(description="how words to replace are selected", json_schema_extra={"flag": "--replace-which"}),
-    ] = "tfidf"
-    replace_with: Annotated[
-        Literal["radius", "random"],
-        Field(description="how replacements are selected", json_schema_extra={"flag": "--replace-with"}),
-    ] = "radius"
-
-    tokenizer: Annotated[
-        Literal["unicode", "whitespace", "treebank"] | None,
-        Field(description="required tokenizer of the index; None: any"),
-    ] = None
-
-    def drawing(self) -> DrawOptions:
-        """Returns the sampling options as keyword arguments of ``TfidfIndex.augment``."""
-        return {
-            "beta": self.beta,
-            "radius": self.radius,
-            "surface": self.surface,
-            "replace_which": self.replace_which,
-            "replace_with": self.replace_with,
-        }
 
 
 class UNA(Edit):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -20,14 +20,19 @@ POOLER_NAMES = f"{', '.join(POOLERS)}."
 class GroupedCommand(click.Command):
     """A command whose help lists its options under headings; see ``group``."""
 
+    headings: Sequence[str] = ()
+    """Headings that come first, in this order."""
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes one section per heading, in the order of declaration."""
-        sections: dict[str, list[tuple[str, str]]] = {}
+        sections: dict[str, list[tuple[str, str]]] = {heading: [] for heading in self.headings}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None and isinstance(parameter, click.Option):
                 sections.setdefault(getattr(parameter, "heading", None) or "Help", []).append(record)
         for heading, records in sections.items():
+            if not records:
+                continue
             with formatter.section(heading):
                 formatter.write_dl(records)
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..registry import Registry
 
 if TYPE_CHECKING:
     from .base import LossTerm
 
-__all__ = ["CONTRASTIVE_LOSSES", "LOSS_TERMS"]
+__all__ = ["CONTRASTIVE", "CONTRASTIVE_LOSSES", "LOSS_TERMS", "loss_names"]
 
-CONTRASTIVE_LOSSES = ("standard", "focal", "mixed")
-"""Values of ``--loss`` that are names for options of the term ``contrastive``."""
+CONTRASTIVE = "contrastive"
+"""The term of the contrastive losses."""
+
+CONTRASTIVE_LOSSES: dict[str, dict[str, Any]] = {
+    "standard": {"logits": "cosine"},
+    "focal": {"logits": "focal"},
+    "mixed": {"logits": "cosine", "mixed_negatives": True},
+}
+"""Values of ``--loss`` that are names for options of the term ``contrastive``: SimCSE, Focal-InfoNCE and MixCSE."""
 
 LOSS_TERMS: Registry[type[LossTerm]] = Registry(
     "loss term",
@@ -22,5 +29,11 @@ LOSS_TERMS: Registry[type[LossTerm]] = Registry(
         "diffcse": "cse.losses.diffcse:DiffCSE",
         "mlm": "cse.losses.mlm:MLM",
     },
+    options={CONTRASTIVE: "cse.losses.options:ContrastiveOptions", "mlm": "cse.losses.options:MLMOptions"},
 )
 """Loss terms by name: ``cse train --loss NAME`` takes one as the loss, ``--loss-term NAME`` adds one to the loss."""
+
+
+def loss_names() -> list[str]:
+    """Returns the values of ``--loss``."""
+    return [*CONTRASTIVE_LOSSES, *LOSS_TERMS.names()]

@@ -28,9 +28,10 @@ from ..views import BatchStep, Role, Views, roles_by_name
 from .base import BatchTerm
 from .logits import LOGITS
 from .mixed import mixture_similarity, release_similarities
+from .options import ContrastiveOptions
 from .rules import incompatibility
 
-__all__ = ["Contrastive", "ContrastiveOptions", "contrastive_loss", "similarity_summary"]
+__all__ = ["Contrastive", "contrastive_loss", "similarity_summary"]
 
 
 @dataclass(frozen=True)
@@ -252,19 +253,6 @@ def _apply_masks(
     return scores.masked_fill(~kept[:, None], 0.0), kept
 
 
-@dataclass(frozen=True)
-class ContrastiveOptions:
-    """Options of the contrastive loss; see ``contrastive_loss``."""
-
-    objective: str = "infonce"
-    logits: str = "cosine"
-    temperature: float = 0.05
-    margin: float = 0.3
-    mixed: str | None = None
-    mix_lambda: float = 0.2
-    hard_negative_weight: float = 1.0
-
-
 class Contrastive(BatchTerm):
     """The contrastive loss as a loss term."""
 
@@ -278,8 +266,15 @@ class Contrastive(BatchTerm):
 
     def evaluate(self, views: Views, step: BatchStep, **changes: Any) -> Tensor:
         """The loss of other views, with changed arguments of ``contrastive_loss``; see ``BatchStep.contrastive``."""
+        options: ContrastiveOptions = self.options
         given = {
-            **vars(self.options),
+            "objective": options.objective,
+            "logits": options.logits,
+            "temperature": options.temperature,
+            "margin": options.margin,
+            "mixed": options.mixed,
+            "mix_lambda": options.mix_lambda,
+            "hard_negative_weight": options.hard_negative_weight,
             "roles": views.roles,
             "masks": views.masks,
             "log_weights": views.log_weights,

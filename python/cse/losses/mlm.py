@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ..views import RowStep, Views
 from .base import RowTerm
+from .options import MLMOptions
 
 __all__ = ["MLM", "MLMOptions", "mask_tokens"]
 
 IGNORED = -100
-
-
-@dataclass(frozen=True)
-class MLMOptions:
-    """Options of masked language modelling."""
-
-    weight: Annotated[
-        float, Field(gt=0, description="weight of the term", json_schema_extra={"flag": "--mlm-weight"})
-    ] = 0.1
-    share: Annotated[float, Field(gt=0, lt=1, description="share of the tokens that is predicted")] = 0.15
 
 
 def mask_tokens(

@@ -32,7 +32,7 @@ def one_lookup(backbone: Any, token_ids: Iterable[Tensor]) -> Iterator[None]:
     if type(table) is not nn.Embedding or not table.weight.requires_grad or table.max_norm is not None or not flat:
         yield
         return
-    used = torch.cat(flat).unique()
+    used: Tensor = torch.unique(torch.cat(flat))
     place = torch.full((table.num_embeddings,), -1).index_put((used,), torch.arange(len(used)))
     rows = table(used)
 
@@ -42,7 +42,7 @@ def one_lookup(backbone: Any, token_ids: Iterable[Tensor]) -> Iterator[None]:
             return type(table).forward(table, ids)
         return nn.functional.embedding(places, rows)
 
-    table.forward = forward
+    table.forward = forward  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:

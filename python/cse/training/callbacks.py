@@ -5,25 +5,31 @@ from __future__ import annotations
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import shortened
 
 if TYPE_CHECKING:
-    from ..augment.base import Example
+    from .setup import Run
 
-__all__ = ["Callback", "ProgressCallback", "score_text"]
+__all__ = ["Callback", "Callbacks", "ProgressCallback", "score_text"]
 
 
 class Callback:
-    """Base class of callbacks of a training run. Methods are listed in call order and do nothing by default."""
+    """Base class of what watches a training run: progress displays, loggers, and your own.
 
-    def on_train_begin(self, facts: dict[str, str], examples: list[Example]) -> None:
-        """Called before the first evaluation.
+    Methods are listed in call order and do nothing by default. With several processes, only the first calls them.
+    Loggers are callbacks that ``cse train --logger NAME`` finds by name; see ``cse.training.loggers.LOGGERS``.
+    """
+
+    def on_train_begin(self, run: Run) -> None:
+        """Called before the first evaluation, when the folder of the run exists.
 
         Args:
-            facts: Descriptions of device, model, loss, corpus and so on, by name.
-            examples: Sentences with their augmented forms.
+            run: The run: ``run.folder``, ``run.config``, ``run.facts`` (descriptions of device, model, loss and so on),
+                ``run.examples`` (sentences with their augmented forms), and ``run.state``, whose ``step`` is above 0 if
+                the run is resumed, and whose ``encoder`` and ``optimizer`` are those of the run at any time.
         """
 
     def on_status(self, text: str) -> None:
@@ -50,21 +56,84 @@ class Callback:
             steps: Number of steps of the run.
         """
 
-    def on_log(self, record: dict[str, Any]) -> None:
-        """Called with the metrics of each step.
+    def on_log(self, records: Sequence[dict[str, Any]]) -> None:
+        """Called every ``log_every`` steps, so that the device is not synchronised at every step.
 
-        The calls are made every ``log_every`` steps, one per step since then, so that the device is not synchronised at
-        every step.
+        Args:
+            records: One for each step since the last call: ``step``, ``loss``, ``lr``, similarities and so on.
         """
 
     def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
-        """Called after each evaluation with the number of steps done and the scores by name."""
+        """Called after each evaluation with the number of steps done and the scores by name.
+
+        The encoder has the weights that were evaluated, and are saved if they are the best.
+        """
 
     def on_interrupt(self, why: str) -> None:
         """Called after a KeyboardInterrupt, when the encoder has been saved; ``why`` names the step and the folder."""
 
     def on_train_end(self, result: Any) -> None:
         """Called with the ``RunResult`` when all files have been saved."""
+
+    def close(self) -> None:
+        """Called once at the end, also after an error."""
+
+
+class Callbacks(Callback):
+    """Several callbacks as one, called in their order."""
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self._all = list(callbacks)
+
+    def on_train_begin(self, run: Run) -> None:
+        """Calls all."""
+        for each in self._all:
+            each.on_train_begin(run)
+
+    def on_status(self, text: str) -> None:
+        """Calls all."""
+        for each in self._all:
+            each.on_status(text)
+
+    def on_progress(self, text: str, done: int, total: int, unit: str) -> None:
+        """Calls all."""
+        for each in self._all:
+            each.on_progress(text, done, total, unit)
+
+    def on_warning(self, text: str) -> None:
+        """Calls all."""
+        for each in self._all:
+            each.on_warning(text)
+
+    def on_step_end(self, step: int, steps: int) -> None:
+        """Calls all."""
+        for each in self._all:
+            each.on_step_end(step, steps)
+
+    def on_log(self, records: Sequence[dict[str, Any]]) -> None:
+        """Calls all."""
+        for each in self._all:
+            each.on_log(records)
+
+    def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
+        """Calls all."""
+        for each in self._all:
+            each.on_evaluate(step, record)
+
+    def on_interrupt(self, why: str) -> None:
+        """Calls all."""
+        for each in self._all:
+            each.on_interrupt(why)
+
+    def on_train_end(self, result: Any) -> None:
+        """Calls all."""
+        for each in self._all:
+            each.on_train_end(result)
+
+    def close(self) -> None:
+        """Calls all."""
+        for each in self._all:
+            each.close()
 
 
 def score_text(record: dict[str, Any]) -> str:
@@ -103,11 +172,11 @@ class ProgressCallback(Callback):
         self._label = self._loss = ""
         self._began = self._shown = 0.0
 
-    def on_train_begin(self, facts: dict[str, str], examples: list[Example]) -> None:
+    def on_train_begin(self, run: Run) -> None:
         """Prints one line per fact, and the examples, each cut at 120 characters."""
-        for name, value in facts.items():
+        for name, value in run.facts.items():
             self._print(f"{name:>9}  {value}")
-        for example in examples:
+        for example in run.examples:
             self._print(f"        -  {shortened(example.text)}\n           {shortened(example.augmented)}")
 
     def on_status(self, text: str) -> None:
@@ -129,9 +198,9 @@ class ProgressCallback(Callback):
         """Updates the bar of the steps."""
         self._update("training", step, steps, "steps")
 
-    def on_log(self, record: dict[str, Any]) -> None:
-        """Shows the loss beside the progress."""
-        self._loss = f"loss {record['loss']:.3g}"
+    def on_log(self, records: Sequence[dict[str, Any]]) -> None:
+        """Shows the latest loss beside the progress."""
+        self._loss = f"loss {records[-1]['loss']:.3g}"
 
     def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
         """Prints the scores."""
@@ -150,7 +219,7 @@ class ProgressCallback(Callback):
         self._print(f"{result.folder / 'best'}")
 
     def close(self) -> None:
-        """Ends the bar; ``train`` does it at the end of a run, and the caller after an error."""
+        """Ends the bar."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None

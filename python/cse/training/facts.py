@@ -38,9 +38,10 @@ def describe_loss(config: ResolvedConfig) -> str:
     """Returns the parts of the loss as text."""
     if config.loss not in CONTRASTIVE_LOSSES:
         return ", ".join([config.loss, *config.loss_terms])
-    parts = [f"{config.objective} with {config.logits} logits, temperature {config.temperature:g}"]
-    if config.logits == "focal":
-        parts.append(f"margin {config.margin:g}")
-    if config.mixed_negatives:
-        parts.append(f"mixed negatives ({config.mix_variant}, lambda {config.mix_lambda:g})")
+    loss = config.contrastive
+    parts = [f"{loss.objective} with {loss.logits} logits, temperature {loss.temperature:g}"]
+    if loss.logits == "focal":
+        parts.append(f"margin {loss.margin:g}")
+    if loss.mixed:
+        parts.append(f"mixed negatives ({loss.mixed}, lambda {loss.mix_lambda:g})")
     return ", ".join([*parts, *config.loss_terms])

@@ -29,7 +29,7 @@ def open_labelled(config: TrainConfig, progress: ProgressCallback | None = None)
     labelled = open_pairs(
         config.pairs, config.columns, config.where, config.min_score, progress=progress, **_reading(config)
     )
-    if config.hard_negative_weight != 1 and labelled.hard_negatives is None:
+    if config.contrastive.hard_negative_weight != 1 and labelled.hard_negatives is None:
         raise InputError("--hard-negative-weight: needs a third column of hard negatives, which --pairs does not have")
     return labelled
 

@@ -18,7 +18,7 @@ from ..registry import option_notes
 from .config import TrainConfig
 from .distributed import World
 from .leftovers import has_checkpoint, is_unsaved
-from .setting_types import flag
+from .settings import flag
 
 __all__ = ["MAY_CHANGE", "Agreement", "StopRequest", "check_changes", "check_equal", "check_free", "locked"]
 

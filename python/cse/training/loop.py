@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from ..errors import InputError, Interrupted, RunError, sentence
 from ..io import dumps, write_text
 from ..models.device import pick_device
 from .batches import Prefetcher
-from .callbacks import Callback
+from .callbacks import Callback, Callbacks
 from .checkpoint import (
     CONFIG,
     Checkpoint,
@@ -28,7 +28,7 @@ from .distributed import World, connected
 from .environment import environment
 from .inputs import check_same, check_source, with_texts
 from .interrupts import Agreement, StopRequest, check_changes, check_equal, locked
-from .loggers import Clock, MetricBuffer, check_finite
+from .metrics import Clock, MetricBuffer, check_finite
 from .optimizer import learning_rate
 from .outputs import copied, opened, resumed_folder, run_folder, save, score_best
 from .records import count, failures, log_record
@@ -99,9 +99,11 @@ def train(
     """
     config, rows = with_texts(config, texts)
     check_source(config)
-    with connected(config.device) as world, ExitStack() as lock:
-        if not world.is_main or callback is None:
-            callback = Callback()
+    with (
+        connected(config.device) as world,
+        closing(callback if callback is not None and world.is_main else Callback()) as callback,
+        ExitStack() as lock,
+    ):
         if resume is None:
             return Trainer(prepare(config, world, callback=callback, texts=rows), world, callback).run()
         checkpoint = lock.enter_context(opened(Path(resume), world))
@@ -148,7 +150,8 @@ class Trainer:
     """
 
     def __init__(self, run: Run, world: World, callback: Callback, resumed: Checkpoint | None = None) -> None:
-        self.prepared, self.world, self.callback, self.resumed = run, world, callback, resumed
+        self.prepared, self.world, self.resumed = run, world, resumed
+        self.callback = Callbacks([*run.loggers, callback]) if world.is_main else Callback()
         self.state, self.config, self.steps = run.state, run.config, len(run.batches)
         self.buffer, self.clock = MetricBuffer(), Clock(run.state.seconds)
         self.saved = self.last = -1  # steps of the latest checkpoint and of last/
@@ -156,8 +159,8 @@ class Trainer:
     def run(self) -> RunResult:
         """Trains to the last step and returns the result."""
         run, state, config = self.prepared, self.state, self.config
-        self.callback.on_train_begin(run.facts, run.examples)
         with (
+            closing(Callbacks(run.loggers)),
             run_folder(run, self.world) as folder,
             StopRequest() as stop,
             Prefetcher(
@@ -213,18 +216,16 @@ class Trainer:
             write_text(folder / CONFIG, run.config.to_toml())
             about = environment(run.device, run.config.precision, run.precision_reason)
             write_text(folder / "environment.json", dumps(about, indent=2) + "\n")
-            run.loggers.start(folder, run.config.to_toml(), state.step)
+        self.callback.on_train_begin(run)
         if state.step == 0:
             self.evaluate()
 
     def write_log(self) -> None:
         """Reads the metrics from the device and passes them on; raises ``RunError`` if one is not finite."""
         records = self.buffer.read()
-        if self.world.is_main:
-            self.prepared.loggers.log(records)
+        if records:
+            self.callback.on_log(records)
         check_finite(records)
-        for record in records:
-            self.callback.on_log(record)
         if note := self.state.saturation.update(records):
             self.callback.on_warning(note)
 
@@ -237,10 +238,9 @@ class Trainer:
         self.callback.on_status("evaluating")
         with run.saved_weights():
             record, keep = state.selector.score(state.step)
-            run.loggers.evaluation(state.step, record)
+            self.callback.on_evaluate(state.step, record)
             if keep:
                 save(run, "best")
-        self.callback.on_evaluate(state.step, record)
         return time.perf_counter() - began
 
     def out_of_patience(self) -> bool:

@@ -14,9 +14,8 @@ from ..context import Context
 from ..errors import InputError
 from ..features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ..features.base import EncoderMethod, FeatureMethod, Hook
-from ..losses import CONTRASTIVE_LOSSES, LOSS_TERMS
+from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ..losses.base import BatchTerm, LossTerm
-from ..losses.contrastive import ContrastiveOptions
 from ..models.attention import mask_always
 from ..models.device import compile_backbone
 from ..models.dropout import use_fast_dropout
@@ -40,12 +39,10 @@ class Modules:
     hooks: dict[str, Hook]
     methods: dict[str, EncoderMethod]
 
-    def with_options(self, loss: str) -> dict[str, Any]:
-        """Returns the methods by name, without a contrastive loss whose options are settings of the run."""
-        found: dict[str, Any] = {**self.terms, **self.features, **self.hooks, **self.methods}
-        if loss in CONTRASTIVE_LOSSES:
-            del found["contrastive"]
-        return found
+    @property
+    def by_name(self) -> dict[str, Any]:
+        """The methods by name."""
+        return {**self.terms, **self.features, **self.hooks, **self.methods}
 
     @property
     def all(self) -> list[nn.Module]:
@@ -152,17 +149,8 @@ def _has_no_dropout(view: View, encoder: SentenceEncoder) -> bool:
 
 def _loss_terms(config: ResolvedConfig, context: Context) -> dict[str, LossTerm]:
     """Creates the loss terms: the run's loss first, then the additional terms, by name."""
-    parts = ContrastiveOptions(
-        objective=config.objective,
-        logits=config.logits,
-        temperature=config.temperature,
-        margin=config.margin,
-        mixed=config.mix_variant if config.mixed_negatives else None,
-        mix_lambda=config.mix_lambda,
-        hard_negative_weight=config.hard_negative_weight,
-    )
     terms: dict[str, LossTerm] = {}
     if config.loss in CONTRASTIVE_LOSSES:
-        terms["contrastive"] = LOSS_TERMS.get("contrastive")(parts, context)
+        terms[CONTRASTIVE] = LOSS_TERMS.get(CONTRASTIVE)(config.contrastive, context)
     names = config.loss_terms if terms else (config.loss, *config.loss_terms)
     return terms | {name: create(LOSS_TERMS, config, name, context) for name in names}

@@ -12,6 +12,7 @@ from typing import Any
 from ..errors import InputError
 from ..evaluation.sts import score_pairs
 from ..io import fresh_folder, remove_leftovers
+from ..losses import CONTRASTIVE
 from ..models.card import CardRecord, model_card, public_name
 from ..models.encoder import save_encoder
 from ..models.inference import Encoder
@@ -123,11 +124,13 @@ def public_config(config: ResolvedConfig) -> ResolvedConfig:
         "data": None,
     }
     if config.pairs:  # settings that are valid only with pairs
-        private |= {"hard_negative_weight": 1.0, "positive": "dropout", "where": None, "min_score": None}
+        private |= {"positive": "dropout", "where": None, "min_score": None}
     private["imports"] = _without_folder(config.imports)
     private["options"] = {
         name: {key: _without_folder(value) for key, value in config.options[name].items()} for name in config.options
     }
+    if config.pairs:
+        private["options"].get(CONTRASTIVE, {}).pop("hard_negative_weight", None)
     return config.model_copy(update=private)  # not validated: files may be gone, and imports have no folder
 
 
@@ -171,9 +174,6 @@ def run_folder(run: Run, world: World) -> Iterator[Path]:
             if world.is_main and run.state.step == 0:
                 shutil.rmtree(run.folder, ignore_errors=True)
             raise
-        finally:
-            if world.is_main:
-                run.loggers.close()
 
 
 def _claimed(run: Run, held: ExitStack) -> Path:

@@ -14,10 +14,13 @@ from typing import Any
 
 from ..augment import PAIRS_POSITIVE
 from ..errors import InputError, unknown
+from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES
 from .config import ResolvedConfig, TrainConfig
+from .keywords import with_tables
 
 __all__ = ["families", "preset_names", "preset_values", "repeated", "resolve", "with_preset"]
 
+SETTINGS = TrainConfig.model_fields.keys()
 DEFAULT_MODEL = "bert-base-uncased"
 PAPERS = ("simcse", "simcse-sup", "focal", "mixed", "una", "diffcse", "dclr", "promptbert")
 
@@ -36,7 +39,14 @@ def _presets() -> dict[str, dict[str, Any]]:
 
 @cache
 def families() -> dict[str, dict[str, Any]]:
-    """Returns the defaults by model family; those in ``all`` apply to every family."""
+    """Returns the defaults by model family, for every loss; those in ``all`` apply to every family."""
+    return {
+        family: {k: v for k, v in table.items() if k not in CONTRASTIVE_LOSSES} for family, table in _file().items()
+    }
+
+
+@cache
+def _file() -> dict[str, dict[str, Any]]:
     return tomllib.loads((files("cse") / "presets" / "families.toml").read_text(encoding="utf8"))
 
 
@@ -68,7 +78,7 @@ def with_preset(config: TrainConfig) -> TrainConfig:
         stored = {name: value for name, value in stored.items() if name != other}
     merged = merge(given, stored, {"model": DEFAULT_MODEL})
     # Options of the preset for a method that is switched off are not options that were given.
-    used = {*TrainConfig(**merged).methods, *config.options}
+    used = {*TrainConfig(**merged).methods, *config.options, CONTRASTIVE}
     merged["options"] = {name: table for name, table in merged.get("options", {}).items() if name in used}
     merged.pop("preset", None)
     return TrainConfig(**merged, given=config.values() if config.given is None else config.given)
@@ -92,7 +102,7 @@ def resolve(config: TrainConfig, family: str, own_pooler: str | None = None) -> 
     used = config.replace(options=merge(given, tables[family]).get("options", {}))
     values = merge(given, loss_recipe(used, family), declared, tables[family], tables["all"])
     resolved = ResolvedConfig(**values, given=config.given)
-    if unused := sorted(named - set(resolved.methods)):
+    if unused := sorted(named - {*resolved.methods, *({CONTRASTIVE} if resolved.loss in CONTRASTIVE_LOSSES else ())}):
         remedy = f"--positive {unused[0]}, --negative {unused[0]} or --loss-term {unused[0]}"
         raise InputError(
             f"{unused[0]}: its options were given, but the run does not use it; add {remedy}, or leave the options out"
@@ -108,17 +118,11 @@ def _other_limit(given: Mapping[str, Any]) -> str | None:
 
 def loss_recipe(config: TrainConfig, family: str) -> dict[str, Any]:
     """Returns the defaults implied by the loss and by the other methods."""
-    recipe: dict[str, Any] = {"mixed_negatives": config.loss == "mixed"}
+    recipe: dict[str, Any] = {"mixed_negatives": config.contrastive.mixed_negatives}
     if config.pairs:
         recipe["positive"] = PAIRS_POSITIVE
         config = config.replace(positive=PAIRS_POSITIVE)
-    if config.loss == "focal":
-        recipe["temperature"] = 0.07 if family.startswith("bert-") else 0.05
-    elif family == "adapt" and not config.pairs:
-        # With the standard and the mixed loss, the average of trained and base weights gains more on STS than the
-        # trained weights, both on the sets of the search and on those of the evaluation (docs/benchmarks.md).
-        recipe["merge_with_base"] = 0.5
-    return {**recipe, **config.implied()}
+    return {**recipe, **_file()[family].get(config.loss, {}), **config.implied()}
 
 
 # Settings that do not change what is computed: with others, a run is repeated with exactly the values it had.
@@ -155,7 +159,7 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """
     merged: dict[str, Any] = {}
     for layer in layers:
-        layer = _with_options(layer)
+        layer = with_tables(layer, SETTINGS)
         for key, value in layer.items():
             if key == "options":
                 for method, table in value.items():
@@ -163,12 +167,3 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
             elif value is not None and merged.get(key) is None:
                 merged[key] = value
     return merged
-
-
-def _with_options(layer: Mapping[str, Any]) -> dict[str, Any]:
-    """Moves the tables of a preset, like ``[una]``, to ``options``."""
-    plain = {key: value for key, value in layer.items() if key == "options" or not isinstance(value, Mapping)}
-    tables = {key: value for key, value in layer.items() if key != "options" and isinstance(value, Mapping)}
-    if tables:
-        plain["options"] = {**plain.get("options", {}), **tables}
-    return plain

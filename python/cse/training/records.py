@@ -12,7 +12,7 @@ import torch
 from ..errors import RunError, sentence
 from .batches import Batch
 from .config import ResolvedConfig
-from .loggers import Clock
+from .metrics import Clock
 from .state import TrainState
 
 __all__ = ["count", "failures", "log_record"]

@@ -17,6 +17,7 @@ from ..data.corpus import Corpus, hold_out
 from ..data.pairs import LabelledPairs
 from ..errors import InputError
 from ..evaluation.sts import Pairs, Task, load_tasks, read_pairs
+from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES
 from ..models.device import describe_device, pick_device, pick_precision, set_threads
 from ..models.merging import BaseWeights
 from ..models.resolve import find_model
@@ -25,12 +26,12 @@ from . import recipes
 from .batches import Batches
 from .callbacks import Callback
 from .checks import check_learnable, corpus_warnings, once_warnings, unchanged_warning
-from .config import ResolvedConfig, TrainConfig
+from .config import LOSS_SETTINGS, ResolvedConfig, TrainConfig
 from .distributed import World
 from .facts import facts_of
 from .inputs import check_indexed, fingerprints, open_corpus, open_labelled
 from .interrupts import check_free
-from .loggers import Loggers
+from .loggers import loggers
 from .modules import build_modules, connect, create
 from .optimizer import build_optimizer
 from .saturation import SaturationCheck
@@ -60,7 +61,7 @@ class Run:
     """Descriptions of device, model, loss, corpus and so on by name, shown before training."""
     examples: list[Example]
     """Sentences with their augmented forms, shown before training."""
-    loggers: Loggers
+    loggers: list[Callback]
     precision_reason: str
     """Why ``config.precision`` is what it is."""
     data: dict[str, Any]
@@ -100,7 +101,7 @@ def prepare(
     device = world.device(pick_device(config.device))
     own, reason = pick_precision(device, config.precision, on_cpu=False)
     precision = world.agreed(lambda: own)  # another rank may have found another speed
-    loggers = Loggers(config.loggers)
+    watching = loggers(config.loggers)
     context = Context(
         lambda: TfidfIndex.open(config.tfidf, min_df=config.min_df, max_terms=config.max_terms), part=world.part
     )
@@ -129,9 +130,7 @@ def prepare(
     check_learnable((resolved.positive, positive), negatives.items(), corpus, split.train, resolved.seed)
     modules = build_modules(resolved, source, context, world.rank)
     connect(batches, resolved, modules)
-    resolved = _with_used_options(
-        resolved, {resolved.positive: positive, **negatives, **modules.with_options(resolved.loss)}
-    )
+    resolved = _with_used_options(resolved, {resolved.positive: positive, **negatives, **modules.by_name})
     batches.config = resolved
     encoder = modules.encoder
     tokens = open_tokens(resolved, batches, data.columns, encoder.tokenizer, callback.on_progress)
@@ -178,7 +177,7 @@ def prepare(
             **({"warning": "; ".join(warnings)} if warnings else {}),
         },
         examples=examples,
-        loggers=loggers,
+        loggers=watching,
         precision_reason=reason,
         data=fingerprints(data.labelled or corpus, config.tfidf if context.index_is_used else None, context.files),
     )
@@ -256,4 +255,6 @@ def _negative(config: ResolvedConfig, name: str, context: Context) -> Edit:
 def _with_used_options(config: ResolvedConfig, methods: dict[str, Any]) -> ResolvedConfig:
     """Returns the configuration with all options of the methods, including defaults."""
     used = {name: asdict(method.options) for name, method in methods.items()}
+    if config.loss in CONTRASTIVE_LOSSES:
+        used[CONTRASTIVE] = {name: value for name, value in used[CONTRASTIVE].items() if name not in LOSS_SETTINGS}
     return config.replace(options={name: table for name, table in used.items() if table})

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from .loggers import Logger
+from .callbacks import Callback
+
+if TYPE_CHECKING:
+    from .setup import Run
 
 __all__ = ["TensorBoard"]
 
 
-class TensorBoard(Logger):
+class TensorBoard(Callback):
     """Writes losses, similarities and scores as scalars to ``tensorboard/`` in the folder of the run."""
 
     def __init__(self) -> None:
@@ -24,17 +26,18 @@ class TensorBoard(Logger):
         self._create = SummaryWriter
         self._writer: Any = None
 
-    def start(self, folder: Path, config: str, step: int) -> None:
-        """Opens the event file; records after ``step`` of an interrupted run are hidden."""
-        self._writer = self._create(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
-        self._writer.add_text("config", f"```toml\n{config}\n```", step)
+    def on_train_begin(self, run: Run) -> None:
+        """Opens the event file; records of an interrupted run after the step it is resumed from are hidden."""
+        step = run.state.step
+        self._writer = self._create(str(run.folder / "tensorboard"), purge_step=step + 1 if step else None)
+        self._writer.add_text("config", f"```toml\n{run.config.to_toml()}\n```", step)
 
-    def log(self, records: Sequence[dict[str, Any]]) -> None:
+    def on_log(self, records: Sequence[dict[str, Any]]) -> None:
         """Adds the metrics of steps under ``train/``."""
         for record in records:
             self._add("train", record)
 
-    def evaluation(self, step: int, record: dict[str, Any]) -> None:
+    def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
         """Adds the scores of an evaluation under ``eval/``."""
         self._add("eval", {**record, "step": step})
 

@@ -1,0 +1,62 @@
+"""Options of UNA. This module imports neither pydantic nor NumPy, because the command line lists the options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Le
+
+from ..registry import Note
+from ..tfidf.options import DrawOptions, check_radius
+
+__all__ = ["UNAOptions"]
+
+
+@dataclass(frozen=True)
+class UNAOptions:
+    """Synthetic hard negatives from the TF-IDF index (UNA). The defaults are those of the paper, but for the radius."""
+
+    every: Annotated[int, Ge(0), Note("use UNA on steps 0, N, 2N, ...; 0: never", "--una-every", "N")] = 5
+    use_as: Annotated[
+        Literal["pairs", "hard-negatives"],
+        Note("add negatives as further anchor-positive pairs (as published), or as hard negatives only", "--una-as"),
+    ] = "pairs"
+    beta: Annotated[
+        float, Ge(0), Le(1), Note("mean replacement probability before clipping at 1", "--beta", "BETA")
+    ] = 0.5
+    radius: Annotated[
+        int | str | None,
+        Note("window in ranks, or a percentage of the vocabulary", "--radius", "N|P%", default="min(4000, V/100)"),
+    ] = None
+    surface: Annotated[
+        Literal["keep", "plain"] | None,
+        Note(
+            "keep the original text between terms, or join terms by spaces",
+            "--surface",
+            default="keep; treebank: plain",
+        ),
+    ] = None
+    replace_which: Annotated[
+        Literal["tfidf", "random"], Note("how words to replace are selected", "--replace-which")
+    ] = "tfidf"
+    replace_with: Annotated[Literal["radius", "random"], Note("how replacements are selected", "--replace-with")] = (
+        "radius"
+    )
+    tokenizer: Annotated[
+        Literal["unicode", "whitespace", "treebank"] | None, Note("required tokenizer of the index; None: any")
+    ] = None
+
+    def __post_init__(self) -> None:
+        """Raises ``InputError`` for an invalid radius."""
+        check_radius(self.radius)
+
+    def drawing(self) -> DrawOptions:
+        """Returns the sampling options as keyword arguments of ``TfidfIndex.augment``."""
+        return {
+            "beta": self.beta,
+            "radius": self.radius,
+            "surface": self.surface,
+            "replace_which": self.replace_which,
+            "replace_with": self.replace_with,
+        }

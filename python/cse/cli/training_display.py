@@ -1,0 +1,85 @@
+"""The display of a training run on standard error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..training.callbacks import Callback, score_text
+from . import console
+from .progress import PhaseDisplay, ProgressDisplay, duration
+
+if TYPE_CHECKING:
+    from ..training.setup import Run
+
+__all__ = ["ConsoleCallback"]
+
+
+class ConsoleCallback(Callback):
+    """Shows the progress of a training run on standard error."""
+
+    def __init__(self) -> None:
+        self.display: ProgressDisplay | None = None
+        self.phases = PhaseDisplay()
+        self.loss = ""
+
+    def on_train_begin(self, run: Run) -> None:
+        """Prints one line per fact, then the examples."""
+        for name, value in run.facts.items():
+            console.say(f"{name:>9}  {value}")
+        console.print_examples(run.examples)
+
+    def on_status(self, text: str) -> None:
+        """Prints the name of the phase, unless the progress bar is shown."""
+        if self.display is None:
+            console.say(f"{text} ...")
+
+    def on_progress(self, text: str, done: int, total: int, unit: str) -> None:
+        """Shows a bar, and removes it at the end of the phase."""
+        self.phases(text, done, total, unit)
+
+    def on_warning(self, text: str) -> None:
+        """A line, also beside a bar."""
+        if self.display is not None:
+            self.display.print(f"Warning: {text}")
+        else:
+            console.say(f"Warning: {text}")
+
+    def on_step_end(self, step: int, steps: int) -> None:
+        """Updates the progress bar; after step 4, prints an estimate of the total time."""
+        if self.display is None:
+            self.display = ProgressDisplay("training", "steps", steps)
+        self.display.update(step, text=self.loss)
+        if step == 4 and steps > 20:
+            left = self.display.seconds_left(time.monotonic())
+            if left is not None:
+                self.display.print(f"{steps:,} steps, about {duration(left)} left ({left / (steps - 4):.2f} s a step)")
+
+    def on_log(self, records: Sequence[dict[str, Any]]) -> None:
+        """Shows the latest loss next to the progress bar."""
+        self.loss = f"loss {records[-1]['loss']:.3g}"
+
+    def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
+        """Prints the scores."""
+        text = f"step {step:,}: {score_text(record)}" if step else f"before training: {score_text(record)}"
+        if self.display is not None:
+            self.display.print(text)
+        else:
+            console.say(text)
+
+    def on_interrupt(self, why: str) -> None:
+        """Prints the step and folder of the saved encoder."""
+        self.close()
+        console.say(why)
+
+    def on_train_end(self, result: Any) -> None:
+        """Removes the bar; the command prints the result."""
+        self.close()
+
+    def close(self) -> None:
+        """Removes the progress bar."""
+        self.phases.close()
+        if self.display is not None:
+            self.display.close()
+            self.display = None

@@ -1,0 +1,54 @@
+"""Options of loss terms. This module does not import torch, because the command line lists the options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from ..registry import Note
+
+__all__ = ["ContrastiveOptions", "MLMOptions"]
+
+
+@dataclass(frozen=True)
+class ContrastiveOptions:
+    """Options of the contrastive loss; see ``cse.losses.contrastive.contrastive_loss``.
+
+    ``objective``, ``logits``, ``temperature`` and ``mixed_negatives`` are those of the run where ``--loss`` is
+    ``standard``, ``focal`` or ``mixed``.
+    """
+
+    objective: Annotated[Literal["infonce", "nt-xent"], Note("which views are negatives")] = "infonce"
+    logits: Annotated[Literal["cosine", "focal"], Note("cosine / tau, or those of Focal-InfoNCE")] = "cosine"
+    temperature: Annotated[float, Ge(1e-4), Note("tau")] = 0.05
+    margin: Annotated[float, Note("margin m of the focal logits", "--margin")] = 0.3
+    mixed_negatives: Annotated[bool, Note("use mixed negatives (MixCSE)")] = False
+    mix_lambda: Annotated[
+        float, Ge(0), Le(1), Note("weight of the anchor's own positive in a mixed negative", "--mix-lambda")
+    ] = 0.2
+    mix_variant: Annotated[
+        Literal["paper", "release"],
+        Note("mixed negatives as in the paper of MixCSE, or as in its code", "--mix-variant"),
+    ] = "paper"
+    hard_negative_weight: Annotated[
+        float,
+        Gt(0),
+        Note("weight alpha of the anchor's own hard negative of --pairs", "--hard-negative-weight"),
+    ] = 1.0
+
+    @property
+    def mixed(self) -> str | None:
+        """``mix_variant`` if there are mixed negatives, else None."""
+        return self.mix_variant if self.mixed_negatives else None
+
+
+@dataclass(frozen=True)
+class MLMOptions:
+    """Options of masked language modelling."""
+
+    weight: Annotated[
+        float, Gt(0), Note("adds masked language modelling with this weight", "--mlm-weight", default="0", enables=True)
+    ] = 0.1
+    share: Annotated[float, Gt(0), Lt(1), Note("share of the tokens that is predicted")] = 0.15

@@ -1,0 +1,72 @@
+"""Forms in which the values of a training configuration may be given, and the one in which they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from os import PathLike, fspath
+from typing import Any
+
+from ..augment import AUGMENTATIONS
+from ..errors import InputError
+from .method_flags import method_flags
+from .settings import Paths, hints, marker
+
+__all__ = ["given_forms", "tables", "with_tables"]
+
+
+def tables(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Returns the options of methods that have any, without those that are None."""
+    kept = {name: {k: v for k, v in table.items() if v is not None} for name, table in options.items()}
+    return {name: table for name, table in kept.items() if table}
+
+
+def given_forms(values: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Returns values in the form in which they are kept.
+
+    Paths become text and lists tuples. A table that is no setting (``una={"beta": 0.3}``) becomes one of ``options``,
+    and so does an option of a method that has a flag (``margin=0.2``). ``una=True`` becomes a name in ``negatives``.
+    """
+    values = with_tables({name: _plain(name, value) for name, value in values.items()}, known)
+    for name in [name for name in values if name not in known and name in AUGMENTATIONS]:
+        used = values.pop(name)
+        if used is None:
+            continue
+        if not isinstance(used, bool):
+            raise InputError(f"--{name}: {used!r} was given, and it must be true or false, or a table of options")
+        named = values.get("negatives") or ()
+        if not isinstance(named, (list, tuple)):
+            raise InputError(f"--negatives: {named!r} was given, and it must be a list of names")
+        others = tuple(each for each in named if each != name)
+        values["negatives"] = (*others, name) if used else others
+    return values
+
+
+def with_tables(values: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """Returns values in which the options of methods are in ``options``: tables, and options that have a flag.
+
+    Args:
+        values: Values by name.
+        known: Names of settings.
+    """
+    values, options = dict(values), values.get("options") or {}
+    if not isinstance(options, Mapping):
+        return values
+    options = {name: dict(table) if isinstance(table, Mapping) else table for name, table in options.items()}
+    flags = {each.keyword: each for each in method_flags()}
+    for name in [name for name in values if name not in known and name != "options"]:
+        if isinstance(values[name], Mapping):
+            options[name] = {**options.get(name, {}), **values.pop(name)}
+        elif name in flags and values[name] is not None:
+            options.setdefault(flags[name].method, {})[flags[name].option] = values.pop(name)
+    return {**values, "options": options} if options else values
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Returns a path as text, and several values as a tuple."""
+    if isinstance(value, PathLike):
+        value = fspath(value)
+    if isinstance(value, list) or (isinstance(value, tuple) and name in hints()):
+        return tuple(fspath(each) if isinstance(each, PathLike) else each for each in value)
+    if isinstance(value, str) and name in hints() and marker(hints()[name], Paths) is not None:
+        return (value,)
+    return value

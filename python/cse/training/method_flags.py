@@ -1,0 +1,58 @@
+"""Options of methods that have a flag of their own on the command line, like ``--beta`` for ``una.beta``.
+
+This module imports neither pydantic nor NumPy, so that the command line starts quickly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, get_type_hints
+
+from ..augment import AUGMENTATIONS
+from ..losses import LOSS_TERMS
+from ..registry import Note, Registry
+from .settings import Augmentation, Loss, marker
+
+__all__ = ["MethodFlag", "method_flags", "switches"]
+
+# Registries whose methods may have flags, and the heading of these flags.
+PLACES: tuple[tuple[Registry[Any], type[Any]], ...] = ((AUGMENTATIONS, Augmentation), (LOSS_TERMS, Loss))
+
+
+@dataclass(frozen=True)
+class MethodFlag:
+    """An option of a method that has a flag."""
+
+    method: str
+    option: str
+    hint: Any
+    """Its annotated type."""
+    default: Any
+    note: Note
+    group: type[Any]
+    """The class of settings under whose heading it is shown."""
+
+    @property
+    def keyword(self) -> str:
+        """Its name as a keyword argument of the configuration, and in configuration files."""
+        return self.note.flag.removeprefix("--").replace("-", "_")
+
+
+@cache
+def method_flags() -> tuple[MethodFlag, ...]:
+    """Returns the options of built-in methods that have a flag, in the order of the registries and of their fields."""
+    found = []
+    for table, group in PLACES:
+        for method, kind in table.flagged().items():
+            annotations = get_type_hints(kind, include_extras=True)
+            for each in fields(kind):
+                note = marker(annotations[each.name], Note)
+                if note is not None and note.flag:
+                    found.append(MethodFlag(method, each.name, annotations[each.name], each.default, note, group))
+    return tuple(found)
+
+
+def switches() -> dict[str, str]:
+    """Returns the augmentations with ``--NAME`` and ``--no-NAME`` by name, and their help."""
+    return {name: (kind.__doc__ or "").split("\n\n")[0] for name, kind in AUGMENTATIONS.flagged().items()}

@@ -1,0 +1,71 @@
+"""Metrics of steps, which remain on the device until they are read, and a timer of training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..errors import RunError
+
+__all__ = ["Clock", "MetricBuffer", "check_finite"]
+
+
+class MetricBuffer:
+    """A buffer of the metrics of steps, which remain on the device until they are read.
+
+    Reading copies all of them to the host in one transfer, so that steps do not synchronise with the device.
+    """
+
+    def __init__(self) -> None:
+        self._records: list[dict[str, Any]] = []
+
+    def append(self, record: dict[str, Any], rows: Sequence[int] = ()) -> None:
+        """Adds the record of a step, whose scalar tensors remain on the device; ``rows`` are named in errors."""
+        self._records.append({**record, "rows": rows})
+
+    def read(self) -> list[dict[str, Any]]:
+        """Returns the records since the last call, with tensors converted to floats.
+
+        ``finite`` remains only in the record of a step whose loss or gradient was not finite, and which therefore did
+        not update the weights; see ``check_finite``.
+        """
+        records, self._records = self._records, []
+        keys = [(i, key) for i, record in enumerate(records) for key, value in record.items() if torch.is_tensor(value)]
+        if keys:
+            values = torch.stack([records[i][key].float() for i, key in keys]).tolist()
+            for (i, key), value in zip(keys, values, strict=True):
+                records[i][key] = value
+        for record in records:
+            if record.get("finite", True):
+                record.pop("finite", None)
+                record.pop("rows", None)
+        return records
+
+
+def check_finite(records: list[dict[str, Any]]) -> None:
+    """Raises ``RunError`` for the first step whose loss or gradient is not finite."""
+    for record in records:
+        if "finite" in record:
+            rows = ", ".join(str(row) for row in record.get("rows", ()))
+            raise RunError(
+                f"the loss or its gradient is not finite at step {record['step']} (rows {rows}); the weights of the "
+                f"step before were kept; lower --lr, now {record['lr']:g}"
+            )
+
+
+class Clock:
+    """A timer of training time that excludes evaluations."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._before, self._started = seconds, time.perf_counter()
+
+    def seconds(self) -> float:
+        """Returns the seconds of training so far."""
+        return self._before + time.perf_counter() - self._started
+
+    def leave_out(self, seconds: float) -> None:
+        """Excludes this many seconds from the training time."""
+        self._before -= seconds
