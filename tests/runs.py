@@ -3,9 +3,11 @@
 import json
 import signal
 import time
+from dataclasses import replace
 
 import torch
 
+from cse.training.batches import Batches
 from cse.training.checkpoint import list_checkpoints
 from cse.training.distributed import World
 from cse.training.step import propagate
@@ -19,6 +21,12 @@ LOSSES = {
     "focal chunks": {"loss": "focal", "chunk_size": 3},
     "accumulated": {"accumulate": 2},
 }
+
+
+def batches_of(config, corpus, rows, positive, negatives=()):
+    """The batches of a resolved configuration."""
+    names = ("batch_size", "seed", "epochs", "max_steps", "accumulate", "keep_duplicates")
+    return Batches(corpus, rows, positive, negatives, **{name: getattr(config, name) for name in names})
 
 
 def weights(folder):
@@ -71,10 +79,10 @@ VIEWS = {
 }
 
 
-def gradients(run, config, batches, world=None):
-    """The gradients of some batches, and their metrics."""
+def gradients(run, batches, world=None, **changes):
+    """The gradients of some batches, and their metrics; ``changes`` are those of ``run.forward``."""
     state = run.state
-    metrics = [propagate(state, batch, config, run.device, world or World(), 1.0) for batch in batches]
+    metrics = [propagate(state, batch, replace(run.forward, **changes), world or World()) for batch in batches]
     found = {name: p.grad.clone() for name, p in state.weights().items() if p.grad is not None}
     for parameter in state.weights().values():
         parameter.grad = None

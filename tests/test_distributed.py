@@ -39,7 +39,7 @@ with connected("cpu") as world:
             module.double().eval()
         with Prefetcher(run.batches, state.encoder.tokenizer, 32, world.part) as batches:
             (batch,) = batches.get(0)
-        metrics = propagate(state, batch, run.config, "cpu", world, 1.0)
+        metrics = propagate(state, batch, run.forward, world)
         parameters = unique_parameters(state.modules().values())
         world.sum_gradients(parameters, name)
         found[name] = {
@@ -116,7 +116,7 @@ def test_a_rank_without_rows_takes_part_in_the_step(run_config, terms):
     run = prepare(run_config.replace(batch_size=2, loss_terms=terms))
     with Prefetcher(run.batches, run.state.encoder.tokenizer, 32, world.part) as batches:
         (batch,) = batches.get(0)
-    metrics = propagate(run.state, batch, run.config, "cpu", world, 1.0)
+    metrics = propagate(run.state, batch, run.forward, world)
     assert torch.isfinite(metrics["loss"])
     assert not any(p.grad is not None and p.grad.any() for p in run.state.encoder.parameters())
 

@@ -8,7 +8,8 @@ import torch
 
 from cse import InputError, TrainConfig, train
 from cse.evaluation.geometry import mean_cosine, uniformity
-from cse.training.recipes import merge, repeated, resolve, with_preset
+from cse.training.defaults import merge, resolve, with_preset
+from cse.training.repeating import repeated
 from cse.training.saturation import SaturationCheck
 from forked import Forked
 
@@ -134,9 +135,8 @@ def test_a_loss_term_that_holds_the_encoder_does_not_train_it_twice(tiny_bert):
             self.encoder = context.trained
 
     encoder = load_encoder(find_model(str(tiny_bert)), "avg")
-    settings = resolve(TrainConfig(), "bert-base")
-    alone = build_optimizer([encoder], settings)
-    held = build_optimizer([encoder, Holds(None, Context(encoder=encoder))], settings)
+    alone = build_optimizer([encoder], 1e-5, 0.0)
+    held = build_optimizer([encoder, Holds(None, Context(encoder=encoder))], 1e-5, 0.0)
     count = lambda optimizer: [len(group["params"]) for group in optimizer.param_groups]  # noqa: E731
     assert count(alone) == count(held)
 

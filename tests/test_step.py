@@ -9,7 +9,6 @@ import torch
 from cse import InputError, TrainConfig, train
 from cse.models.lookup import one_lookup
 from cse.training.batches import Prefetcher
-from cse.training.distributed import World
 from cse.training.encode import by_length
 from cse.training.optimizer import learning_rate
 from cse.training.setup import prepare
@@ -20,7 +19,9 @@ from runs import VIEWS, gradients
 def test_rates_follow_their_schedules(run_config):
     def rates(**values):
         config = prepare(run_config.replace(**values)).config
-        return [learning_rate(config, step, 10) / config.lr for step in range(10)]
+        return [
+            learning_rate(step, 10, config.lr, config.lr_scheduler, config.warmup) / config.lr for step in range(10)
+        ]
 
     assert rates(lr_scheduler="linear", warmup=0.2) == pytest.approx([1 / 3, 2 / 3, *(1 - i / 8 for i in range(8))])
     assert rates(lr_scheduler="constant", warmup=0.1) == pytest.approx([0.5, *[1] * 9])
@@ -87,18 +88,17 @@ def test_cached_gradients_are_those_of_the_whole_batch(run_config, name, dropout
         term.train(dropout)
     with Prefetcher(run.batches, state.encoder.tokenizer, 32) as prefetcher:
         batches = prefetcher.get(0)
-    cached = run.config.replace(chunk_size=3)
     # With dropout, the reference has the same chunks, with all graphs kept; without, it is the whole batch.
     torch.manual_seed(1)
     if dropout:
         with monkeypatch.context() as patch:
             for module in (chunks, step):
                 patch.setattr(module, "checkpoint", lambda function, chunk, use_reentrant: function(chunk))
-            expected, _ = gradients(run, cached, batches)
+            expected, _ = gradients(run, batches, chunk_size=3)
     else:
-        expected, _ = gradients(run, run.config, batches)
+        expected, _ = gradients(run, batches)
     torch.manual_seed(1)
-    found, _ = gradients(run, cached, batches)
+    found, _ = gradients(run, batches, chunk_size=3)
     assert found.keys() == expected.keys()
     for key, values in expected.items():
         assert torch.allclose(found[key], values, rtol=1e-10, atol=1e-12), key
@@ -106,7 +106,7 @@ def test_cached_gradients_are_those_of_the_whole_batch(run_config, name, dropout
 
 def test_cached_activations_are_those_of_one_chunk(run_config):
     """What the forward pass keeps for the encoder does not grow with the batch, but for the inputs of the chunks."""
-    from cse.training.encode import Forward, encode_views
+    from cse.training.encode import encode_views
 
     kept = {}
     for size, chunk in ((8, None), (32, None), (8, 4), (32, 4)):
@@ -121,7 +121,7 @@ def test_cached_activations_are_those_of_one_chunk(run_config):
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             run.state.train()
-            encode_views(run.state, batch, batch.tokens, Forward(run.config, "cpu"))
+            encode_views(run.state, batch, batch.tokens, run.forward)
         kept[size, chunk] = sum(held)
     assert kept[32, None] > 3 * kept[8, None]
     assert kept[32, 4] < 0.05 * kept[32, None]
@@ -134,11 +134,11 @@ def test_accumulated_gradients_are_the_mean_over_batches(run_config):
     with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
         batches = prefetcher.get(0)
     assert len(batches) == 3
-    singles = [gradients(run, run.config, [batch])[0] for batch in batches]
+    singles = [gradients(run, [batch])[0] for batch in batches]
     rows = np.concatenate([batch.rows for batch in batches])
     assert len(set(rows.tolist())) == 24
     for batch in batches:
-        propagate(run.state, batch, run.config, "cpu", World(), 1 / 3)
+        propagate(run.state, batch, run.forward, share=1 / 3)
     parameters = dict(torch.nn.ModuleDict({"encoder": run.state.encoder}).named_parameters())
     for name, values in singles[0].items():
         if name.startswith("encoder"):
@@ -193,7 +193,7 @@ def test_the_mlm_term_is_the_library_loss(run_config):
     seen = {}
     forward = term.model.forward
     term.model.forward = lambda **inputs: seen.update(inputs) or forward(**inputs)
-    metrics = propagate(run.state, batch, run.config, "cpu", World(), 1.0)
+    metrics = propagate(run.state, batch, run.forward)
     ids = batch.tokens["anchor"]["input_ids"]
     changed = seen["input_ids"] != ids
     assert changed.any()

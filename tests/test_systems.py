@@ -140,7 +140,7 @@ def test_gradients_do_not_depend_on_chunks(run_config, system, name):
     for chunk_size in (None, 3):
         run = prepare(run_config.replace(**system(name)))
         in_float64(run)
-        found.append(gradients(run, run.config.replace(chunk_size=chunk_size), first_batch(run)))
+        found.append(gradients(run, first_batch(run), chunk_size=chunk_size))
     (whole, metrics), (chunks, others) = found
     assert whole.keys() == chunks.keys()
     for key, values in whole.items():
@@ -179,7 +179,7 @@ def test_a_process_without_rows_takes_part_in_the_step(run_config, system, name)
     with Prefetcher(run.batches, run.state.encoder.tokenizer, 32, world.part) as batches:
         (batch,) = batches.get(0)
     run.state.train()
-    metrics = propagate(run.state, batch, run.config, "cpu", world, 1.0)
+    metrics = propagate(run.state, batch, run.forward, world)
     assert torch.isfinite(metrics["loss"])
     assert not any(p.grad is not None and p.grad.any() for p in run.state.encoder.parameters())
 
@@ -346,7 +346,7 @@ def test_diffcse_classifies_the_tokens_that_its_generator_replaced(run_config, s
 
 def test_the_mask_of_a_shared_dropout_is_that_of_both_views(run_config, system):
     run = prepare(run_config.replace(**system("fixed mask")))
-    _, metrics = gradients(run, run.config, first_batch(run))
+    _, metrics = gradients(run, first_batch(run))
     assert float(metrics["cos_pos"]) == pytest.approx(1, abs=1e-6)
 
 

@@ -25,10 +25,10 @@ from cse.context import Context
 from cse.data.corpus import Corpus, hold_out
 from cse.evaluation.sts import read_pairs, score_pairs
 from cse.models.inference import Encoder
-from cse.training.batches import Batches
+from cse.training.defaults import merge, preset_names, resolve
 from cse.training.loop import resumed_config
-from cse.training.recipes import merge, preset_names, resolve
 from cse.training.setup import prepare
+from runs import batches_of
 
 DROPOUT = Dropout(DropoutOptions(), Context())
 
@@ -247,7 +247,7 @@ def test_an_epoch_sees_every_row_once_in_an_order_of_its_own(sample, base):
     corpus = Corpus.read([str(sample)])
     rows = np.arange(0, 10_000, 100)
     config = resolve(base.replace(batch_size=9, epochs=2, max_steps=None), "bert-base")
-    batches = Batches(config, corpus, rows, DROPOUT)
+    batches = batches_of(config, corpus, rows, DROPOUT)
     epochs = [np.concatenate([batches[step].rows for step in range(e * 11, e * 11 + 11)]) for e in (0, 1)]
     # 100 rows are eleven batches of nine, and a single row, which has no negatives and is left out.
     assert len(batches) == 22
@@ -271,7 +271,7 @@ def test_an_epoch_sees_every_row_once_in_an_order_of_its_own(sample, base):
 )
 def test_the_corpus_is_passed_over_as_often_as_the_steps_take(sample, limits, steps):
     config = resolve(TrainConfig(model="m", batch_size=9, **limits), "bert-base")
-    batches = Batches(config, Corpus.read([str(sample)]), np.arange(0, 10_000, 100), DROPOUT)
+    batches = batches_of(config, Corpus.read([str(sample)]), np.arange(0, 10_000, 100), DROPOUT)
     assert len(batches) == steps
     last = batches[batches.of_step(steps - 1)[-1]]
     assert len(last.rows)
@@ -315,7 +315,7 @@ def test_negatives_are_drawn_as_the_run_says(base, sample, sample_rows):
     index = TfidfIndex.open(base.tfidf, min_df=3, max_terms=2000)
     corpus = Corpus.read([str(sample)])
     una = UNA(UNAOptions(**table), Context(lambda: index))
-    batch = Batches(resolve(config, "bert-base"), corpus, corpus.filled(), DROPOUT, [una])[0]
+    batch = batches_of(resolve(config, "bert-base"), corpus, corpus.filled(), DROPOUT, [una])[0]
     rows = batch.rows.tolist()
     expected = index.augment([sample_rows[row] for row in rows], rows=rows, seed=config.seed, **options)
     assert batch.blocks["synthetic"].texts == expected
@@ -491,7 +491,7 @@ def test_gradients_of_the_loop_are_those_of_a_plain_one(base):
     corpus = Corpus.read(list(config.corpus))
     una = UNA(UNAOptions(), Context(lambda: TfidfIndex.open(config.tfidf)))
     rows = hold_out(corpus, 0, wanted=True).train
-    batch = Batches(resolve(config, "bert-base"), corpus, rows, DROPOUT, [una])[0]
+    batch = batches_of(resolve(config, "bert-base"), corpus, rows, DROPOUT, [una])[0]
     torch.manual_seed(0)
     model = load_encoder(find_model(config.model), "avg")
     use_fast_dropout(model.backbone)

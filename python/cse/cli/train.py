@@ -48,8 +48,9 @@ def command(
     """
     from ..registry import parse_setting
     from ..training.config import TrainConfig, read_toml
+    from ..training.defaults import merge, with_preset
     from ..training.inputs import check_source
-    from ..training.recipes import merge, repeated, with_preset
+    from ..training.repeating import repeated
 
     given, tables = given_values(values)
     for text in settings:

@@ -20,7 +20,7 @@ from ..augment.base import Block, Edit, Pairing, View
 from ..data.corpus import Corpus
 from ..models.device import fixed_length, for_transfer
 from ..models.encoder import pad, token_lists, tokenize
-from .config import ResolvedConfig
+from .unchanged import changed_rows, is_masked
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,45 +84,55 @@ class Batches:
     A step takes ``accumulate`` batches; a rest of fewer batches at the end of the run is dropped.
 
     Args:
-        config: The resolved configuration.
         corpus: The corpus.
         rows: ``(n,)`` row numbers to train on, ascending.
         positive: The method that generates positives.
         negatives: Edits that generate synthetic negatives, from the original sentences.
+        batch_size: Rows of a batch.
+        seed: Seed of the order of the rows, and of the methods.
+        epochs: Passes over the rows.
+        max_steps: Largest number of steps; alone, the rows are passed as often as it takes.
+        accumulate: Batches of a step.
+        keep_duplicates: Whether equal sentences, and unchanged negatives, stay negatives.
         part: Returns the rows of a batch of n rows that this rank encodes, for methods that are expensive.
         partner_views: What the partners of mixed negatives are drawn from; see ``BatchTerm.partner_views``.
     """
 
     def __init__(
         self,
-        config: ResolvedConfig,
         corpus: Corpus,
         rows: npt.NDArray[np.int64],
         positive: Edit | Pairing,
         negatives: Sequence[Edit] = (),
         *,
+        batch_size: int,
+        seed: int = 0,
+        epochs: int | None = None,
+        max_steps: int | None = None,
+        accumulate: int = 1,
+        keep_duplicates: bool = False,
         part: Callable[[int], slice] | None = None,
         partner_views: PartnerViews | None = None,
     ) -> None:
-        self.config, self.corpus, self.rows = config, corpus, rows
+        self.corpus, self.rows, self.seed = corpus, rows, seed
         self.positive, self.negatives = positive, list(negatives)
         self.part, self.partner_views = part or (lambda count: slice(0, count)), partner_views
         self.views = (ANCHOR, POSITIVE)
         """The views of the sentences; which encoder and which dropout they have."""
         self.without_dropout = False
         """Whether both are encoded without dropout, so that an unchanged positive has nothing to learn from."""
-        self.size = config.batch_size
+        self.size, self.accumulate, self.keep_duplicates = batch_size, accumulate, keep_duplicates
         # A batch of a single row is dropped, because it has no in-batch negatives.
         whole, rest = divmod(len(rows), self.size)
         self.per_epoch = whole + (rest > 1)
-        self.steps = self.per_epoch * (config.epochs or 1) // config.accumulate
-        if config.max_steps is not None:
-            self.steps = config.max_steps if config.epochs is None else min(self.steps, config.max_steps)
+        self.steps = self.per_epoch * (epochs or 1) // accumulate
+        if max_steps is not None:
+            self.steps = max_steps if epochs is None else min(self.steps, max_steps)
         self._epoch = -1
         self._order = rows[:0]  # positions in rows, of the current epoch
         # The order of epoch 0 is computed while the model is loaded.
         pool = ThreadPoolExecutor(1, thread_name_prefix="cse-order")
-        self._first: Future[npt.NDArray[np.int64]] | None = pool.submit(rng.permutation, rows, config.seed, 0)
+        self._first: Future[npt.NDArray[np.int64]] | None = pool.submit(rng.permutation, rows, seed, 0)
         pool.shutdown(wait=False)  # the thread ends with its task
 
     def __len__(self) -> int:
@@ -131,7 +141,7 @@ class Batches:
 
     def of_step(self, step: int) -> range:
         """Returns the numbers of the batches of a step."""
-        return range(step * self.config.accumulate, (step + 1) * self.config.accumulate)
+        return range(step * self.accumulate, (step + 1) * self.accumulate)
 
     def __getitem__(self, number: int) -> Batch:
         """Returns a batch, without tokens; edits are unchanged where their texts are."""
@@ -139,8 +149,8 @@ class Batches:
 
     def make(self, number: int, ids: TokenIds) -> Batch:
         """Returns a batch, without tokens; edits are unchanged where ``ids`` of a block are those of the sentences."""
-        seed = self.config.seed
-        step = number // self.config.accumulate
+        seed = self.seed
+        step = number // self.accumulate
         epoch, nth = divmod(number, self.per_epoch)
         if epoch != self._epoch:
             started, self._first = self._first, None
@@ -204,16 +214,17 @@ class Batches:
             if not block.edited:
                 continue
             old = before[self.part(len(batch.rows))] if block.local else before
-            changed = np.array([list(new) != list(one) for new, one in zip(ids(block), old, strict=True)], dtype=bool)
+            changed = changed_rows(old, ids(block))
             unchanged[name] = int((~changed).sum())
-            is_positive = block.views[0].role == "positive"
-            masked = self.without_dropout if is_positive else not self.config.keep_duplicates
+            masked = is_masked(
+                block.views[0].role, without_dropout=self.without_dropout, keep_duplicates=self.keep_duplicates
+            )
             if masked and (block.local or not changed.all()):
                 blocks[name] = replace(block, mask=changed)
         return replace(batch, blocks=blocks, unchanged=unchanged)
 
     def _duplicates(self, texts: list[str], blocks: dict[str, Block]) -> npt.NDArray[np.bool_] | None:
-        if self.config.keep_duplicates:
+        if self.keep_duplicates:
             return None
         columns = [texts]
         if isinstance(self.positive, Pairing) and self.positive.labelled:
@@ -233,9 +244,7 @@ class Batches:
         anchors, names = drawn
         masks, everything = batch.masks, np.ones(len(batch.rows), dtype=bool)
         valid = np.stack([masks.get(name, everything) for name in names]) if masks else None
-        return rng.partners(
-            batch.rows, self.config.seed, batch.epoch, anchors, len(names), valid, excluded=batch.duplicates
-        )
+        return rng.partners(batch.rows, self.seed, batch.epoch, anchors, len(names), valid, excluded=batch.duplicates)
 
 
 class Prefetcher:
@@ -250,6 +259,7 @@ class Prefetcher:
         part: Returns the rows of a batch of n rows that this rank encodes. Default: all.
         stored: Stored token ids by column number; blocks of other columns, and new texts, are tokenized.
         device: Device to which the tokens will be copied.
+        compiled: Whether the transformer is compiled.
     """
 
     def __init__(
@@ -260,9 +270,10 @@ class Prefetcher:
         part: Callable[[int], slice] | None = None,
         stored: Mapping[int, StoredTokens] | None = None,
         device: str = "cpu",
+        compiled: bool = False,
     ) -> None:
         self.batches, self.max_length, self.stored, self.device = batches, max_length, stored or {}, device
-        self.length = fixed_length(device, batches.config.compile, max_length)
+        self.length = fixed_length(device, compiled, max_length)
         self.part = part or (lambda rows: slice(0, rows))
         # A copy, because evaluation uses the tokenizer of the model concurrently, with another maximum length.
         self.tokenizer = deepcopy(tokenizer)

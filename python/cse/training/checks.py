@@ -13,7 +13,7 @@ from ..augment.base import Draws, Edit, Pairing
 from ..data.corpus import Corpus
 from ..errors import InputError
 
-__all__ = ["check_learnable", "corpus_warnings", "once_warnings", "unchanged_warning"]
+__all__ = ["check_learnable", "corpus_warnings", "once_warnings", "replaceable", "sample_of"]
 
 SAMPLE_ROWS = 2000
 FEW_ROWS = 64
@@ -41,14 +41,14 @@ def check_learnable(
         rows: ``(n,)`` row numbers to train on.
         seed: Seed of the run.
     """
-    texts = corpus.take(_sample(rows))
+    texts = corpus.take(sample_of(rows))
     if len(texts) > 1 and len(set(texts)) == 1:
         raise InputError(
             f"CORPUS: all {len(texts):,} sampled sentences are equal, and none is a negative of another; give "
             "different sentences"
         )
     name, method = positive
-    chosen = _sample(rows, method)
+    chosen = sample_of(rows, method)
     texts = corpus.take(chosen)
     if not _has_positives(method, texts, chosen, seed):
         raise InputError(
@@ -56,12 +56,12 @@ def check_learnable(
             "longer sentences, with spaces between words, or use --positive dropout"
         )
     for name, edit in negatives:
-        chosen = _sample(rows, edit)
+        chosen = sample_of(rows, edit)
         texts = corpus.take(chosen)
         if edit.applies(0) and edit(texts, chosen, Draws(seed, 0)) == texts:
             raise InputError(
                 f"--negative {name}: in all {len(texts):,} sampled sentences there is no word that can be replaced; "
-                f"{_remedy(texts)}, or train without these negatives"
+                f"{replaceable(texts)}, or train without these negatives"
             )
 
 
@@ -79,13 +79,13 @@ def _has_positives(method: Edit | Pairing, texts: list[str], rows: npt.NDArray[n
     )
 
 
-def _sample(rows: npt.NDArray[np.int64], method: Edit | Pairing | None = None) -> npt.NDArray[np.int64]:
+def sample_of(rows: npt.NDArray[np.int64], method: Edit | Pairing | None = None) -> npt.NDArray[np.int64]:
     """Returns at most 2,000 rows at regular intervals, or 64 for an expensive method."""
     count = FEW_ROWS if method is not None and method.expensive else SAMPLE_ROWS
     return rows[:: max(1, len(rows) // count)][:count]
 
 
-def _remedy(texts: Sequence[str]) -> str:
+def replaceable(texts: Sequence[str]) -> str:
     """Returns what makes words of these texts replaceable, which depends on their script."""
     characters = "".join(texts[:FEW_ROWS])
     letters = [each for each in characters if each.isalpha()]
@@ -118,7 +118,7 @@ def corpus_warnings(
         The fractions as text, and a list of warnings: one if over 5 % of the tokens are unknown, else none.
     """
     duplicates = corpus.repeats() / max(int(np.count_nonzero(corpus.word_counts())), 1)
-    sample = corpus.take(_sample(rows))
+    sample = corpus.take(sample_of(rows))
     ids = tokenizer(sample, add_special_tokens=True, truncation=False, verbose=False)["input_ids"]
     cut = float(np.mean([len(each) > max_length for each in ids]))
     unknown = tokenizer.unk_token_id
@@ -129,25 +129,6 @@ def corpus_warnings(
     if missing <= MANY:
         return text, []
     return text, [f"{missing:.0%} of the tokens are unknown to {model}; choose a model of the language of the corpus"]
-
-
-def unchanged_warning(negatives: Sequence[Edit], corpus: Corpus, rows: npt.NDArray[np.int64], seed: int) -> str | None:
-    """Returns a warning if over 5 % of a sample of at most 2,000 rows have no synthetic negative, else None.
-
-    Of an expensive method, the sample has 64 rows.
-    """
-    for method in negatives:
-        chosen = _sample(rows, method)
-        texts = corpus.take(chosen)
-        edited = method(texts, chosen, Draws(seed, 0))
-        unchanged = [old for new, old in zip(edited, texts, strict=True) if new == old]
-        share = len(unchanged) / len(texts)
-        if share > MANY:
-            return (
-                f"{share:.0%} of the sentences have no word that can be replaced, and are left without a synthetic "
-                f"negative; {_remedy(unchanged)}"
-            )
-    return None
 
 
 def once_warnings(negatives: Mapping[str, Edit], steps: int) -> list[str]:

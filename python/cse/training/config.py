@@ -1,7 +1,7 @@
 """Training configuration: fields, types and constraints, reading and writing of TOML.
 
 ``TrainConfig`` holds the values given by the user; fields that are None have a default that depends on the recipe.
-``ResolvedConfig`` holds the values of a run, without None. ``cse.training.recipes.resolve`` converts the first to the
+``ResolvedConfig`` holds the values of a run, without None. ``cse.training.defaults.resolve`` converts the first to the
 second.
 """
 
@@ -39,7 +39,7 @@ LOSS_SETTINGS = {
 class TrainConfig(Settings, BaseModel):
     """Training configuration: the settings of ``cse.training.settings``, and options of methods.
 
-    Defaults of settings that are None depend on preset, loss and model; see ``cse.training.recipes``. Invalid values
+    Defaults of settings that are None depend on preset, loss and model; see ``cse.training.defaults``. Invalid values
     raise ``InputError``. Settings are given as keyword arguments; ``una=True`` enables UNA, ``una={"beta": 0.3}`` sets
     its options.
 
@@ -54,7 +54,7 @@ class TrainConfig(Settings, BaseModel):
     equivalent to ``options={"una": {"beta": 0.3}}``, and so is ``beta=0.3`` for an option that has a flag."""
     given: dict[str, Any] | None = None
     """In the ``config.toml`` of a run, the table of the values that were given; the other values were resolved from
-    them. It is set by ``cse.training.recipes``. None: all values were given."""
+    them. It is set by ``cse.training.defaults``. None: all values were given."""
 
     def __init__(self, **values: Any) -> None:
         """Validates types and ranges; raises ``InputError`` with the flag of the first invalid field."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from ..models.lookup import one_lookup
 from ..views import RowStep, Views
 from .batches import Batch
 from .chunks import in_chunks
-from .config import ResolvedConfig
 from .distributed import World
 from .passes import encoder_of
 
@@ -32,25 +31,29 @@ __all__ = ["Forward", "by_length", "encode_views", "gathered_views", "keyed_unif
 GROUP = 32
 
 
+@dataclass(frozen=True)
 class Forward:
-    """How the rows of this rank are encoded: precision, chunks, and groups of similar length.
+    """How the rows of this rank are encoded: precision, chunks, and groups of similar length."""
 
-    Args:
-        config: The configuration.
-        device: Device of the encoder.
-    """
-
-    def __init__(self, config: ResolvedConfig, device: str) -> None:
-        self.config, self.device = config, device
+    device: str
+    """Device of the encoder."""
+    precision: str = "fp32"
+    """``fp32`` or ``bf16``."""
+    chunk_size: int | None = None
+    """Rows whose activations are in memory at a time; None: all."""
+    compiled: bool = False
+    """Whether the transformer is compiled, and needs batches of one shape."""
+    seed: int = 0
+    """Seed of the run."""
 
     @property
     def by_groups(self) -> bool:
         """Whether rows are encoded in groups of similar length."""
-        return self.device == "cpu" and self.config.chunk_size is None and not self.config.compile
+        return self.device == "cpu" and self.chunk_size is None and not self.compiled
 
-    def precision(self) -> AbstractContextManager[Any]:
+    def autocast(self) -> AbstractContextManager[Any]:
         """Returns the context manager of the precision of forward passes."""
-        return autocast(self.device, self.config.precision)
+        return autocast(self.device, self.precision)
 
     def encode(
         self,
@@ -74,14 +77,14 @@ class Forward:
         """
 
         def encode(inputs: dict[str, Tensor]) -> Tensor:
-            with self.precision():
+            with self.autocast():
                 z = encoder(inputs)
             return z if z.dtype == torch.float64 else z.float()
 
         inputs = {key: value.repeat(times, 1) for key, value in tokens.items()}
         if self.by_groups and not whole_rows:
             return by_length(encode, inputs, GROUP)
-        return in_chunks(encode, inputs, self.config.chunk_size)
+        return in_chunks(encode, inputs, self.chunk_size)
 
 
 def nothing(encoder: SentenceEncoder, width: int | None = None) -> Tensor:
@@ -196,7 +199,7 @@ def step_of_rows(
     steps: int,
 ) -> RowStep:
     """Returns what row terms and hooks are given of some rows of this rank."""
-    seed = forward.config.seed
+    seed = forward.seed
     return RowStep(
         number=batch.step,
         steps=steps,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -164,7 +164,13 @@ class Trainer:
             run_folder(run, self.world) as folder,
             StopRequest() as stop,
             Prefetcher(
-                run.batches, state.encoder.tokenizer, config.max_length, self.world.part, run.tokens, run.device
+                run.batches,
+                state.encoder.tokenizer,
+                config.max_length,
+                self.world.part,
+                run.tokens,
+                run.device,
+                config.compile,
             ) as batches,
         ):
             self.start(folder)
@@ -173,15 +179,15 @@ class Trainer:
             self.clock, agreement = Clock(state.seconds), Agreement(self.world, stop)
             while state.step < self.steps:
                 step = state.step
-                rate = learning_rate(config, step, self.steps)
-                with failures(config, step):
+                rate = learning_rate(step, self.steps, config.lr, config.lr_scheduler, config.warmup)
+                with self.failures():
                     batch = batches.get(step)
-                    metrics = training_step(state, batch, config, rate, run.device, self.world)
+                    metrics = training_step(state, batch, run.forward, rate, config.max_grad_norm, self.world)
                 count(state, batch, self.clock)
                 self.buffer.append(log_record(state, batch, rate, metrics), batch[0].rows[:5].tolist())
                 self.callback.on_step_end(state.step, self.steps)
 
-                with failures(config, state.step):
+                with self.failures():
                     evaluation_due = self.is_due(config.eval_every)
                     log_due = evaluation_due or self.is_due(config.log_every)
                     if log_due:
@@ -197,9 +203,14 @@ class Trainer:
                         self.checkpoint()
                     if state.step < self.steps and number:
                         self.interrupted(number)
-            with failures(config, state.step):
+            with self.failures():
                 self.finish()
         return self.result()
+
+    def failures(self) -> AbstractContextManager[None]:
+        """Returns the context manager that explains lack of memory and write errors."""
+        config = self.config
+        return failures(self.state.step, config.batch_size, config.max_length, config.chunk_size)
 
     def is_due(self, every: int) -> bool:
         """Returns whether something that is done every so many steps, and after the last, is due."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ from ..registry import Registry, parse_options
 from .batches import Batches
 from .config import ResolvedConfig
 
-__all__ = ["Modules", "build_modules", "connect", "create"]
+__all__ = ["Modules", "build_modules", "connect", "create", "views_of"]
 
 
 @dataclass
@@ -52,10 +53,10 @@ class Modules:
         return [self.encoder, *second, *(module for table in more for module in table.values())]
 
 
-def create(table: Registry[Any], config: ResolvedConfig, name: str, context: Context) -> Any:
-    """Returns a method with its options in the configuration."""
+def create(table: Registry[Any], name: str, options: Mapping[str, Mapping[str, Any]], context: Context) -> Any:
+    """Returns a method with its options among those of all methods, by name."""
     method = table.get(name)
-    return method(parse_options(name, method.Options, config.options.get(name, {})), context)
+    return method(parse_options(name, method.Options, options.get(name, {})), context)
 
 
 def build_modules(config: ResolvedConfig, source: Source, context: Context, rank: int) -> Modules:
@@ -72,67 +73,74 @@ def build_modules(config: ResolvedConfig, source: Source, context: Context, rank
     torch.manual_seed(config.seed)
     device = context.device
     encoder = context.encoder = load_encoder(source, config.pooler, keep_head=config.keep_head).to(device)
-    methods = {name: create(ENCODER_METHODS, config, name, context) for name in config.encoder_methods}
+    methods = {name: create(ENCODER_METHODS, name, config.options, context) for name in config.encoder_methods}
     check_mask(encoder.to(device))
     modules = Modules(
         encoder,
-        _second_encoder(config, context),
+        _second_encoder(config.positive_encoder, config.pooler, config.keep_head, context),
         _loss_terms(config, context),
-        {name: create(FEATURE_AUGMENTATIONS, config, name, context) for name in config.feature_augmentations},
-        {name: create(HOOKS, config, name, context) for name in (config.anchor_hook, config.positive_hook) if name},
+        {name: create(FEATURE_AUGMENTATIONS, name, config.options, context) for name in config.feature_augmentations},
+        {
+            name: create(HOOKS, name, config.options, context)
+            for name in (config.anchor_hook, config.positive_hook)
+            if name
+        },
         methods,
     )
     for module in modules.all:
         module.to(device)
-    _accelerate(config, modules, device)
+    one_pass = config.accumulate == 1 and config.chunk_size is None
+    _accelerate(modules, device, config.compile, one_pass)
     if rank:
         torch.manual_seed(config.seed + 2**32 * rank)
     return modules
 
 
-def connect(batches: Batches, config: ResolvedConfig, modules: Modules) -> None:
+def connect(batches: Batches, views: tuple[View, View], modules: Modules) -> None:
     """Tells the batches what depends on the modules: the views, and which of them partners are drawn from."""
     terms = [term for term in modules.terms.values() if isinstance(term, BatchTerm)]
     batches.partner_views = lambda roles: next((found for term in terms if (found := term.partner_views(roles))), None)
-    batches.views = views = _views(config)
+    batches.views = views
     alike = modules.second is None
     batches.without_dropout = alike and all(_has_no_dropout(view, modules.encoder) for view in views)
 
 
-def _accelerate(config: ResolvedConfig, modules: Modules, device: str) -> None:
-    """Replaces dropout and attention, or compiles the transformer, as is fastest on the device."""
+def _accelerate(modules: Modules, device: str, compiled: bool, one_pass: bool) -> None:
+    """Replaces dropout and attention, or compiles the transformer, as is fastest on the device.
+
+    ``one_pass``: a step is one forward and one backward pass.
+    """
     for each in (modules.encoder, modules.second):
         if each is None:
             continue
         if device != "cpu":
             mask_always(each.backbone)
-        elif not config.compile:
+        elif not compiled:
             use_fast_dropout(each.backbone)
-    if config.compile:
-        one_pass = config.accumulate == 1 and config.chunk_size is None
+    if compiled:
         one_pass = one_pass and modules.second is None and not modules.hooks
         compile_backbone(modules.encoder.backbone, device, graphs=one_pass)
 
 
-def _second_encoder(config: ResolvedConfig, context: Context) -> SentenceEncoder | None:
+def _second_encoder(name: str | None, pooler: str, keep_head: bool, context: Context) -> SentenceEncoder | None:
     """Returns the encoder of the positives, if it is another one: a copy of the first, or another model."""
-    name, first = config.positive_encoder, context.trained
+    first = context.trained
     if name is None:
         return None
     if name == "copy":
         return copy.deepcopy(first)
     source = find_model(name)
-    second = load_encoder(source, source.pooler or config.pooler, keep_head=config.keep_head)
+    second = load_encoder(source, source.pooler or pooler, keep_head=keep_head)
     context.check_tokens(second.tokenizer, name, "--positive-encoder")
     if second.embedding_dim != first.embedding_dim:
         raise InputError(
             f"--positive-encoder {name}: its embeddings have {second.embedding_dim} dimensions, those of "
-            f"{config.model} {first.embedding_dim}; name a model of the same width"
+            f"{first.source.name} {first.embedding_dim}; name a model of the same width"
         )
     return second.to(context.device)
 
 
-def _views(config: ResolvedConfig) -> tuple[View, View]:
+def views_of(config: ResolvedConfig) -> tuple[View, View]:
     """Returns how anchors and positives are encoded."""
     second = "first" if config.positive_encoder is None else "second"
     return (
@@ -153,4 +161,4 @@ def _loss_terms(config: ResolvedConfig, context: Context) -> dict[str, LossTerm]
     if config.loss in CONTRASTIVE_LOSSES:
         terms[CONTRASTIVE] = LOSS_TERMS.get(CONTRASTIVE)(config.contrastive, context)
     names = config.loss_terms if terms else (config.loss, *config.loss_terms)
-    return terms | {name: create(LOSS_TERMS, config, name, context) for name in names}
+    return terms | {name: create(LOSS_TERMS, name, config.options, context) for name in names}

@@ -7,39 +7,41 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from .config import ResolvedConfig
-
 __all__ = ["build_optimizer", "learning_rate", "unique_parameters"]
 
 
-def learning_rate(config: ResolvedConfig, step: int, steps: int) -> float:
-    """Returns the learning rate of a step, counted from 0.
+def learning_rate(step: int, steps: int, lr: float, scheduler: str, warmup: float = 0.0) -> float:
+    """Returns the learning rate of a step.
 
-    It rises linearly over the first ``warmup`` share of the steps, then decreases to 0 (``linear``, ``cosine``) or
-    stays.
+    Args:
+        step: Number of the step, from 0.
+        steps: Number of steps of the run.
+        lr: Largest rate.
+        scheduler: ``linear`` or ``cosine``: it decreases to 0 after the warm-up. ``constant``.
+        warmup: Share of the steps in which it rises linearly.
     """
-    warm = round(config.warmup * steps)
+    warm = round(warmup * steps)
     if step < warm:
-        return config.lr * (step + 1) / (warm + 1)
+        return lr * (step + 1) / (warm + 1)
     done = (step - warm) / max(steps - warm, 1)
-    if config.lr_scheduler == "linear":
-        return config.lr * (1 - done)
-    if config.lr_scheduler == "cosine":
-        return config.lr * (1 + math.cos(math.pi * done)) / 2
-    return config.lr
+    if scheduler == "linear":
+        return lr * (1 - done)
+    if scheduler == "cosine":
+        return lr * (1 + math.cos(math.pi * done)) / 2
+    return lr
 
 
-def build_optimizer(modules: Sequence[torch.nn.Module], config: ResolvedConfig) -> torch.optim.Optimizer:
+def build_optimizer(modules: Sequence[torch.nn.Module], lr: float, weight_decay: float) -> torch.optim.Optimizer:
     """Returns AdamW with the defaults of the Hugging Face ``Trainer``: betas (0.9, 0.999), eps 1e-8.
 
     Weight decay is not applied to parameters of fewer than two dimensions (biases and normalisation weights).
     """
     parameters = unique_parameters(modules)
     groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.999), eps=1e-8, fused=True)
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.999), eps=1e-8, fused=True)
 
 
 def unique_parameters(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Parameter]:

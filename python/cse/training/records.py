@@ -11,7 +11,6 @@ import torch
 
 from ..errors import RunError, sentence
 from .batches import Batch
-from .config import ResolvedConfig
 from .metrics import Clock
 from .state import TrainState
 
@@ -19,8 +18,15 @@ __all__ = ["count", "failures", "log_record"]
 
 
 @contextmanager
-def failures(config: ResolvedConfig, step: int) -> Iterator[None]:
-    """Context manager that converts lack of memory and write errors after the first step to ``RunError``."""
+def failures(step: int, batch_size: int, max_length: int, chunk_size: int | None) -> Iterator[None]:
+    """Context manager that converts lack of memory and write errors after the first step to ``RunError``.
+
+    Args:
+        step: Number of steps done.
+        batch_size: Sentences of a batch, which the message names, as it does the others.
+        max_length: Largest number of tokens of a sentence.
+        chunk_size: Sentences of a chunk, if there are chunks.
+    """
     try:
         yield
     except OSError as error:
@@ -30,10 +36,10 @@ def failures(config: ResolvedConfig, step: int) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         text = str(error)
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text:
-            now = config.chunk_size or config.batch_size
+            now = chunk_size or batch_size
             raise RunError(
-                f"out of memory at step {step + 1} with batches of {config.batch_size} sentences of up to "
-                f"{config.max_length} tokens; set --chunk-size {max(1, now // 2)}, which does not change the result "
+                f"out of memory at step {step + 1} with batches of {batch_size} sentences of up to "
+                f"{max_length} tokens; set --chunk-size {max(1, now // 2)}, which does not change the result "
                 f"beyond dropout, or lower --batch-size or --max-length"
             ) from None
         raise

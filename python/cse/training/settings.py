@@ -1,7 +1,7 @@
 """The settings of a training run: name, type, range, default and documentation of each.
 
 This is the only declaration of a setting. ``cse.training.config`` validates values against it, ``cse.cli.settings``
-makes the options of ``cse train`` from it, and ``cse.training.recipes`` fills in the defaults that depend on loss and
+makes the options of ``cse train`` from it, and ``cse.training.defaults`` fills in the defaults that depend on loss and
 model. A docstring is the help of the option; what follows its first paragraph is shown only in the documentation. The
 classes are the headings of the help, in order.
 
@@ -126,7 +126,7 @@ class Model:
     """Keep the MLP of --pooler cls in the saved model.
 
     As supervised SimCSE does; otherwise it is used only in training."""
-    preset: Annotated[str | None, Shown("NAME"), Named("cse.training.recipes:preset_names")] = None
+    preset: Annotated[str | None, Shown("NAME"), Named("cse.training.defaults:preset_names")] = None
     """A published recipe, like simcse-bert-base or una-bert-base."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,22 +22,24 @@ from ..models.device import describe_device, pick_device, pick_precision, set_th
 from ..models.merging import BaseWeights
 from ..models.resolve import find_model
 from ..tfidf.index import TfidfIndex
-from . import recipes
 from .batches import Batches
 from .callbacks import Callback
-from .checks import check_learnable, corpus_warnings, once_warnings, unchanged_warning
+from .checks import check_learnable, corpus_warnings, once_warnings
 from .config import LOSS_SETTINGS, ResolvedConfig, TrainConfig
+from .defaults import DEFAULT_MODEL, resolve, with_preset
 from .distributed import World
+from .encode import Forward
 from .facts import facts_of
 from .inputs import check_indexed, fingerprints, open_corpus, open_labelled
 from .interrupts import check_free
 from .loggers import loggers
-from .modules import build_modules, connect, create
+from .modules import build_modules, connect, create, views_of
 from .optimizer import build_optimizer
 from .saturation import SaturationCheck
 from .selection import Selector
 from .state import TrainState
 from .token_files import StoredTokens, open_tokens
+from .unchanged import unchanged_warning
 
 __all__ = ["Run", "prepare"]
 
@@ -54,6 +56,8 @@ class Run:
     base: BaseWeights
     """The weights before training, for ``merge_with_base``."""
     batches: Batches
+    forward: Forward
+    """How batches are encoded."""
     tokens: dict[int, StoredTokens]
     """Stored token ids by column number; see ``open_tokens``."""
     tasks: list[tuple[Task, Pairs]]
@@ -95,7 +99,7 @@ def prepare(
         OSError: For a file that cannot be read.
     """
     callback = callback or Callback()
-    config = recipes.with_preset(config)
+    config = with_preset(config)
     set_threads(config.threads)
     world = world or World()
     device = world.device(pick_device(config.device))
@@ -112,8 +116,8 @@ def prepare(
     tasks = load_tasks(config.data, config.allow_partial) if config.data else []
     resumed = folder is not None
     folder = folder or choose_folder(config)
-    source = find_model(config.model or recipes.DEFAULT_MODEL)
-    resolved = recipes.resolve(config, source.family, source.pooler).replace(precision=precision)
+    source = find_model(config.model or DEFAULT_MODEL)
+    resolved = resolve(config, source.family, source.pooler).replace(precision=precision)
     if resolved.max_length > source.max_length:
         raise InputError(
             f"--max-length: {resolved.max_length} is more than the {source.max_length} tokens the model takes"
@@ -121,26 +125,42 @@ def prepare(
 
     data.divide(context, resolved.seed, wanted=not pairs)
     corpus, split, context.device = data.corpus, data.split, device
-    positive: Edit | Pairing = create(AUGMENTATIONS, resolved, resolved.positive, context)
-    negatives = {name: _negative(resolved, name, context) for name in resolved.negatives}
+    positive: Edit | Pairing = create(AUGMENTATIONS, resolved.positive, resolved.options, context)
+    negatives = {name: _negative(name, resolved.options, context) for name in resolved.negatives}
     if context.index_is_used:
         check_indexed(corpus, context.index)
-    batches = Batches(resolved, corpus, split.train, positive, list(negatives.values()), part=world.part)
+    batches = Batches(
+        corpus,
+        split.train,
+        positive,
+        list(negatives.values()),
+        batch_size=resolved.batch_size,
+        seed=resolved.seed,
+        epochs=resolved.epochs,
+        max_steps=resolved.max_steps,
+        accumulate=resolved.accumulate,
+        keep_duplicates=resolved.keep_duplicates,
+        part=world.part,
+    )
     check_sizes(batches, resolved.accumulate, world.size)
     check_learnable((resolved.positive, positive), negatives.items(), corpus, split.train, resolved.seed)
     modules = build_modules(resolved, source, context, world.rank)
-    connect(batches, resolved, modules)
+    connect(batches, views_of(resolved), modules)
     resolved = _with_used_options(resolved, {resolved.positive: positive, **negatives, **modules.by_name})
-    batches.config = resolved
     encoder = modules.encoder
-    tokens = open_tokens(resolved, batches, data.columns, encoder.tokenizer, callback.on_progress)
-    optimizer = build_optimizer(modules.all, resolved)
+    reading = {"encoding_errors": resolved.encoding_errors, "max_line_bytes": resolved.max_line_bytes}
+    tokens = open_tokens(
+        batches, data.columns, encoder.tokenizer, resolved.max_length, reading, resolved.cache, callback.on_progress
+    )
+    optimizer = build_optimizer(modules.all, resolved.lr, resolved.weight_decay)
     held_out = corpus.take(split.held_out)
     first = next(iter(negatives.values()), None)
     synthetic = first(held_out, split.held_out, Draws(resolved.seed, 0)) if held_out and first else []
     selector = Selector(encoder, pairs, held_out, synthetic)
     text, warnings = corpus_warnings(corpus, split.train, encoder.tokenizer, resolved.max_length, resolved.model)
-    unchanged = unchanged_warning(list(negatives.values()), corpus, split.train, resolved.seed)
+    unchanged = unchanged_warning(
+        list(negatives.values()), corpus, split.train, resolved.seed, encoder.tokenizer, resolved.max_length
+    )
     warnings += [unchanged] if unchanged else []
     if not resumed:  # else the weights of the terms are those of the checkpoint
         warnings += [term.warning for term in modules.terms.values() if term.warning]
@@ -166,6 +186,7 @@ def prepare(
         ),
         base=BaseWeights(encoder, resolved.merge_with_base),
         batches=batches,
+        forward=Forward(device, precision, resolved.chunk_size, resolved.compile, resolved.seed),
         tokens=tokens,
         tasks=tasks,
         facts={
@@ -236,7 +257,7 @@ def choose_folder(config: TrainConfig | ResolvedConfig) -> Path:
             raise InputError(f"--name: {config.name!r} cannot be the name of a folder; use letters, digits, - and _")
         check_free(parent / config.name)
         return parent / config.name
-    model = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(config.model or recipes.DEFAULT_MODEL).name) or "model"
+    model = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(config.model or DEFAULT_MODEL).name) or "model"
     methods = "".join(f"-{name}" for name in config.negatives)
     stem = f"{model}-{config.loss}{methods}-seed{config.seed}"
     number = 1
@@ -245,8 +266,8 @@ def choose_folder(config: TrainConfig | ResolvedConfig) -> Path:
     return folder
 
 
-def _negative(config: ResolvedConfig, name: str, context: Context) -> Edit:
-    method = create(AUGMENTATIONS, config, name, context)
+def _negative(name: str, options: Mapping[str, Mapping[str, Any]], context: Context) -> Edit:
+    method = create(AUGMENTATIONS, name, options, context)
     if not isinstance(method, Edit):
         raise InputError(f"--negative {name}: makes positives; use --positive {name}")
     return method

@@ -16,7 +16,6 @@ from ..losses.contrastive import Contrastive, similarity_summary
 from ..models.device import begin_step, on_device
 from ..views import BatchStep, RowStep, Views
 from .batches import Batch
-from .config import ResolvedConfig
 from .distributed import World
 from .encode import Forward, gathered_views, keyed_uniform, nothing, step_of_rows
 from .optimizer import unique_parameters
@@ -35,9 +34,9 @@ SINGLE = World()
 def training_step(
     state: TrainState,
     batches: Sequence[Batch],
-    config: ResolvedConfig,
+    forward: Forward,
     rate: float,
-    device: str,
+    max_grad_norm: float = 0.0,
     world: World = SINGLE,
 ) -> dict[str, Any]:
     """Performs one training step.
@@ -48,19 +47,19 @@ def training_step(
     Args:
         state: The state of the run; its encoder, loss terms and optimizer are updated.
         batches: The batches, with tokens, whose gradients are averaged.
-        config: The configuration.
+        forward: How rows are encoded.
         rate: Learning rate.
-        device: Device of the encoder.
+        max_grad_norm: Largest norm of the gradient; 0 does not clip.
         world: The ranks of the run.
 
     Returns:
         ``loss``, ``loss/NAME`` for each term if there are several, the mean cosines (see
         ``cse.losses.contrastive.similarity_summary``), and ``finite``, as scalar tensors; means over the batches.
     """
-    begin_step(device, config.compile)
+    begin_step(forward.device, forward.compiled)
     for group in state.optimizer.param_groups:
         group["lr"] = rate
-    found = [propagate(state, batch, config, device, world, 1 / len(batches)) for batch in batches]
+    found = [propagate(state, batch, forward, world, 1 / len(batches)) for batch in batches]
     metrics = found[0]
     if len(found) > 1:
         names = dict.fromkeys(name for each in found for name in each)
@@ -68,7 +67,7 @@ def training_step(
     parameters = [p for p in unique_parameters(state.modules().values()) if p.requires_grad]
     world.sum_gradients(parameters, tuple((tuple(batch.views), len(batch.rows)) for batch in batches))
     # Without clipping, the norm is computed as well, to detect gradients that are not finite.
-    norm = torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm or math.inf)
+    norm = torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm or math.inf)
     finite = torch.isfinite(metrics["loss"]) & torch.isfinite(norm)
     # The fused optimizer skips the update if this flag is 1, as with a GradScaler, without a copy to the host.
     state.optimizer.found_inf = (~finite).to(torch.float32)  # type: ignore[attr-defined]
@@ -81,14 +80,13 @@ def training_step(
 
 
 def propagate(
-    state: TrainState, batch: Batch, config: ResolvedConfig, device: str, world: World, share: float
+    state: TrainState, batch: Batch, forward: Forward, world: World = SINGLE, share: float = 1.0
 ) -> dict[str, Tensor]:
     """Adds ``share`` times the gradients of a batch to those of the parameters, and returns its metrics."""
     tokens = {
-        name: {key: value.to(device, non_blocking=True) for key, value in block.items()}
+        name: {key: value.to(forward.device, non_blocking=True) for key, value in block.items()}
         for name, block in batch.tokens.items()
     }
-    forward = Forward(config, device)
     views = gathered_views(state, batch, tokens, forward, world)
     step = batch_step(state, batch, tokens, forward, world)
     for feature in state.features.values():
@@ -138,18 +136,18 @@ def row_value(
     zero = anchor.new_zeros(())
     total, count = zero, zero
     sums = {name: (zero, zero) for name in term.logged}
-    size = forward.config.chunk_size or max(len(rows), 1)
+    size = forward.chunk_size or max(len(rows), 1)
     for start in range(0, len(rows), size):
         part = slice(start, start + size)
         chunk = {name: {key: each[part] for key, each in block.items()} for name, block in tokens.items()}
         step = step_of_rows(batch, rows[part], chunk, forward, steps)
 
         def value(chunk: Views, step: RowStep = step) -> tuple[Tensor, Tensor]:
-            with forward.precision():
+            with forward.autocast():
                 found: tuple[Tensor, Tensor] = term(chunk, step)
             return found
 
-        if forward.config.chunk_size is None:
+        if forward.chunk_size is None:
             found, number = value(own.rows(part))
         else:
             found, number = checkpoint(value, own.rows(part), use_reentrant=False)
@@ -181,9 +179,9 @@ def batch_step(
         number=batch.step,
         steps=state.steps,
         epoch=batch.epoch,
-        seed=forward.config.seed,
+        seed=forward.seed,
         rows=on_device(batch.rows, device),
-        uniform=keyed_uniform(forward.config.seed, batch.epoch, batch.rows, device),
+        uniform=keyed_uniform(forward.seed, batch.epoch, batch.rows, device),
         partners=None if batch.partners is None else on_device(batch.partners, device),
         duplicates=None if batch.duplicates is None else on_device(batch.duplicates, device),
         encode=encode,

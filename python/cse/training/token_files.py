@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from itertools import chain
 from pathlib import Path
@@ -24,7 +24,6 @@ from ..data.corpus import Corpus
 from ..io import naming
 from ..models.encoder import token_lists
 from .batches import Batches
-from .config import ResolvedConfig
 
 __all__ = ["StoredTokens", "open_tokens"]
 
@@ -56,10 +55,12 @@ class StoredTokens:
 
 
 def open_tokens(
-    config: ResolvedConfig,
     batches: Batches,
     columns: Sequence[Corpus],
     tokenizer: Any,
+    max_length: int,
+    reading: Mapping[str, Any],
+    cache: str | None,
     progress: ProgressCallback,
 ) -> dict[int, StoredTokens]:
     """Opens the token ids of the columns whose rows are encoded unchanged, by column number.
@@ -69,35 +70,39 @@ def open_tokens(
     none.
 
     Args:
-        config: The configuration.
         batches: The batches of the run.
         columns: The corpora by column number, see ``Block.column``.
         tokenizer: A Hugging Face tokenizer; it is copied.
+        max_length: Largest number of tokens of a text.
+        reading: Options with which the files were read, ``cse.data.reading.ReadOptions``.
+        cache: Cache folder; None: that of the user.
         progress: Called as ``Callback.on_progress`` is.
 
     Raises:
         OSError: If the cache cannot be written.
     """
-    whole = len(batches) * config.accumulate >= batches.per_epoch
+    whole = len(batches) * batches.accumulate >= batches.per_epoch
     used = {block.column for block in batches[0].blocks.values() if block.column is not None}
     found = {}
     for number in sorted(used):
         corpus = columns[number]
         if corpus.folder is not None and all(os.path.isfile(file.path) for file in corpus.files):  # not a stream
-            entry = _open(config, corpus, deepcopy(tokenizer), whole, progress)
+            entry = _open(corpus, deepcopy(tokenizer), max_length, reading, cache, whole, progress)
             if entry is not None:
                 found[number] = StoredTokens(entry, "token_type_ids" in tokenizer.model_input_names)
     return found
 
 
 def _open(
-    config: ResolvedConfig,
     corpus: Corpus,
     tokenizer: Any,
+    max_length: int,
+    reading: Mapping[str, Any],
+    cache: str | None,
     may_write: bool,
     progress: ProgressCallback,
 ) -> Entry | None:
-    example = token_lists(tokenizer, corpus.take([0]), config.max_length)
+    example = token_lists(tokenizer, corpus.take([0]), max_length)
     if any(map(any, example.get("token_type_ids", []))):
         return None
     # Truncation and padding of the last call are stored in a tokenizer, and are not part of the key.
@@ -106,22 +111,22 @@ def _open(
     key = {
         "version": 1,
         "files": [[file.xxh3, file.rows, file.column] for file in corpus.files],
-        "encoding_errors": config.encoding_errors,
-        "max_line_bytes": config.max_line_bytes,
+        "encoding_errors": reading["encoding_errors"],
+        "max_line_bytes": reading["max_line_bytes"],
         "tokenizer": hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
-        "max_length": config.max_length,
+        "max_length": max_length,
     }
-    cache = cache_folder(config.cache)
+    kept = cache_folder(cache)
     if not may_write:
-        return find_entry(cache, "tokens", key, _fits)
+        return find_entry(kept, "tokens", key, _fits)
 
     def write(folder: Path) -> dict[str, Any]:
         kind = "u16" if len(tokenizer) <= 2**16 else "u32"
         with naming(folder):
-            _write(folder, corpus, tokenizer, config.max_length, kind, progress)
+            _write(folder, corpus, tokenizer, max_length, kind, progress)
         return {"rows": len(corpus), "dtype": kind, "paths": [file.path for file in corpus.files]}
 
-    return open_entry(cache, "tokens", key, write, _fits)[0]
+    return open_entry(kept, "tokens", key, write, _fits)[0]
 
 
 def _fits(entry: Entry) -> bool:

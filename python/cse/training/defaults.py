@@ -1,4 +1,4 @@
-"""Recipes: the defaults of the training configuration, which depend on preset, loss and model.
+"""Which value a setting has that was not given: defaults by preset, loss and model family.
 
 In order of precedence: flags; the configuration file; the preset; the defaults of the loss; the pooling declared by the
 directory of the model; the defaults of the model family; the defaults of all families.
@@ -18,7 +18,7 @@ from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES
 from .config import ResolvedConfig, TrainConfig
 from .keywords import with_tables
 
-__all__ = ["families", "preset_names", "preset_values", "repeated", "resolve", "with_preset"]
+__all__ = ["families", "merge", "other_limit", "preset_names", "preset_values", "resolve", "with_preset"]
 
 SETTINGS = TrainConfig.model_fields.keys()
 DEFAULT_MODEL = "bert-base-uncased"
@@ -74,7 +74,7 @@ def with_preset(config: TrainConfig) -> TrainConfig:
         stored = {**stored, **loss_recipe(completed, "adapt")}
     if config.pairs:
         stored = {name: value for name, value in stored.items() if name != "positive"}
-    if other := _other_limit(given):
+    if other := other_limit(given):
         stored = {name: value for name, value in stored.items() if name != other}
     merged = merge(given, stored, {"model": DEFAULT_MODEL})
     # Options of the preset for a method that is switched off are not options that were given.
@@ -97,7 +97,7 @@ def resolve(config: TrainConfig, family: str, own_pooler: str | None = None) -> 
     given = config.values()
     declared = {"pooler": own_pooler} if own_pooler else {}
     tables = dict(families())
-    if other := _other_limit(given):
+    if other := other_limit(given):
         tables[family] = {name: value for name, value in tables[family].items() if name != other}
     used = config.replace(options=merge(given, tables[family]).get("options", {}))
     values = merge(given, loss_recipe(used, family), declared, tables[family], tables["all"])
@@ -110,7 +110,7 @@ def resolve(config: TrainConfig, family: str, own_pooler: str | None = None) -> 
     return resolved
 
 
-def _other_limit(given: Mapping[str, Any]) -> str | None:
+def other_limit(given: Mapping[str, Any]) -> str | None:
     """Returns which limit of the length of a run is not taken from elsewhere, because only the other one was given."""
     limits = [name for name in ("epochs", "max_steps") if given.get(name) is not None]
     return {"epochs": "max_steps", "max_steps": "epochs"}[limits[0]] if len(limits) == 1 else None
@@ -123,33 +123,6 @@ def loss_recipe(config: TrainConfig, family: str) -> dict[str, Any]:
         recipe["positive"] = PAIRS_POSITIVE
         config = config.replace(positive=PAIRS_POSITIVE)
     return {**recipe, **_file()[family].get(config.loss, {}), **config.implied()}
-
-
-# Settings that do not change what is computed: with others, a run is repeated with exactly the values it had.
-ELSEWHERE = {"output", "name", "device", "threads", "log_every", "loggers", "data", "allow_partial", "cache"}
-
-
-def repeated(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Returns the values of a configuration file that changes are merged with, and those that were given for its run.
-
-    Without changes of what is computed, they are the values of the run. With them, they are the values that were given
-    for it, from which the others are derived anew. A file without the table ``given``, written by hand or by an older
-    version, has given values only. Options of methods that the changes switch off are left out.
-
-    Args:
-        stored: The contents of the file.
-        changes: Values from the command line.
-    """
-    kept = {name: value for name, value in stored.items() if name not in ("name", "given")}
-    given: dict[str, Any] | None = stored.get("given")
-    if given is not None:
-        if set(changes) <= ELSEWHERE:
-            return kept, given
-        kept = {name: value for name, value in given.items() if name != "name"}
-    if other := _other_limit(changes):
-        kept.pop(other, None)
-    off = set(TrainConfig(**kept).methods) - set(TrainConfig(**merge(changes, kept)).methods)
-    return {name: value for name, value in kept.items() if name not in off}, None
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:

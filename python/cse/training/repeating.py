@@ -1,0 +1,37 @@
+"""Repeating a run from its ``config.toml``, with changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .config import TrainConfig
+from .defaults import merge, other_limit
+
+__all__ = ["repeated"]
+
+# Settings that do not change what is computed: with others, a run is repeated with exactly the values it had.
+ELSEWHERE = {"output", "name", "device", "threads", "log_every", "loggers", "data", "allow_partial", "cache"}
+
+
+def repeated(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Returns the values of a configuration file that changes are merged with, and those that were given for its run.
+
+    Without changes of what is computed, they are the values of the run. With them, they are the values that were given
+    for it, from which the others are derived anew. A file without the table ``given``, written by hand or by an older
+    version, has given values only. Options of methods that the changes switch off are left out.
+
+    Args:
+        stored: The contents of the file.
+        changes: Values from the command line.
+    """
+    kept = {name: value for name, value in stored.items() if name not in ("name", "given")}
+    given: dict[str, Any] | None = stored.get("given")
+    if given is not None:
+        if set(changes) <= ELSEWHERE:
+            return kept, given
+        kept = {name: value for name, value in given.items() if name != "name"}
+    if other := other_limit(changes):
+        kept.pop(other, None)
+    off = set(TrainConfig(**kept).methods) - set(TrainConfig(**merge(changes, kept)).methods)
+    return {name: value for name, value in kept.items() if name not in off}, None
