@@ -512,6 +512,14 @@ def test_gradients_of_the_loop_are_those_of_a_plain_one(base):
             torch.testing.assert_close(saved[name], value, rtol=1e-4, atol=1e-6)
 
 
+def test_a_run_is_resolved_once(base, monkeypatch):
+    checked, check = [], TrainConfig._check
+    monkeypatch.setattr(TrainConfig, "_check", lambda self: checked.append(type(self).__name__) or check(self))
+    prepare(base.replace(preset="una-bert-base", una={"tokenizer": "unicode"}))
+    # replace(), the values of the preset, the resolved values
+    assert checked == ["TrainConfig", "TrainConfig", "ResolvedConfig"]
+
+
 def test_recipes_come_in_their_order():
     plain = TrainConfig()
     assert resolve(plain, "bert-base").lr == 3e-5

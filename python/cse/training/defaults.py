@@ -65,32 +65,37 @@ def preset_values(name: str) -> dict[str, Any]:
 def with_preset(config: TrainConfig) -> TrainConfig:
     """Returns the configuration completed by the values of its preset and the default model.
 
-    Given values take precedence.
+    Given values take precedence. A configuration that is complete is returned as it is.
     """
+    if config.preset is None and config.model is not None and config.given is not None:
+        return config
     stored = preset_values(config.preset) if config.preset else {}
     given = config.values()
     if config.preset == "adapt":  # the defaults of a family, over which those of the loss have precedence
-        completed = config.replace(options=merge({"options": config.options}, stored).get("options", {}))
+        completed = config.model_copy(update={"options": merge({"options": config.options}, stored).get("options", {})})
         stored = {**stored, **loss_recipe(completed, "adapt")}
     if config.pairs:
         stored = {name: value for name, value in stored.items() if name != "positive"}
     if other := other_limit(given):
         stored = {name: value for name, value in stored.items() if name != other}
     merged = merge(given, stored, {"model": DEFAULT_MODEL})
-    # Options of the preset for a method that is switched off are not options that were given.
-    used = {*TrainConfig(**merged).methods, *config.options, CONTRASTIVE}
-    merged["options"] = {name: table for name, table in merged.get("options", {}).items() if name in used}
     merged.pop("preset", None)
-    return TrainConfig(**merged, given=config.values() if config.given is None else config.given)
+    found = TrainConfig(**merged, given=config.values() if config.given is None else config.given)
+    # Options of the preset for a method that is switched off are not options that were given.
+    used = {*found.methods, *config.options, CONTRASTIVE}
+    return found.model_copy(update={"options": {name: table for name, table in found.options.items() if name in used}})
 
 
-def resolve(config: TrainConfig, family: str, own_pooler: str | None = None) -> ResolvedConfig:
+def resolve(
+    config: TrainConfig, family: str, own_pooler: str | None = None, precision: str | None = None
+) -> ResolvedConfig:
     """Fills in all values that were not given.
 
     Args:
         config: The given values; its preset is merged first.
         family: Model family, a table of ``presets/families.toml``.
         own_pooler: The pooling declared by a sentence-transformers directory, if any.
+        precision: What ``auto`` is on the device. Default: the given value.
     """
     named = set(config.options)
     config = with_preset(config)
@@ -99,8 +104,9 @@ def resolve(config: TrainConfig, family: str, own_pooler: str | None = None) -> 
     tables = dict(families())
     if other := other_limit(given):
         tables[family] = {name: value for name, value in tables[family].items() if name != other}
-    used = config.replace(options=merge(given, tables[family]).get("options", {}))
+    used = config.model_copy(update={"options": merge(given, tables[family]).get("options", {})})
     values = merge(given, loss_recipe(used, family), declared, tables[family], tables["all"])
+    values |= {"precision": precision} if precision else {}
     resolved = ResolvedConfig(**values, given=config.given)
     if unused := sorted(named - {*resolved.methods, *({CONTRASTIVE} if resolved.loss in CONTRASTIVE_LOSSES else ())}):
         remedy = f"--positive {unused[0]}, --negative {unused[0]} or --loss-term {unused[0]}"
@@ -121,7 +127,7 @@ def loss_recipe(config: TrainConfig, family: str) -> dict[str, Any]:
     recipe: dict[str, Any] = {"mixed_negatives": config.contrastive.mixed_negatives}
     if config.pairs:
         recipe["positive"] = PAIRS_POSITIVE
-        config = config.replace(positive=PAIRS_POSITIVE)
+        config = config.model_copy(update={"positive": PAIRS_POSITIVE})
     return {**recipe, **_file()[family].get(config.loss, {}), **config.implied()}
 
 

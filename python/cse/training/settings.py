@@ -70,6 +70,7 @@ NotNegative = Annotated[int, Ge(0), Shown("N")]
 Positive = Annotated[int, Ge(1), Shown("N")]
 Objective = Literal["infonce", "nt-xent"]
 Scheduler = Literal["linear", "cosine", "constant"]
+Precision = Literal["fp32", "bf16", "auto"]
 Pooler = Annotated[str, Named("cse.models.pooling:POOLERS")]
 MaxLength = Annotated[int, Ge(3), Shown("N")]
 BatchSize = Annotated[int, Ge(2), Shown("N")]
@@ -217,7 +218,7 @@ class Optimisation:
     """Sentences whose activations are in memory at a time: large batches in little memory.
 
     The gradients are those of the whole batch, for a second forward pass."""
-    precision: Literal["fp32", "bf16", "auto"] = "auto"
+    precision: Precision = "auto"
     """Precision of the encoder; auto: bf16 on CUDA.
 
     ``bf16`` is autocast; for ``auto`` see ``cse.models.device.pick_precision``. Weights, optimizer and loss are

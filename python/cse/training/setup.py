@@ -117,7 +117,7 @@ def prepare(
     resumed = folder is not None
     folder = folder or choose_folder(config)
     source = find_model(config.model or DEFAULT_MODEL)
-    resolved = resolve(config, source.family, source.pooler).replace(precision=precision)
+    resolved = resolve(config, source.family, source.pooler, precision)
     if resolved.max_length > source.max_length:
         raise InputError(
             f"--max-length: {resolved.max_length} is more than the {source.max_length} tokens the model takes"
@@ -278,4 +278,4 @@ def _with_used_options(config: ResolvedConfig, methods: dict[str, Any]) -> Resol
     used = {name: asdict(method.options) for name, method in methods.items()}
     if config.loss in CONTRASTIVE_LOSSES:
         used[CONTRASTIVE] = {name: value for name, value in used[CONTRASTIVE].items() if name not in LOSS_SETTINGS}
-    return config.replace(options={name: table for name, table in used.items() if table})
+    return config.model_copy(update={"options": {name: table for name, table in used.items() if table}})
