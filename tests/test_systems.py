@@ -49,6 +49,28 @@ SYSTEMS = {
     "no dropout": {"positive": "delete", "anchor_dropout": 0.0, "positive_dropout": 0.0},
     "fixed mask": {"positive": "dropout", "options": {"dropout": {"mask": "shared"}}},
     "prompt": {"encoder_methods": ("prompt",)},
+    "aeda": {"positive": "aeda", "anchor_hook": "token-cutoff", "feature_augmentations": ("gaussian",)},
+    "eda synonyms": {"negatives": ("eda-synonym",), "options": {"eda-synonym": {"synonyms": "SYNONYMS"}}},
+    "next sentence of three": {"positive": "next-sentence", "options": {"next-sentence": {"within": 3}}},
+    "esimcse": {
+        "positive": "repetition",
+        "feature_augmentations": ("momentum",),
+        "options": {"momentum": {"size": 12, "decay": 0.9}},
+    },
+    "masked span, cut-off and shuffle": {
+        "positive": "masked-span",
+        "anchor_hook": "feature-cutoff",
+        "positive_hook": "token-shuffle",
+        "objective": "nt-xent",
+        "anchor_dropout": 0.0,
+        "positive_dropout": 0.0,
+    },
+    "self-contrast": {
+        "loss": "scd",
+        "options": {"scd": {"width": 32}},
+        "anchor_dropout": 0.05,
+        "positive_dropout": 0.155,
+    },
     # Registered from outside, by a file.
     "repetition": {"imports": ("METHODS",), "positive": "repetition"},
     "repetition as a negative": {"imports": ("METHODS",), "negatives": ("repetition", "una"), "loss": "focal"},
@@ -93,6 +115,8 @@ def few(tmp_path_factory, sample_rows):
     """A corpus of 60 sentences, and a parallel file."""
     folder = tmp_path_factory.mktemp("few")
     (folder / "corpus.txt").write_text("\n".join(sample_rows[:60]) + "\n", encoding="utf8")
+    words = sorted({word for row in sample_rows[:60] for word in row.split()})
+    (folder / "synonyms.txt").write_text("".join(f"{word}\tother{word}, else\n" for word in words), encoding="utf8")
     (folder / "parallel.txt").write_text("\n".join(sample_rows[60:120]) + "\n", encoding="utf8")
     return folder
 
@@ -105,6 +129,7 @@ def system(masked_model, tiny_bert, few):
         "TINY": tiny_bert,
         "METHODS": Path(__file__).with_name("methods.py"),
         "PARALLEL": few / "parallel.txt",
+        "SYNONYMS": few / "synonyms.txt",
     }
 
     def values(name):

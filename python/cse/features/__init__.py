@@ -16,14 +16,24 @@ FEATURE_AUGMENTATIONS: Registry[type[FeatureMethod]] = Registry(
     "cse.feature_augmentations",
     {
         "dclr": "cse.features.dclr:DCLR",
+        "gaussian": "cse.features.gaussian:Gaussian",
         "modals": "cse.features.modals:Modals",
+        "momentum": "cse.features.momentum:Momentum",
         "projector": "cse.features.projector:Projector",
     },
 )
 """Methods that change embeddings by name: ``cse train --feature-augmentation NAME``."""
 
 HOOKS: Registry[type[Hook]] = Registry(
-    "hook", "cse.hooks", {"pca": "cse.features.pca:PCAJitter", "second-template": "cse.features.prompt:PromptHook"}
+    "hook",
+    "cse.hooks",
+    {
+        "feature-cutoff": "cse.features.consert:FeatureCutoff",
+        "pca": "cse.features.pca:PCAJitter",
+        "second-template": "cse.features.prompt:PromptHook",
+        "token-cutoff": "cse.features.consert:TokenCutoff",
+        "token-shuffle": "cse.features.consert:TokenShuffle",
+    },
 )
 """Methods that change the forward pass of a view by name: ``cse train --positive-hook NAME``."""
 

@@ -28,6 +28,7 @@ LOSS_TERMS: Registry[type[LossTerm]] = Registry(
         "contrastive": "cse.losses.contrastive:Contrastive",
         "diffcse": "cse.losses.diffcse:DiffCSE",
         "mlm": "cse.losses.mlm:MLM",
+        "scd": "cse.losses.scd:SCD",
     },
     options={CONTRASTIVE: "cse.losses.options:ContrastiveOptions", "mlm": "cse.losses.options:MLMOptions"},
 )

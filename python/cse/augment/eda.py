@@ -1,0 +1,165 @@
+"""EDA: four edits of the words of a sentence (Wei and Zou 2019, arXiv:1901.11196).
+
+``alpha`` is the strength: n = max(1, floor(alpha * words)) changes, or the probability with which a word is deleted.
+
+Differences to the released code: sentences are not lower-cased and keep their digits and punctuation, except with
+``clean``; one occurrence of a word is replaced, not all; an inserted synonym is any of those of its word, and may come
+last; a swap is always of two places; the choice depends on (seed, epoch, row), not on the order of a set.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from ..data.synonyms import Synonyms, open_synonyms
+from .base import Draws, Edit
+
+__all__ = ["DeleteWords", "EDAOptions", "InsertSynonyms", "ReplaceBySynonyms", "SwapWords", "SynonymOptions"]
+
+Keys = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class EDAOptions:
+    """Options of the edits. The strength in UNA's comparison was not published; 0.1 is EDA's default."""
+
+    alpha: Annotated[float, Field(gt=0, lt=1, description="share of the words that is changed")] = 0.1
+    clean: Annotated[
+        bool, Field(description="lower-case, and leave out everything but letters, as the released code does")
+    ] = False
+
+
+@dataclass(frozen=True)
+class SynonymOptions(EDAOptions):
+    """Options of the edits that need synonyms."""
+
+    synonyms: Annotated[
+        str,
+        Field(description="wordnet (by nltk), or a file of lines: word, tab, synonyms separated by commas"),
+    ] = "wordnet"
+
+
+class WordEdit(Edit):
+    """Base class of edits of the words between white space. A sentence that cannot be edited is returned as it is."""
+
+    Options = EDAOptions
+    purpose = ""
+
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
+        """Returns the edited sentences."""
+        texts = [cleaned(text) or text for text in texts] if self.options.clean else list(texts)
+        split = [text.split() for text in texts]
+        longest = max(map(len, split), default=0)
+        # Three numbers per word and one more, of which a sentence uses its first ones.
+        keys = draws.uniform(rows, self.purpose, 3 * longest + 1)
+        edited = []
+        for text, words, own in zip(texts, split, keys, strict=True):
+            new = self.edit(words, own) if words else words
+            edited.append(text if new == words else " ".join(new))
+        return edited
+
+    def changes(self, words: Sequence[str]) -> int:
+        """Returns n, the number of changes."""
+        return max(1, int(self.options.alpha * len(words)))
+
+    @abstractmethod
+    def edit(self, words: list[str], keys: Keys) -> list[str]:
+        """Returns edited words; ``keys`` are at least 3 * len(words) + 1 uniform numbers."""
+
+
+class SwapWords(WordEdit):
+    """Swaps two words, n times."""
+
+    summary = "swaps words (EDA)"
+    purpose = "eda swap"
+
+    def edit(self, words: list[str], keys: Keys) -> list[str]:
+        """Returns the words with swapped places."""
+        words, count = list(words), len(words)
+        if count < 2:
+            return words
+        for number in range(self.changes(words)):
+            first = int(keys[2 * number] * count)
+            second = int(keys[2 * number + 1] * (count - 1))
+            second += second >= first
+            words[first], words[second] = words[second], words[first]
+        return words
+
+
+class DeleteWords(WordEdit):
+    """Deletes each word with probability ``alpha``; one random word stays if all would be deleted."""
+
+    summary = "deletes each word with some probability (EDA)"
+    purpose = "eda delete"
+
+    def edit(self, words: list[str], keys: Keys) -> list[str]:
+        """Returns the words that stay."""
+        kept = [word for word, key in zip(words, keys, strict=False) if key >= self.options.alpha]
+        return kept or [words[int(keys[len(words)] * len(words))]]
+
+
+class SynonymEdit(WordEdit):
+    """Base class of edits that need synonyms."""
+
+    Options = SynonymOptions
+
+    def __init__(self, options: SynonymOptions, context: Any) -> None:
+        super().__init__(options, context)
+        if options.synonyms != "wordnet":
+            context.depends_on(options.synonyms)
+        self.synonyms: Synonyms = open_synonyms(options.synonyms)
+
+    def known(self, words: Sequence[str]) -> list[int]:
+        """Returns the places of the words that have synonyms."""
+        return [place for place, word in enumerate(words) if self.synonyms(word)]
+
+
+class ReplaceBySynonyms(SynonymEdit):
+    """Replaces n random words by one of their synonyms."""
+
+    summary = "replaces words by synonyms (EDA)"
+    purpose = "eda synonym"
+
+    def edit(self, words: list[str], keys: Keys) -> list[str]:
+        """Returns the words with replaced ones."""
+        words, count = list(words), len(words)
+        places = sorted(self.known(words), key=lambda place: keys[place])
+        for place in places[: self.changes(words)]:
+            words[place] = chosen(self.synonyms(words[place]), keys[count + place])
+        return words
+
+
+class InsertSynonyms(SynonymEdit):
+    """Inserts a synonym of a random word at a random place, n times."""
+
+    summary = "inserts synonyms of words (EDA)"
+    purpose = "eda insert"
+
+    def edit(self, words: list[str], keys: Keys) -> list[str]:
+        """Returns the words with further ones."""
+        new = list(words)
+        places = self.known(words)
+        for number in range(self.changes(words) if places else 0):
+            word = words[places[int(keys[3 * number] * len(places))]]
+            at = int(keys[3 * number + 2] * (len(new) + 1))
+            new.insert(at, chosen(self.synonyms(word), keys[3 * number + 1]))
+        return new
+
+
+def chosen(choices: Sequence[str], key: float) -> str:
+    """Returns the choice of a uniform number."""
+    return choices[int(key * len(choices))]
+
+
+def cleaned(text: str) -> str:
+    """Returns a text as EDA's released code prepares it: lower case, letters a to z, single spaces."""
+    text = text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "").replace("'", "").replace("-", " ").lower()
+    return " ".join(re.sub("[^a-z]+", " ", text).split())

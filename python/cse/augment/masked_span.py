@@ -1,0 +1,49 @@
+"""A masked span of characters (Mirror-BERT; Liu et al. 2021, arXiv:2104.08027, section 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from .base import Draws, Edit
+
+__all__ = ["MaskedSpan", "MaskedSpanOptions"]
+
+
+@dataclass(frozen=True)
+class MaskedSpanOptions:
+    """Options of the masked span; the defaults are published for sentences."""
+
+    length: Annotated[int, Field(ge=1, description="characters that are replaced")] = 5
+    shortest: Annotated[int, Field(ge=1, description="characters of the shortest text that is changed")] = 30
+    mask: Annotated[str, Field(min_length=1, description="text in their place; RoBERTa's mask token is <mask>")] = (
+        "[MASK]"
+    )
+
+
+class MaskedSpan(Edit):
+    """Replaces a random span of characters by a mask token; all places are equally likely.
+
+    The released code replaces the first occurrence of the span's text, wherever the span was drawn, and writes [MASK]
+    for RoBERTa as well.
+    """
+
+    Options = MaskedSpanOptions
+    summary = "replaces a span of characters by a mask token (Mirror-BERT)"
+
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
+        """Returns the sentences with a masked span."""
+        options: MaskedSpanOptions = self.options
+        edited = []
+        for text, u in zip(texts, draws.uniform(rows, "masked span")[:, 0], strict=True):
+            if len(text) < max(options.shortest, options.length):
+                edited.append(text)
+                continue
+            start = int(u * (len(text) - options.length + 1))
+            edited.append(text[:start] + options.mask + text[start + options.length :])
+        return edited

@@ -1,0 +1,85 @@
+"""Positives that are other rows or other files: a parallel file, and the sentences that follow in the corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from ..data.corpus import Corpus
+from ..errors import InputError
+from .base import Draws, Paired, Pairing
+
+__all__ = ["NextSentence", "NextSentenceOptions", "Parallel", "ParallelOptions"]
+
+
+@dataclass(frozen=True)
+class ParallelOptions:
+    """Options of positives from a parallel file."""
+
+    file: Annotated[str, Field(description="text file with one positive per row of the corpus")] = ""
+
+
+class Parallel(Pairing):
+    """The positive is the row of the same number in another file: paraphrases, translations, generated queries.
+
+    Rows whose line is blank, or equal to the sentence, have no positive. Raises ``InputError`` if the file is not
+    named, or has another number of rows than the corpus.
+    """
+
+    Options = ParallelOptions
+    summary = "positives from the same line of another file"
+
+    def __init__(self, options: ParallelOptions, context: Any) -> None:
+        super().__init__(options, context)
+        if not options.file:
+            raise InputError("--positive parallel: names no file; give --set parallel.file=FILE")
+        context.depends_on(options.file)
+        self.others = Corpus.read([options.file])
+        if len(self.others) != len(context.corpus):
+            raise InputError(
+                f"parallel.file: {options.file} has {len(self.others):,} rows and the corpus {len(context.corpus):,}; "
+                "they must be as many, row by row"
+            )
+
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
+        """Returns the sentences and the rows of the other file."""
+        others = self.others.take(rows)
+        mask = np.array([bool(other.strip()) and other != text for text, other in zip(texts, others, strict=True)])
+        return Paired(list(texts), others, mask)
+
+
+@dataclass(frozen=True)
+class NextSentenceOptions:
+    """Options of positives that follow in the corpus; 1 is SimCSE's "next sentence", 3 its "one of three"."""
+
+    within: Annotated[int, Field(ge=1, le=1000, description="the positive is one of this many following rows")] = 1
+
+
+class NextSentence(Pairing):
+    """The positive is one of the next rows of the corpus (SimCSE, table 3): of running text in its order.
+
+    Blank rows, the held-out rows of an evaluation, and rows after the end of the corpus are no positives: the sentence
+    then has none.
+    """
+
+    Options = NextSentenceOptions
+    summary = "the next sentence of the corpus, or one of the next (SimCSE's ablation)"
+
+    def __init__(self, options: NextSentenceOptions, context: Any) -> None:
+        super().__init__(options, context)
+        self.corpus: Corpus = context.corpus
+        self.context = context
+
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
+        """Returns the sentences and rows that follow them."""
+        further = 1 + (draws.uniform(rows, "next sentence")[:, 0] * self.options.within).astype(np.int64)
+        wanted = rows + further
+        train: npt.NDArray[np.int64] = self.context.rows
+        at = np.minimum(np.searchsorted(train, wanted), len(train) - 1)
+        valid = train[at] == wanted
+        return Paired(list(texts), self.corpus.take(np.where(valid, wanted, rows)), valid)

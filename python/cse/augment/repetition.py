@@ -1,0 +1,48 @@
+"""Repetition of words (ESimCSE; Wu et al. 2022, arXiv:2109.04380, section 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from .base import Draws, Edit
+
+__all__ = ["Repetition", "RepetitionOptions"]
+
+
+@dataclass(frozen=True)
+class RepetitionOptions:
+    """Options of the repetition; the default is published for BERT-base."""
+
+    rate: Annotated[float, Field(gt=0, lt=1, description="largest share of the words that is repeated")] = 0.32
+
+
+class Repetition(Edit):
+    """Repeats random words once each, so that the positive has another length than the anchor.
+
+    Their number is uniform from 0 to max(2, floor(rate * words)), at most the number of words. The paper repeats word
+    pieces; here whole words are, so that the method does not depend on a tokenizer. The released code limits the number
+    to ten.
+    """
+
+    Options = RepetitionOptions
+    summary = "repeats words (ESimCSE)"
+
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
+        """Returns the sentences with repeated words."""
+        split = [text.split() for text in texts]
+        counts = draws.uniform(rows, "repetition count")[:, 0]
+        places = draws.uniform(rows, "repetition", max(map(len, split), default=0))
+        edited = []
+        for text, words, u, keys in zip(texts, split, counts, places, strict=True):
+            most = min(max(2, int(self.options.rate * len(words))), len(words))
+            count = int(u * (most + 1))
+            repeated = set(np.argsort(keys[: len(words)], kind="stable")[:count].tolist())
+            new = [f"{word} {word}" if place in repeated else word for place, word in enumerate(words)]
+            edited.append(" ".join(new) if repeated else text)
+        return edited

@@ -1,0 +1,71 @@
+"""Synonyms of words, from WordNet or from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from ..errors import InputError
+
+__all__ = ["Synonyms", "open_synonyms"]
+
+Synonyms = Callable[[str], tuple[str, ...]]
+"""Maps a word to its synonyms, none for a word without."""
+
+REMEDY = "install nltk and run python -m nltk.downloader wordnet, or name a file of synonyms"
+
+
+def open_synonyms(source: str) -> Synonyms:
+    """Opens synonyms.
+
+    Args:
+        source: ``wordnet``: all lemmas of all synsets of a word, by nltk. Else a UTF-8 file of lines: a word, a tab,
+            and its synonyms separated by commas; words are compared in lower case.
+
+    Raises:
+        InputError: If the file cannot be read or has a line without a tab, or if nltk or its data are missing.
+    """
+    return _wordnet() if source == "wordnet" else _from_file(Path(source))
+
+
+def _from_file(path: Path) -> Synonyms:
+    try:
+        lines = path.read_text(encoding="utf8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: the synonyms cannot be read ({error}); give a UTF-8 text file") from None
+    table: dict[str, tuple[str, ...]] = {}
+    for number, line in enumerate(lines, 1):
+        word, tab, others = line.partition("\t")
+        found = tuple(other.strip() for other in others.split(",") if other.strip())
+        if line.strip() and (not tab or not found):
+            raise InputError(f"{path}: line {number}: the form is a word, a tab, and synonyms separated by commas")
+        if found:
+            table[word.strip().lower()] = found
+    if not table:
+        raise InputError(f"{path}: holds no synonyms; the form is a word, a tab, and synonyms separated by commas")
+    return _looked_up(table)
+
+
+def _looked_up(table: Mapping[str, tuple[str, ...]]) -> Synonyms:
+    return lambda word: table.get(word.lower(), ())
+
+
+def _wordnet() -> Synonyms:
+    try:
+        from nltk.corpus import wordnet
+
+        wordnet.ensure_loaded()
+    except (ImportError, LookupError):
+        raise InputError(f"synonyms: WordNet is not installed; {REMEDY}") from None
+
+    @lru_cache(maxsize=2**16)
+    def synonyms(word: str) -> tuple[str, ...]:
+        lemmas = {
+            lemma.name().replace("_", " ").replace("-", " ").lower()
+            for synset in wordnet.synsets(word.lower())
+            for lemma in synset.lemmas()
+        }
+        return tuple(sorted(lemma for lemma in lemmas if lemma.replace(" ", "").isalpha() and lemma != word.lower()))
+
+    return synonyms

@@ -1,0 +1,67 @@
+"""ConSERT: changes of the embedding layer's output and of the positions (Yan et al. 2021, arXiv:2105.11741)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+from torch import Tensor
+
+from ..models.resolve import first_position
+from .base import Hook, RowStep
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+__all__ = ["CutoffOptions", "FeatureCutoff", "TokenCutoff", "TokenShuffle"]
+
+
+@dataclass(frozen=True)
+class CutoffOptions:
+    """Options of a cut-off; the share is published for features."""
+
+    share: Annotated[float, Field(gt=0, lt=1, description="share that is set to 0")] = 0.2
+
+
+class TokenShuffle(Hook):
+    """Gives the tokens of a sentence, the special ones included, their position ids in random order."""
+
+    summary = "permutes the position ids (ConSERT)"
+
+    def __init__(self, options: Any, context: Context) -> None:
+        super().__init__(options, context)
+        self.first = first_position(context.trained.backbone.config)
+
+    def tokens(self, tokens: dict[str, Tensor], step: RowStep) -> dict[str, Tensor]:
+        """The tokens with ``position_ids``: those of padding follow the others, in their order."""
+        mask = tokens["attention_mask"].bool()
+        keys = step.uniform("token shuffle", mask.shape[1]).to(mask.device).masked_fill(~mask, 2.0)
+        return {**tokens, "position_ids": keys.argsort(1, stable=True).argsort(1) + self.first}
+
+
+class FeatureCutoff(Hook):
+    """Sets floor(share * D) random dimensions of the embedding layer's output to 0, the same ones for all tokens."""
+
+    Options = CutoffOptions
+    summary = "sets random dimensions of the embedding layer's output to 0 (ConSERT)"
+
+    def embedded(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
+        """The output ``(n, T, D)`` without some of its dimensions."""
+        size = states.shape[-1]
+        ranks = step.uniform("feature cutoff", size).argsort(1).argsort(1)
+        return states * (ranks >= int(self.options.share * size)).to(states)[:, None]
+
+
+class TokenCutoff(Hook):
+    """Sets the embedding layer's output of floor(share * tokens) random tokens of a sentence to 0."""
+
+    Options = CutoffOptions
+    summary = "sets the embedding layer's output of random tokens to 0 (ConSERT)"
+
+    def embedded(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
+        """The output ``(n, T, D)`` without some of its tokens."""
+        mask = tokens["attention_mask"].bool()
+        keys = step.uniform("token cutoff", mask.shape[1]).to(mask.device).masked_fill(~mask, 2.0)
+        cut = (mask.sum(1, keepdim=True) * self.options.share).long()
+        return states * (keys.argsort(1).argsort(1) >= cut).to(states)[..., None]

@@ -1,0 +1,38 @@
+"""Gaussian noise as negatives (GS-InfoNCE; Wu et al. 2022, arXiv:2109.04321)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from .base import BatchStep, FeatureMethod, Views
+
+__all__ = ["Gaussian", "GaussianOptions"]
+
+
+@dataclass(frozen=True)
+class GaussianOptions:
+    """Options of the noise; the published number is 3 times a batch of 64.
+
+    The published standard deviations have no effect on a cosine, and there is no option for them.
+    """
+
+    negatives: Annotated[float, Field(gt=0, description="noise negatives per sentence of the batch")] = 3.0
+
+
+class Gaussian(FeatureMethod):
+    """Adds standard normal vectors, new ones on each step, which are negatives of every anchor."""
+
+    Options = GaussianOptions
+    summary = "Gaussian noise as negatives (GS-InfoNCE)"
+
+    def forward(self, views: Views, step: BatchStep) -> Views:
+        """The views with the view ``noise``."""
+        anchor = views["anchor"]
+        per_row = -(-self.options.negatives // 1)  # rounded up, so that each row draws as many
+        drawn = step.normal("gaussian", int(per_row) * anchor.shape[1]).reshape(-1, anchor.shape[1])
+        count = round(self.options.negatives * len(anchor))
+        return views.with_negatives("noise", drawn[torch.arange(count, device=drawn.device)].to(anchor))

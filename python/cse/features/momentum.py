@@ -1,0 +1,65 @@
+"""A momentum encoder with a queue of negatives (ESimCSE; Wu et al. 2022, arXiv:2109.04380, section 3.2)."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import torch
+from pydantic import Field
+
+from .base import BatchStep, FeatureMethod, Views
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+__all__ = ["Momentum", "MomentumOptions"]
+
+
+@dataclass(frozen=True)
+class MomentumOptions:
+    """Options of the queue; the defaults are those of its BERT-base with batches of 64."""
+
+    size: Annotated[int, Field(ge=1, description="embeddings of earlier batches that are negatives")] = 160
+    decay: Annotated[float, Field(ge=0, lt=1, description="share of the momentum encoder that a step keeps")] = 0.995
+
+
+class Momentum(FeatureMethod):
+    """The embeddings of the sentences of earlier batches, by a moving average of the encoder, are further negatives.
+
+    The momentum encoder starts as a copy of the encoder, has no dropout, and is not saved with it; checkpoints keep it
+    and the queue. With a head, its embeddings are those after the head, as the anchors' are.
+    """
+
+    Options = MomentumOptions
+    summary = "negatives from a queue of a momentum encoder (ESimCSE)"
+
+    def __init__(self, options: MomentumOptions, context: Context) -> None:
+        super().__init__(options, context)
+        self.source = (context.trained,)  # not a submodule
+        self.encoder = copy.deepcopy(context.trained).requires_grad_(False)
+        for module in self.encoder.modules():
+            for name in ("p", "attention_dropout", "dropout_prob"):
+                if isinstance(getattr(module, name, None), float):
+                    setattr(module, name, 0.0)
+        self.register_buffer("queue", torch.zeros(options.size, context.trained.embedding_dim))
+        self.register_buffer("filled", torch.zeros((), dtype=torch.long))
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Moves the momentum encoder towards the encoder."""
+        ours, theirs = self.encoder.parameters(), self.source[0].parameters()
+        for average, parameter in zip(ours, theirs, strict=True):
+            average.lerp_(parameter, 1 - self.options.decay)
+
+    def forward(self, views: Views, step: BatchStep) -> Views:
+        """The views with the view ``queue``; then the sentences of this batch enter the queue."""
+        assert step.encode is not None
+        valid = torch.arange(len(self.queue), device=self.queue.device) < self.filled
+        views = views.with_negatives("queue", self.queue.clone().to(views["anchor"]), valid)
+        with torch.no_grad():
+            keys = step.encode("anchor", self.encoder).to(self.queue)
+            self.queue = torch.cat([keys, self.queue])[: len(self.queue)]
+            self.filled += len(keys)
+        return views

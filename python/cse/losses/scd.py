@@ -1,0 +1,78 @@
+"""SCD: self-contrast and decorrelation, without negatives (Klein and Nabi 2022, arXiv:2203.07847)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from ..views import BatchStep, Views
+from .base import BatchTerm
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+__all__ = ["SCD", "SCDOptions", "decorrelation"]
+
+
+@dataclass(frozen=True)
+class SCDOptions:
+    """Options of SCD; the defaults are those of its BERT-base. The width of the projector is not in its settings."""
+
+    alpha: Annotated[float, Field(ge=0, description="weight of the self-contrast")] = 1.0
+    beta: Annotated[float, Field(ge=0, description="weight of the decorrelation")] = 0.005225
+    off_diagonal: Annotated[float, Field(ge=0, description="weight of correlations of different dimensions")] = 0.012
+    temperature: Annotated[float, Field(gt=0, description="divisor of the cosines of the self-contrast")] = 0.05
+    width: Annotated[int, Field(ge=1, description="width of the three layers of the projector")] = 4096
+
+
+def decorrelation(first: Tensor, second: Tensor, off_diagonal: float) -> Tensor:
+    """Returns the loss of Barlow Twins, sum (C_kk - 1)^2 + lambda sum C_kl^2, of the cross-correlation C.
+
+    Args:
+        first: ``(B, D)``, standardised over the batch.
+        second: As ``first``.
+        off_diagonal: lambda.
+    """
+    c = first.T @ second / len(first)
+    diagonal = c.diagonal()
+    others = c.square().sum() - diagonal.square().sum()
+    return (diagonal - 1).square().sum() + off_diagonal * others
+
+
+class SCD(BatchTerm):
+    """alpha times the mean cosine of the two views over the temperature, plus beta times ``decorrelation``.
+
+    The views are pushed apart, and their projections are decorrelated: two dropout rates are needed
+    (``--anchor-dropout``, ``--positive-dropout``).
+    """
+
+    Options = SCDOptions
+    summary = "self-contrast and decorrelation, without negatives (SCD)"
+
+    def __init__(self, options: SCDOptions, context: Context) -> None:
+        super().__init__(options, context)
+        size, width = context.trained.embedding_dim, options.width
+        self.projector = nn.Sequential(
+            nn.Linear(size, width, bias=False),
+            nn.BatchNorm1d(width),
+            nn.ReLU(),
+            nn.Linear(width, width, bias=False),
+            nn.BatchNorm1d(width),
+            nn.ReLU(),
+            nn.Linear(width, width, bias=False),
+        )
+        self.norm = nn.BatchNorm1d(width, affine=False)
+
+    def forward(self, views: Views, step: BatchStep) -> Tensor:
+        """The loss of the batch."""
+        options: SCDOptions = self.options
+        z1, z2 = views["anchor"], views["positive"]
+        first, second = (self.norm(self.projector(z)) for z in (z1, z2))
+        cosine = (normalize(z1, dim=-1) * normalize(z2, dim=-1)).sum(-1).mean()
+        spread = decorrelation(first, second, options.off_diagonal)
+        self.metrics = {"decorrelation": spread.detach()}
+        return options.alpha * cosine / options.temperature + options.beta * spread
