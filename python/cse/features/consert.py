@@ -37,7 +37,7 @@ class TokenShuffle(Hook):
         """The tokens with ``position_ids``: those of padding follow the others, in their order."""
         mask = tokens["attention_mask"].bool()
         keys = step.uniform("token shuffle", mask.shape[1]).to(mask.device).masked_fill(~mask, 2.0)
-        return {**tokens, "position_ids": keys.argsort(1, stable=True).argsort(1) + self.first}
+        return {**tokens, "position_ids": keys.argsort(dim=1, stable=True).argsort(1) + self.first}
 
 
 class FeatureCutoff(Hook):
@@ -64,4 +64,5 @@ class TokenCutoff(Hook):
         mask = tokens["attention_mask"].bool()
         keys = step.uniform("token cutoff", mask.shape[1]).to(mask.device).masked_fill(~mask, 2.0)
         cut = (mask.sum(1, keepdim=True) * self.options.share).long()
-        return states * (keys.argsort(1).argsort(1) >= cut).to(states)[..., None]
+        kept: Tensor = keys.argsort(1).argsort(1) >= cut
+        return states * kept.to(states)[..., None]

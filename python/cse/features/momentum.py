@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from .base import BatchStep, FeatureMethod, Views
 
@@ -33,6 +34,8 @@ class Momentum(FeatureMethod):
     """
 
     Options = MomentumOptions
+    queue: Tensor
+    filled: Tensor
     summary = "negatives from a queue of a momentum encoder (ESimCSE)"
 
     def __init__(self, options: MomentumOptions, context: Context) -> None:
@@ -61,5 +64,5 @@ class Momentum(FeatureMethod):
         with torch.no_grad():
             keys = step.encode("anchor", self.encoder).to(self.queue)
             self.queue = torch.cat([keys, self.queue])[: len(self.queue)]
-            self.filled += len(keys)
+            self.filled = self.filled + len(keys)
         return views

@@ -22,7 +22,21 @@ __all__ = ["families", "merge", "other_limit", "preset_names", "preset_values", 
 
 SETTINGS = TrainConfig.model_fields.keys()
 DEFAULT_MODEL = "bert-base-uncased"
-PAPERS = ("simcse", "simcse-sup", "focal", "mixed", "una", "diffcse", "dclr", "promptbert")
+PAPERS = (
+    "simcse",
+    "simcse-sup",
+    "focal",
+    "mixed",
+    "una",
+    "diffcse",
+    "dclr",
+    "promptbert",
+    "esimcse",
+    "gs-infonce",
+    "scd",
+    "mirror-bert",
+    "consert",
+)
 
 
 @cache
