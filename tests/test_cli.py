@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from cse import TfidfIndex
+from cse import InputError, TfidfIndex
 from cse.cli import console
 
 
@@ -419,3 +419,51 @@ def test_terms_that_look_like_markup_are_shown_as_they_are(cse, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "[bold]" in done.stdout
     assert "[/red]" in done.stdout
+
+
+def test_every_setting_and_every_flag_of_a_method_is_an_option_of_train():
+    from cse.cli.train import command
+    from cse.training.method_flags import method_flags
+    from cse.training.settings import hints
+
+    named = {option.name for option in command.params}
+    assert set(hints()) <= named
+    assert {each.keyword for each in method_flags()} <= named
+    flags = [flag for option in command.params for flag in (*option.opts, *option.secondary_opts)]
+    assert len(flags) == len(set(flags))
+    assert all(option.help for option in command.params if option.param_type_name == "option")
+
+
+def test_flags_of_methods_become_their_options():
+    from cse import TrainConfig
+    from cse.cli.settings import given_values
+
+    given, tables = given_values({"margin": 0.2, "mlm_weight": 0.5, "una_every": 3, "lr": None, "negatives": ()})
+    assert given == {"loss_terms": ("mlm",)}
+    assert tables == {"contrastive": {"margin": 0.2}, "mlm": {"weight": 0.5}, "una": {"every": 3}}
+    assert given_values({"mlm_weight": 0.0}) == ({"loss_terms": ()}, {})
+    # Files of earlier versions have them beside the settings.
+    assert TrainConfig(margin=0.2) == TrainConfig(options={"contrastive": {"margin": 0.2}})
+    assert TrainConfig(loss="focal", margin=0.2).replace(margin=0.1).contrastive.margin == 0.1
+    with pytest.raises(InputError, match=r"contrastive\.temperature: use --temperature, unless the loss"):
+        TrainConfig(options={"contrastive": {"temperature": 0.1}})
+
+
+@pytest.mark.parametrize(
+    ("name", "incomplete", "expected"),
+    [
+        ("objective", "n", ["nt-xent"]),
+        ("positive", "eda-s", ["eda-swap", "eda-synonym"]),
+        ("pooler", "avg_f", ["avg_first_last"]),
+        ("una_as", "", ["pairs", "hard-negatives"]),
+        ("preset", "una-r", ["una-roberta-base"]),
+    ],
+)
+def test_values_are_completed(name, incomplete, expected):
+    import click
+
+    from cse.cli.train import command
+
+    option = next(option for option in command.params if option.name == name)
+    found = option.type.shell_complete(click.Context(command), option, incomplete)
+    assert [item.value for item in found] == expected
