@@ -65,7 +65,7 @@ def set_threads(threads: int) -> None:
         _core.set_default_threads(threads)
 
 
-def pick_precision(device: str, precision: str = "auto", on_cpu: bool = True) -> tuple[str, str]:
+def pick_precision(device: str, precision: str = "auto", training: bool = False) -> tuple[str, str]:
     """Returns the precision of forward passes, ``fp32`` or ``bf16``, and the reason for it as text.
 
     The weights are float32 in either. ``auto`` is bf16 on CUDA, and on processors that have instructions for bfloat16
@@ -75,7 +75,8 @@ def pick_precision(device: str, precision: str = "auto", on_cpu: bool = True) ->
     Args:
         device: A PyTorch device.
         precision: One of ``PRECISIONS``.
-        on_cpu: Whether ``auto`` may be bf16 on a processor.
+        training: Whether the forward passes are those of training, for which ``auto`` is fp32 on processors: that bf16
+            changes no score was not shown with five seeds (docs/benchmarks.md).
 
     Raises:
         InputError: For another precision.
@@ -94,7 +95,7 @@ def pick_precision(device: str, precision: str = "auto", on_cpu: bool = True) ->
     names = " and ".join(bf16_instructions())
     if not names:
         return "fp32", "the processor has no instructions for bf16"
-    if not on_cpu:
+    if training:
         return "fp32", f"the default of training on processors, also with {names}"
     speedup = bf16_speedup()
     if speedup <= 1:

@@ -20,30 +20,26 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..errors import InputError, RunError
+from ..errors import InputError
 from ..io import fresh_folder
 from ..models.device import generator_states, restore_generators
 from .config import TrainConfig
 from .distributed import World
 from .leftovers import FOLDER, is_unsaved
-from .manifest import MANIFEST, contents, flush, flushed, identity, read_manifest, verify
+from .manifest import MANIFEST, contents, damage, flush, flushed, identity, read_manifest, verify, verify_all
 from .state import TrainState
 
 __all__ = [
     "Checkpoint",
-    "TornCheckpoint",
     "find_checkpoint",
     "list_checkpoints",
     "load_state",
@@ -57,10 +53,6 @@ BEST = "best"
 CONFIG = "config.toml"
 STATE = "state.json"
 FILES = ("weights", "optimizer", "generators", "selection")
-
-
-class TornCheckpoint(RunError):
-    """A checkpoint whose files are missing or not those that were written."""
 
 
 @dataclass(frozen=True)
@@ -114,36 +106,17 @@ def find_checkpoint(path: Path) -> Path:
 
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Reads and verifies a checkpoint; raises ``TornCheckpoint`` if it is damaged, and names the one before."""
-    with _damage(folder):
-        stored = read_manifest(folder)
-        names = contents(folder)
-        if stored.keys() != names:
-            raise ValueError(f"{min(stored.keys() ^ names)} is missing, or was not written with it")
-        with ThreadPoolExecutor(2) as threads:
-            for _ in threads.map(lambda name: verify(folder, name, stored), stored):
-                pass
+    with damage(folder, list_checkpoints(folder.parent.parent)):
+        verify_all(folder)
         state = json.loads((folder / STATE).read_text(encoding="utf8"))
         return Checkpoint(folder, state, {name: load_file(_part(folder, name)) for name in FILES})
 
 
 def read_config(folder: Path) -> TrainConfig:
     """Returns the configuration a checkpoint was made with; raises ``TornCheckpoint`` if it was changed since."""
-    with _damage(folder):
+    with damage(folder, list_checkpoints(folder.parent.parent)):
         verify(folder, CONFIG, read_manifest(folder))
     return TrainConfig.from_toml(folder / CONFIG)
-
-
-@contextmanager
-def _damage(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        others = [path for path in list_checkpoints(folder.parent.parent) if path.name < folder.name]
-        remedy = f"use the one before: cse train --resume {others[-1]}" if others else "there is no earlier one"
-        why = str(error)
-        if isinstance(error, OSError) and error.strerror:
-            why = f"{Path(error.filename).name}: {error.strerror.lower()}"
-        raise TornCheckpoint(f"{folder}: the checkpoint is damaged ({why}); {remedy}") from None
 
 
 def save_checkpoint(

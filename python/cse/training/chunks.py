@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["in_chunks"]
+__all__ = ["chunks_of", "in_chunks"]
+
+
+def chunks_of(rows: int, size: int | None) -> list[slice]:
+    """Returns the chunks of some rows; one without a size, none without rows."""
+    size = size or max(rows, 1)
+    return [slice(start, start + size) for start in range(0, rows, size)]
 
 
 def in_chunks(
@@ -30,7 +36,7 @@ def in_chunks(
         return function(dict(inputs))
     rows = len(next(iter(inputs.values())))
     found = []
-    for start in range(0, rows, size):
-        chunk = {name: values[start : start + size] for name, values in inputs.items()}
+    for part in chunks_of(rows, size):
+        chunk = {name: values[part] for name, values in inputs.items()}
         found.append(checkpoint(function, chunk, use_reentrant=False))
     return torch.cat(found)

@@ -1,18 +1,38 @@
-"""The manifest of a checkpoint: the hashes of its files."""
+"""The manifest of a checkpoint, the hashes of its files, and when a checkpoint is damaged."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
-from .._core import hash_file
+from safetensors import SafetensorError
 
-__all__ = ["MANIFEST", "contents", "flush", "flushed", "identity", "read_manifest", "verify"]
+from .._core import hash_file
+from ..errors import RunError
+
+__all__ = [
+    "MANIFEST",
+    "TornCheckpoint",
+    "contents",
+    "damage",
+    "flush",
+    "flushed",
+    "identity",
+    "read_manifest",
+    "verify",
+    "verify_all",
+]
 
 MANIFEST = "manifest.json"
+
+
+class TornCheckpoint(RunError):
+    """A checkpoint whose files are missing or not those that were written."""
 
 
 def read_manifest(folder: Path) -> dict[str, str]:
@@ -27,6 +47,35 @@ def verify(folder: Path, name: str, hashes: Mapping[str, str]) -> None:
     """Raises ``ValueError`` if a file is not what was written."""
     if hashes.get(name) != _hash(folder / name):
         raise ValueError(f"{name} is not what was written")
+
+
+def verify_all(folder: Path) -> None:
+    """Raises ``ValueError`` if a file of a checkpoint is missing, was added, or is not what was written."""
+    stored, names = read_manifest(folder), contents(folder)
+    if stored.keys() != names:
+        raise ValueError(f"{min(stored.keys() ^ names)} is missing, or was not written with it")
+    with ThreadPoolExecutor(2) as threads:
+        for _ in threads.map(lambda name: verify(folder, name, stored), stored):
+            pass
+
+
+@contextmanager
+def damage(folder: Path, checkpoints: Sequence[Path]) -> Iterator[None]:
+    """Context manager in which an error of reading a checkpoint becomes ``TornCheckpoint``.
+
+    Args:
+        folder: The checkpoint.
+        checkpoints: All of the run, of which the message names the one before.
+    """
+    try:
+        yield
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        others = [path for path in checkpoints if path.name < folder.name]
+        remedy = f"use the one before: cse train --resume {others[-1]}" if others else "there is no earlier one"
+        why = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            why = f"{Path(error.filename).name}: {error.strerror.lower()}"
+        raise TornCheckpoint(f"{folder}: the checkpoint is damaged ({why}); {remedy}") from None
 
 
 def contents(folder: Path) -> set[str]:

@@ -103,7 +103,7 @@ def prepare(
     set_threads(config.threads)
     world = world or World()
     device = world.device(pick_device(config.device))
-    own, reason = pick_precision(device, config.precision, on_cpu=False)
+    own, reason = pick_precision(device, config.precision, training=True)
     precision = world.agreed(lambda: own)  # another rank may have found another speed
     watching = loggers(config.loggers)
     context = Context(

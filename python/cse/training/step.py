@@ -16,6 +16,7 @@ from ..losses.contrastive import Contrastive, similarity_summary
 from ..models.device import begin_step, on_device
 from ..views import BatchStep, RowStep, Views
 from .batches import Batch
+from .chunks import chunks_of
 from .distributed import World
 from .encode import Forward, gathered_views, keyed_uniform, nothing, step_of_rows
 from .optimizer import unique_parameters
@@ -136,9 +137,7 @@ def row_value(
     zero = anchor.new_zeros(())
     total, count = zero, zero
     sums = {name: (zero, zero) for name in term.logged}
-    size = forward.chunk_size or max(len(rows), 1)
-    for start in range(0, len(rows), size):
-        part = slice(start, start + size)
+    for part in chunks_of(len(rows), forward.chunk_size):
         chunk = {name: {key: each[part] for key, each in block.items()} for name, block in tokens.items()}
         step = step_of_rows(batch, rows[part], chunk, forward, steps)
 
