@@ -16,6 +16,7 @@ from ._core import __version__
 if TYPE_CHECKING:
     from .errors import InputError
     from .models.inference import Encoder
+    from .search.index import SearchIndex
     from .tfidf.index import TfidfIndex
     from .training.callbacks import Callback, ProgressCallback
     from .training.config import TrainConfig
@@ -27,6 +28,7 @@ __all__ = [
     "InputError",
     "ProgressCallback",
     "RunResult",
+    "SearchIndex",
     "TfidfIndex",
     "TrainConfig",
     "__version__",
@@ -39,6 +41,7 @@ _MODULES = {
     "Encoder": ".models.inference",
     "InputError": ".errors",
     "RunResult": ".training.loop",
+    "SearchIndex": ".search.index",
     "TfidfIndex": ".tfidf.index",
     "TrainConfig": ".training.config",
     "train": ".training.loop",

@@ -25,6 +25,11 @@ COMMANDS = {
     "augment": "Write a synthetic hard negative for each sentence.",
     "explain": "Show the TF-IDF, rank and replacements of each word of a sentence.",
     "encode": "Encode sentences into embeddings.",
+    "search": "Search the rows of a corpus by meaning.",
+    "similarity": "Print the cosine similarity of texts.",
+    "duplicates": "Find near-duplicate rows of a corpus.",
+    "cluster": "Group the rows of a corpus.",
+    "mine": "Find hard negatives for labelled pairs.",
     "cache": "List or clear the cache of large corpora.",
     "methods": "List augmentations, loss terms and evaluations with their options.",
 }

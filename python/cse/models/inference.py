@@ -1,4 +1,4 @@
-"""Inference with a trained encoder: embeddings, similarities, search."""
+"""Inference with a trained encoder: embeddings and similarities."""
 
 from __future__ import annotations
 
@@ -50,6 +50,8 @@ class Encoder:
     ) -> None:
         if pooler is not None and pooler not in POOLERS:
             raise unknown("--pooler", pooler, POOLERS)
+        self.given = fspath(model), pooler
+        """The model and the pooler that were given."""
         self.device = pick_device(device)
         self.precision, self.precision_reason = pick_precision(self.device, precision)
         """The precision that is used, ``fp32`` or ``bf16``, and the reason for it as text."""
@@ -123,24 +125,6 @@ class Encoder:
     def similarity(self, left: Iterable[str], right: Iterable[str]) -> Vectors:
         """Returns the cosine similarities of all pairs, ``(len(left), len(right))`` float32."""
         return _unit(self.encode(left)) @ _unit(self.encode(right)).T
-
-    def search(self, queries: Iterable[str], corpus: Iterable[str], k: int = 10) -> list[list[tuple[int, float]]]:
-        """Finds the k texts of the corpus with the highest cosine similarity to each query.
-
-        Both are encoded in this call; the search is exact.
-
-        Returns:
-            For each query a list of at most k tuples (row in ``corpus``, cosine), in descending order of the cosine.
-
-        Raises:
-            InputError: As ``encode``, or if ``k`` is not an integer of at least 1.
-        """
-        if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
-            raise InputError(f"k: {k!r} was given, and it must be an integer of at least 1")
-        scores = self.similarity(queries, corpus)
-        k = min(k, scores.shape[1])
-        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        return [[(int(row), float(line[row])) for row in rows] for line, rows in zip(scores, best, strict=True)]
 
 
 def _repaired(text: str) -> str:

@@ -1,0 +1,115 @@
+"""cse cluster."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from ..errors import InputError, shortened
+from . import console, options
+from .corpus_index import build_index, by_row, encoding, load_encoder, stored
+from .progress import counting
+from .tables import check_table, write_table
+
+
+@click.command("cluster")
+@click.argument("model")
+@click.argument("corpus", nargs=-1, required=True)
+@options.option("--method", default="kmeans", type=click.Choice(("kmeans", "hdbscan")), metavar="kmeans|hdbscan")
+@options.option(
+    "--groups",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Number of groups of kmeans.",
+    default_text="sqrt(rows / 2)",
+)
+@options.option("--min-size", default=10, type=click.IntRange(min=2), metavar="N", help="Smallest group of hdbscan.")
+@options.option("--tfidf", metavar="DIR", help="Index for the words of a group.", default_text="built from the corpus")
+@options.option("--words", default=6, type=click.IntRange(min=1), metavar="N", help="Words per group.")
+@options.option("--examples", default=3, type=click.IntRange(min=0), metavar="N", help="Examples per group.")
+@options.option(
+    "-o", "--output", metavar="FILE", help="Write row, id and group to FILE.csv or .jsonl.", show_default=False
+)
+@options.option("--id", "id_column", metavar="NAME", help="Column of tables with the ids of the rows.")
+@options.seed
+@stored
+@encoding
+def command(
+    model: str,
+    corpus: tuple[str, ...],
+    method: str,
+    groups: int | None,
+    min_size: int,
+    tfidf: str | None,
+    words: int,
+    examples: int,
+    output: str | None,
+    id_column: str | None,
+    seed: int,
+    folder: str | None,
+    pooler: str | None,
+    device: str,
+    precision: str,
+    threads: int,
+    as_json: bool,
+    batch_size: int,
+    **reading: Any,
+) -> None:
+    """Group the rows of CORPUS by their embeddings, and print size, words and examples of each group.
+
+    The words of a group are those whose mean TF-IDF in it exceeds most that of the corpus; its examples are the rows
+    nearest to its mean. Groups are numbered by size, from 1. With hdbscan, rows in no group are left out; its time is
+    quadratic in the rows.
+    """
+    console.check_output()
+    if groups is not None and method != "kmeans":
+        raise InputError("--groups: hdbscan finds the number of groups itself; leave it out, or use --method kmeans")
+    check_table(output)
+    from ..tfidf.index import TfidfIndex
+
+    weights = None if tfidf is None else TfidfIndex.open(tfidf)
+    encoder = load_encoder(model, pooler, device, precision, threads)
+    index = by_row(build_index(encoder, corpus, folder, id_column=id_column, batch_size=batch_size, **reading))
+    from ..search.clusters import cluster, describe
+
+    started = time.perf_counter()
+    labels = cluster(index, method, groups=groups, smallest=min_size, seed=seed)
+    with counting("reading words", len(labels), "rows") as more:
+        found = describe(index, labels, weights, words=words, examples=examples, progress=more)
+    seconds = time.perf_counter() - started
+    left_out = int((labels < 0).sum())
+    if output is not None:
+        of_row = {int(row): number for number, each in enumerate(found, 1) for row in each.rows}
+        rows = sorted(of_row)
+        write_table(
+            output, ("row", "id", "group"), zip(rows, index.ids(rows), map(of_row.__getitem__, rows), strict=True)
+        )
+    if as_json:
+        listed = [
+            {
+                "group": number,
+                "rows": len(each.rows),
+                "words": each.words,
+                "examples": index.texts(each.examples),
+                "members": each.rows.tolist(),
+            }
+            for number, each in enumerate(found, 1)
+        ]
+        summary = {
+            "rows": len(index),
+            "method": method,
+            "left_out": left_out,
+            "output": output,
+            "seconds": round(seconds, 3),
+            "groups": listed,
+        }
+        console.result(summary, True, [])
+        return
+    for number, each in enumerate(found, 1):
+        click.echo(f"{number:4}  {len(each.rows):,} rows: {', '.join(each.words)}")
+        for text in index.texts(each.examples):
+            click.echo(f"        {shortened(text)}")
+    unused = f", {left_out:,} rows in no group" if left_out else ""
+    console.say(f"{len(found):,} groups of {len(labels):,} rows by {method} in {seconds:.1f} s{unused}")

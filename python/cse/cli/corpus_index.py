@@ -1,0 +1,113 @@
+"""The index of a corpus, with the options that the commands which search in one have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ..data import readers
+from ..errors import InputError
+from . import console, options
+from .progress import PhaseDisplay, counting
+
+if TYPE_CHECKING:
+    from ..models.inference import Encoder
+    from ..search.index import SearchIndex
+
+__all__ = ["build_index", "by_row", "encoding", "load_encoder", "read_ids", "stored"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def encoding(command: F) -> F:
+    """Decorator that adds the options for encoding and reading a corpus, ``--json`` and ``--threads``."""
+    decorators: list[Callable[[F], F]] = [
+        options.option("--batch-size", default=64, type=click.IntRange(min=1)),
+        options.option(
+            "--cache", metavar="DIR", help="Cache folder for large inputs.", default_text="the user's; cse cache"
+        ),
+        options.pooler,
+        options.device,
+        options.precision("fp32"),
+        options.reading,
+        options.threads,
+        options.imports,
+        options.as_json,
+    ]
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+def stored(command: F) -> F:
+    """Decorator that adds ``--index``, the folder of vectors that several commands can use."""
+    text = "Folder of an index of cse search to use, or to make."
+    return options.option("--index", "folder", metavar="DIR", help=text, default_text="vectors are not kept")(command)
+
+
+def load_encoder(model: str, pooler: str | None, device: str, precision: str, threads: int) -> Encoder:
+    """Loads the encoder of a command, and says on which device it runs."""
+    options.check_pooler(pooler)
+    model = options.model_folder(model)
+    from ..models.device import describe_device, set_threads
+    from ..models.inference import Encoder
+
+    set_threads(threads)
+    encoder = Encoder(model, pooler=pooler, device=device, precision=precision)
+    if encoder.plain:
+        console.say(f"{model}: the directory does not declare a pooling; using --pooler avg")
+    console.say(f"on {describe_device(encoder.device, encoder.precision, encoder.precision_reason)}")
+    return encoder
+
+
+def read_ids(files: Sequence[str], column: str) -> list[str]:
+    """Returns the values of a column of some tables, as text; raises ``InputError`` if a table lacks it."""
+    ids: list[str] = []
+    for path in readers.expand(files):
+        if not readers.is_table(path):
+            raise InputError(f"--id {column}: {path} is not a table, and has no columns; leave it out")
+        names = readers.column_names(path)
+        if names.count(column) != 1:
+            listed = ", ".join(names[:20])
+            raise InputError(
+                f"--id {column}: {path} has {names.count(column)} columns of this name; there are: {listed}"
+            )
+        ids += readers.column_values(path, column)
+    return ids
+
+
+def build_index(
+    encoder: Encoder,
+    files: Sequence[str],
+    folder: str | None,
+    *,
+    column: str | None,
+    encoding_errors: str,
+    max_line_bytes: int,
+    cache: str | None,
+    batch_size: int,
+    id_column: str | None = None,
+    **settings: Any,
+) -> SearchIndex:
+    """Builds or completes the index of some files, with progress on standard error; see ``SearchIndex.build``."""
+    from ..data.corpus import Corpus
+    from ..search.index import SearchIndex
+
+    found = readers.resolve(list(files), column)
+    ids = None if id_column is None else read_ids(files, id_column)
+    with closing(PhaseDisplay()) as phases:
+        corpus = Corpus.open(
+            found, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, cache=cache, progress=phases
+        )
+    with counting("encoding", len(corpus), "rows") as more:
+        return SearchIndex.build(encoder, corpus, folder, ids=ids, batch_size=batch_size, progress=more, **settings)
+
+
+def by_row(index: SearchIndex) -> SearchIndex:
+    """Returns the index; raises ``InputError`` if a row may have several vectors."""
+    if index.has_passages:
+        raise InputError(f"--index {index.folder}: was built with --passages; name another folder, or leave it out")
+    return index

@@ -1,0 +1,132 @@
+"""cse mine."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from ..errors import InputError
+from . import console, options
+from .corpus_index import build_index, by_row, encoding, load_encoder, stored
+from .progress import counting
+from .tables import check_table, write_table
+
+NAMES = ("anchor", "positive", "negative")
+
+
+@click.command("mine")
+@click.argument("model")
+@click.argument("corpus", nargs=-1, required=True)
+@options.option(
+    "--queries", required=True, metavar="FILE", help="Table with anchors and positives.", show_default=False
+)
+@options.option("--columns", metavar="A,P", help="Its columns: anchor, positive.", default_text="by their names")
+@options.option("-o", "--output", required=True, metavar="FILE", help="FILE.csv or .jsonl.", show_default=False)
+@options.option("--ranks", default="1-100", metavar="FIRST-LAST", help="Ranks that negatives are taken from.")
+@options.option(
+    "--margin", default="0.05", metavar="COSINE|none", help="Least difference of the cosines of positive and negative."
+)
+@options.option("--negatives", default=1, type=click.IntRange(min=1), metavar="N", help="Negatives per pair, at most.")
+@options.option(
+    "--by", default="encoder", type=click.Choice(("encoder", "bm25")), metavar="encoder|bm25", help="Ranking."
+)
+@options.option(
+    "--pick", default="top", type=click.Choice(("top", "random")), metavar="top|random", help="Choice among candidates."
+)
+@options.seed
+@stored
+@encoding
+def command(
+    model: str,
+    corpus: tuple[str, ...],
+    queries: str,
+    columns: str | None,
+    output: str,
+    ranks: str,
+    margin: str,
+    negatives: int,
+    by: str,
+    pick: str,
+    seed: int,
+    folder: str | None,
+    pooler: str | None,
+    device: str,
+    precision: str,
+    threads: int,
+    as_json: bool,
+    batch_size: int,
+    **reading: Any,
+) -> None:
+    """Find hard negatives in CORPUS for the pairs of --queries, and write triples for cse train --pairs.
+
+    Negatives are rows of CORPUS that are ranked high for the anchor. Left out are rows with the text of the anchor or
+    of one of its positives, and rows whose cosine with the anchor exceeds that of the positive minus --margin, which
+    are often further positives. Pairs without a negative are not written.
+    """
+    console.check_output()
+    from ..data.pairs import open_pairs
+    from ..search.mining import Mining, parse_ranks
+
+    check_table(output)
+    mining = Mining(parse_ranks(ranks), parse_margin(margin), negatives, by, pick, seed)
+    try:
+        pairs = open_pairs([queries], columns.split(",") if columns else [])
+        complete = pairs.complete()
+    except InputError as error:
+        raise InputError(str(error).replace("--pairs", "--queries")) from None
+    anchors, positives = pairs.anchors.take(complete), pairs.positives.take(complete)
+    if by == "bm25":
+        from ..search.bm25 import library
+
+        library()
+    encoder = load_encoder(model, pooler, device, precision, threads)
+    index = by_row(build_index(encoder, corpus, folder, batch_size=batch_size, **reading))
+    if by == "bm25":
+        with counting("BM25", len(index), "rows") as more:
+            index.bm25(more)
+    started = time.perf_counter()
+    triples: list[tuple[str, str, str]] = []
+    without = 0
+    gaps: list[float] = []
+    with counting("mining", len(anchors), "pairs") as more:
+        for found in mining(index, anchors, positives, batch_size=batch_size, progress=more):
+            without += not len(found.rows)
+            gaps += (found.positive - found.cosines).tolist()
+            triples += [(anchors[found.pair], positives[found.pair], text) for text in index.texts(found.rows)]
+    if not triples:
+        raise InputError(
+            f"--ranks {ranks}, --margin {margin}: no pair has a negative; widen the ranks or lower the margin"
+        )
+    write_table(output, NAMES, triples)
+    seconds = time.perf_counter() - started
+    summary = {
+        "output": output,
+        "pairs": len(anchors),
+        "triples": len(triples),
+        "without": without,
+        "mean_margin": round(sum(gaps) / len(gaps), 4),
+        "seconds": round(seconds, 3),
+    }
+    if as_json:
+        console.result(summary, True, [])
+        return
+    console.say(
+        f"{len(triples):,} triples for {len(anchors):,} pairs in {seconds:.1f} s; {without:,} pairs have no negative "
+        f"in ranks {ranks}; on average the positive's cosine is {summary['mean_margin']:.3f} above the negative's"
+    )
+    console.say(f"train on them with cse train --pairs {output}")
+
+
+def parse_margin(text: str) -> float | None:
+    """Returns the value of --margin; None for ``none``; raises ``InputError`` for another value."""
+    if text == "none":
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not -2 <= value <= 2:
+        raise InputError(f"--margin: {text!r} was given, and it must be a difference of cosines, from -2 to 2, or none")
+    return value

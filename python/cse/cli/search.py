@@ -1,0 +1,171 @@
+"""cse search."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..data import readers
+from ..errors import InputError, shortened
+from . import console, options
+from .corpus_index import build_index, encoding, load_encoder
+from .progress import counting
+
+if TYPE_CHECKING:
+    from ..search.index import Hit, SearchIndex
+
+
+@click.command("search", cls=options.GroupedCommand)
+@click.argument("model")
+@click.argument("corpus", nargs=-1)
+@options.group("Index")
+@options.option("-o", "--output", default="search", metavar="DIR", help="Folder of the index.")
+@options.option("--id", "id_column", metavar="NAME", help="Column of tables with the ids of the rows.")
+@options.option("--passages", metavar="N|max", help="Cut rows into passages of N tokens; the best counts.")
+@options.option("--int8/--no-int8", default=None, help="Store vectors in int8.", default_text="as the index, else no")
+@options.option("--rebuild", is_flag=True, show_default=False, help="Replace an existing index.")
+@options.group("Queries")
+@options.option("--query", "queries", multiple=True, metavar="TEXT", help="A query; may be repeated.")
+@options.option("--queries", "query_file", metavar="FILE", help="File of queries, one per row; - is standard input.")
+@options.option("--query-column", metavar="NAME", help="Column with the queries, if their file is a table.")
+@options.option("--top", default=10, type=click.IntRange(min=1), metavar="K", help="Rows per query.")
+@options.option("--hybrid", is_flag=True, show_default=False, help="Fuse the ranking with that of BM25.")
+@options.group("Encoding and reading")
+@encoding
+def command(
+    model: str,
+    corpus: tuple[str, ...],
+    output: str,
+    id_column: str | None,
+    passages: str | None,
+    int8: bool | None,
+    rebuild: bool,
+    queries: tuple[str, ...],
+    query_file: str | None,
+    query_column: str | None,
+    top: int,
+    hybrid: bool,
+    pooler: str | None,
+    device: str,
+    precision: str,
+    threads: int,
+    as_json: bool,
+    batch_size: int,
+    **reading: Any,
+) -> None:
+    """Search the rows of CORPUS by meaning, with the embeddings of MODEL.
+
+    The first call encodes CORPUS into the folder -o, which later calls use, with the same CORPUS or without one; an
+    interrupted call is completed by the same command, and rows added at the end of CORPUS are added to the index.
+    Without a query, queries are asked for at a terminal; an empty line ends. The search is exact.
+    """
+    console.check_output()
+    asked = read_queries(queries, query_file, query_column, reading)
+    size = passage_size(passages)
+    if not corpus and (id_column or passages or int8 is not None or rebuild):
+        raise InputError("CORPUS: an index is built or changed only with a corpus; name one, or leave out its options")
+    if hybrid:
+        from ..search.bm25 import library
+
+        library()
+    encoder = load_encoder(model, pooler, device, precision, threads)
+    from ..search.index import SearchIndex
+
+    started = time.perf_counter()
+    if corpus:
+        index = build_index(
+            encoder,
+            corpus,
+            output,
+            id_column=id_column,
+            batch_size=batch_size,
+            int8=int8,
+            passages=size,
+            rebuild=rebuild,
+            **reading,
+        )
+    else:
+        index = SearchIndex.open(output, encoder)
+    opened = time.perf_counter() - started
+    console.say(f"{output}: {len(index):,} rows, {len(index.vectors):,} vectors of {index.vectors.width} dimensions")
+    if hybrid:
+        with counting("BM25", len(index), "rows") as more:
+            index.bm25(more)
+    started = time.perf_counter()
+    with counting("encoding queries", len(asked), "queries") as more:
+        found = index.search(asked, top, hybrid=hybrid, batch_size=batch_size, progress=more) if asked else []
+    seconds = time.perf_counter() - started
+    if as_json:
+        results = [
+            {"query": query, "hits": [asdict(hit) for hit in hits]} for query, hits in zip(asked, found, strict=True)
+        ]
+        summary = {
+            "index": output,
+            "rows": len(index),
+            "vectors": len(index.vectors),
+            "embedding_dim": index.vectors.width,
+            "index_seconds": round(opened, 3),
+            "search_seconds": round(seconds, 3),
+            "queries": results,
+        }
+        console.result(summary, True, [])
+        return
+    for query, hits in zip(asked, found, strict=True):
+        click.echo("\n".join([query, *lines(hits), ""]))
+    if not asked and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
+        ask(index, top, hybrid)
+
+
+def read_queries(queries: tuple[str, ...], file: str | None, column: str | None, reading: dict[str, Any]) -> list[str]:
+    """Returns the queries of the options; raises ``InputError`` for a file without a row that is not blank."""
+    if file is None:
+        if column is not None:
+            raise InputError("--query-column: names a column of the file --queries; add it")
+        return [*queries]
+    from ..data.corpus import Corpus
+
+    found = readers.resolve(file, column, "--query-column")
+    rows = Corpus.read(found, encoding_errors=reading["encoding_errors"], max_line_bytes=reading["max_line_bytes"])
+    try:
+        return [*queries, *rows.take(rows.filled())]
+    except InputError:
+        raise InputError(f"--queries {file}: holds no query; write one per row") from None
+
+
+def passage_size(text: str | None) -> int | str | None:
+    """Returns the value of --passages: a number, ``max`` or None; raises ``InputError`` for another one."""
+    if text is None or text == "max":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"--passages: {text!r} was given, and it must be a number of tokens, or max") from None
+
+
+def lines(hits: list[Hit]) -> list[str]:
+    """Returns the lines of some hits: rank, score, id, text."""
+    wide = max((len(hit.id) for hit in hits), default=0)
+    return [f"{rank:4}  {hit.score:.4f}  {hit.id:>{wide}}  {shortened(hit.text)}" for rank, hit in enumerate(hits, 1)]
+
+
+def ask(index: SearchIndex, top: int, hybrid: bool) -> None:
+    """Reads queries from the terminal, until an empty line, and prints what is found."""
+    with suppress(ImportError):
+        import readline  # noqa: F401  # lines can be edited
+    while True:
+        try:
+            query = input("query: ").strip()
+        except EOFError:
+            click.echo()
+            return
+        if not query:
+            return
+        started = time.perf_counter()
+        (hits,) = index.search([query], top, hybrid=hybrid)
+        click.echo("\n".join(lines(hits)))
+        console.say(f"{1000 * (time.perf_counter() - started):.0f} ms")

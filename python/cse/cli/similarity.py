@@ -1,0 +1,98 @@
+"""cse similarity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ..data import readers
+from ..data.pair_columns import ROLE_OF
+from ..errors import InputError, shortened
+from . import console, options
+from .corpus_index import load_encoder
+from .progress import counting
+
+
+@click.command("similarity")
+@click.argument("model")
+@click.argument("texts", nargs=-1, required=True)
+@options.option(
+    "--columns", metavar="A,B", help="Columns of the table with the two texts.", default_text="by their names"
+)
+@options.option("--batch-size", default=64, type=click.IntRange(min=1))
+@options.pooler
+@options.device
+@options.precision("fp32")
+@options.threads
+@options.imports
+@options.as_json
+def command(
+    model: str,
+    texts: tuple[str, ...],
+    columns: str | None,
+    batch_size: int,
+    pooler: str | None,
+    device: str,
+    precision: str,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Print the cosine similarity of two TEXTS, or of each row of a table with two columns of text.
+
+    A table is a .csv, .tsv, .jsonl or .parquet file. For a table the output has one line per row: cosine and the two
+    texts, separated by tabs.
+    """
+    console.check_output()
+    table = len(texts) == 1
+    if table:
+        if not readers.is_table(texts[0]):
+            raise InputError(
+                "TEXTS: give two texts, or one table (.csv, .tsv, .jsonl, .parquet) with two columns of text"
+            )
+        left, right = read_columns(texts[0], columns)
+    elif len(texts) == 2 and columns is None:
+        left, right = [texts[0]], [texts[1]]
+    elif columns is not None:
+        raise InputError(f"--columns {columns}: names columns of a table; give one table, or leave it out")
+    else:
+        raise InputError(f"TEXTS: {len(texts)} were given; give two texts, or one table with two columns of text")
+    encoder = load_encoder(model, pooler, device, precision, threads)
+    from ..search.pairs import cosines
+
+    distinct = list(dict.fromkeys([*left, *right]))
+    with counting("encoding", len(distinct), "texts") as more:
+        vectors = encoder.encode(distinct, batch_size=batch_size, progress=more)
+    number = {text: row for row, text in enumerate(distinct)}
+    found = cosines(vectors, [number[text] for text in left], [number[text] for text in right])
+    if as_json:
+        pairs = [{"cosine": value, "a": a, "b": b} for value, a, b in zip(found.tolist(), left, right, strict=True)]
+        console.result({"model": model, "pairs": pairs}, True, [])
+    elif table:
+        for value, a, b in zip(found, left, right, strict=True):
+            click.echo("\t".join([f"{value:.4f}", *(" ".join(text.split()) for text in (a, b))]))
+    else:
+        click.echo(f"{found[0]:.4f}")
+        blank = [shortened(text) for text in texts if not text.strip()]
+        if blank:
+            console.say("a blank text has no direction; its cosine is 0")
+
+
+def read_columns(path: str, columns: str | None) -> tuple[list[str], list[str]]:
+    """Returns the texts of two columns of a table: the given ones, else anchor and positive by name, else all two."""
+    if not Path(path).exists():
+        raise InputError(f"{path}: no such file; check the path")
+    names = readers.column_names(path)
+    if columns is not None:
+        chosen = columns.split(",")
+    else:
+        roles = [[name for name in names if ROLE_OF.get(name.lower()) == role] for role in ("anchor", "positive")]
+        chosen = [role[0] for role in roles if len(role) == 1]
+        chosen = chosen if len(chosen) == 2 else names
+    if len(chosen) != 2 or any(names.count(name) != 1 for name in chosen):
+        given = f"--columns {columns}: " if columns is not None else ""
+        raise InputError(f"{given}{path}: name the two columns of text with --columns A,B: {', '.join(names[:20])}")
+    left, right = (list(readers.column_values(path, name)) for name in chosen)
+    if not left:
+        raise InputError(f"{path}: has no rows; give at least one pair")
+    return left, right

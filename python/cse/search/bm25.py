@@ -1,0 +1,96 @@
+"""BM25 of a corpus, by the library bm25s (extra ``cse[search]``); terms are those of the tokenizer ``unicode``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from ..errors import InputError
+from ..io import fresh_folder
+from ..tfidf.options import word_options
+
+__all__ = ["Bm25"]
+
+Rows = npt.NDArray[np.int64]
+
+PROGRESS_ROWS = 4096
+
+
+def library() -> Any:
+    """Imports bm25s; raises ``InputError`` if it is not installed."""
+    try:
+        import bm25s
+    except ImportError:
+        raise InputError("bm25s is not installed, which computes BM25; run pip install 'cse[search]'") from None
+    return bm25s
+
+
+def terms(text: str) -> list[str]:
+    """Returns the terms of a text, in lower case."""
+    return [term for _, _, term in _core.tokenize(text, word_options())]
+
+
+class Bm25:
+    """BM25 with the formula of Lucene, k1 = 1.5 and b = 0.75."""
+
+    def __init__(self, index: Any) -> None:
+        self._index = index
+
+    @classmethod
+    def build(cls, texts: Iterable[str], progress: Callable[[int], None] | None = None) -> Bm25:
+        """Builds the index of some texts, whose order gives the row numbers.
+
+        Args:
+            texts: The texts, of which one at least has a term.
+            progress: Called with the number of texts read since its last call.
+
+        Raises:
+            InputError: If bm25s is not installed, or no text has a term.
+        """
+        bm25s = library()
+        vocabulary: dict[str, int] = {}
+        rows = []
+        source = iter(texts)
+        while block := list(islice(source, PROGRESS_ROWS)):
+            rows += [[vocabulary.setdefault(term, len(vocabulary)) for term in terms(text)] for text in block]
+            if progress:
+                progress(len(block))
+        if not vocabulary:
+            raise InputError("--hybrid: no row of the corpus has a word; leave it out")
+        index = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
+        index.index((rows, vocabulary), show_progress=False)
+        return cls(index)
+
+    @classmethod
+    def open(cls, folder: Path) -> Bm25:
+        """Opens an index that ``save`` wrote, mapped into memory; raises ``InputError`` if it cannot be read."""
+        try:
+            return cls(library().BM25.load(folder, mmap=True, show_progress=False))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{folder}: cannot be read ({error}); remove the folder, and it is built anew") from None
+
+    def save(self, folder: Path) -> None:
+        """Writes the index to a folder, atomically."""
+        with fresh_folder(folder) as fresh:
+            self._index.save(fresh, show_progress=False)
+
+    def scores(self, query: str) -> npt.NDArray[np.float32]:
+        """Returns the scores of all rows, ``(n,)`` float32; 0 for a row without a term of the query."""
+        vocabulary = self._index.vocab_dict
+        known = [vocabulary[term] for term in terms(query) if term in vocabulary]
+        found: npt.NDArray[np.float32] = self._index.get_scores_from_ids(known)
+        return found
+
+    def search(self, query: str, k: int) -> Rows:
+        """Returns the at most k rows of the largest scores above 0, best first; ties in the order of the rows."""
+        scores = self.scores(query)
+        k = min(k, len(scores))
+        kth = np.partition(scores, len(scores) - k)[len(scores) - k]
+        rows = np.flatnonzero((scores >= kth) & (scores > 0))
+        return rows[np.argsort(-scores[rows], kind="stable")][:k]

@@ -1,0 +1,145 @@
+"""Groups of rows with near vectors, by scikit-learn (extra ``cse[search]``), and what describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from ..tfidf.index import TfidfIndex
+from .index import SearchIndex
+
+__all__ = ["METHODS", "Cluster", "cluster", "default_groups", "describe"]
+
+METHODS = ("kmeans", "hdbscan")
+# Rows whose TF-IDF is in memory at a time.
+BLOCK = 16384
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A group of rows."""
+
+    rows: Rows
+    """The rows, ascending."""
+    words: list[str]
+    """The terms whose mean TF-IDF in the group exceeds most that of the corpus."""
+    examples: Rows
+    """The rows nearest to the mean of the group, nearest first, with different texts."""
+
+
+def default_groups(rows: int) -> int:
+    """Returns a number of groups, sqrt(rows / 2), from 2 to 200."""
+    return int(min(max(round((rows / 2) ** 0.5), 2), 200, max(rows, 1)))
+
+
+def cluster(
+    index: SearchIndex, method: str = "kmeans", *, groups: int | None = None, smallest: int = 10, seed: int = 0
+) -> Rows:
+    """Assigns a group to each vector of an index.
+
+    Args:
+        index: An index without passages.
+        method: ``kmeans``: scikit-learn's MiniBatchKMeans, in time linear in the rows. ``hdbscan``: its HDBSCAN, which
+            finds the number of groups and leaves rows out, in time quadratic in the rows.
+        groups: Number of groups of ``kmeans``; None: ``default_groups``.
+        smallest: Smallest group of ``hdbscan``.
+        seed: Seed of ``kmeans``.
+
+    Returns:
+        ``(len(index.vectors),)`` int64, numbers from 0; -1 for a row in no group.
+
+    Raises:
+        InputError: If scikit-learn is not installed, or there are more groups than vectors.
+    """
+    try:
+        from sklearn.cluster import HDBSCAN, MiniBatchKMeans
+    except ImportError:
+        raise InputError(
+            "scikit-learn is not installed, which makes the groups; run pip install 'cse[search]'"
+        ) from None
+    count = len(index.vectors)
+    vectors = index.vectors.block(0, count)
+    if method == "hdbscan":
+        if smallest > count:
+            raise InputError(f"--min-size: {smallest} was given, and the corpus has {count:,} rows that are not blank")
+        return np.asarray(HDBSCAN(min_cluster_size=smallest, copy=True).fit_predict(vectors), dtype=np.int64)
+    number = default_groups(count) if groups is None else groups
+    if number > count:
+        raise InputError(f"--groups: {number} was given, and the corpus has {count:,} rows that are not blank")
+    fitted = MiniBatchKMeans(n_clusters=number, random_state=seed, batch_size=4096, n_init=3).fit(vectors)
+    return np.asarray(fitted.labels_, dtype=np.int64)
+
+
+def describe(
+    index: SearchIndex,
+    labels: Rows,
+    tfidf: TfidfIndex | None = None,
+    *,
+    words: int = 6,
+    examples: int = 3,
+    progress: Callable[[int], None] | None = None,
+) -> list[Cluster]:
+    """Returns the groups with words and examples, the largest first.
+
+    Args:
+        index: An index without passages.
+        labels: What ``cluster`` returned.
+        tfidf: Index of the TF-IDF; None: it is built from the texts.
+        words: Number of words per group.
+        examples: Number of examples per group.
+        progress: Called with the number of rows read since its last call.
+    """
+    if tfidf is None:
+        tfidf = TfidfIndex.from_texts(index.texts(index.rows))
+    names, numbers = np.unique(labels[labels >= 0], return_inverse=True)
+    compact = np.full(len(labels), -1)
+    compact[labels >= 0] = numbers
+    sums = _sums(index, compact, len(names), tfidf, progress)
+    sizes = np.bincount(numbers, minlength=len(names))
+    overall = np.asarray(sums.sum(axis=0)).ravel() / max(len(numbers), 1)
+    terms = tfidf.terms
+    found = []
+    for number in range(len(names)):
+        members = np.flatnonzero(compact == number)
+        line = sums[[number]]
+        above = line.data / sizes[number] - overall[line.indices]
+        best = line.indices[np.lexsort((line.indices, -above))[:words]]
+        nearest = _central(index, members, examples)
+        found.append(Cluster(index.rows[members], [terms[term] for term in best], nearest))
+    return sorted(found, key=lambda each: (-len(each.rows), int(each.rows[0])))
+
+
+def _sums(
+    index: SearchIndex, labels: Rows, groups: int, tfidf: TfidfIndex, progress: Callable[[int], None] | None
+) -> Any:
+    """Returns the sum of the TF-IDF of the rows of each group, ``(groups, V)`` in CSR."""
+    from scipy.sparse import csr_matrix
+
+    sums = csr_matrix((groups, len(tfidf)))
+    for start in range(0, len(labels), BLOCK):
+        part = np.arange(start, min(start + BLOCK, len(labels)))
+        used = part[labels[part] >= 0]
+        places = (labels[used], np.arange(len(used)))
+        members = csr_matrix((np.ones(len(used)), places), shape=(groups, len(used)))
+        sums = sums + members @ tfidf.transform(index.texts(index.rows[used]))
+        if progress:
+            progress(len(part))
+    return sums.tocsr()
+
+
+def _central(index: SearchIndex, members: Rows, count: int) -> Rows:
+    vectors = index.vectors.take(members)
+    order = members[np.argsort(-(vectors @ vectors.mean(axis=0)), kind="stable")]
+    rows: dict[str, int] = {}
+    for row in index.rows[order[: 20 * count]].tolist():
+        rows.setdefault(index.texts([row])[0], row)
+        if len(rows) == count:
+            break
+    return np.array(list(rows.values()), dtype=np.int64)

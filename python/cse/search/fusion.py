@@ -1,0 +1,29 @@
+"""Fusion of several rankings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["fuse"]
+
+CONSTANT = 60
+
+
+def fuse(rankings: Sequence[Sequence[int]], k: int, constant: int = CONSTANT) -> list[tuple[int, float]]:
+    """Fuses rankings by reciprocal ranks (Cormack, Clarke and Buettcher 2009).
+
+    The score of a row is the sum of 1 / (constant + rank) over the rankings that have it, with ranks from 1.
+
+    Args:
+        rankings: Row numbers, best first.
+        k: Number of rows to return at most.
+        constant: 60 in the paper.
+
+    Returns:
+        Rows and scores, best first; equal scores in the order of the rows.
+    """
+    scores: dict[int, float] = {}
+    for ranking in rankings:
+        for rank, row in enumerate(ranking, start=1):
+            scores[row] = scores.get(row, 0.0) + 1 / (constant + rank)
+    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:k]

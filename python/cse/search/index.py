@@ -1,0 +1,321 @@
+"""An index of a corpus in a folder, which is searched by meaning."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from os import PathLike, fspath
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ..data.corpus import Corpus
+from ..errors import InputError, check_texts
+from ..models.inference import Encoder
+from .bm25 import Bm25
+from .build import check_rows, extend, queries_of
+from .fusion import fuse
+from .nearest import nearest
+from .settings import check_model, check_settings, new_settings
+from .store import BM25, MANIFEST, Store, locked
+from .vectors import Vectors, unit
+
+__all__ = ["Hit", "SearchIndex"]
+
+Floats = npt.NDArray[np.float32]
+# Rows of each of the two rankings that --hybrid fuses.
+FUSED = 100
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A row that was found."""
+
+    row: int
+    """Number of the row in the corpus, from 0."""
+    id: str
+    """Id of the row; without ids its number."""
+    score: float
+    """Cosine (or dot product, if the model says so) with the query; with ``hybrid`` the sum of reciprocal ranks."""
+    text: str
+    """Text of the row; with passages the passage that was found."""
+
+
+class SearchIndex:
+    """Vectors, texts and ids of the rows of a corpus, in a folder; made by ``build``, opened by ``open``.
+
+    Vectors are mapped into memory, texts are read when they are found. Blank rows are never found.
+    """
+
+    def __init__(self, store: Store, encoder: Encoder) -> None:
+        self._store, self._encoder = store, encoder
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._open()
+
+    def _open(self) -> None:
+        self._vectors, self._places = self._store.vectors(), self._store.places()
+        self._bm25: Bm25 | None = None
+
+    @classmethod
+    def build(
+        cls,
+        encoder: Encoder,
+        texts: Iterable[str] | Corpus,
+        folder: str | PathLike[str] | None = None,
+        *,
+        ids: Sequence[str] | None = None,
+        int8: bool | None = None,
+        passages: int | str | None = None,
+        rebuild: bool = False,
+        batch_size: int = 64,
+        progress: Callable[[int], None] | None = None,
+    ) -> SearchIndex:
+        """Builds the index of a corpus, or completes one.
+
+        If the folder has an index, it must be of the same model and settings, and the corpus must begin with its rows;
+        further rows are added. An interrupted build is completed by calling it again.
+
+        Args:
+            encoder: The encoder.
+            texts: The rows, as texts in memory or a ``Corpus``; a line break in a text becomes a space.
+            folder: The folder; None: a temporary one, deleted with the object.
+            ids: One id per row.
+            int8: Store vectors in int8 with a scale per row, in a quarter of the space; scores change by about 0.001.
+                Default: as the existing index, else False.
+            passages: Cut rows into passages of at most this number of tokens, of which the best counts; ``"max"``: as
+                many as the model reads. Default: as the existing index, else a row is one text, of which the model
+                reads the beginning.
+            rebuild: Replace an existing index.
+            batch_size: Texts per forward pass.
+            progress: Called with the number of rows done since its last call, those of an earlier call first.
+
+        Raises:
+            InputError: For an index of another model, corpus or settings, or invalid texts, ids or settings.
+            OSError: If a file cannot be written.
+        """
+        corpus = texts if isinstance(texts, Corpus) else Corpus.from_texts(texts)
+        corpus.filled()
+        listed = None if ids is None else _checked_ids(ids, len(corpus))
+        temporary = None if folder is not None else tempfile.TemporaryDirectory(prefix="cse-search-")
+        path = Path(folder if folder is not None else temporary.name)  # type: ignore[union-attr]
+        with locked(path):
+            if rebuild or not (path / MANIFEST).exists():
+                store = Store.create(path, new_settings(encoder, bool(int8), listed is not None, passages))
+            else:
+                store = Store.open(path)
+                check_model(store, encoder)
+                check_settings(store, encoder, int8, passages, grows=len(corpus) > store.rows)
+            check_rows(store, corpus, listed)
+            if progress and store.rows:
+                progress(store.rows)
+            extend(store, encoder, corpus, listed, store.rows, batch_size=batch_size, progress=progress)
+        index = cls(store, encoder)
+        index._temporary = temporary
+        return index
+
+    @classmethod
+    def open(cls, folder: str | PathLike[str], encoder: Encoder | None = None, *, device: str = "auto") -> SearchIndex:
+        """Opens an index.
+
+        Args:
+            folder: The folder.
+            encoder: The encoder that built it; None: it is loaded by the name that the index holds.
+            device: Device of an encoder that is loaded.
+
+        Raises:
+            InputError: If there is no complete index in the folder, or it is of another model.
+        """
+        store = Store.open(Path(folder))
+        known = store.manifest
+        if store.rows < known["wanted"]:
+            raise InputError(
+                f"{fspath(folder)}: its build was interrupted after {store.rows:,} of {known['wanted']:,} rows; run "
+                "the same command again to complete it"
+            )
+        used = encoder or Encoder(known["model"], pooler=known["pooler"], device=device)
+        check_model(store, used)
+        return cls(store, used)
+
+    def __len__(self) -> int:
+        """Number of rows, including blank ones."""
+        return self._store.rows
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the index."""
+        return self._store.folder
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder of queries."""
+        return self._encoder
+
+    @property
+    def vectors(self) -> Vectors:
+        """The vectors of all rows that are not blank, or of their passages; see ``rows``."""
+        return self._vectors
+
+    @property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """Row of each vector, ``(vectors,)`` int64, ascending."""
+        found: npt.NDArray[np.int64] = self._places["row"]
+        return found
+
+    @property
+    def has_passages(self) -> bool:
+        """Whether a row may have several vectors."""
+        return self._store.manifest["passages"] is not None
+
+    def texts(self, rows: Iterable[int]) -> list[str]:
+        """Returns the texts of some rows."""
+        return self._store.texts([int(row) for row in rows])
+
+    def ids(self, rows: Iterable[int]) -> list[str]:
+        """Returns the ids of some rows; without ids their numbers."""
+        return self._store.ids([int(row) for row in rows])
+
+    def add(self, texts: Iterable[str], *, ids: Sequence[str] | None = None, batch_size: int = 64) -> None:
+        """Adds rows, after those of the index; if the call is interrupted, the index remains as it was.
+
+        Args:
+            texts: The rows.
+            ids: Their ids, for an index with ids.
+            batch_size: Texts per forward pass.
+
+        Raises:
+            InputError: For invalid texts or ids, or while another process writes to the index.
+            OSError: If a file cannot be written.
+        """
+        corpus = Corpus.from_texts(texts)
+        if (ids is not None) != bool(self._store.manifest["ids"]):
+            raise InputError(f"ids: the rows of {self.folder} have {'' if ids is None else 'no '}ids; so must these")
+        listed = None if ids is None else _checked_ids(ids, len(corpus))
+        with locked(self.folder):
+            store = Store.open(self.folder)
+            extend(store, self._encoder, corpus, listed, 0, batch_size=batch_size, commit=False)
+        self._store = store
+        self._open()
+
+    def search(
+        self,
+        queries: Iterable[str],
+        k: int = 10,
+        *,
+        hybrid: bool = False,
+        batch_size: int = 64,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[list[Hit]]:
+        """Finds the k best rows for each query; the search is exact.
+
+        Args:
+            queries: The queries; a blank one finds nothing.
+            k: Number of rows, at least 1.
+            hybrid: Fuse the ranking by vectors with that of BM25 by reciprocal ranks. BM25 of the texts is computed
+                when it is first needed, and stored.
+            batch_size: Queries per forward pass.
+            progress: Called with the number of queries encoded since its last call.
+
+        Returns:
+            For each query at most k hits, best first; ties in the order of the rows.
+
+        Raises:
+            InputError: For invalid queries or ``k``, or if bm25s is not installed.
+        """
+        listed = check_texts(queries)
+        _check_k(k)
+        vectors = queries_of(self._encoder, listed, batch_size=batch_size, progress=progress)
+        places = self._best_places(vectors, max(k, FUSED) if hybrid else int(k))
+        found: list[list[Hit]] = []
+        for text, hits in zip(listed, places, strict=True):
+            if not text.strip():
+                found.append([])
+            elif hybrid:
+                found.append(self._fused(text, hits, int(k)))
+            else:
+                found.append(self._hits([(int(self.rows[place]), score, place) for place, score in hits]))
+        return found
+
+    def search_vectors(self, vectors: npt.NDArray[np.floating], k: int = 10) -> list[list[Hit]]:
+        """Finds the k best rows for each vector ``(Q, D)``, as ``search`` for the text of a query.
+
+        Raises:
+            InputError: For vectors of another width, or that are not finite, or an invalid ``k``.
+        """
+        _check_k(k)
+        given = np.asarray(vectors)
+        if given.ndim != 2 or given.shape[1] != self._vectors.width or given.dtype.kind != "f":
+            raise InputError(
+                f"vectors: an array of shape {given.shape} and type {given.dtype} was given, and it must be "
+                f"(queries, {self._vectors.width}) of floats, as the index {self.folder} has them"
+            )
+        if not np.isfinite(given).all():
+            raise InputError("vectors: they hold NaN or infinity; a query must be finite")
+        places = self._best_places(given, int(k))
+        return [self._hits([(int(self.rows[place]), score, place) for place, score in hits]) for hits in places]
+
+    def _best_places(self, vectors: npt.NDArray[np.floating], k: int) -> list[list[tuple[int, float]]]:
+        """Returns the best vector and score of each of the k best rows, for each query."""
+        queries = unit(vectors) if self._store.manifest["similarity"] == "cosine" else vectors.astype(np.float32)
+        total = len(self._vectors)
+        found: list[list[tuple[int, float]]] = [[] for _ in queries]
+        left, depth = np.arange(len(queries)), k
+        while len(left):
+            scores, places = nearest(self._vectors, queries[left], depth)
+            short = []
+            for query, line, numbers in zip(left.tolist(), scores.tolist(), places.tolist(), strict=True):
+                best: dict[int, tuple[int, float]] = {}
+                for place, score in zip(numbers, line, strict=True):
+                    best.setdefault(int(self.rows[place]), (place, score))
+                found[query] = list(best.values())[:k]
+                if len(best) < k and depth < total:  # several passages of one row were found
+                    short.append(query)
+            left, depth = np.array(short, dtype=np.int64), 2 * depth
+        return found
+
+    def _hits(self, found: Sequence[tuple[int, float, int | None]]) -> list[Hit]:
+        rows = [row for row, _, _ in found]
+        hits = []
+        for (row, score, place), name, text in zip(found, self.ids(rows), self.texts(rows), strict=True):
+            if place is not None:
+                _, start, end = self._places[place].item()
+                text = text[start:end]
+            hits.append(Hit(row, name, score, text))
+        return hits
+
+    def _fused(self, query: str, hits: Sequence[tuple[int, float]], k: int) -> list[Hit]:
+        by_row = {int(self.rows[place]): place for place, _ in hits}
+        words = self.bm25().search(query, max(k, FUSED)).tolist()
+        return self._hits([(row, score, by_row.get(row)) for row, score in fuse([list(by_row), words], k)])
+
+    def bm25(self, progress: Callable[[int], None] | None = None) -> Bm25:
+        """Returns the BM25 index of the texts; built and stored in the folder if it is not there, or rows were added.
+
+        Raises ``InputError`` if bm25s is not installed.
+        """
+        if self._bm25 is None:
+            folder = self.folder / BM25
+            stamp = folder / f"{len(self)}.rows"
+            if not stamp.exists():
+                texts = (text for start in range(0, len(self), 4096) for text in self.texts(self._range(start)))
+                Bm25.build(texts, progress).save(folder)
+                stamp.touch()
+            self._bm25 = Bm25.open(folder)
+        return self._bm25
+
+    def _range(self, start: int) -> range:
+        return range(start, min(start + 4096, len(self)))
+
+
+def _check_k(k: int) -> None:
+    if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
+        raise InputError(f"k: {k!r} was given, and it must be an integer of at least 1")
+
+
+def _checked_ids(ids: Sequence[str], rows: int) -> list[str]:
+    listed = [str(each) for each in ids]
+    if len(listed) != rows:
+        raise InputError(f"ids: {len(listed):,} were given for {rows:,} rows; each row needs one")
+    return [each.replace("\n", " ").encode("utf8", "replace").decode() for each in listed]

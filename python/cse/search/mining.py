@@ -1,0 +1,127 @@
+"""Hard negatives for labelled pairs, from the rows of a corpus that a search ranks high."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from .build import documents, queries_of
+from .index import SearchIndex
+from .nearest import nearest
+from .vectors import Float32, exact_products, unit
+
+__all__ = ["Mined", "Mining", "parse_ranks"]
+
+Rows = npt.NDArray[np.int64]
+# Pairs whose candidates are looked for together.
+BLOCK = 256
+
+
+def parse_ranks(text: str) -> tuple[int, int]:
+    """Returns the first and the last rank of ``FIRST-LAST``, from 1; raises ``InputError`` for another form."""
+    first, dash, last = text.partition("-")
+    if not (dash and first.strip().isdigit() and last.strip().isdigit() and 1 <= int(first) <= int(last)):
+        raise InputError(
+            f"--ranks: {text!r} was given, and the form is FIRST-LAST with ranks from 1, for example 1-100"
+        )
+    return int(first), int(last)
+
+
+@dataclass(frozen=True)
+class Mined:
+    """Negatives of a pair: rows of the corpus, and their cosines with the anchor; that of the positive."""
+
+    pair: int
+    rows: Rows
+    cosines: npt.NDArray[np.float64]
+    positive: float
+
+
+@dataclass(frozen=True)
+class Mining:
+    """How hard negatives are chosen.
+
+    A candidate is a row of the corpus in a window of ranks for the anchor. Rows with the text of the anchor or of one
+    of its positives, and rows whose cosine with the anchor is above that of the positive minus a margin, which may be
+    further positives, are left out (Moreira et al. 2024, arXiv:2407.15831, call this positive-aware mining).
+
+    Attributes:
+        ranks: First and last rank, from 1, in the ranking of the whole corpus.
+        margin: The margin, a difference of cosines; None: no limit.
+        count: Negatives per pair, at most.
+        by: Ranking by the ``encoder`` or by ``bm25``; cosines of the margin are the encoder's in both.
+        pick: The candidates of the ``top`` ranks, or ``random`` ones.
+        seed: Seed of random ones; they depend on it and on the number of the pair.
+    """
+
+    ranks: tuple[int, int] = (1, 100)
+    margin: float | None = 0.05
+    count: int = 1
+    by: str = "encoder"
+    pick: str = "top"
+    seed: int = 0
+
+    def __call__(
+        self,
+        index: SearchIndex,
+        anchors: Sequence[str],
+        positives: Sequence[str],
+        *,
+        batch_size: int = 64,
+        progress: Callable[[int], None] | None = None,
+    ) -> Iterator[Mined]:
+        """Yields the negatives of each pair, in order; ``rows`` is empty for a pair without a candidate.
+
+        Args:
+            index: The corpus; an index without passages.
+            anchors: n texts.
+            positives: Their positives, n texts.
+            batch_size: Texts per forward pass.
+            progress: Called with the number of pairs done since its last call.
+        """
+        known: dict[str, set[str]] = {}
+        for anchor, positive in zip(anchors, positives, strict=True):
+            known.setdefault(anchor, {_plain(anchor)}).add(_plain(positive))
+        for start in range(0, len(anchors), BLOCK):
+            some, theirs = anchors[start : start + BLOCK], positives[start : start + BLOCK]
+            queries = Float32(unit(queries_of(index.encoder, some, batch_size=batch_size)))
+            targets = Float32(unit(documents(index.encoder, theirs, batch_size=batch_size)))
+            own = np.arange(len(some))
+            best = exact_products(queries, own, targets, own)
+            for number, (cosines, places) in enumerate(self._ranked(index, some, queries)):
+                rows = index.rows[places]
+                excluded = known[some[number]]
+                kept = np.array([_plain(text) not in excluded for text in index.texts(rows)], dtype=bool)
+                if self.margin is not None:
+                    kept &= cosines <= best[number] - self.margin
+                chosen = np.flatnonzero(kept)
+                if self.pick == "random":
+                    draw = np.random.default_rng([self.seed, start + number])
+                    chosen = np.sort(draw.permutation(chosen)[: self.count])
+                chosen = chosen[: self.count]
+                yield Mined(start + number, rows[chosen], cosines[chosen], float(best[number]))
+            if progress:
+                progress(len(some))
+
+    def _ranked(
+        self, index: SearchIndex, anchors: Sequence[str], queries: Float32
+    ) -> Iterator[tuple[npt.NDArray[np.float64], Rows]]:
+        """Yields cosines and vectors of the ranks of the window for each anchor."""
+        first, last = self.ranks
+        if self.by == "encoder":
+            cosines, places = nearest(index.vectors, queries.values, last)
+            yield from zip(cosines[:, first - 1 :], places[:, first - 1 :], strict=True)
+            return
+        words = index.bm25()
+        for number, anchor in enumerate(anchors):
+            rows = words.search(anchor, last)[first - 1 :]
+            places = np.searchsorted(index.rows, rows)
+            yield exact_products(queries, np.full(len(rows), number), index.vectors, places), places
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).casefold()

@@ -1,0 +1,113 @@
+"""The k nearest rows by dot product, exactly.
+
+Products are computed in float32, block by block, which reads the vectors once and keeps few products in memory. A row
+whose exact product may reach the k best, given the largest rounding error of float32, is a candidate; the products of
+candidates are computed again in float64 and decide. The result is that of a brute-force search in float64, for any
+number of threads and any size of block.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .vectors import Float32, Vectors, exact_products, rounding_error
+
+__all__ = ["nearest"]
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
+
+# Queries searched together; products of float32 in memory at a time (16 MB); rows of a block at most.
+QUERIES = 1024
+PRODUCTS = 1 << 22
+BLOCK_ROWS = 1 << 16
+# Results in memory for the queries that are searched together, and candidates after which they are merged.
+RESULTS = 1 << 22
+CANDIDATES = 1 << 18
+
+
+def nearest(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
+    """Finds the k rows with the largest dot product for each query.
+
+    Args:
+        vectors: n vectors of D dimensions.
+        queries: ``(Q, D)`` float32.
+        k: Number of rows per query, at least 1; at most n are returned.
+
+    Returns:
+        The products ``(Q, min(k, n))`` float64, descending, and the row numbers of the same shape, int64. Rows with
+        equal products are in the order of their numbers.
+    """
+    k = min(k, len(vectors))
+    scores, rows = np.empty((len(queries), k)), np.empty((len(queries), k), dtype=np.int64)
+    together = max(1, min(QUERIES, RESULTS // max(k, 1)))
+    for start in range(0, len(queries) if k else 0, together):
+        part = slice(start, start + together)
+        scores[part], rows[part] = _search(vectors, np.ascontiguousarray(queries[part], dtype=np.float32), k)
+    return scores, rows
+
+
+def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
+    count, total = len(queries), len(vectors)
+    given = Float32(queries)
+    # The rounding error of a product of each query.
+    error = rounding_error(vectors.width) * vectors.longest * np.linalg.norm(queries.astype(np.float64), axis=1)
+    step = max(1, min(BLOCK_ROWS, PRODUCTS // count))
+    first = min(total, max(step, k))
+
+    products = vectors.products(queries, 0, first)
+    # The k-th largest product is at most one error away from the exact one, and so is each product.
+    kth = np.partition(products, first - k, axis=1)[:, first - k].astype(np.float64)
+    found = _at_least(products, _below(kth - 2 * error))
+    best = _merged(None, *found, given, vectors, k)
+    limit = _below(best[0][:, -1] - error)
+
+    pending: list[tuple[Rows, Rows]] = []
+    candidates, merged = 0, first
+    for start in range(first, total, step):
+        stop = min(start + step, total)
+        products = vectors.products(queries, start, stop)
+        near = np.flatnonzero(products.max(axis=1) >= limit)
+        if len(near):
+            numbers, rows = _at_least(products[near] if len(near) < count else products, limit[near])
+            pending.append((near[numbers], rows + start))
+            candidates += len(rows)
+        # A random row is among the k best of n with probability k / n, so that there are about k candidates between n
+        # and 2 n rows; merging them then keeps the number of merges and of candidates low.
+        if pending and (stop >= 2 * merged or candidates > CANDIDATES or stop == total):
+            numbers, rows = (np.concatenate(parts) for parts in zip(*pending, strict=True))
+            best = _merged(best, numbers, rows, given, vectors, k)
+            limit = _below(best[0][:, -1] - error)
+            pending, candidates, merged = [], 0, stop
+    return best
+
+
+def _below(limit: Doubles) -> Floats:
+    """Returns a limit in float32, rounded down."""
+    return np.nextafter(limit.astype(np.float32), np.float32(-np.inf))
+
+
+def _at_least(products: Floats, limit: Floats) -> tuple[Rows, Rows]:
+    """Returns the rows and columns of the products ``(Q, B)`` that are not below the limits ``(Q,)``."""
+    width = products.shape[1]
+    places = np.flatnonzero(products >= limit[:, None])
+    numbers, columns = np.divmod(places, width)
+    return numbers, columns
+
+
+def _merged(
+    best: tuple[Doubles, Rows] | None, numbers: Rows, rows: Rows, queries: Float32, vectors: Vectors, k: int
+) -> tuple[Doubles, Rows]:
+    """Returns the k best of the best ``(Q, k)`` until now and of candidates, pairs of a query and a row."""
+    scores = exact_products(queries, numbers, vectors, rows)
+    count = len(queries)
+    if best is not None:
+        numbers = np.concatenate([np.repeat(np.arange(count), k), numbers])
+        scores = np.concatenate([best[0].ravel(), scores])
+        rows = np.concatenate([best[1].ravel(), rows])
+    order = np.lexsort((rows, -scores, numbers))
+    begins = np.searchsorted(numbers[order], np.arange(count))
+    kept = order[begins[:, None] + np.arange(k)]  # each query has k candidates or more
+    return scores[kept], rows[kept]

@@ -1,0 +1,125 @@
+"""All pairs of rows above a threshold, and the groups that they connect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from .vectors import Float32, Vectors, exact_products, rounding_error, unit
+
+__all__ = ["Groups", "check_threshold", "cosines", "near_pairs"]
+
+Doubles = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
+
+# Rows of a block of products, and their columns: 16 MB.
+BLOCK_ROWS = 1024
+BLOCK_COLUMNS = 4096
+# Cosines are rounded to this number of decimals, so that equal vectors in float32 have a cosine of 1.
+DECIMALS = 6
+# Pairs after which groups are computed, which bounds memory.
+EDGES = 1 << 20
+
+
+def check_threshold(threshold: float, flag: str = "--threshold") -> float:
+    """Returns the threshold; raises ``InputError`` unless it is a cosine, from -1 to 1."""
+    if isinstance(threshold, bool) or not -1 <= threshold <= 1:
+        raise InputError(f"{flag}: {threshold} was given, and a cosine is from -1 to 1")
+    return float(threshold)
+
+
+def near_pairs(
+    vectors: Vectors, threshold: float, progress: Callable[[int], None] | None = None
+) -> Iterator[tuple[Rows, Rows, Doubles]]:
+    """Yields all pairs of rows i < j with a cosine of at least ``threshold``, rounded to six decimals.
+
+    Products are computed in float32 in blocks of the upper triangle; those near the threshold are computed again in
+    float64, so that the pairs are those of a brute-force search.
+
+    Args:
+        vectors: n vectors of unit length.
+        threshold: The cosine.
+        progress: Called with the number of rows done since its last call.
+
+    Yields:
+        The rows i and j ``(m,)`` int64, ascending by block, and their cosines ``(m,)`` float64.
+    """
+    error = rounding_error(vectors.width) * vectors.longest**2
+    limit = np.nextafter(np.float32(threshold - error - 10.0**-DECIMALS), np.float32(-np.inf))
+    total = len(vectors)
+    for top in range(0, total, BLOCK_ROWS):
+        bottom = min(top + BLOCK_ROWS, total)
+        block = np.ascontiguousarray(vectors.block(top, bottom))
+        for left in range(top, total, BLOCK_COLUMNS):
+            right = min(left + BLOCK_COLUMNS, total)
+            products = vectors.products(block, left, right)
+            near = np.flatnonzero(products.max(axis=1) >= limit)
+            for part in (near[start : start + 64] for start in range(0, len(near), 64)):  # few pairs in memory
+                lines, columns = np.nonzero(products[part] >= limit)
+                first, second = part[lines] + top, columns + left
+                above = second > first
+                first, second = first[above], second[above]
+                if len(first):
+                    cosines = np.round(exact_products(vectors, first, vectors, second), DECIMALS)
+                    kept = cosines >= threshold
+                    if kept.any():
+                        yield first[kept], second[kept], cosines[kept]
+        if progress:
+            progress(bottom - top)
+
+
+class Groups:
+    """Connected groups of rows, from pairs that are added in any order.
+
+    Args:
+        rows: n, the number of rows.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._labels: Rows = np.arange(rows)
+        self._pending: list[tuple[Rows, Rows]] = []
+        self._count = 0
+
+    def add(self, first: Rows, second: Rows) -> None:
+        """Adds pairs ``(m,)``, ``(m,)`` of connected rows."""
+        self._pending.append((first, second))
+        self._count += len(first)
+        if self._count >= EDGES:
+            self._connect()
+
+    def _connect(self) -> None:
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        first, second = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
+        rows = np.arange(len(self._labels))
+        # Each row is connected with the first row of its group, and so with what was added before.
+        edges = (np.concatenate([first, rows]), np.concatenate([second, self._labels]))
+        graph = coo_array((np.ones(len(edges[0]), dtype=np.int8), edges), shape=(len(rows), len(rows)))
+        _, labels = connected_components(graph, directed=False)
+        _, firsts = np.unique(labels, return_index=True)
+        self._labels = firsts[labels]
+        self._pending, self._count = [], 0
+
+    def labels(self) -> Rows:
+        """Returns the smallest row of the group of each row, ``(n,)`` int64; a row without a pair is its own group."""
+        if self._pending:
+            self._connect()
+        return self._labels
+
+    def members(self) -> list[Rows]:
+        """Returns the rows of each group of two or more, ascending; the largest groups first, then by first row."""
+        labels = self.labels()
+        order = np.argsort(labels, kind="stable")
+        _, starts = np.unique(labels[order], return_index=True)
+        groups: Iterable[Rows] = np.split(order, starts[1:])
+        return sorted((group for group in groups if len(group) > 1), key=lambda group: (-len(group), int(group[0])))
+
+
+def cosines(vectors: npt.NDArray[np.float32], left: Sequence[int], right: Sequence[int]) -> Doubles:
+    """Returns the cosines of pairs of rows of ``(n, D)`` in float64, ``(m,)``, rounded to six decimals."""
+    points = Float32(unit(vectors))
+    return np.round(exact_products(points, np.asarray(left), points, np.asarray(right)), DECIMALS)

@@ -1,0 +1,73 @@
+"""Settings of an index: those of a new one, and whether given ones are those of an existing one."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from pathlib import Path
+
+from ..errors import InputError
+from ..models.digest import model_digest
+from ..models.inference import Encoder
+from .passages import Cutter
+from .store import Store
+
+__all__ = ["check_model", "check_settings", "new_settings"]
+
+
+def new_settings(encoder: Encoder, int8: bool, has_ids: bool, passages: int | str | None) -> dict[str, object]:
+    """Returns the settings that the manifest of a new index holds."""
+    name, pooler = encoder.given
+    return {
+        "model": str(Path(name).resolve()) if Path(name).is_dir() else name,
+        "pooler": pooler,
+        "digest": model_digest(encoder),
+        "precision": encoder.precision,
+        "width": encoder.embedding_dim,
+        "similarity": _similarity(encoder),
+        # Upper bound of the norms; for dot products that of the rows that are added.
+        "longest": 1.01 if _similarity(encoder) == "cosine" else 0.0,
+        "int8": int8,
+        "ids": has_ids,
+        "passages": None if passages is None else _tokens(encoder, passages),
+    }
+
+
+def _similarity(encoder: Encoder) -> str:
+    return "dot" if getattr(encoder, "similarity_fn_name", None) == "dot" else "cosine"
+
+
+def _tokens(encoder: Encoder, passages: int | str) -> int:
+    if passages != "max" and (isinstance(passages, bool) or not isinstance(passages, Integral) or passages < 1):
+        raise InputError(f"--passages: {passages!r} was given, and it must be a number of tokens, or max")
+    return Cutter(encoder, None if passages == "max" else int(passages)).tokens
+
+
+def check_settings(store: Store, encoder: Encoder, int8: bool | None, passages: int | str | None, grows: bool) -> None:
+    """Raises ``InputError`` if settings that were given are not those of the index."""
+    known = store.manifest
+    given: dict[str, object] = {}
+    if int8 is not None:
+        given["int8"] = int8
+    if passages is not None:
+        given["passages"] = _tokens(encoder, passages)
+    if grows:
+        given["precision"] = encoder.precision
+    for name, value in given.items():
+        if known[name] != value:
+            built = f"with --{name} {known[name]}" if known[name] and known[name] is not True else f"with --{name}"
+            if not known[name]:
+                built = f"without --{name}"
+            raise InputError(
+                f"{store.folder}: was built {built}; use the same option, build the index again with --rebuild, or "
+                "name another folder"
+            )
+
+
+def check_model(store: Store, encoder: Encoder) -> None:
+    """Raises ``InputError`` if an index was built with another model."""
+    known = store.manifest
+    if known["digest"] != model_digest(encoder) or known["similarity"] != _similarity(encoder):
+        raise InputError(
+            f"{store.folder}: was built with another model ({known['model']}); use that one, build the index again "
+            "with --rebuild, or name another folder"
+        )

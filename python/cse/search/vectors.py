@@ -1,0 +1,164 @@
+"""Vectors of a corpus in float32, or in int8 with a scale per row; they may be mapped from a file."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Float32", "Int8", "Vectors", "exact_products", "quantize", "rounding_error", "unit"]
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
+
+# Pairs of vectors multiplied in float64 at a time, which bounds memory.
+PAIRS = 8192
+
+
+class Vectors(Protocol):
+    """n vectors of D dimensions."""
+
+    longest: float
+    """Upper bound of their Euclidean norms."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def width(self) -> int:
+        """D."""
+        ...
+
+    def block(self, start: int, stop: int) -> Floats:
+        """Returns some of the vectors, ``(stop - start, D)`` float32."""
+        ...
+
+    def products(self, queries: Floats, start: int, stop: int) -> Floats:
+        """Returns the dot products of queries ``(Q, D)`` with some of the vectors, ``(Q, stop - start)`` float32."""
+        ...
+
+    def take(self, rows: Rows) -> Doubles:
+        """Returns the vectors of some rows, ``(len(rows), D)`` float64."""
+        ...
+
+
+class Float32:
+    """Vectors in float32.
+
+    Args:
+        values: ``(n, D)`` float32.
+        longest: Upper bound of the norms; None: it is computed.
+    """
+
+    def __init__(self, values: Floats, longest: float | None = None) -> None:
+        self.values = values
+        self.longest = longest if longest is not None else _longest(self)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return int(self.values.shape[1])
+
+    def block(self, start: int, stop: int) -> Floats:
+        """See ``Vectors``."""
+        return self.values[start:stop]
+
+    def products(self, queries: Floats, start: int, stop: int) -> Floats:
+        """See ``Vectors``."""
+        return _products(queries, self.values[start:stop])
+
+    def take(self, rows: Rows) -> Doubles:
+        """See ``Vectors``."""
+        return self.values[rows].astype(np.float64)
+
+
+class Int8:
+    """Vectors in int8: row i is ``values[i] * scales[i]``; see ``quantize``.
+
+    Args:
+        values: ``(n, D)`` int8.
+        scales: ``(n,)`` float32.
+        longest: Upper bound of the norms; None: it is computed.
+    """
+
+    def __init__(self, values: npt.NDArray[np.int8], scales: Floats, longest: float | None = None) -> None:
+        self.values, self.scales = values, scales
+        self.longest = longest if longest is not None else _longest(self)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return int(self.values.shape[1])
+
+    def block(self, start: int, stop: int) -> Floats:
+        """See ``Vectors``."""
+        found: Floats = self.values[start:stop].astype(np.float32) * self.scales[start:stop, None]
+        return found
+
+    def products(self, queries: Floats, start: int, stop: int) -> Floats:
+        """See ``Vectors``."""
+        found = _products(queries, self.values[start:stop].astype(np.float32))
+        found *= self.scales[start:stop]
+        return found
+
+    def take(self, rows: Rows) -> Doubles:
+        """See ``Vectors``."""
+        found: Doubles = self.values[rows].astype(np.float64) * self.scales[rows, None].astype(np.float64)
+        return found
+
+
+def quantize(vectors: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+    """Rounds vectors ``(n, D)`` to int8 ``(n, D)`` with scales ``(n,)`` float32.
+
+    The scale of a row is its largest absolute value / 127, so that an element changes by at most half the scale.
+    """
+    scales = (np.abs(vectors).max(axis=1, initial=0.0) / 127).astype(np.float32)
+    values = np.rint(vectors / np.where(scales > 0, scales, 1)[:, None])
+    return np.clip(values, -127, 127).astype(np.int8), scales
+
+
+def unit(vectors: npt.NDArray[np.floating]) -> Floats:
+    """Normalises the rows of ``(n, D)`` to unit length in float64 and returns them in float32; rows of zeros remain."""
+    wide = np.asarray(vectors, dtype=np.float64)
+    norms = np.linalg.norm(wide, axis=1, keepdims=True)
+    return (wide / np.where(norms > 0, norms, 1)).astype(np.float32)
+
+
+def exact_products(left: Vectors, left_rows: Rows, right: Vectors, right_rows: Rows) -> Doubles:
+    """Returns the dot products of pairs of rows in float64, ``(len(left_rows),)``.
+
+    The value of a pair depends on its two vectors only, not on the other pairs, so equal vectors are exact ties.
+    """
+    found = np.empty(len(left_rows))
+    for start in range(0, len(left_rows), PAIRS):
+        part = slice(start, start + PAIRS)
+        found[part] = np.einsum("ij,ij->i", left.take(left_rows[part]), right.take(right_rows[part]))
+    return found
+
+
+def rounding_error(width: int) -> float:
+    """Returns an upper bound of the error of a dot product in float32, relative to the product of the two norms.
+
+    |fl(x.y) - x.y| <= g |x|.|y| with g = n u / (1 - n u), in any order of summation (Higham 2002, section 3.1); u is
+    2^-24, and n is larger by a few operations for the scale of int8 and the conversion of the limit.
+    """
+    scaled = (width + 8) * 2.0**-24
+    return scaled / (1 - scaled)
+
+
+def _products(queries: Floats, block: Floats) -> Floats:
+    if len(queries) == 1:  # a matrix-vector product, which reads the block once
+        return np.asarray(block @ queries[0])[None]
+    return np.asarray(queries @ block.T)
+
+
+def _longest(vectors: Vectors) -> float:
+    blocks = (vectors.block(start, min(start + PAIRS, len(vectors))) for start in range(0, len(vectors), PAIRS))
+    return max((float(np.linalg.norm(block, axis=1).max()) for block in blocks), default=0.0) * (1 + 1e-5)
