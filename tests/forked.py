@@ -14,7 +14,7 @@ import threading
 from multiprocessing.reduction import DupFd
 
 # Commands that import PyTorch.
-COMMANDS = ("train", "eval", "encode", "compare")
+COMMANDS = ("train", "eval", "encode", "compare", "search", "similarity", "duplicates", "cluster", "mine")
 server = multiprocessing.get_context("forkserver")
 server.set_forkserver_preload(
     [

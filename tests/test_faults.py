@@ -146,8 +146,6 @@ def test_arguments_of_encode_are_checked(tiny_bert):
             encoder.encode(texts)
     with pytest.raises(InputError, match="--pooler: 'max' is unknown"):
         Encoder(tiny_bert, pooler="max")
-    with pytest.raises(InputError, match="k: 0"):
-        encoder.search(["a"], ["b"], k=0)
     expected = encoder.encode(["a word", "two words"])
     np.testing.assert_array_equal(encoder.encode(text for text in ["a word", "two words"]), expected)
     np.testing.assert_array_equal(encoder.encode(np.array(["a word", "two words"])), expected)

@@ -13,8 +13,8 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-# Pairs of vectors multiplied in float64 at a time, which bounds memory.
-PAIRS = 8192
+# Pairs of vectors multiplied in float64 at a time; in the cache of a core, three times as fast as more.
+PAIRS = 1024
 
 
 class Vectors(Protocol):

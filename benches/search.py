@@ -1,0 +1,306 @@
+"""Exact search, near-duplicates and memory at a size, beside NumPy; the loss of int8 vectors.
+
+    python benches/search.py [--rows 1000000] [--threads 2] [--rounds 5] [--json FILE]
+    python benches/search.py --data DIR          # adds nDCG@10 with float32 and int8, of MiniLM on a set of BEIR's form
+
+Vectors are random, of unit length. Each part asserts its result: the nearest rows are those of a brute-force search in
+float64, and so are the pairs of near-duplicates. Both sides of a ratio take turns in one process, and the figures are
+medians over the rounds. Goals: one query at most 1.3 times ``numpy.argpartition(vectors @ query)``, 1,000 queries at
+most 1.5 times the matrix product alone, which is computed in blocks that are not kept; memory of the search at most the
+file of vectors and 500 MB; 100,000 rows in 5 minutes for duplicates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+K = 10
+LOADED = "from cse import Encoder; Encoder('random:2', device='cpu')"
+
+# An encoder of random vectors, so that an index of many rows is made in seconds. It loads the model, if that is
+# installed, so that memory is that of a search with a model.
+RANDOM = """
+import zlib
+import numpy as np
+from cse.models.encoders import ENCODERS, OtherEncoder
+
+class Random(OtherEncoder):
+    summary = "random vectors by the text"
+
+    def __init__(self, what, device):
+        super().__init__(what, device)
+        from cse import Encoder
+        try:
+            self.model = Encoder("minilm", device="cpu")
+            self.model.encode(["a sentence"])
+        except ValueError:
+            pass
+
+    @property
+    def embedding_dim(self):
+        return int(self.what)
+
+    def encode(self, texts, **_):
+        seed = zlib.crc32("\\n".join(texts).encode())
+        return np.random.default_rng(seed).standard_normal((len(texts), self.embedding_dim), dtype=np.float32)
+
+    def files(self):
+        return []
+
+ENCODERS.register("random", Random)
+"""
+
+
+def in_turns(rounds: int, **sides: Callable[[], object]) -> dict[str, float]:
+    """Returns the median seconds of each side; the first round is not counted."""
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds + 1):
+        for name, work in sides.items():
+            started = time.perf_counter()
+            work()
+            if number:
+                seconds[name].append(time.perf_counter() - started)
+    return {name: statistics.median(found) for name, found in seconds.items()}
+
+
+def exact(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32], k: int) -> npt.NDArray[np.int64]:
+    """Returns the k nearest rows by products in float64, ties in the order of the rows."""
+    import numpy as np
+
+    scores = np.empty((len(queries), 0))
+    rows = np.empty((len(queries), 0), dtype=np.int64)
+    for start in range(0, len(vectors), 1 << 16):
+        block = vectors[start : start + (1 << 16)].astype(np.float64)
+        scores = np.hstack([scores, queries.astype(np.float64) @ block.T])
+        rows = np.hstack([rows, np.broadcast_to(np.arange(start, start + len(block)), (len(queries), len(block)))])
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        scores, rows = np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+    return rows
+
+
+def search(folder: Path, width: int, rounds: int) -> dict[str, Any]:
+    """Times the search in the vectors of an index folder beside NumPy's products."""
+    import numpy as np
+
+    from cse.search.nearest import PRODUCTS, nearest
+    from cse.search.store import Store
+    from cse.search.vectors import Float32, unit
+
+    stored = Store.open(folder).vectors()
+    assert isinstance(stored, Float32)
+    vectors = stored.values
+    queries = unit(np.random.default_rng(1).standard_normal((1000, width)))
+    assert (nearest(stored, queries[:20], K)[1] == exact(vectors, queries[:20], K)).all()
+    print(f"the {K} nearest of {len(vectors):,} rows are those of a brute-force search in float64 for 20 queries")
+
+    def product() -> None:
+        step = PRODUCTS // len(queries)
+        for start in range(0, len(vectors), step):
+            queries @ vectors[start : start + step].T
+
+    one = in_turns(
+        3 * rounds,
+        ours=lambda: nearest(stored, queries[:1], K),
+        numpy=lambda: np.argpartition(vectors @ queries[0], -K)[-K:],
+    )
+    many = in_turns(rounds, ours=lambda: nearest(stored, queries, K), product=product)
+    found = {
+        "one_query": {**one, "ratio": one["ours"] / one["numpy"]},
+        "thousand_queries": {**many, "ratio": many["ours"] / many["product"]},
+    }
+    print(
+        f"one query:     {1000 * one['ours']:.0f} ms, argpartition(vectors @ query) {1000 * one['numpy']:.0f} ms: ",
+        end="",
+    )
+    print(f"{found['one_query']['ratio']:.2f} times (goal 1.3)")
+    print(f"1,000 queries: {many['ours']:.2f} s, the product alone {many['product']:.2f} s: ", end="")
+    print(f"{found['thousand_queries']['ratio']:.2f} times (goal 1.5)")
+    return found
+
+
+# What cse search does with the vectors of queries, without PyTorch and the model.
+ONLY_SEARCH = """
+import sys
+from pathlib import Path
+import numpy as np
+from cse.search.nearest import nearest
+from cse.search.store import Store
+from cse.search.vectors import unit
+store = Store.open(Path(sys.argv[1]))
+vectors = store.vectors()
+queries = unit(np.random.default_rng(1).standard_normal((1000, vectors.width)))
+_, rows = nearest(vectors, queries, 10)
+store.texts(store.places()["row"][rows.ravel()].tolist())
+assert "torch" not in sys.modules
+"""
+
+
+# The peak of a process without that of the one that started it, which ru_maxrss has on Linux.
+PEAK = """
+import atexit, resource, sys
+def tell():
+    try:
+        lines = open("/proc/self/status").read().splitlines()
+        peak = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    print(f"\\n{peak}", file=sys.stderr)
+atexit.register(tell)
+"""
+
+
+def peak_of(code: str, *arguments: str) -> float:
+    """Returns the peak memory of a Python process in MB, with the pages of files that it has mapped and read."""
+    done = subprocess.run([sys.executable, "-c", PEAK + code, *arguments], capture_output=True, text=True, check=True)
+    return int(done.stderr.splitlines()[-1]) / 1e6
+
+
+def memory(folder: Path, source: Path, width: int) -> dict[str, float]:
+    """Returns the peak memory of processes that search for 1,000 queries, in MB, and the file's size."""
+    queries = folder.with_name("queries.txt")
+    queries.write_text("".join(f"query {number}\n" for number in range(1000)), encoding="utf8")
+    command = [
+        "search",
+        f"random:{width}",
+        "-o",
+        str(folder),
+        "--queries",
+        str(queries),
+        "--import",
+        str(source),
+        "--json",
+    ]
+    code = "import sys; sys.argv = ['cse', *sys.argv[1:]]; from cse.cli import main; main()"
+    size = (folder / "vectors.npy").stat().st_size / 1e6
+    alone = peak_of(ONLY_SEARCH, str(folder))
+    print(f"memory of the search of 1,000 queries: {alone:,.0f} MB, {alone - size:,.0f} MB above the file (goal 500)")
+    loaded = peak_of(f"from cse.registry import import_methods; import_methods({str(source)!r})\n{LOADED}")
+    whole = peak_of(code, *command)
+    print(f"memory of cse search: {whole:,.0f} MB, {whole - loaded - size:,.0f} MB above the file and ", end="")
+    print(f"the {loaded:,.0f} MB of PyTorch and a model")
+    return {"file_mb": size, "search_mb": alone, "model_mb": loaded, "command_mb": whole}
+
+
+def duplicates(rows: int, width: int, threshold: float) -> dict[str, Any]:
+    """Times near-duplicates among clustered vectors, and compares them with brute force in float64."""
+    import numpy as np
+
+    from cse.search.pairs import Groups, near_pairs
+    from cse.search.vectors import Float32, unit
+
+    draw = np.random.default_rng(2)
+    centres = draw.standard_normal((rows // 3, width))
+    noise = 0.3 * draw.standard_normal((rows, width))
+    values = unit(centres[draw.integers(0, len(centres), rows)] + noise)
+    started = time.perf_counter()
+    groups, found = Groups(rows), []
+    for first, second, _ in near_pairs(Float32(values), threshold):
+        groups.add(first, second)
+        found.append(first * rows + second)
+    members = groups.members()
+    seconds = time.perf_counter() - started
+    pairs = np.sort(np.concatenate(found))
+    wide = values.astype(np.float64)
+    expected = []
+    for start in range(0, rows, 2048):
+        cosines = wide[start : start + 2048] @ wide[start:].T
+        left, right = np.nonzero(np.round(cosines, 6) >= threshold)
+        expected.append(((left + start) * rows + right + start)[right > left])
+    np.testing.assert_array_equal(pairs, np.sort(np.concatenate(expected)))
+    print(
+        f"duplicates among {rows:,} rows: {seconds:.1f} s (goal 300), {len(pairs):,} pairs, {len(members):,} groups; ",
+        end="",
+    )
+    print("equal to brute force in float64")
+    return {"seconds": seconds, "pairs": len(pairs), "groups": len(members)}
+
+
+def quality(data: str) -> dict[str, float]:
+    """Returns nDCG@10 of MiniLM on a retrieval set with float32 and int8 vectors, and fused with BM25, x 100."""
+    import numpy as np
+
+    from cse import Encoder, SearchIndex
+    from cse.evaluation.retrieval import Retrieval, RetrievalOptions, ndcg
+
+    class Once(Encoder):
+        """Encodes each text once."""
+
+        vectors: dict[str, Any]
+
+        def encode(self, texts: Any, **arguments: Any) -> Any:
+            known = self.__dict__.setdefault("vectors", {})
+            new = [text for text in dict.fromkeys(texts) if text not in known]
+            known.update(zip(new, super().encode(new, **arguments), strict=True))
+            return np.stack([known[text] for text in texts])
+
+    task = Retrieval(RetrievalOptions(), data)
+    encoder = Once("minilm", device="cpu")
+    ids, texts = list(task.documents), list(task.documents.values())
+    found = {}
+    for name, int8, hybrid in (("float32", False, False), ("int8", True, False), ("hybrid", False, True)):
+        index = SearchIndex.build(encoder, texts, ids=ids, int8=int8)
+        results = index.search(task.queries.values(), 10, hybrid=hybrid)
+        scores = [
+            ndcg([hit.id for hit in hits], relevant)
+            for hits, relevant in zip(results, task.judgements.values(), strict=True)
+        ]
+        found[name] = 100 * statistics.fmean(scores)
+    print(f"nDCG@10 on {data}: float32 {found['float32']:.2f}, int8 {found['int8']:.2f} ", end="")
+    print(f"(loss {found['float32'] - found['int8']:+.2f}), fused with BM25 {found['hybrid']:.2f}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--width", type=int, default=384)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--duplicates", type=int, default=100_000, help="rows of the part on duplicates; 0: none")
+    parser.add_argument("--data", nargs="*", default=[], help="folders with corpus, queries and qrels")
+    parser.add_argument("--json")
+    given = parser.parse_args()
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):  # read when NumPy is imported
+        os.environ[name] = str(given.threads)
+
+    found: dict[str, Any] = {"rows": given.rows, "width": given.width, "threads": given.threads}
+    if given.rows:
+        with tempfile.TemporaryDirectory() as folder:
+            source, index = Path(folder) / "kind.py", Path(folder) / "index"
+            source.write_text(RANDOM, encoding="utf8")
+            from cse import Encoder, SearchIndex
+            from cse.registry import import_methods
+
+            import_methods(str(source))
+            started = time.perf_counter()
+            encoder = Encoder(f"random:{given.width}", device="cpu")
+            SearchIndex.build(encoder, [f"row {number}" for number in range(given.rows)], index)
+            print(
+                f"an index of {given.rows:,} rows built in {time.perf_counter() - started:.0f} s without a transformer"
+            )
+            found["search"] = search(index, given.width, given.rounds)
+            found["memory"] = memory(index, source, given.width)
+    if given.duplicates:
+        found["duplicates"] = duplicates(given.duplicates, given.width, 0.9)
+    for data in given.data:
+        found.setdefault("quality", {})[data] = quality(data)
+    if given.json:
+        Path(given.json).write_text(json.dumps(found, indent=2) + "\n", encoding="utf8")
+
+
+if __name__ == "__main__":
+    main()

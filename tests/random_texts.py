@@ -1,0 +1,17 @@
+"""Texts of random words, and vectors of the words for the encoder ``glove:FILE``."""
+
+import numpy as np
+
+WORDS = [f"word{number}" for number in range(200)]
+
+
+def some_texts(count, seed=1, most=12):
+    """Texts of three words or more."""
+    draw = np.random.default_rng(seed)
+    return [" ".join(draw.choice(WORDS, draw.integers(3, most))) for _ in range(count)]
+
+
+def write_vectors(path, width=16):
+    vectors = np.random.default_rng(0).standard_normal((len(WORDS), width))
+    lines = (f"{word} {' '.join(f'{x:.4f}' for x in vector)}\n" for word, vector in zip(WORDS, vectors, strict=True))
+    path.write_text("".join(lines), encoding="utf8")

@@ -1,0 +1,209 @@
+"""cse similarity, duplicates, cluster and mine."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from cse import Encoder, InputError, SearchIndex
+from cse.data.pairs import open_pairs
+from cse.search.clusters import cluster, describe
+from cse.search.mining import Mining, parse_ranks
+from random_texts import some_texts
+from test_cli import refused
+
+TOPICS = ("cat dog horse cow pig", "car bus train ship plane", "bread milk cheese rice egg")
+
+
+@pytest.fixture(scope="module")
+def topics(tmp_path_factory):
+    """A folder with word vectors v.txt of three topics, and a corpus c.txt of 20 rows of each."""
+    folder = tmp_path_factory.mktemp("topics")
+    draw = np.random.default_rng(0)
+    lines = []
+    for number, topic in enumerate(TOPICS):
+        for word in topic.split():
+            vector = 3 * np.eye(3)[number].repeat(3) + draw.standard_normal(9)
+            lines.append(f"{word} {' '.join(f'{x:.4f}' for x in vector)}\n")
+    (folder / "v.txt").write_text("".join(lines), encoding="utf8")
+    rows = [" ".join(["the", *draw.choice(TOPICS[row % 3].split(), 4)]) for row in range(60)]
+    (folder / "c.txt").write_text("\n".join([*rows, "", rows[4]]) + "\n", encoding="utf8")
+    return folder
+
+
+def ran(done):
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_similarity_of_two_texts_and_of_a_table(topics, cse):
+    encoder = Encoder(f"glove:{topics}/v.txt")
+    rows = [("the cat", "the dog"), ("cat", "car"), ("milk", "milk"), ("milk", "")]
+    expected = [float(encoder.similarity([a], [b])[0, 0]) for a, b in rows]
+    assert expected[2:] == pytest.approx([1, 0], abs=1e-6)
+    for (a, b), value in zip(rows, expected, strict=True):
+        assert float(ran(cse("similarity", "glove:v.txt", a, b, cwd=topics))) == pytest.approx(value, abs=1e-4)
+    lines = ["score,question,answer", *(f"1,{a},{b}" for a, b in rows)]
+    (topics / "p.csv").write_text("\n".join(lines) + "\n", encoding="utf8")
+    out = ran(cse("similarity", "glove:v.txt", "p.csv", cwd=topics)).splitlines()
+    assert [line.split("\t") for line in out] == [[f"{v:.4f}", a, b] for v, (a, b) in zip(expected, rows, strict=True)]
+    named = ran(cse("similarity", "glove:v.txt", "p.csv", "--columns", "answer,question", "--json", cwd=topics))
+    found = json.loads(named)["pairs"]
+    assert [(each["b"], each["a"]) for each in found] == rows
+    assert [each["cosine"] for each in found] == pytest.approx(expected, abs=1e-6)
+
+
+def test_duplicates_are_all_pairs_and_their_groups(topics, tmp_path, cse):
+    encoder = Encoder(f"glove:{topics}/v.txt")
+    texts = (topics / "c.txt").read_text(encoding="utf8").split("\n")[:-1]
+    cosines = encoder.similarity(texts, texts)
+    expected = [[i, j] for i in range(62) for j in range(i + 1, 62) if cosines[i, j] >= 0.97 and i != 60 != j]
+    assert [4, 61] in expected
+    command = ("duplicates", f"glove:{topics}/v.txt", topics / "c.txt", "--threshold", "0.97")
+    for form in ("csv", "jsonl"):
+        found = json.loads(ran(cse(*command, "-o", f"d.{form}", "--index", "i", "--json", cwd=tmp_path)))
+        assert found["pairs"] == len(expected)
+        with open(tmp_path / f"d.{form}", encoding="utf8") as file:
+            records = [*csv.DictReader(file)] if form == "csv" else [json.loads(line) for line in file]
+        assert [[int(each["row_a"]), int(each["row_b"])] for each in records] == expected
+        assert all(each["text_b"] == texts[int(each["row_b"])] for each in records)
+        assert all(
+            abs(float(each["cosine"]) - cosines[int(each["row_a"]), int(each["row_b"])]) < 1e-5 for each in records
+        )
+    grouped = [row for each in found["groups"] for row in each["rows"]]
+    assert sorted(grouped) == sorted({row for pair in expected for row in pair})
+    assert found["redundant_rows"] == len(grouped) - len(found["groups"])
+    printed = ran(cse(*command, "--top", "1", cwd=tmp_path))
+    assert printed.startswith(f"{len(found['groups'][0]['rows'])} rows\n  {found['groups'][0]['rows'][0]}  the ")
+
+
+def test_groups_are_the_topics_with_their_words(topics, tmp_path, cse):
+    command = ("cluster", f"glove:{topics}/v.txt", topics / "c.txt", "--json", "-o", "g.csv")
+    for more in (("--groups", "3"), ("--method", "hdbscan", "--min-size", "5")):
+        found = json.loads(ran(cse(*command, *more, "--words", "3", cwd=tmp_path)))
+        assert [each["rows"] for each in found["groups"]] == [21, 20, 20] or "hdbscan" in more
+        assert len(found["groups"]) == 3
+        for each in found["groups"]:
+            (topic,) = {row % 3 for row in each["members"] if row < 60}
+            assert len(each["words"]) == 3
+            assert set(each["words"]) <= set(TOPICS[topic].split())  # and not "the"
+            assert all(set(text.split()[1:]) <= set(TOPICS[topic].split()) for text in each["examples"])
+            assert len(set(each["examples"])) == 3
+        with open(tmp_path / "g.csv", encoding="utf8") as file:
+            of_row = {int(record["row"]): int(record["group"]) for record in csv.DictReader(file)}
+        assert of_row == {row: each["group"] for each in found["groups"] for row in each["members"]}
+    shown = ran(cse(*command[:3], "--groups", "3", cwd=tmp_path))
+    assert "21 rows: " in shown
+
+
+def test_words_of_a_group_are_those_with_the_highest_mean_tfidf_over_that_of_the_corpus(topics):
+    from cse import TfidfIndex
+
+    index = SearchIndex.build(
+        Encoder(f"glove:{topics}/v.txt"), (topics / "c.txt").read_text(encoding="utf8").split("\n")
+    )
+    labels = cluster(index, groups=4, seed=3)
+    texts = index.texts(index.rows)
+    tfidf = TfidfIndex.from_texts(texts)
+    matrix = tfidf.transform(texts).toarray()
+    for each in describe(index, labels, tfidf, words=4):
+        inside = np.isin(index.rows, each.rows)
+        above = matrix[inside].mean(0) - matrix.mean(0)
+        best = np.argsort(-above, kind="stable")[:4]
+        assert sorted(above[[tfidf.terms.index(word) for word in each.words]]) == pytest.approx(sorted(above[best]))
+        vectors = index.vectors.take(np.flatnonzero(inside))
+        nearest = (vectors @ vectors.mean(0)).max()
+        (place,) = np.flatnonzero(index.rows == each.examples[0])
+        assert index.vectors.take(np.array([place]))[0] @ vectors.mean(0) == pytest.approx(nearest)
+
+
+@pytest.mark.parametrize("by", ["encoder", "bm25"])
+@pytest.mark.parametrize("margin", [None, 0.1])
+def test_negatives_are_in_the_window_and_below_the_margin(glove, by, margin):
+    encoder = Encoder(glove)
+    texts = some_texts(300)
+    anchors = [" ".join(text.split()[:3]) for text in texts[:40]]
+    anchors[5] = anchors[4]  # two positives of one anchor
+    positives = [text.upper().lower() for text in texts[:40]]
+    index = SearchIndex.build(encoder, ["", *texts, texts[4]])
+    rows = np.arange(1, 302)
+    cosines = encoder.similarity(anchors, index.texts(rows)).astype(np.float64)
+    found = [*Mining((3, 40), margin, 4, by)(index, anchors, positives)]
+    taken = [*Mining((3, 40), margin, 4, by, "random", 7)(index, anchors, positives)]
+    assert [each.pair for each in found] == list(range(40))
+    assert max(len(each.rows) for each in found) == 4
+    for number, (top, drawn) in enumerate(zip(found, taken, strict=True)):
+        ranked = rows[np.argsort(-cosines[number], kind="stable")]
+        if by == "bm25":
+            ranked = index.bm25().search(anchors[number], 40)
+        own = {positive for anchor, positive in zip(anchors, positives, strict=True) if anchor == anchors[number]}
+        positive = cosines[number][number]
+        allowed = [
+            row
+            for row, text in zip(ranked[2:40], index.texts(ranked[2:40]), strict=True)
+            if text not in {*own, anchors[number]} and (margin is None or cosines[number][row - 1] <= positive - margin)
+        ]
+        assert top.rows.tolist() == allowed[:4]
+        assert top.positive == pytest.approx(positive, abs=1e-6)
+        assert set(drawn.rows) <= set(allowed)
+        assert len(drawn.rows) == min(4, len(allowed))
+    assert any(one.rows.tolist() != other.rows.tolist() for one, other in zip(found, taken, strict=True))
+    again = Mining((3, 40), margin, 4, by, "random", 7)(index, anchors, positives)
+    assert all((one.rows == other.rows).all() for one, other in zip(taken, again, strict=True))
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_mined_triples_are_read_by_pairs(topics, tmp_path, cse, form):
+    lines = ["query,answer", *(f"the {word},{word} {word}" for topic in TOPICS for word in topic.split())]
+    (tmp_path / "q.csv").write_text("\n".join(lines) + "\n", encoding="utf8")
+    command = ("mine", f"glove:{topics}/v.txt", topics / "c.txt", "--queries", "q.csv", "-o", f"t.{form}")
+    found = json.loads(ran(cse(*command, "--margin", "0.02", "--negatives", "2", "--json", cwd=tmp_path)))
+    assert found["pairs"] == 15
+    triples = open_pairs([str(tmp_path / f"t.{form}")], [])
+    assert triples.names == {"anchor": "anchor", "positive": "positive", "hard negative": "negative"}
+    assert len(triples.complete()) == found["triples"] > 15
+    refused(cse(*command, "--ranks", "1-1", "--margin", "1.9", cwd=tmp_path), "no pair has a negative")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "phrase"),
+    [
+        (("similarity", "a"), "give two texts, or one table"),
+        (("similarity", "a", "b", "c"), "3 were given; give two texts"),
+        (("similarity", "a", "b", "--columns", "a,b"), "--columns a,b: names columns of a table"),
+        (("similarity", "nowhere.csv"), "nowhere.csv: no such file"),
+        (("similarity", "three.csv"), "name the two columns of text with --columns A,B: a, b, c"),
+        (("similarity", "empty.csv"), "empty.csv: has no rows"),
+        (("duplicates", "c.txt", "--threshold", "1.1"), "--threshold: 1.1 was given, and a cosine is from -1 to 1"),
+        (("duplicates", "c.txt", "-o", "d.tsv"), "the name must end in .csv or .jsonl"),
+        (("duplicates", "c.txt", "-o", "no/d.csv"), "its folder does not exist"),
+        (("duplicates", "c.txt", "--index", "cut"), "was built with --passages; name another folder"),
+        (("cluster", "c.txt", "--groups", "99"), "--groups: 99 was given, and the corpus has 61 rows"),
+        (("cluster", "c.txt", "--method", "hdbscan", "--groups", "3"), "hdbscan finds the number of groups itself"),
+        (("cluster", "c.txt", "--tfidf", "nowhere"), "nowhere: no TF-IDF index there"),
+        (("mine", "c.txt", "--queries", "three.csv", "-o", "t.csv"), "--queries three.csv: "),
+        (("mine", "c.txt", "--queries", "pairs.csv", "-o", "t.txt"), "the name must end in .csv or .jsonl"),
+        (("mine", "c.txt", "--queries", "pairs.csv", "-o", "t.csv", "--margin", "3"), "--margin: '3' was given"),
+        (("mine", "c.txt", "--queries", "pairs.csv", "-o", "t.csv", "--ranks", "5"), "the form is FIRST-LAST"),
+        (("mine", "c.txt", "--queries", "c.txt", "-o", "t.csv"), "--queries c.txt: is not a table"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(topics, tmp_path, cse, arguments, phrase):
+    for name in ("c.txt", "v.txt"):
+        shutil.copy(topics / name, tmp_path)
+    (tmp_path / "three.csv").write_text("a,b,c\n1,2,3\n", encoding="utf8")
+    (tmp_path / "empty.csv").write_text("a,b\n", encoding="utf8")
+    (tmp_path / "pairs.csv").write_text("query,answer\nthe cat,a cat\n", encoding="utf8")
+    if "cut" in arguments:
+        texts = (tmp_path / "c.txt").read_text(encoding="utf8").split("\n")[:-1]
+        SearchIndex.build(Encoder(f"glove:{tmp_path}/v.txt"), texts, tmp_path / "cut", passages=8)
+    refused(cse(arguments[0], "glove:v.txt", *arguments[1:], cwd=tmp_path), phrase)
+
+
+def test_ranks_are_a_window():
+    assert parse_ranks("1-100") == (1, 100)
+    for text in ("0-5", "7-3", "-4", "1..5", ""):
+        with pytest.raises(InputError, match="--ranks"):
+            parse_ranks(text)
