@@ -12,7 +12,7 @@ from cse.search import nearest, pairs
 from cse.search.bm25 import Bm25, terms
 from cse.search.fusion import fuse
 from cse.search.passages import windows
-from cse.search.vectors import Float32, Int8, exact_products, quantize, unit
+from cse.search.vectors import Float32, Int8, Unit, exact_products, quantize, unit
 from random_texts import some_texts
 
 
@@ -37,7 +37,8 @@ def test_the_nearest_rows_are_those_of_brute_force(monkeypatch, products, rows, 
     values[1:3] = 0
     given = unit(draw.standard_normal((queries, 24)))
     given[0] = values[0]
-    for vectors in (Float32(values), Int8(*quantize(values)), Float32(30 * values)):
+    int8 = Int8(*quantize(values))
+    for vectors in (Float32(values), int8, Float32(30 * values), Unit(int8), Unit(Float32(30 * values))):
         scores, found = nearest.nearest(vectors, given, k)
         expected, order = brute_force(vectors, given, k)
         np.testing.assert_array_equal(found, order)
@@ -75,7 +76,7 @@ def test_near_pairs_and_groups_are_those_of_brute_force(monkeypatch, threshold):
     centres = draw.standard_normal((30, 8))
     values = unit(centres[draw.integers(0, 30, 400)] + 0.2 * draw.standard_normal((400, 8)))
     values[300] = values[17]
-    for vectors in (Float32(values), Int8(*quantize(values))):
+    for vectors in (Float32(values), Unit(Int8(*quantize(values))), Unit(Float32(7 * values))):
         wide = vectors.take(np.arange(400))
         cosines = np.round(wide @ wide.T, 6)
         expected = {(i, j) for i, j in zip(*np.nonzero(cosines >= threshold), strict=True) if i < j}
@@ -103,11 +104,13 @@ def test_near_pairs_and_groups_are_those_of_brute_force(monkeypatch, threshold):
 
 def test_equal_rows_have_a_cosine_of_1():
     values = unit(np.random.default_rng(3).standard_normal((200, 7)))
-    found = [*pairs.near_pairs(Float32(np.repeat(values, 2, axis=0)), 1)]
-    first, second, cosines = (np.concatenate(part) for part in zip(*found, strict=True))
-    np.testing.assert_array_equal(first, np.arange(0, 400, 2))
-    np.testing.assert_array_equal(second, first + 1)
-    assert (cosines == 1).all()
+    twice = np.repeat(values, 2, axis=0)
+    for vectors in (Float32(twice), Unit(Int8(*quantize(twice)))):
+        found = [*pairs.near_pairs(vectors, 1)]
+        first, second, cosines = (np.concatenate(part) for part in zip(*found, strict=True))
+        np.testing.assert_array_equal(first, np.arange(0, 400, 2))
+        np.testing.assert_array_equal(second, first + 1)
+        assert (cosines == 1).all()
 
 
 @pytest.mark.parametrize("threshold", [-1.01, 1.5, float("nan"), True])

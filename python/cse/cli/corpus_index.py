@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -56,6 +56,11 @@ def load_encoder(model: str, pooler: str | None, device: str, precision: str, th
     from ..models.inference import Encoder
 
     set_threads(threads)
+    if threads:
+        with suppress(ImportError):  # comes with scikit-learn
+            from threadpoolctl import threadpool_limits
+
+            threadpool_limits(threads)  # of NumPy's products
     encoder = Encoder(model, pooler=pooler, device=device, precision=precision)
     if encoder.plain:
         console.say(f"{model}: the directory does not declare a pooling; using --pooler avg")

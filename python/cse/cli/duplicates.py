@@ -66,7 +66,7 @@ def command(
 
         def blocks() -> Iterator[tuple[Any, Any, Any]]:
             nonlocal count
-            for first, second, cosines in near_pairs(index.vectors, threshold, more):
+            for first, second, cosines in near_pairs(index.unit_vectors, threshold, more):
                 groups.add(first, second)
                 count += len(first)
                 yield index.rows[first], index.rows[second], cosines
@@ -80,7 +80,7 @@ def command(
     seconds = time.perf_counter() - started
     redundant = sum(len(rows) - 1 for rows in found)
     if as_json:
-        listed = [{"rows": rows.tolist(), "ids": index.ids(rows), "texts": index.texts(rows[:3])} for rows in found]
+        listed = [{"rows": rows.tolist(), "ids": index.ids(rows), "examples": index.texts(rows[:3])} for rows in found]
         summary = {
             "rows": len(index),
             "threshold": threshold,

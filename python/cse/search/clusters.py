@@ -65,7 +65,7 @@ def cluster(
             "scikit-learn is not installed, which makes the groups; run pip install 'cse[search]'"
         ) from None
     count = len(index.vectors)
-    vectors = index.vectors.block(0, count)
+    vectors = index.unit_vectors.block(0, count)
     if method == "hdbscan":
         if smallest > count:
             raise InputError(f"--min-size: {smallest} was given, and the corpus has {count:,} rows that are not blank")
@@ -135,7 +135,7 @@ def _sums(
 
 
 def _central(index: SearchIndex, members: Rows, count: int) -> Rows:
-    vectors = index.vectors.take(members)
+    vectors = index.unit_vectors.take(members)
     order = members[np.argsort(-(vectors @ vectors.mean(axis=0)), kind="stable")]
     rows: dict[str, int] = {}
     for row in index.rows[order[: 20 * count]].tolist():

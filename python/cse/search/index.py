@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral
 from os import PathLike, fspath
 from pathlib import Path
@@ -21,7 +22,7 @@ from .fusion import fuse
 from .nearest import nearest
 from .settings import check_model, check_settings, new_settings
 from .store import BM25, MANIFEST, Store, locked
-from .vectors import Vectors, unit
+from .vectors import Unit, Vectors, unit
 
 __all__ = ["Hit", "SearchIndex"]
 
@@ -58,6 +59,7 @@ class SearchIndex:
     def _open(self) -> None:
         self._vectors, self._places = self._store.vectors(), self._store.places()
         self._bm25: Bm25 | None = None
+        self.__dict__.pop("unit_vectors", None)
 
     @classmethod
     def build(
@@ -157,6 +159,12 @@ class SearchIndex:
     def vectors(self) -> Vectors:
         """The vectors of all rows that are not blank, or of their passages; see ``rows``."""
         return self._vectors
+
+    @cached_property
+    def unit_vectors(self) -> Vectors:
+        """``vectors`` with unit length, for cosines: those of dot products and of int8 have other norms."""
+        plain = self._store.manifest["similarity"] == "cosine" and not self._store.manifest["int8"]
+        return self._vectors if plain else Unit(self._vectors)
 
     @property
     def rows(self) -> npt.NDArray[np.int64]:

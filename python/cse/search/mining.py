@@ -92,8 +92,9 @@ class Mining:
             targets = Float32(unit(documents(index.encoder, theirs, batch_size=batch_size)))
             own = np.arange(len(some))
             best = exact_products(queries, own, targets, own)
-            for number, (cosines, places) in enumerate(self._ranked(index, some, queries)):
+            for number, places in enumerate(self._ranked(index, some, queries)):
                 rows = index.rows[places]
+                cosines = exact_products(queries, np.full(len(rows), number), index.unit_vectors, places)
                 excluded = known[some[number]]
                 kept = np.array([_plain(text) not in excluded for text in index.texts(rows)], dtype=bool)
                 if self.margin is not None:
@@ -107,20 +108,15 @@ class Mining:
             if progress:
                 progress(len(some))
 
-    def _ranked(
-        self, index: SearchIndex, anchors: Sequence[str], queries: Float32
-    ) -> Iterator[tuple[npt.NDArray[np.float64], Rows]]:
-        """Yields cosines and vectors of the ranks of the window for each anchor."""
+    def _ranked(self, index: SearchIndex, anchors: Sequence[str], queries: Float32) -> Iterator[Rows]:
+        """Yields the places in ``index.vectors`` of the ranks of the window, for each anchor."""
         first, last = self.ranks
         if self.by == "encoder":
-            cosines, places = nearest(index.vectors, queries.values, last)
-            yield from zip(cosines[:, first - 1 :], places[:, first - 1 :], strict=True)
+            yield from nearest(index.vectors, queries.values, last)[1][:, first - 1 :]
             return
         words = index.bm25()
-        for number, anchor in enumerate(anchors):
-            rows = words.search(anchor, last)[first - 1 :]
-            places = np.searchsorted(index.rows, rows)
-            yield exact_products(queries, np.full(len(rows), number), index.vectors, places), places
+        for anchor in anchors:
+            yield np.searchsorted(index.rows, words.search(anchor, last)[first - 1 :])
 
 
 def _plain(text: str) -> str:

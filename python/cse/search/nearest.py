@@ -19,10 +19,9 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-# Queries searched together; products of float32 in memory at a time (16 MB); rows of a block at most.
+# Queries searched together, and products of float32 in memory at a time (16 MB).
 QUERIES = 1024
 PRODUCTS = 1 << 22
-BLOCK_ROWS = 1 << 16
 # Results in memory for the queries that are searched together, and candidates after which they are merged.
 RESULTS = 1 << 22
 CANDIDATES = 1 << 18
@@ -54,7 +53,7 @@ def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
     given = Float32(queries)
     # The rounding error of a product of each query.
     error = rounding_error(vectors.width) * vectors.longest * np.linalg.norm(queries.astype(np.float64), axis=1)
-    step = max(1, min(BLOCK_ROWS, PRODUCTS // count))
+    step = max(1, min(vectors.most, PRODUCTS // count))
     first = min(total, max(step, k))
 
     products = vectors.products(queries, 0, first)

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Float32", "Int8", "Vectors", "exact_products", "quantize", "rounding_error", "unit"]
+__all__ = ["Float32", "Int8", "Unit", "Vectors", "exact_products", "quantize", "rounding_error", "unit"]
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -22,6 +22,8 @@ class Vectors(Protocol):
 
     longest: float
     """Upper bound of their Euclidean norms."""
+    most: int
+    """Vectors of which ``products`` may be asked at a time, which bounds its memory."""
 
     def __len__(self) -> int: ...
 
@@ -50,6 +52,8 @@ class Float32:
         values: ``(n, D)`` float32.
         longest: Upper bound of the norms; None: it is computed.
     """
+
+    most = 1 << 20
 
     def __init__(self, values: Floats, longest: float | None = None) -> None:
         self.values = values
@@ -85,6 +89,8 @@ class Int8:
         longest: Upper bound of the norms; None: it is computed.
     """
 
+    most = 1 << 16  # converted to float32
+
     def __init__(self, values: npt.NDArray[np.int8], scales: Floats, longest: float | None = None) -> None:
         self.values, self.scales = values, scales
         self.longest = longest if longest is not None else _longest(self)
@@ -112,6 +118,47 @@ class Int8:
         """See ``Vectors``."""
         found: Doubles = self.values[rows].astype(np.float64) * self.scales[rows, None].astype(np.float64)
         return found
+
+
+class Unit:
+    """Other vectors divided by their norms, as a view; vectors of zeros remain.
+
+    Args:
+        vectors: n vectors.
+    """
+
+    longest = 1.0001
+
+    def __init__(self, vectors: Vectors) -> None:
+        self._vectors = vectors
+        self.most = vectors.most
+        norms = np.empty(len(vectors))
+        for start in range(0, len(vectors), PAIRS):
+            rows = np.arange(start, min(start + PAIRS, len(vectors)))
+            norms[rows] = np.linalg.norm(vectors.take(rows), axis=1)
+        self._norms = np.where(norms > 0, norms, 1)
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self._vectors.width
+
+    def block(self, start: int, stop: int) -> Floats:
+        """See ``Vectors``."""
+        return (self._vectors.block(start, stop) / self._norms[start:stop, None]).astype(np.float32)
+
+    def products(self, queries: Floats, start: int, stop: int) -> Floats:
+        """See ``Vectors``."""
+        found = self._vectors.products(queries, start, stop)
+        found /= self._norms[start:stop].astype(np.float32)
+        return found
+
+    def take(self, rows: Rows) -> Doubles:
+        """See ``Vectors``."""
+        return self._vectors.take(rows) / self._norms[rows, None]
 
 
 def quantize(vectors: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
@@ -147,7 +194,7 @@ def rounding_error(width: int) -> float:
     """Returns an upper bound of the error of a dot product in float32, relative to the product of the two norms.
 
     |fl(x.y) - x.y| <= g |x|.|y| with g = n u / (1 - n u), in any order of summation (Higham 2002, section 3.1); u is
-    2^-24, and n is larger by a few operations for the scale of int8 and the conversion of the limit.
+    2^-24, and n is larger by a few operations for scales, norms and the conversion of the limit.
     """
     scaled = (width + 8) * 2.0**-24
     return scaled / (1 - scaled)
