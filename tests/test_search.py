@@ -300,7 +300,7 @@ def test_the_best_passage_of_a_row_counts(encoder, k):
 
 def test_prompts_and_dot_products_of_the_model_are_used(encoder):
     class Prompted:
-        similarity_fn_name = "dot"
+        similarity_name = "dot"
 
         def __getattr__(self, name):
             return getattr(encoder, name)

@@ -18,7 +18,7 @@ MODULE = re.compile(r"\d+_\w+")
 
 
 def model_digest(encoder: Encoder) -> str:
-    """Returns a hash, hexadecimal, of the files of a model (weights, configuration, tokenizer) and of its pooling.
+    """Returns a hash, hexadecimal, of the files of a model (weights, configuration, tokenizer), its pooling and prompt.
 
     The path of the folder has no influence, so a model can be moved.
     """
@@ -33,6 +33,6 @@ def model_digest(encoder: Encoder) -> str:
         folders = [folder, *(path for path in folder.iterdir() if path.is_dir() and MODULE.fullmatch(path.name))]
         found = [path for each in folders for path in each.iterdir() if path.suffix in SUFFIXES and path.is_file()]
         files = [(str(path.relative_to(folder)), path) for path in found]
-    content = [name, encoder.pooling, str(encoder.embedding_dim)]
+    content = [name, encoder.pooling, str(encoder.embedding_dim), str(getattr(encoder, "prompt", ""))]
     content += sorted(f"{name} {_core.hash_file(str(path))}" for name, path in files)
     return hashlib.sha256("\n".join(content).encode()).hexdigest()[:32]

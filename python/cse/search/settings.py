@@ -33,7 +33,7 @@ def new_settings(encoder: Encoder, int8: bool, has_ids: bool, passages: int | st
 
 
 def _similarity(encoder: Encoder) -> str:
-    return "dot" if getattr(encoder, "similarity_fn_name", None) == "dot" else "cosine"
+    return "dot" if getattr(encoder, "similarity_name", None) == "dot" else "cosine"
 
 
 def _tokens(encoder: Encoder, passages: int | str) -> int:
