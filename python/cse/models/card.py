@@ -76,6 +76,8 @@ class CardRecord:
     """Names of the scores to list."""
     scores: Sequence[dict[str, Any]] = field(default_factory=list)
     """One record per evaluation: ``step``, and scores by name."""
+    stages: Sequence[str] = ()
+    """Names of the modules after pooling, without a kept head and a Normalize at the end."""
 
 
 def is_local(model: str) -> bool:
@@ -117,7 +119,7 @@ def model_card(record: CardRecord) -> str:
         base=base,
         usage=LOADED_BY_CSE if record.pooler == "mask" else LOADED,
         embedding_dim=record.embedding_dim,
-        pooling=POOLERS[record.pooler],
+        pooling=", then ".join([POOLERS[record.pooler], *record.stages]),
         head=KEPT if record.keeps_head else DROPPED,
         normalised=", normalised" if record.normalize else "",
         max_length=record.max_length,
