@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InputError
-from . import console, options
+from . import console, encoder_options, options
 from .progress import counting
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @options.option("--markdown", is_flag=True, show_default=False, help="Print Markdown tables.")
 @options.option("--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="An option of an evaluation.")
 @options.pooler
+@encoder_options.prompt
 @options.device
 @options.precision("fp32")
 @options.threads
@@ -37,6 +38,7 @@ def command(
     markdown: bool,
     settings: tuple[str, ...],
     pooler: str | None,
+    prompt: str | None,
     device: str,
     precision: str,
     threads: int,
@@ -65,7 +67,7 @@ def command(
     from ..models.inference import Encoder
 
     set_threads(threads)
-    encoder = Encoder(model, pooler=pooler, device=device, precision=precision)
+    encoder = Encoder(model, pooler=pooler, device=device, precision=precision, prompt=prompt)
     total = sum(evaluation.work() for evaluation in evaluations.values())
     with counting("evaluating", total, "texts") as progress:
         reports = {name: evaluation(encoder, progress) for name, evaluation in evaluations.items()}

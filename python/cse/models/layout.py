@@ -41,6 +41,8 @@ __all__ = [
 LAYER_POOLING = "WeightedLayerPooling"
 # sentence-transformers has no such pooling, and refuses to load it, which is better than another pooling.
 MASK_POOLING = "cse_mask_token"
+# The pooler of a StaticEmbedding, which has no transformer; see cse.models.static.
+STATIC = "static"
 # The keys of older releases, in the order in which several modes are concatenated.
 LEGACY_MODES = {
     "pooling_mode_cls_token": "cls",
@@ -101,7 +103,7 @@ class Modules:
     dims: tuple[int, ...] = ()
     """Numbers of first dimensions for which a cse run has trained the encoder."""
     transformer: str = ""
-    """Subfolder of the transformer."""
+    """Subfolder of the transformer, or of a StaticEmbedding."""
     lower_case: bool = False
     """Whether texts are converted to lower case before they are tokenized."""
 
@@ -120,6 +122,8 @@ def read_modules(folder: Path) -> Modules:
         part = folder / module["path"]
         if kind == "Transformer":
             found |= {"transformer": module["path"], **_read_transformer(part)}
+        elif kind == "StaticEmbedding" and pooler is None:
+            found["transformer"], pooler = module["path"], STATIC
         elif kind == "Pooling" and (pooler is None or pooler.startswith("avg_")) and not stages:
             settings = read_json(part / "config.json")
             pooler = pooler or _read_pooling(settings, part)
