@@ -99,6 +99,8 @@ class TrainConfig(Settings, BaseModel):
         )
         if problem:
             raise InputError(problem)
+        if self.prompt and "prompt" in self.encoder_methods:
+            raise InputError("--prompt: cannot be combined with --encoder-method prompt, which has a template")
         if self.pairs and self.corpus:
             raise InputError("--pairs: cannot be combined with CORPUS; give one of them")
         if self.columns and not self.pairs:
