@@ -60,8 +60,9 @@ def check_kind(name: str, folder: Path) -> None:
         if not kind.startswith("sentence_transformers."):
             problem = problem or REMOTE.format(what=f"the module {kind}")
     if isinstance(config, dict):
-        single = any(str(each).endswith("ForSequenceClassification") for each in config.get("architectures") or ())
-        if single and "sentence_transformers" in config and not modules:
+        classifies = any(str(each).endswith("ForSequenceClassification") for each in config.get("architectures") or ())
+        scores = "sentence_transformers" in config or len(config.get("id2label") or ()) == 1
+        if classifies and scores and not modules:  # as older releases store it
             problem = problem or MODEL_TYPES["CrossEncoder"]
         if config.get("auto_map") and not _known_type(str(config.get("model_type"))):
             problem = problem or REMOTE.format(what="auto_map in its config.json")
