@@ -71,6 +71,8 @@ SYSTEMS = {
         "anchor_dropout": 0.05,
         "positive_dropout": 0.155,
     },
+    "lora": {"encoder_methods": ("lora",), "options": {"lora": {"rank": 4, "dropout": 0.1}}},
+    "lora of two encoders": {"encoder_methods": ("lora",), "positive_encoder": "copy", "pooler": "avg"},
     # Registered from outside, by a file.
     "repetition": {"imports": ("METHODS",), "positive": "repetition"},
     "repetition as a negative": {"imports": ("METHODS",), "negatives": ("repetition", "una"), "loss": "focal"},

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from ..errors import InputError
+from .adapters import Adapters, with_adapter
 from .device import autocast, pick_precision, uncompiled
 from .mlm_head import load_mlm_head, mlm_head, save_mlm_head
 from .pooling import pool
@@ -72,6 +73,8 @@ class SentenceEncoder(nn.Module):
         self.denoise: Callable[[Any, dict[str, Tensor]], Tensor] | None = None
         """Vectors ``(B, D)`` that are subtracted in training; see ``cse.features.prompt``."""
         self.template: Any = None
+        self.adapters: Adapters | None = None
+        """What is trained in place of the weights; see ``cse.features.lora``."""
         self.head: nn.Sequential | None = None
         if pooler == "cls" and not use_trained_pooler:
             dense = nn.Linear(size, size)
@@ -240,7 +243,7 @@ def load_encoder(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             backbone, report = AutoModel.from_pretrained(
-                source.path,
+                source.base or source.path,
                 local_files_only=True,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # reported below
@@ -261,6 +264,8 @@ def load_encoder(
             "config.json"
         )
     backbone = backbone.float()
+    if source.base is not None:
+        backbone = with_adapter(backbone, Path(source.path), source.name)
     for name, weights in backbone.named_parameters():
         if not torch.isfinite(weights).all():
             raise InputError(f"--model {source.name}: the weights {name} hold NaN or infinity; use another checkpoint")

@@ -28,16 +28,19 @@ from ..errors import InputError
 from .pooling import MODES, pooled_layers
 
 __all__ = [
+    "ADAPTER",
     "LAYER_POOLING",
     "LEGACY_MODES",
     "MASK_POOLING",
     "Modules",
     "Stage",
+    "base_of",
     "read_json",
     "read_modules",
     "write_json",
 ]
 
+ADAPTER = "adapter_config.json"
 LAYER_POOLING = "WeightedLayerPooling"
 # sentence-transformers has no such pooling, and refuses to load it, which is better than another pooling.
 MASK_POOLING = "cse_mask_token"
@@ -106,6 +109,16 @@ class Modules:
     """Subfolder of the transformer, or of a StaticEmbedding."""
     lower_case: bool = False
     """Whether texts are converted to lower case before they are tokenized."""
+
+
+def base_of(folder: Path) -> str | None:
+    """Returns the base model of a folder with an adapter of peft alone; None for another folder."""
+    if not (folder / ADAPTER).is_file() or (folder / "config.json").exists():
+        return None
+    try:
+        return str(read_json(folder / ADAPTER)["base_model_name_or_path"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(f"{folder}: {ADAPTER} does not name its base model; save the adapter again") from None
 
 
 def read_modules(folder: Path) -> Modules:

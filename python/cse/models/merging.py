@@ -43,4 +43,6 @@ class BaseWeights:
 
 
 def _weights(encoder: SentenceEncoder) -> list[torch.nn.Parameter]:
-    return [*encoder.backbone.parameters(), *encoder.stages.parameters()]
+    """The weights that are trained. Of an adapter B A, whose base is 0, only B is averaged."""
+    named = [*encoder.backbone.named_parameters(), *encoder.stages.named_parameters()]
+    return [weights for name, weights in named if weights.requires_grad and ".lora_A." not in name]

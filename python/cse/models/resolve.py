@@ -15,7 +15,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from ..errors import InputError
-from .layout import Modules, read_json, read_modules
+from .layout import ADAPTER, Modules, base_of, read_json, read_modules
 from .refusals import check_kind, is_static
 
 __all__ = ["LOAD_ERRORS", "Source", "best_of_run", "cannot_load", "find_folder", "find_model", "first_position"]
@@ -75,6 +75,8 @@ class Source:
     """Whether the model is decoder-only, that is, each token attends only to the tokens before it."""
     modules: Modules = field(default_factory=Modules)
     """What the directory of sentence-transformers declares, if it is one."""
+    base: str | None = None
+    """Folder of the base model, if ``path`` has an adapter alone."""
 
 
 def find_model(name: str) -> Source:
@@ -103,7 +105,7 @@ def find_folder(name: str) -> Path:
     folder = Path(name)
     if folder.is_dir():
         check_kind(name, folder)
-        if not is_static(folder) and not (_transformer(folder) / "config.json").exists():
+        if not is_static(folder) and not _has_config(_transformer(folder)):
             remedy = f"; it is the folder of a run: use {folder / 'best'}" if best_of_run(name) != name else ""
             raise InputError(f"{name}: no model there (config.json is missing){remedy}")
         if not _is_whole(folder):
@@ -118,6 +120,10 @@ def find_folder(name: str) -> Path:
     return found
 
 
+def _has_config(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("config.json", ADAPTER))
+
+
 def _transformer(folder: Path) -> Path:
     """Returns the folder of the first module, which has the weights and the tokenizer."""
     try:
@@ -129,7 +135,7 @@ def _transformer(folder: Path) -> Path:
 def best_of_run(name: str) -> str:
     """Returns the folder ``best`` of the folder of a run; any other name of a model is returned as it is."""
     folder = Path(name)
-    is_run = not (folder / "config.json").exists() and (folder / "best" / "config.json").exists()
+    is_run = not _has_config(folder) and _has_config(folder / "best")
     return str(folder / "best") if is_run else name
 
 
@@ -248,8 +254,11 @@ def _describe(name: str, path: str) -> Source:
             raise
         raise InputError(f"--model {name}: modules.json, or a file it names, cannot be read ({error})") from None
     path = str(Path(path) / modules.transformer)
+    base = base_of(Path(path))
+    if base is not None:
+        base = _base_path(name, base)
     try:
-        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(base or path, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise InputError(f"--model {name}: cannot be read ({str(error).splitlines()[0]})") from None
     if getattr(config, "is_encoder_decoder", False):
@@ -272,7 +281,19 @@ def _describe(name: str, path: str) -> Source:
         dense=modules.dense,
         causal=_is_causal(config),
         modules=modules,
+        base=base,
     )
+
+
+def _base_path(name: str, base: str) -> str:
+    """Returns the folder of the base model of an adapter."""
+    try:
+        found = find_model(base)
+    except InputError as error:
+        raise InputError(f"--model {name}: is an adapter of {base}, which cannot be loaded ({error})") from None
+    if found.base is not None:
+        raise InputError(f"--model {name}: is an adapter of an adapter, {base}; train that without --keep-adapter")
+    return found.path
 
 
 def first_position(config: Any) -> int:

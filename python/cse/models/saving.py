@@ -44,7 +44,8 @@ def save_encoder(
     with fresh_folder(folder) as fresh:
         _write(model, fresh, card)
         also(fresh)
-        (fresh / "model.safetensors").chmod(file_mode())
+        for path in fresh.glob("*.safetensors"):
+            path.chmod(file_mode())
 
 
 def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
@@ -59,7 +60,13 @@ def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
     # SentenceTransformer returns all hidden states only if output_hidden_states is set in the configuration.
     asked = backbone.config.output_hidden_states
     backbone.config.output_hidden_states = pooled_layers(model.pooler, layers) is not None
-    backbone.save_pretrained(folder)
+    if model.adapters is None:
+        backbone.save_pretrained(folder)
+    elif model.adapters.keep:
+        model.adapters.save(backbone, folder)
+    else:
+        with model.adapters.merged(backbone):
+            backbone.save_pretrained(folder)
     backbone.config.output_hidden_states = asked
     # A fast tokenizer stores the truncation and padding of its last call; neither should be saved.
     model.tokenizer.backend_tokenizer.no_truncation()
