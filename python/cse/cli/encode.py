@@ -28,6 +28,7 @@ from .progress import PhaseDisplay, counting
 @options.option("--cache", metavar="DIR", help="Cache folder for large inputs.", default_text="the user's; cse cache")
 @options.pooler
 @encoder_options.prompt
+@options.option("--dims", type=int, metavar="N", help="Keep only the first N dimensions.", default_text="all")
 @options.device
 @options.precision("fp32")
 @options.reading
@@ -42,6 +43,7 @@ def command(
     cache: str | None,
     pooler: str | None,
     prompt: str | None,
+    dims: int | None,
     device: str,
     precision: str,
     column: str | None,
@@ -81,7 +83,7 @@ def command(
             found, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, cache=cache, progress=phases
         )
     filled = len(corpus.filled())
-    encoder = Encoder(model, pooler=pooler, device=device, precision=precision, prompt=prompt)
+    encoder = Encoder(model, pooler=pooler, device=device, precision=precision, prompt=prompt, dims=dims)
     if encoder.plain:
         console.say(f"{model}: the directory does not declare a pooling; using --pooler avg")
     elif encoder.model.pooler == "cls":

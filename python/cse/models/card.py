@@ -38,7 +38,10 @@ cosine similarity. Inputs of up to {{ max_length }} tokens.
 ```python
 {{ usage }}
 ```
-
+{% if dims %}
+It was trained for its first {{ dims }} dimensions as well (Matryoshka):
+`SentenceTransformer("this/folder", truncate_dim={{ least }})`, or `Encoder("this/folder", dims={{ least }})` of cse.
+{% endif %}
 With transformers alone, load it with `AutoModel` and `AutoTokenizer` and pool as described above. {{ head }}
 
 ## Training
@@ -78,6 +81,8 @@ class CardRecord:
     """One record per evaluation: ``step``, and scores by name."""
     stages: Sequence[str] = ()
     """Names of the modules after pooling, without a kept head and a Normalize at the end."""
+    dims: Sequence[int] = ()
+    """Numbers of first dimensions for which the encoder was trained, in descending order."""
 
 
 def is_local(model: str) -> bool:
@@ -128,6 +133,8 @@ def model_card(record: CardRecord) -> str:
         methods=record.methods,
         config=record.config.strip(),
         scores="\n".join(lines),
+        dims=", ".join(map(str, record.dims[1:])),
+        least=record.dims[-1] if record.dims else None,
     )
     return str(card)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,8 @@ def load_encoder(
     stored = source.dense if pooler == "cls" else None
     kept = keep_head or (for_inference and stored is not None)
     stages = [build_stage(stage) for stage in source.modules.stages]
+    if not for_inference:  # training states anew for which dimensions it was
+        source = replace(source, modules=replace(source.modules, dims=()))
     encoder = SentenceEncoder(backbone, tokenizer, source, pooler, trained and stored is None, kept, stages)
     if stored is not None and encoder.head is not None:
         _load_head(encoder.head, stored)

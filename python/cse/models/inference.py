@@ -198,8 +198,15 @@ class Encoder:
             found = self.model.encode(
                 texts, batch_size=batch_size, progress=progress, precision=self.precision, prompt=prompt
             )
-        found = found[:, : self.embedding_dim]
-        return _unit(found) if self._rescaled else found
+        return found if self.dims is None else self._cut(found, self.dims, self._rescaled)
+
+    def shortened(self, vectors: Vectors, dims: int) -> Vectors:
+        """Returns the first dimensions of embeddings, scaled to unit length if those of the model have it."""
+        return self._cut(vectors, dims, self._unit_length)
+
+    @staticmethod
+    def _cut(vectors: Vectors, dims: int, scaled: bool) -> Vectors:
+        return _unit(vectors[:, :dims]) if scaled else vectors[:, :dims]
 
     def similarity(self, left: Iterable[str], right: Iterable[str]) -> Vectors:
         """Returns the cosine similarities of all pairs, ``(len(left), len(right))`` float32.

@@ -77,6 +77,8 @@ class TrainConfig(Settings, BaseModel):
             raise InputError(f"--loss-term {CONTRASTIVE}: is part of --loss standard, focal and mixed; leave it out")
         for method in self.options:
             self.options_of(method)
+        if "matryoshka" in self.loss_terms and self.loss not in (*CONTRASTIVE_LOSSES, CONTRASTIVE):
+            raise InputError(f"--dims: belongs to a contrastive loss, and --loss {self.loss} is none; leave it out")
         parts = CONTRASTIVE_LOSSES.get(self.loss)
         if parts is not None and (own := LOSS_SETTINGS.keys() & self.options.get(CONTRASTIVE, {}).keys()):
             name = sorted(own)[0]
