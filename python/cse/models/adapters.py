@@ -52,7 +52,7 @@ class Adapters:
         """
         from peft.tuners.lora import LoraLayer
 
-        replaced = []
+        replaced: list[Any] = []
         for parent in list(backbone.modules()):
             for name, layer in list(parent.named_children()):
                 if isinstance(layer, LoraLayer):
