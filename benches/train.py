@@ -11,6 +11,9 @@ All systems train on the same sentences, in batches of 64 (``--batch-size``) of 
 (c) a plain loop as in SimCSE's code: every sentence twice in one forward pass, loss.item() at every step;
 (d) the minimum: 6 x matrix parameters x tokens, at the rate of a large matrix product measured in the same run.
 
+With peft, (a) has a row with LoRA of rank 16 (--lora 16), and --memory prints the peak memory of a process that trains
+with it beside one that trains all weights.
+
 The systems take turns, ``--rounds`` times; figures are medians over the rounds, each without its first two steps (20 on
 CUDA, where models are compiled and graphs recorded in them). The plain loop's loss must equal cse's before anything is
 timed. Tokens are those that are encoded in a step, of all views and without padding. On the CPU, --breakdown adds where
@@ -28,6 +31,7 @@ import json
 import platform
 import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -36,6 +40,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.metadata import version
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -290,6 +295,24 @@ def random_model(name: str, folder: str) -> str:
     return folder
 
 
+def print_memory(model: str, rows: list[str], options: Any, settings: dict[str, dict[str, Any]]) -> None:
+    """Prints the peak memory of each of some runs, in processes of their own: the peak of a process does not fall."""
+    print("| precision | system | peak memory, GB |\n| --- | --- | ---: |")
+    for name in settings:
+        own = [argument for argument in sys.argv[1:] if argument != "--memory"]
+        command = [sys.executable, __file__, *own, "--model", model, "--peak", name]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        print(f"| {precisions(options)[0]} | cse, {name} | {int(done.stdout) / 1e9:.2f} |", flush=True)
+
+
+def print_peak(model: str, rows: list[str], options: Any, settings: dict[str, Any]) -> None:
+    """Trains, and prints the bytes of this process at its peak, on a GPU those of tensors."""
+    time_cse(model, rows, options, precisions(options)[0], **settings)
+    print(
+        torch.cuda.max_memory_allocated() if options.gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpu", action="store_true")
@@ -302,6 +325,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--emulate", action="store_true", help="bf16 on a processor without instructions for it")
     parser.add_argument("--breakdown", action="store_true", help="also print where the time of a step goes")
+    parser.add_argument("--memory", action="store_true", help="print the memory of LoRA beside full training, alone")
+    parser.add_argument("--peak", help=argparse.SUPPRESS)  # the process of one row of --memory
     options = parser.parse_args()
     options.device = "cuda" if options.gpu else "cpu"
     options.model = options.model or ("random-bert" if options.gpu else "minilm")
@@ -314,12 +339,20 @@ def main() -> None:
     una: dict[str, Any] = {"una": {"every": 1, "use_as": "pairs"}, "negatives": ("una",)}
     with tempfile.TemporaryDirectory() as folder:
         model = random_model(options.model, folder) if options.model in RANDOM else options.model
+        lora = {"LoRA 16": {"encoder_methods": ("lora",)}} if find_spec("peft") else {}
+        trained: dict[str, dict[str, Any]] = {"standard": {}, **lora}
+        if options.peak:
+            print_peak(model, rows, options, trained[options.peak])
+        if options.memory:
+            print_memory(model, rows, options, trained)
+        if options.peak or options.memory:
+            return
         check_equal_losses(model, rows, options)
         systems: dict[tuple[str, str], Any] = {}
         for kind in precisions(options):
             losses = {"standard": {}, "UNA every step": una}
             if kind == "fp32" or options.gpu:
-                losses |= {"focal": {"loss": "focal"}, "mixed": {"loss": "mixed"}}
+                losses |= {"focal": {"loss": "focal"}, "mixed": {"loss": "mixed"}, **lora}
                 systems[kind, "plain loop"] = partial(time_plain, model, rows, options, kind)
             for name, settings in losses.items():
                 systems[kind, f"cse, {name}"] = partial(time_cse, model, rows, options, kind, **settings)

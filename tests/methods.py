@@ -174,17 +174,6 @@ class SelfContrast(BatchTerm):
         return repel + 0.005 * ((diagonal - 1).square().sum() + 0.012 * off)
 
 
-class Matryoshka(BatchTerm):
-    """The run's loss over the first dimensions, too."""
-
-    def forward(self, views, step):
-        total = 0.0
-        for size in (8, 16):
-            cut = {name: z[:, :size] for name, z in views.embeddings.items()}
-            total = total + step.contrastive(views.replace(embeddings=cut)) / 2
-        return total
-
-
 class Average(EncoderMethod):
     """An exponential moving average of the weights, which is evaluated and saved."""
 
@@ -236,6 +225,5 @@ HOOKS.register("shuffle", TokenShuffle)
 HOOKS.register("cutoff", FeatureCutoff)
 FEATURE_AUGMENTATIONS.register("momentum", Momentum)
 LOSS_TERMS.register("scd", SelfContrast)
-LOSS_TERMS.register("matryoshka", Matryoshka)
 LOSS_TERMS.register("ball", BallTerm)
 ENCODER_METHODS.register("average", Average)

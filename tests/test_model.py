@@ -127,6 +127,15 @@ def test_poolers_are_the_layers_their_names_say():
         "avg_top2": mean((states[2] + states[3]) / 2),
         "avg_first_last": mean((states[1] + states[3]) / 2),
         "avg_embed_last": mean((states[0] + states[3]) / 2),
+        "max": torch.stack([states[3][0, :2].amax(0), states[3][1].amax(0)]),
+        "mean_sqrt_len_tokens": mean(states[3]) * torch.tensor([[2.0], [3.0]]).sqrt(),
+        "weightedmean": torch.stack(
+            [
+                torch.tensor([1, 2.0]).double() @ states[3][0, :2] / 3,
+                torch.tensor([1, 2, 3.0]).double() @ states[3][1] / 6,
+            ]
+        ),
+        "lasttoken": torch.stack([states[3][0, 1], states[3][1, 2]]),
     }
     assert set(expected) == set(SHARED)
     for name, vectors in expected.items():

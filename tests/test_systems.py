@@ -71,6 +71,8 @@ SYSTEMS = {
         "anchor_dropout": 0.05,
         "positive_dropout": 0.155,
     },
+    "lora": {"encoder_methods": ("lora",), "options": {"lora": {"rank": 4, "dropout": 0.1}}},
+    "lora of two encoders": {"encoder_methods": ("lora",), "positive_encoder": "copy", "pooler": "avg"},
     # Registered from outside, by a file.
     "repetition": {"imports": ("METHODS",), "positive": "repetition"},
     "repetition as a negative": {"imports": ("METHODS",), "negatives": ("repetition", "una"), "loss": "focal"},
@@ -86,11 +88,16 @@ SYSTEMS = {
     "contrastive by its options": {"loss": "contrastive", "options": {"contrastive": {"temperature": 0.2}}},
     "scd": {"imports": ("METHODS",), "loss": "scd", "anchor_dropout": 0.05, "positive_dropout": 0.15},
     "matryoshka": {
-        "imports": ("METHODS",),
         "loss": "focal",
         "loss_terms": ("matryoshka",),
+        "options": {"matryoshka": {"dims": "16,8"}},
         "negatives": ("una",),
         "una": {"every": 1},
+    },
+    "matryoshka of dclr": {
+        "loss_terms": ("matryoshka",),
+        "options": {"matryoshka": {"dims": (8,)}, "dclr": {"noise": 1.5}},
+        "feature_augmentations": ("dclr",),
     },
     "average": {"imports": ("METHODS",), "encoder_methods": ("average",)},
     "a term on gathered embeddings": {"imports": ("METHODS",), "loss_terms": ("ball",)},

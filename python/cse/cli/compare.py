@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InputError
-from . import console, options
+from . import console, encoder_options, options
 from .progress import counting
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @options.option("--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="An option of an evaluation.")
 @options.option("--markdown", is_flag=True, show_default=False, help="Print Markdown tables.")
 @options.pooler
+@encoder_options.prompt
 @options.device
 @options.precision("fp32")
 @options.threads
@@ -37,6 +38,7 @@ def command(
     settings: tuple[str, ...],
     markdown: bool,
     pooler: str | None,
+    prompt: str | None,
     device: str,
     precision: str,
     threads: int,
@@ -75,7 +77,7 @@ def command(
     total = len(checkpoints) * sum(evaluation.work() for evaluation in evaluations.values())
     with counting("evaluating", total, "texts") as progress:
         for name in checkpoints:
-            encoder = Encoder(name, pooler=pooler, device=device, precision=precision)
+            encoder = Encoder(name, pooler=pooler, device=device, precision=precision, prompt=prompt)
             reports[name] = {suite: evaluation(encoder, progress) for suite, evaluation in evaluations.items()}
     results: list[dict[str, Any]] = []
     for model, side in zip(models[1:], sides[1:], strict=True):

@@ -14,7 +14,7 @@ import click
 from ..data import readers
 from ..errors import InputError
 from ..io import write_atomically
-from . import console, options
+from . import console, encoder_options, options
 from .progress import PhaseDisplay, counting
 
 
@@ -27,6 +27,8 @@ from .progress import PhaseDisplay, counting
 @options.option("--batch-size", default=64, type=click.IntRange(min=1))
 @options.option("--cache", metavar="DIR", help="Cache folder for large inputs.", default_text="the user's; cse cache")
 @options.pooler
+@encoder_options.prompt
+@options.option("--dims", type=int, metavar="N", help="Keep only the first N dimensions.", default_text="all")
 @options.device
 @options.precision("fp32")
 @options.reading
@@ -40,6 +42,8 @@ def command(
     batch_size: int,
     cache: str | None,
     pooler: str | None,
+    prompt: str | None,
+    dims: int | None,
     device: str,
     precision: str,
     column: str | None,
@@ -79,7 +83,7 @@ def command(
             found, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, cache=cache, progress=phases
         )
     filled = len(corpus.filled())
-    encoder = Encoder(model, pooler=pooler, device=device, precision=precision)
+    encoder = Encoder(model, pooler=pooler, device=device, precision=precision, prompt=prompt, dims=dims)
     if encoder.plain:
         console.say(f"{model}: the directory does not declare a pooling; using --pooler avg")
     elif encoder.model.pooler == "cls":

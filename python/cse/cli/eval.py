@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InputError
-from . import console, options
+from ..losses.options import parse_dims
+from . import console, encoder_options, options
 from .progress import counting
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 @options.option("--markdown", is_flag=True, show_default=False, help="Print Markdown tables.")
 @options.option("--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="An option of an evaluation.")
 @options.pooler
+@encoder_options.prompt
+@options.option("--dims", metavar="N,N,...", help="Evaluate the first N dimensions, each.", default_text="all")
 @options.device
 @options.precision("fp32")
 @options.threads
@@ -37,6 +40,8 @@ def command(
     markdown: bool,
     settings: tuple[str, ...],
     pooler: str | None,
+    prompt: str | None,
+    dims: str | None,
     device: str,
     precision: str,
     threads: int,
@@ -52,11 +57,13 @@ def command(
     if as_json and markdown:
         raise InputError("--markdown: cannot be combined with --json; choose one")
     console.check_output()
+    from ..evaluation.dims import evaluate_dims
     from ..evaluation.published import PUBLISHED, SEED_NOTE, TEXT_NOTE
     from ..evaluation.suites import open_suites
 
     options.check_pooler(pooler)
     model = options.model_folder(model)
+    sizes = [] if dims is None else parse_dims(dims)
     evaluations = open_suites(suites, data, settings, allow_partial)
     if compare_published and "sts" not in evaluations:
         raise InputError("--compare-published: lists averages of the suite sts; add --suite sts, or leave it out")
@@ -65,10 +72,16 @@ def command(
     from ..models.inference import Encoder
 
     set_threads(threads)
-    encoder = Encoder(model, pooler=pooler, device=device, precision=precision)
-    total = sum(evaluation.work() for evaluation in evaluations.values())
+    encoder = Encoder(model, pooler=pooler, device=device, precision=precision, prompt=prompt)
+    for size in sizes:
+        encoder.keep_dims(size)  # is refused before anything is encoded
+    total = max(len(sizes), 1) * sum(evaluation.work() for evaluation in evaluations.values())
     with counting("evaluating", total, "texts") as progress:
-        reports = {name: evaluation(encoder, progress) for name, evaluation in evaluations.items()}
+        if sizes:
+            encoder.keep_dims(None)
+            reports = {name: evaluate_dims(each, encoder, sizes, progress) for name, each in evaluations.items()}
+        else:
+            reports = {name: evaluation(encoder, progress) for name, evaluation in evaluations.items()}
     notes = [f"{model}: the directory does not declare a pooling; used --pooler avg"] if encoder.plain else []
     if encoder.model.pooler == "cls":
         notes.append(f"pooling {encoder.pooling}")

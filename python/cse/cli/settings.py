@@ -83,7 +83,7 @@ def given_values(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, d
             continue
         value = given.pop(each.keyword)
         if each.note.enables:
-            given["loss_terms"] = (*given.get("loss_terms", ()), *([each.method] if value else []))
+            given[each.named_by] = (*given.get(each.named_by, ()), *([each.method] if value else []))
             if not value:
                 continue
         tables.setdefault(each.method, {})[each.option] = value
@@ -113,6 +113,9 @@ def _method_option(each: MethodFlag) -> click.Option:
     text = each.note.description + "."
     text = f"{each.method.upper()}: {text}" if each.method in switches() else text[0].upper() + text[1:]
     default = each.note.default or _by_family((each.method, each.option), each.default)
+    if kind is bool:
+        declared = f"{each.note.flag}/--no-{each.note.flag.removeprefix('--')}"
+        return click.Option([declared, each.keyword], default=None, help=_help(text, default))
     return click.Option(
         [each.note.flag, each.keyword],
         default=None,

@@ -1,4 +1,4 @@
-"""Retrieval: ranking of a corpus by cosine for each query, scored against relevance judgements.
+"""Retrieval: ranking of a corpus for each query, by cosine or dot product, scored against relevance judgements.
 
 ``--data DIR`` holds three files, in the format of BEIR or of TREC collections:
 
@@ -76,16 +76,24 @@ def rank_documents(
 ) -> list[list[str]]:
     """Returns the ids of the ``depth`` documents with the highest cosine for each query, best first.
 
-    The embeddings of at most ``BLOCK`` documents are in memory at a time.
+    An encoder with ``encode_query`` and ``encode_document`` encodes by them, with the prompts of its model; one whose
+    ``similarity_name`` is ``dot`` is ranked by dot products. The embeddings of at most ``BLOCK`` documents are in
+    memory at a time.
     """
-    wanted = unit(encoder.encode(list(queries), progress=progress))
+    ask, answer = (getattr(encoder, f"encode_{role}", encoder.encode) for role in ("query", "document"))
+    by_dot = getattr(encoder, "similarity_name", "cosine") == "dot"
+
+    def comparable(vectors: Any) -> Any:
+        return np.asarray(vectors, dtype=np.float64) if by_dot else unit(vectors)
+
+    wanted = comparable(ask(list(queries), progress=progress))
     # Ties are ordered by descending id, so the position in this order serves as the second key.
     ids = sorted(documents, reverse=True)
     scores = np.empty((len(queries), 0))
     found = np.empty((len(queries), 0), dtype=np.int64)
     for start in range(0, len(ids), BLOCK):
         block = ids[start : start + BLOCK]
-        cosines = wanted @ unit(encoder.encode([documents[each] for each in block], progress=progress)).T
+        cosines = wanted @ comparable(answer([documents[each] for each in block], progress=progress)).T
         scores = np.hstack([scores, cosines])
         found = np.hstack([found, np.broadcast_to(np.arange(start, start + len(block)), cosines.shape)])
         order = np.argsort(-scores, axis=1, kind="stable")[:, :depth]

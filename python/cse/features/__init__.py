@@ -38,6 +38,9 @@ HOOKS: Registry[type[Hook]] = Registry(
 """Methods that change the forward pass of a view by name: ``cse train --positive-hook NAME``."""
 
 ENCODER_METHODS: Registry[type[EncoderMethod]] = Registry(
-    "encoder method", "cse.encoder_methods", {"prompt": "cse.features.prompt:Prompt"}
+    "encoder method",
+    "cse.encoder_methods",
+    {"lora": "cse.features.lora:LoRA", "prompt": "cse.features.prompt:Prompt"},
+    options={"lora": "cse.features.lora_options:LoRAOptions"},
 )
 """Methods that change the encoder by name: ``cse train --encoder-method NAME``."""

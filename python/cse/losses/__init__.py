@@ -27,10 +27,15 @@ LOSS_TERMS: Registry[type[LossTerm]] = Registry(
     {
         "contrastive": "cse.losses.contrastive:Contrastive",
         "diffcse": "cse.losses.diffcse:DiffCSE",
+        "matryoshka": "cse.losses.matryoshka:Matryoshka",
         "mlm": "cse.losses.mlm:MLM",
         "scd": "cse.losses.scd:SCD",
     },
-    options={CONTRASTIVE: "cse.losses.options:ContrastiveOptions", "mlm": "cse.losses.options:MLMOptions"},
+    options={
+        CONTRASTIVE: "cse.losses.options:ContrastiveOptions",
+        "matryoshka": "cse.losses.options:MatryoshkaOptions",
+        "mlm": "cse.losses.options:MLMOptions",
+    },
 )
 """Loss terms by name: ``cse train --loss NAME`` takes one as the loss, ``--loss-term NAME`` adds one to the loss."""
 

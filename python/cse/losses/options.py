@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from ..errors import InputError
 from ..registry import Note
 
-__all__ = ["ContrastiveOptions", "MLMOptions"]
+__all__ = ["ContrastiveOptions", "MLMOptions", "MatryoshkaOptions", "parse_dims"]
 
 
 @dataclass(frozen=True)
@@ -52,3 +54,33 @@ class MLMOptions:
         float, Gt(0), Note("adds masked language modelling with this weight", "--mlm-weight", default="0", enables=True)
     ] = 0.1
     share: Annotated[float, Gt(0), Lt(1), Note("share of the tokens that is predicted")] = 0.15
+
+
+@dataclass(frozen=True)
+class MatryoshkaOptions:
+    """Options of the loss over the first dimensions."""
+
+    dims: Annotated[
+        tuple[int, ...] | str,
+        Note(
+            "trains the first dimensions as well, like 256,128,64 (Matryoshka)",
+            "--dims",
+            "N,N,...",
+            default="off",
+            enables=True,
+        ),
+    ] = "256,128,64"
+
+
+def parse_dims(given: str | Sequence[int]) -> list[int]:
+    """Returns numbers of dimensions, as a list or as text with commas, in descending order.
+
+    Raises ``InputError`` for anything else, or a number below 1.
+    """
+    try:
+        found = [int(part) for part in (given.split(",") if isinstance(given, str) else given)]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise InputError(f"--dims {given}: must be numbers of dimensions separated by commas, like 256,128,64")
+    return sorted(set(found), reverse=True)

@@ -38,7 +38,10 @@ cosine similarity. Inputs of up to {{ max_length }} tokens.
 ```python
 {{ usage }}
 ```
-
+{% if dims %}
+It was trained for its first {{ dims }} dimensions as well (Matryoshka):
+`SentenceTransformer("this/folder", truncate_dim={{ least }})`, or `Encoder("this/folder", dims={{ least }})` of cse.
+{% endif %}
 With transformers alone, load it with `AutoModel` and `AutoTokenizer` and pool as described above. {{ head }}
 
 ## Training
@@ -76,6 +79,10 @@ class CardRecord:
     """Names of the scores to list."""
     scores: Sequence[dict[str, Any]] = field(default_factory=list)
     """One record per evaluation: ``step``, and scores by name."""
+    stages: Sequence[str] = ()
+    """Names of the modules after pooling, without a kept head and a Normalize at the end."""
+    dims: Sequence[int] = ()
+    """Numbers of first dimensions for which the encoder was trained, in descending order."""
 
 
 def is_local(model: str) -> bool:
@@ -117,7 +124,7 @@ def model_card(record: CardRecord) -> str:
         base=base,
         usage=LOADED_BY_CSE if record.pooler == "mask" else LOADED,
         embedding_dim=record.embedding_dim,
-        pooling=POOLERS[record.pooler],
+        pooling=", then ".join([POOLERS[record.pooler], *record.stages]),
         head=KEPT if record.keeps_head else DROPPED,
         normalised=", normalised" if record.normalize else "",
         max_length=record.max_length,
@@ -126,6 +133,8 @@ def model_card(record: CardRecord) -> str:
         methods=record.methods,
         config=record.config.strip(),
         scores="\n".join(lines),
+        dims=", ".join(map(str, record.dims[1:])),
+        least=record.dims[-1] if record.dims else None,
     )
     return str(card)
 

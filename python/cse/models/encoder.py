@@ -1,9 +1,11 @@
-"""The sentence encoder: a transformer, pooling, and an MLP head that is used in training only, or kept."""
+"""The sentence encoder: a transformer, pooling, an MLP head that is used in training only, or kept, and stages."""
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,14 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from ..errors import InputError
-from ..io import file_mode, fresh_folder
+from .adapters import Adapters, with_adapter
 from .device import autocast, pick_precision, uncompiled
-from .layout import write_modules
 from .mlm_head import load_mlm_head, mlm_head, save_mlm_head
-from .pooling import pool, pooled_layers
+from .pooling import pool
 from .resolve import LOAD_ERRORS, Source, cannot_load
+from .saving import save_encoder
+from .stages import build_stage
+from .tokens import POOLED, pad, prompt_length, token_lists, tokenize, with_pooled
 
 __all__ = ["SentenceEncoder", "check_mask", "load_encoder", "pad", "save_encoder", "token_lists", "tokenize"]
 
@@ -27,48 +31,11 @@ __all__ = ["SentenceEncoder", "check_mask", "load_encoder", "pad", "save_encoder
 BLOCK = 16384
 
 
-def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, fixed: bool = False) -> dict[str, Tensor]:
-    """Tokenizes a batch to ids and attention masks ``(B, T)``.
-
-    T is ``max_length`` if ``fixed``, else the length of the longest text. Not thread-safe: a fast tokenizer stores the
-    truncation and padding of its last call, so each thread needs its own.
-    """
-    padding = "max_length" if fixed else True
-    return dict(tokenizer(list(texts), padding=padding, truncation=True, max_length=max_length, return_tensors="pt"))
-
-
-def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str, list[list[int]]]:
-    """Tokenizes texts without padding: ``input_ids`` and, if the model has them, ``token_type_ids``, one list a text.
-
-    Not thread-safe, as ``tokenize``.
-    """
-    found = tokenizer(list(texts), truncation=True, max_length=max_length, return_attention_mask=False)
-    return {key: found[key] for key in tokenizer.model_input_names if key in found}
-
-
-def pad(
-    tokenizer: Any, tokens: Mapping[str, Sequence[Any]], rows: Sequence[int], length: int | None = None
-) -> dict[str, Tensor]:
-    """Pads some of the lists of ``token_lists`` to ids and attention masks ``(B, T)``, on the tokenizer's side.
-
-    T is ``length``, else that of the longest list.
-    """
-    lengths = [len(tokens["input_ids"][row]) for row in rows]
-    longest = max(lengths) if length is None else length
-    left = tokenizer.padding_side == "left"
-    fill = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
-    batch = {key: np.full((len(rows), longest), fill.get(key, 0), dtype=np.int64) for key in tokens}
-    batch["attention_mask"] = np.zeros((len(rows), longest), dtype=np.int64)
-    for number, (row, size) in enumerate(zip(rows, lengths, strict=True)):
-        place = slice(longest - size, longest) if left else slice(0, size)
-        for key, lists in tokens.items():
-            batch[key][number, place] = lists[row]
-        batch["attention_mask"][number, place] = 1
-    return {key: torch.from_numpy(values) for key, values in batch.items()}
-
-
 class SentenceEncoder(nn.Module):
-    """A transformer with pooling, and for ``pooler="cls"`` an MLP head (linear, tanh).
+    """A transformer with pooling, for ``pooler="cls"`` an MLP head (linear, tanh), and further stages.
+
+    The stages are the modules of a sentence-transformers directory that follow the pooling, in their order. A Normalize
+    at their end is ``source.normalize`` and applied by ``encode`` only, since the losses compare by cosine.
 
     Args:
         backbone: A transformers model.
@@ -77,6 +44,10 @@ class SentenceEncoder(nn.Module):
         pooler: See ``cse.models.pooling.pool``.
         use_trained_pooler: Use the ``pooler_output`` of the backbone instead of a new head.
         keep_head: Use the head in evaluation as well (supervised SimCSE), not only in training.
+        stages: Modules of ``cse.models.stages``.
+
+    Raises:
+        InputError: If a stage takes vectors of another width than those before it.
     """
 
     def __init__(
@@ -87,6 +58,7 @@ class SentenceEncoder(nn.Module):
         pooler: str,
         use_trained_pooler: bool = False,
         keep_head: bool = False,
+        stages: Sequence[nn.Module] = (),
     ) -> None:
         super().__init__()
         self.keep_head = keep_head
@@ -102,29 +74,52 @@ class SentenceEncoder(nn.Module):
         self.denoise: Callable[[Any, dict[str, Tensor]], Tensor] | None = None
         """Vectors ``(B, D)`` that are subtracted in training; see ``cse.features.prompt``."""
         self.template: Any = None
+        self.adapters: Adapters | None = None
+        """What is trained in place of the weights; see ``cse.features.lora``."""
         self.head: nn.Sequential | None = None
         if pooler == "cls" and not use_trained_pooler:
             dense = nn.Linear(size, size)
             nn.init.normal_(dense.weight, std=getattr(backbone.config, "initializer_range", 0.02))
             nn.init.zeros_(dense.bias)
             self.head = nn.Sequential(dense, nn.Tanh())
+        self.stages = nn.ModuleList(stages)
+        self.prompt = source.modules.prompts.get(source.modules.default_prompt or "", "")
+        """Text that ``encode`` puts before each sentence, unless another is given."""
+        # Tokenizers that are not made for a model give it token types that it may not take.
+        self._dropped = {"token_type_ids"} - set(inspect.signature(backbone.forward).parameters)
+        self._width: int = size * len(pooler.split("+"))
+        for stage in self.stages:
+            wanted = getattr(getattr(stage, "linear", None), "in_features", self._width)
+            if wanted != self._width:
+                raise InputError(
+                    f"--pooler {pooler}: gives {self._width} dimensions, and the module {type(stage).__name__} of "
+                    f"{source.name} takes {wanted}; use its own pooler, {source.pooler}"
+                )
+            self._width = getattr(stage, "out_features", self._width)
 
     @property
     def embedding_dim(self) -> int:
         """D, the length of an embedding."""
-        return int(self.backbone.config.hidden_size)
+        return self._width
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Returns embeddings ``(B, D)`` of tokens ``(B, T)``; a head that is not kept is applied in training only."""
+        batch = {key: value for key, value in batch.items() if key not in self._dropped}
+        chosen = batch.pop(POOLED, None)
         outputs = self.backbone(**batch, output_hidden_states=self.pooler.startswith("avg_"))
         if self.use_trained_pooler:
-            trained: Tensor = outputs.pooler_output
-            return trained
-        states = outputs.hidden_states or (outputs.last_hidden_state,)
-        pooled = pool(self.pooler, states, batch["attention_mask"], batch["input_ids"], self.tokenizer.mask_token_id)
-        if self.training and self.denoise is not None:
-            pooled = pooled - self.denoise(self.backbone, batch)
-        return self.head(pooled) if self.head is not None and (self.training or self.keep_head) else pooled
+            pooled: Tensor = outputs.pooler_output
+        else:
+            states = outputs.hidden_states or (outputs.last_hidden_state,)
+            mask, ids, left = batch["attention_mask"], batch["input_ids"], self.tokenizer.padding_side == "left"
+            pooled = pool(self.pooler, states, mask, ids, self.tokenizer.mask_token_id, pooled=chosen, left=left)
+            if self.training and self.denoise is not None:
+                pooled = pooled - self.denoise(self.backbone, batch)
+            if self.head is not None and (self.training or self.keep_head):
+                pooled = self.head(pooled)
+        for stage in self.stages:
+            pooled = stage(pooled)
+        return pooled
 
     @torch.no_grad()
     def encode(
@@ -134,6 +129,7 @@ class SentenceEncoder(nn.Module):
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
         precision: str = "fp32",
+        prompt: str | None = None,
     ) -> npt.NDArray[np.float32]:
         """Encodes texts in evaluation mode, without dropout, and with the head only if it is kept.
 
@@ -145,6 +141,7 @@ class SentenceEncoder(nn.Module):
             batch_size: Texts per forward pass.
             progress: Called with the number of texts encoded since its last call.
             precision: Precision of the transformer, ``fp32``, ``bf16`` or ``auto``; see ``pick_precision``.
+            prompt: Text that is put before each of them; default: ``self.prompt``.
 
         Returns:
             ``(n, D)`` float32, normalised to unit length if ``source.normalize`` is True.
@@ -153,15 +150,21 @@ class SentenceEncoder(nn.Module):
         precision, _ = pick_precision(device, precision)
         was_training = self.training
         self.eval()
+        prompt = self.prompt if prompt is None else prompt
+        left_out = 0 if self.source.modules.include_prompt else prompt_length(self.tokenizer, prompt)
         out = np.empty((len(texts), self.embedding_dim), dtype=np.float32)
         # One context for all batches, so that the weights are converted once.
         with autocast(device, precision):
             for start in range(0, len(texts), BLOCK):
-                tokens = token_lists(self.tokenizer, texts[start : start + BLOCK], self.source.max_length)
+                block = (
+                    [prompt + text for text in texts[start : start + BLOCK]] if prompt else texts[start : start + BLOCK]
+                )
+                tokens = token_lists(self.tokenizer, block, self.source.max_length)
                 order = np.argsort([-len(ids) for ids in tokens["input_ids"]], kind="stable")
                 for first in range(0, len(order), batch_size):
                     rows = order[first : first + batch_size]
-                    out[start + rows] = self._encode_batch(pad(self.tokenizer, tokens, rows.tolist()))
+                    batch = with_pooled(pad(self.tokenizer, tokens, rows.tolist()), left_out)
+                    out[start + rows] = self._encode_batch(batch)
                     if progress:
                         progress(len(rows))
         self.train(was_training)
@@ -241,12 +244,13 @@ def load_encoder(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             backbone, report = AutoModel.from_pretrained(
-                source.path,
+                source.base or source.path,
                 local_files_only=True,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # reported below
+                trust_remote_code=False,
             )
-            tokenizer = AutoTokenizer.from_pretrained(source.path, local_files_only=True)
+            tokenizer = AutoTokenizer.from_pretrained(source.path, local_files_only=True, trust_remote_code=False)
     except LOAD_ERRORS as error:
         raise cannot_load(source, error) from None
     missing = [key for key in report["missing_keys"] if not key.startswith("pooler.")]
@@ -261,15 +265,22 @@ def load_encoder(
             "config.json"
         )
     backbone = backbone.float()
+    if source.base is not None:
+        backbone = with_adapter(backbone, Path(source.path), source.name)
     for name, weights in backbone.named_parameters():
         if not torch.isfinite(weights).all():
             raise InputError(f"--model {source.name}: the weights {name} hold NaN or infinity; use another checkpoint")
     _fit_tokenizer(tokenizer, backbone, source)
+    if source.modules.lower_case:
+        _lower_case(tokenizer)
     trained = bool(for_inference and pooler == "cls" and getattr(backbone, "pooler", None) is not None)
     trained = trained and not any(key.startswith("pooler.") for key in report["missing_keys"])
     stored = source.dense if pooler == "cls" else None
     kept = keep_head or (for_inference and stored is not None)
-    encoder = SentenceEncoder(backbone, tokenizer, source, pooler, trained and stored is None, kept)
+    stages = [build_stage(stage) for stage in source.modules.stages]
+    if not for_inference:  # training states anew for which dimensions it was
+        source = replace(source, modules=replace(source.modules, dims=()))
+    encoder = SentenceEncoder(backbone, tokenizer, source, pooler, trained and stored is None, kept, stages)
     if stored is not None and encoder.head is not None:
         _load_head(encoder.head, stored)
     if for_inference:
@@ -295,6 +306,15 @@ def _load_head(head: nn.Sequential, folder: Path) -> None:
         raise InputError(f"{folder}: the head cannot be loaded ({str(error).splitlines()[0]})") from None
 
 
+def _lower_case(tokenizer: Any) -> None:
+    """Makes a fast tokenizer convert texts to lower case first, as sentence-transformers does."""
+    from tokenizers.normalizers import Lowercase, Sequence
+
+    own = tokenizer.backend_tokenizer.normalizer
+    first: list[Any] = [Lowercase()]
+    tokenizer.backend_tokenizer.normalizer = Sequence([*first, *([] if own is None else [own])])
+
+
 def _fit_tokenizer(tokenizer: Any, backbone: Any, source: Source) -> None:
     """Checks that the tokenizer matches the model; a decoder without a padding token is padded with its end token."""
     if tokenizer.pad_token is None:
@@ -309,59 +329,3 @@ def _fit_tokenizer(tokenizer: Any, backbone: Any, source: Source) -> None:
             f"--model {source.name}: its tokenizer has {len(tokenizer):,} tokens and its embeddings only {rows:,}; the "
             "tokenizer belongs to another model"
         )
-
-
-def save_encoder(
-    model: SentenceEncoder, folder: Path, card: str, also: Callable[[Path], object] = lambda folder: None
-) -> None:
-    """Saves an encoder atomically, as a directory that AutoModel, AutoTokenizer and SentenceTransformer can load.
-
-    A head is saved if it is kept, as a Dense module, and in the pooler of the transformer if it has one, so that
-    ``AutoModel`` returns the embedding as ``pooler_output``. An existing folder is replaced.
-
-    Args:
-        model: The encoder.
-        folder: The directory; its parents are created.
-        card: Contents of ``README.md``; see ``cse.models.layout`` for the other files.
-        also: Writes further files to the folder that it is called with, before that replaces the one that exists.
-
-    Raises:
-        OSError: If a file cannot be written.
-    """
-    with fresh_folder(folder) as fresh:
-        _write(model, fresh, card)
-        also(fresh)
-        (fresh / "model.safetensors").chmod(file_mode())
-
-
-def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
-    backbone, source = model.backbone, model.source
-    layers = int(backbone.config.num_hidden_layers)
-    # SentenceTransformer returns all hidden states only if output_hidden_states is set in the configuration.
-    head: dict[str, Tensor] | None = (
-        dict(model.head[0].named_parameters()) if model.head is not None and model.keep_head else None
-    )
-    own = getattr(backbone, "pooler", None)
-    if head is not None and own is not None and hasattr(own, "dense"):
-        own.dense.load_state_dict(head)
-    asked = backbone.config.output_hidden_states
-    backbone.config.output_hidden_states = pooled_layers(model.pooler, layers) is not None
-    backbone.save_pretrained(folder)
-    backbone.config.output_hidden_states = asked
-    # A fast tokenizer stores the truncation and padding of its last call; neither should be saved.
-    model.tokenizer.backend_tokenizer.no_truncation()
-    model.tokenizer.backend_tokenizer.no_padding()
-    limit, model.tokenizer.model_max_length = model.tokenizer.model_max_length, source.max_length
-    model.tokenizer.save_pretrained(folder)
-    model.tokenizer.model_max_length = limit
-    write_modules(
-        folder,
-        pooler=model.pooler,
-        normalize=source.normalize,
-        max_length=source.max_length,
-        embedding_dim=model.embedding_dim,
-        layers=layers,
-        family=source.family,
-        head=head,
-    )
-    (folder / "README.md").write_text(card, encoding="utf8")

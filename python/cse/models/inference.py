@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral
 from os import PathLike, fspath
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +15,12 @@ from ..errors import InputError, check_texts, unknown
 from .device import pick_device, pick_precision
 from .encoder import SentenceEncoder, load_encoder
 from .encoders import OtherEncoder, find_encoder
+from .layout import Modules
 from .pooling import POOLERS
-from .resolve import find_model
+from .prompts import DOCUMENT, QUERY, find_prompt, role_prompt
+from .refusals import is_static
+from .resolve import find_folder, find_model
+from .static import StaticEncoder
 
 __all__ = ["Encoder"]
 
@@ -27,17 +32,23 @@ class Encoder:
 
     Args:
         model: Folder of a trained encoder (``runs/NAME/best``), folder or hub name of any Hugging Face encoder, or
-            ``minilm``; or ``glove:FILE``, ``whitening:MODEL@FILE`` and other kinds (``cse.models.encoders``).
+            ``minilm``; or ``glove:FILE``, ``whitening:MODEL@FILE`` and other kinds (``cse.models.encoders``). A
+            StaticEmbedding of sentence-transformers is taken as well.
         pooler: See ``cse.models.pooling.pool``. Default: the pooling declared by a sentence-transformers directory. A
             plain Hugging Face directory does not declare one; ``avg`` is then used, as in sentence-transformers, which
             is wrong for a model trained with [CLS] pooling.
         device: A PyTorch device; ``auto`` is CUDA if available, else the CPU.
         precision: Precision in which texts are encoded, ``fp32``, ``bf16`` or ``auto``: bf16 on CUDA and on processors
             that are faster with it (``cse.models.device.pick_precision``), else fp32. Embeddings are float32 in any.
+        prompt: Name of a prompt of the model, or a text, that ``encode`` puts before each sentence. Default: the
+            default prompt of the model, if it declares one.
+        dims: Number of the first dimensions that are kept; embeddings of unit length are scaled to unit length again.
+            Default: all, or the ``truncate_dim`` that the model declares (cut as by sentence-transformers, without
+            scaling).
 
     Raises:
-        InputError: If the pooler or the precision is unknown, the model cannot be found or loaded, or the device is not
-            usable.
+        InputError: If the pooler, the precision or the prompt is unknown, ``dims`` is more than the model has, the
+            model cannot be found or loaded, or the device is not usable.
     """
 
     def __init__(
@@ -47,6 +58,8 @@ class Encoder:
         pooler: str | None = None,
         device: str = "auto",
         precision: str = "fp32",
+        prompt: str | None = None,
+        dims: int | None = None,
     ) -> None:
         if pooler is not None and pooler not in POOLERS:
             raise unknown("--pooler", pooler, POOLERS)
@@ -56,34 +69,84 @@ class Encoder:
         self.precision, self.precision_reason = pick_precision(self.device, precision)
         """The precision that is used, ``fp32`` or ``bf16``, and the reason for it as text."""
         self.plain = False
+        """True if neither the directory nor the caller specified the pooling, so that ``avg`` is used."""
+        name = fspath(model)
         self.model: SentenceEncoder | OtherEncoder
-        other = find_encoder(fspath(model), self.device)
+        modules = Modules()
+        other = find_encoder(name, self.device)
+        if other is None and is_static(folder := find_folder(name)):
+            other = StaticEncoder(str(folder), self.device)
+            modules = other.modules
         if other is not None:
             if pooler is not None:
-                raise InputError(f"--pooler: {fspath(model)} has no pooling to choose; leave it out")
+                raise InputError(f"--pooler: {name} has no pooling to choose; leave it out")
             self.model, self.pooling = other, other.summary
-            return
-        source = find_model(fspath(model))
+        else:
+            self.model, modules = self._load(name, pooler)
+        self.prompts: Mapping[str, str] = modules.prompts
+        """The prompts that the model declares, by name."""
+        self._given_prompt = None if prompt is None else find_prompt(prompt, self.prompts, name)
+        default = self.prompts.get(modules.default_prompt or "", "")
+        self.prompt = default if self._given_prompt is None else self._given_prompt
+        """The text that ``encode`` puts before each sentence, unless another is given."""
+        self.similarity_name = modules.similarity
+        """How embeddings are compared, as the model declares: ``cosine``, ``dot``, ``euclidean`` or ``manhattan``."""
+        self._unit_length = modules.normalize
+        self.dims, self._rescaled = modules.truncate_dim, False
+        if dims is not None:
+            self.keep_dims(dims)
+
+    def _load(self, name: str, pooler: str | None) -> tuple[SentenceEncoder, Modules]:
+        source = find_model(name)
         self.plain = source.pooler is None and pooler is None
-        """True if neither the directory nor the caller specified the pooling, so that ``avg`` is used."""
         used = pooler or source.pooler or "avg"
         encoder = load_encoder(source, used, for_inference=True).to(self.device).eval()
-        self.model = encoder
         self.pooling = f"{used}: {POOLERS[used]}"
         """Name and description of the pooling."""
         if used == "cls":
             trained = encoder.use_trained_pooler or encoder.keep_head
             self.pooling = f"cls: {'the trained pooler' if trained else 'the first token, without a trained pooler'}"
+        return encoder, source.modules
+
+    def keep_dims(self, dims: int | None) -> None:
+        """Sets the number of first dimensions that are kept; None: all.
+
+        Raises ``InputError`` if it is not an integer from 1 to the number of dimensions of the model.
+        """
+        width = self.model.embedding_dim
+        if dims is not None and (isinstance(dims, bool) or not isinstance(dims, Integral) or not 1 <= dims <= width):
+            raise InputError(f"--dims {dims}: the embeddings of this model have {width} dimensions; give 1 to {width}")
+        self.dims, self._rescaled = dims, self._unit_length
 
     @property
     def embedding_dim(self) -> int:
         """D, the length of an embedding."""
-        return self.model.embedding_dim
+        return min(self.dims or self.model.embedding_dim, self.model.embedding_dim)
+
+    def encode_query(self, texts: Iterable[str], **settings: Any) -> Vectors:
+        """Encodes texts as ``encode``, with the prompt of queries (``query``) if the model has one.
+
+        Without one there is no prompt, also where the model has a default prompt, as in sentence-transformers; or that
+        which ``prompt`` of the constructor named.
+        """
+        return self._encode_role(texts, QUERY, settings)
+
+    def encode_document(self, texts: Iterable[str], **settings: Any) -> Vectors:
+        """As ``encode_query``, with the prompt of documents: the first of ``document``, ``passage`` and ``corpus``."""
+        return self._encode_role(texts, DOCUMENT, settings)
+
+    def _encode_role(self, texts: Iterable[str], names: tuple[str, ...], settings: dict[str, Any]) -> Vectors:
+        if settings.get("prompt") is None and settings.get("prompt_name") is None:
+            own = role_prompt(self.prompts, names)
+            settings = {**settings, "prompt": (self._given_prompt or "") if own is None else own}
+        return self.encode(texts, **settings)
 
     def encode(
         self,
         texts: Iterable[str],
         *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
     ) -> Vectors:
@@ -92,6 +155,9 @@ class Encoder:
         Args:
             texts: Any iterable of strings, including NumPy arrays. The embedding of a blank text is zero, as in
                 ``cse encode``. Lone surrogates are replaced by U+FFFD, with a warning.
+            prompt_name: Name of the prompt that is put before each text. Default: the prompt of the constructor, else
+                the default prompt of the model.
+            prompt: Its text, in place of a name.
             batch_size: Texts per forward pass, at least 1.
             progress: Called with the number of texts encoded since its last call.
 
@@ -99,8 +165,8 @@ class Encoder:
             ``(n, D)`` float32, one row per text.
 
         Raises:
-            InputError: If ``texts`` is a single string or has an element that is not a string, or if ``batch_size`` is
-                not an integer of at least 1.
+            InputError: If ``texts`` is a single string or has an element that is not a string, if ``batch_size`` is
+                not an integer of at least 1, or if the model has no prompt of this name.
         """
         if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
             raise InputError(f"batch_size: {batch_size!r} was given, and it must be an integer of at least 1")
@@ -109,22 +175,46 @@ class Encoder:
         faulty = sum(new != old for new, old in zip(whole, given, strict=True))
         if faulty:
             warnings.warn(f"{faulty} texts held lone surrogates, replaced by U+FFFD", stacklevel=2)
+        if prompt is None and prompt_name is not None:
+            if prompt_name not in self.prompts:
+                raise unknown("prompt_name", prompt_name, self.prompts)
+            prompt = self.prompts[prompt_name]
+        prompt = self.prompt if prompt is None else prompt
         filled = [row for row, text in enumerate(whole) if text.strip()]
         if len(filled) == len(whole):
-            return self.model.encode(whole, batch_size=int(batch_size), progress=progress, precision=self.precision)
+            return self._vectors(whole, int(batch_size), progress, prompt)
         vectors = np.zeros((len(whole), self.embedding_dim), dtype=np.float32)
         if filled:
-            vectors[filled] = self.model.encode(
-                [whole[row] for row in filled],
-                batch_size=int(batch_size),
-                progress=progress,
-                precision=self.precision,
-            )
+            vectors[filled] = self._vectors([whole[row] for row in filled], int(batch_size), progress, prompt)
         return vectors
 
+    def _vectors(
+        self, texts: list[str], batch_size: int, progress: Callable[[int], None] | None, prompt: str
+    ) -> Vectors:
+        if isinstance(self.model, OtherEncoder):
+            texts = [prompt + text for text in texts] if prompt else texts
+            found = self.model.encode(texts, batch_size=batch_size, progress=progress, precision=self.precision)
+        else:
+            found = self.model.encode(
+                texts, batch_size=batch_size, progress=progress, precision=self.precision, prompt=prompt
+            )
+        return found if self.dims is None else self._cut(found, self.dims, self._rescaled)
+
+    def shortened(self, vectors: Vectors, dims: int) -> Vectors:
+        """Returns the first dimensions of embeddings, scaled to unit length if those of the model have it."""
+        return self._cut(vectors, dims, self._unit_length)
+
+    @staticmethod
+    def _cut(vectors: Vectors, dims: int, scaled: bool) -> Vectors:
+        return _unit(vectors[:, :dims]) if scaled else vectors[:, :dims]
+
     def similarity(self, left: Iterable[str], right: Iterable[str]) -> Vectors:
-        """Returns the cosine similarities of all pairs, ``(len(left), len(right))`` float32."""
-        return _unit(self.encode(left)) @ _unit(self.encode(right)).T
+        """Returns the cosine similarities of all pairs, ``(len(left), len(right))`` float32.
+
+        Dot products if the model declares them (``similarity_name``).
+        """
+        first, second = self.encode(left), self.encode(right)
+        return first @ second.T if self.similarity_name == "dot" else _unit(first) @ _unit(second).T
 
 
 def _repaired(text: str) -> str:

@@ -1,39 +1,81 @@
-"""Reading and writing the files of a sentence-transformers directory.
+"""The files of a sentence-transformers directory.
 
 =====================================  ====================================================================
 ``config.json``, ``model.safetensors``  the transformer, as ``AutoModel`` reads it
 ``tokenizer.json``, ...                 the tokenizer, as ``AutoTokenizer`` reads it
 ``modules.json``                        the modules in order, each with its type and folder
 ``sentence_bert_config.json``           ``max_seq_length``
+``config_sentence_transformers.json``   prompts, similarity, number of dimensions
 ``N_Pooling/config.json``               which tokens are pooled
 ``N_WeightedLayerPooling/``             which layers are averaged
-``N_Dense/``                            the MLP head (linear, tanh) of a model that keeps it
+``N_Dense/``, ``N_LayerNorm/``, ...     the modules after pooling; see ``cse.models.stages``
 ``N_Normalize/``                        present if embeddings are normalised
 =====================================  ====================================================================
 
-Module types are written with the names that all releases of sentence-transformers can read. Releases from 5.4 write
-different names, which older releases cannot read.
+``cse.models.saving`` writes module types with the names that all releases of sentence-transformers can read. Releases
+from 5.4 write different names, which older releases cannot read.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .._core import __version__
 from ..errors import InputError
-from .pooling import pooled_layers
+from .pooling import MODES, pooled_layers
 
-if TYPE_CHECKING:
-    from torch import Tensor
+__all__ = [
+    "ADAPTER",
+    "LAYER_POOLING",
+    "LEGACY_MODES",
+    "MASK_POOLING",
+    "Modules",
+    "Stage",
+    "base_of",
+    "read_json",
+    "read_modules",
+    "write_json",
+]
 
-__all__ = ["Modules", "read_modules", "write_modules"]
-
+ADAPTER = "adapter_config.json"
 LAYER_POOLING = "WeightedLayerPooling"
 # sentence-transformers has no such pooling, and refuses to load it, which is better than another pooling.
 MASK_POOLING = "cse_mask_token"
+# The pooler of a StaticEmbedding, which has no transformer; see cse.models.static.
+STATIC = "static"
+# The keys of older releases, in the order in which several modes are concatenated.
+LEGACY_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+AFTER_POOLING = ("Dense", "LayerNorm", "Dropout", "Normalize")
+TRANSFORMER_SETTINGS = (
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A module that follows the pooling."""
+
+    kind: str
+    """``Dense``, ``LayerNorm``, ``Dropout`` or ``Normalize``."""
+    folder: Path
+    settings: dict[str, Any]
+    """Contents of its ``config.json``."""
 
 
 @dataclass(frozen=True)
@@ -43,70 +85,160 @@ class Modules:
     pooler: str | None = None
     """See ``cse.models.pooling.pool``; None for a directory without ``modules.json``."""
     normalize: bool = False
+    """Whether the last module is Normalize."""
     max_length: int | None = None
     dense: Path | None = None
-    """Folder of a Dense module with tanh after [CLS] pooling; the pooler is then ``cls``."""
+    """Folder of the MLP head of a cse run that was kept: a Dense module with tanh; the pooler is then ``cls``."""
     family: str | None = None
     """The model family of the run, if cse wrote the directory; see ``presets/families.toml``."""
+    stages: tuple[Stage, ...] = ()
+    """The modules after pooling in their order, without ``dense`` and a Normalize at the end."""
+    include_prompt: bool = True
+    """Whether the tokens of a prompt are pooled."""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """Texts that are put before the sentences, by name."""
+    default_prompt: str | None = None
+    """Name of the prompt that is used if none is given."""
+    similarity: str = "cosine"
+    """``cosine``, ``dot``, ``euclidean`` or ``manhattan``."""
+    truncate_dim: int | None = None
+    """Number of the first dimensions that are used; None: all."""
+    dims: tuple[int, ...] = ()
+    """Numbers of first dimensions for which a cse run has trained the encoder."""
+    transformer: str = ""
+    """Subfolder of the transformer, or of a StaticEmbedding."""
+    lower_case: bool = False
+    """Whether texts are converted to lower case before they are tokenized."""
+
+
+def base_of(folder: Path) -> str | None:
+    """Returns the base model of a folder with an adapter of peft alone; None for another folder."""
+    if not (folder / ADAPTER).is_file() or (folder / "config.json").exists():
+        return None
+    try:
+        return str(read_json(folder / ADAPTER)["base_model_name_or_path"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(f"{folder}: {ADAPTER} does not name its base model; save the adapter again") from None
 
 
 def read_modules(folder: Path) -> Modules:
     """Reads the modules of a local directory; raises ``InputError`` for a module that cse does not support."""
     try:
-        modules = json.loads((folder / "modules.json").read_text(encoding="utf8"))
+        modules = read_json(folder / "modules.json")
     except FileNotFoundError:
         return Modules()
+    found: dict[str, Any] = {}
     pooler: str | None = None
-    normalize, limit, dense = False, None, None
+    stages: list[Stage] = []
     for module in modules:
         kind = module["type"].rsplit(".", 1)[-1]
         part = folder / module["path"]
         if kind == "Transformer":
-            settings = part / "sentence_bert_config.json"
-            if settings.exists():
-                limit = json.loads(settings.read_text(encoding="utf8")).get("max_seq_length")
-        elif kind == "Pooling":
-            pooler = pooler or _read_pooling(json.loads((part / "config.json").read_text(encoding="utf8")), part)
-        elif kind == LAYER_POOLING:
+            found |= {"transformer": module["path"], **_read_transformer(part)}
+        elif kind == "StaticEmbedding" and pooler is None:
+            found["transformer"], pooler = module["path"], STATIC
+        elif kind == "Pooling" and (pooler is None or pooler.startswith("avg_")) and not stages:
+            settings = read_json(part / "config.json")
+            pooler = pooler or _read_pooling(settings, part)
+            found["include_prompt"] = settings.get("include_prompt") is not False
+        elif kind == LAYER_POOLING and pooler is None:
             pooler = _read_layers(part)
-        elif kind == "Normalize":
-            normalize = True
-        elif kind == "Dense" and pooler == "cls_before_pooler":
-            settings = json.loads((part / "config.json").read_text(encoding="utf8"))
-            if not settings["activation_function"].endswith("Tanh"):
-                raise InputError(f"{part}: its activation is not supported by cse, which reads Tanh")
-            pooler, dense = "cls", part
+        elif kind in AFTER_POOLING and pooler is not None:
+            stages.append(_read_stage(kind, part))
+        elif kind in AFTER_POOLING:
+            raise InputError(
+                f"{folder}: its module {kind} is before the pooling, as in models with a vector for each token, which "
+                "cse does not support; use a model with one vector for each sentence"
+            )
         else:
             raise InputError(f"{folder}: its module {kind} is not supported by cse")
-    return Modules(pooler, normalize, limit, dense, _stored_family(folder))
+    if pooler is None:
+        raise InputError(f"{folder}: modules.json has no module Pooling; name one by --pooler on the transformer alone")
+    normalize = bool(stages) and stages[-1].kind == "Normalize"
+    stages = stages[:-1] if normalize else stages
+    settings = _read_settings(folder)
+    # Of a directory that cse wrote, a Dense module is the head of a run, which a later run keeps or drops.
+    if settings.get("family") and pooler == "cls_before_pooler" and len(stages) == 1 and _is_head(stages[0]):
+        found["dense"], pooler, stages = stages[0].folder, "cls", []
+    return Modules(pooler, normalize, stages=tuple(stages), **found, **settings)
 
 
-def _stored_family(folder: Path) -> str | None:
+def _read_transformer(part: Path) -> dict[str, Any]:
+    path = next((part / name for name in TRANSFORMER_SETTINGS if (part / name).exists()), None)
+    settings = {} if path is None else read_json(path)
+    task = settings.get("transformer_task", "feature-extraction")
+    output = settings.get("module_output_name", "token_embeddings")
+    if (
+        task != "feature-extraction"
+        or output != "token_embeddings"
+        or "text" not in settings.get("modality_config", {"text": 1})
+    ):
+        raise InputError(
+            f"{part}: its transformer is used for {task} with the output {output}, and cse reads the "
+            "vectors of the tokens of a text; use a model for texts"
+        )
+    limit = settings.get("max_seq_length")
+    if limit is None and (part / "tokenizer_config.json").exists():  # releases from 5.4 store it there
+        limit = read_json(part / "tokenizer_config.json").get("model_max_length")
+        limit = limit if isinstance(limit, int) and limit < 2**31 else None
+    return {"max_length": limit, "lower_case": bool(settings.get("do_lower_case", False))}
+
+
+def _read_stage(kind: str, part: Path) -> Stage:
+    path = part / "config.json"
+    settings = read_json(path) if path.exists() else {}
+    names = {settings.get(key) or "sentence_embedding" for key in ("module_input_name", "module_output_name")}
+    if names != {"sentence_embedding"}:
+        raise InputError(f"{part}: works on {', '.join(sorted(names))}, and cse supports only sentence_embedding")
+    return Stage(kind, part, settings)
+
+
+def _is_head(stage: Stage) -> bool:
+    """Returns whether a Dense module has the form of SimCSE's head: square, with a bias and tanh."""
+    settings = stage.settings
+    square = stage.kind == "Dense" and settings["in_features"] == settings["out_features"]
+    plain = settings.get("bias", True) and not settings.get("use_residual", False)
+    return bool(square and plain and str(settings.get("activation_function")).endswith(".Tanh"))
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """Reads ``config_sentence_transformers.json``."""
     try:
-        settings = json.loads((folder / "config_sentence_transformers.json").read_text(encoding="utf8"))
+        settings = read_json(folder / "config_sentence_transformers.json")
     except FileNotFoundError:
-        return None
+        return {}
+    prompts = {str(name): str(text or "") for name, text in (settings.get("prompts") or {}).items()}
+    default = settings.get("default_prompt_name")
+    if default is not None and default not in prompts:
+        raise InputError(f"{folder}: its default prompt {default!r} is not among its prompts; correct the file")
     family = settings.get("cse_family")
-    return family if isinstance(family, str) else None
+    return {
+        "family": family if isinstance(family, str) else None,
+        "prompts": prompts,
+        "default_prompt": default,
+        "similarity": settings.get("similarity_fn_name") or "cosine",
+        "truncate_dim": settings.get("truncate_dim"),
+        "dims": tuple(settings.get("cse_dims") or ()),
+    }
 
 
 def _read_pooling(settings: dict[str, Any], part: Path) -> str:
-    modes = {key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True}
-    if settings.get("pooling_mode") == MASK_POOLING:
+    mode = settings.get("pooling_mode")  # sentence-transformers 5.4 and later
+    if mode == MASK_POOLING:
         return "mask"
-    if isinstance(settings.get("pooling_mode"), str):  # sentence-transformers 5.4 and later
-        modes = {"pooling_mode_" + {"mean": "mean_tokens", "cls": "cls_token"}.get(settings["pooling_mode"], "")}
-    if modes == {"pooling_mode_cls_token"}:
-        return "cls_before_pooler"
-    if modes == {"pooling_mode_mean_tokens"}:
-        return "avg"
-    raise InputError(f"{part}: its pooling is not supported by cse")
+    if mode is None:
+        mode = [name for key, name in LEGACY_MODES.items() if settings.get(key) is True]
+    modes = [mode] if isinstance(mode, str) else list(mode) or ["mean"]
+    names = {theirs: ours for ours, theirs in MODES.items()}
+    if not all(each in names for each in modes) or len(set(modes)) < len(modes):
+        raise InputError(f"{part}: its pooling is not supported by cse")
+    return "+".join(names[each] for each in modes)
 
 
 def _read_layers(part: Path) -> str:
     from safetensors.torch import load_file
 
-    settings = json.loads((part / "config.json").read_text(encoding="utf8"))
+    settings = read_json(part / "config.json")
     weights = load_file(part / "model.safetensors")["layer_weights"].tolist()
     start, last = settings["layer_start"], settings["num_hidden_layers"]
     used = [start + i for i, weight in enumerate(weights) if weight]
@@ -117,88 +249,11 @@ def _read_layers(part: Path) -> str:
     raise InputError(f"{part}: its weighting of layers is not supported by cse")
 
 
-def write_modules(
-    folder: Path,
-    *,
-    pooler: str,
-    normalize: bool,
-    max_length: int,
-    embedding_dim: int,
-    layers: int,
-    family: str,
-    head: dict[str, Tensor] | None = None,
-) -> None:
-    """Writes ``modules.json`` and the folders it refers to, but not the transformer and the tokenizer.
-
-    ``head`` has ``weight`` (D, D) and ``bias`` (D,) of a kept MLP head, which is followed by a tanh.
-    """
-    import torch
-    import transformers
-
-    modules = [("", "Transformer")]
-    averaged = pooled_layers(pooler, layers)
-    if averaged:
-        name = f"{len(modules)}_{LAYER_POOLING}"
-        _write_layers(folder / name, embedding_dim, layers, averaged)
-        modules.append((name, LAYER_POOLING))
-    pooling = folder / f"{len(modules)}_Pooling"
-    pooling.mkdir()
-    by_cls = pooler in ("cls", "cls_before_pooler")
-    if pooler == "mask":
-        _write_json(pooling / "config.json", {"word_embedding_dimension": embedding_dim, "pooling_mode": MASK_POOLING})
-    else:
-        _write_json(
-            pooling / "config.json",
-            {
-                "word_embedding_dimension": embedding_dim,
-                "pooling_mode_cls_token": by_cls,
-                "pooling_mode_mean_tokens": not by_cls,
-                "pooling_mode_max_tokens": False,
-                "pooling_mode_mean_sqrt_len_tokens": False,
-            },
-        )
-    modules.append((pooling.name, "Pooling"))
-    if head is not None:
-        name = f"{len(modules)}_Dense"
-        _write_dense(folder / name, embedding_dim, head)
-        modules.append((name, "Dense"))
-    if normalize:
-        name = f"{len(modules)}_Normalize"
-        (folder / name).mkdir()
-        modules.append((name, "Normalize"))
-    listing = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(modules)
-    ]
-    _write_json(folder / "modules.json", listing)
-    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
-    versions = {"cse": __version__, "transformers": transformers.__version__, "pytorch": torch.__version__}
-    _write_json(folder / "config_sentence_transformers.json", {"__version__": versions, "cse_family": family})
+def read_json(path: Path) -> Any:
+    """Reads a file of JSON; raises ``OSError`` or ``ValueError``."""
+    return json.loads(path.read_text(encoding="utf8"))
 
 
-def _write_dense(folder: Path, embedding_dim: int, head: dict[str, Tensor]) -> None:
-    from safetensors.torch import save_file
-
-    folder.mkdir()
-    tensors = {f"linear.{name}": values.detach().cpu().contiguous() for name, values in head.items()}
-    save_file(tensors, folder / "model.safetensors")
-    activation = "torch.nn.modules.activation.Tanh"
-    settings = {"in_features": embedding_dim, "out_features": embedding_dim, "bias": True}
-    _write_json(folder / "config.json", {**settings, "activation_function": activation})
-
-
-def _write_layers(folder: Path, embedding_dim: int, layers: int, used: list[int]) -> None:
-    import torch
-    from safetensors.torch import save_file
-
-    folder.mkdir()
-    start = used[0]
-    weights = torch.zeros(layers + 1 - start)
-    weights[[layer - start for layer in used]] = 1.0
-    save_file({"layer_weights": weights}, folder / "model.safetensors")
-    settings = {"word_embedding_dimension": embedding_dim, "layer_start": start, "num_hidden_layers": layers}
-    _write_json(folder / "config.json", settings)
-
-
-def _write_json(path: Path, value: object) -> None:
+def write_json(path: Path, value: object) -> None:
+    """Writes a value as a file of JSON."""
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf8")

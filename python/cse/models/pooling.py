@@ -8,17 +8,49 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["POOLERS", "pool", "pooled_layers"]
+__all__ = ["MODES", "POOLERS", "pool", "pooled_layers"]
 
-POOLERS = {
-    "cls": "last hidden state of the first token, through the trained pooler where the checkpoint has one",
-    "cls_before_pooler": "last hidden state of the first token",
-    "avg": "mean over tokens of the last layer",
-    "avg_top2": "mean over tokens of the last two layers",
-    "avg_first_last": "mean over tokens of the first and the last layer",
-    "avg_embed_last": "mean over tokens of the embeddings and the last layer",
-    "mask": "last hidden state of the last mask token, for texts in a template that has one (PromptBERT)",
+MODES = {
+    "cls_before_pooler": "cls",
+    "max": "max",
+    "avg": "mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "weightedmean": "weightedmean",
+    "lasttoken": "lasttoken",
 }
+"""The modes of sentence-transformers by the name of the pooler, in the order in which it concatenates them."""
+
+
+class Poolers(dict[str, str]):
+    """Descriptions by name; names of ``MODES`` joined by ``+`` stand for the concatenation of their vectors."""
+
+    def __contains__(self, name: object) -> bool:
+        if super().__contains__(name):
+            return True
+        parts = name.split("+") if isinstance(name, str) else []
+        return len(parts) > 1 and len(set(parts)) == len(parts) and all(part in MODES for part in parts)
+
+    def __missing__(self, name: str) -> str:
+        if name not in self:
+            raise KeyError(name)
+        return "; and ".join(self[part] for part in name.split("+"))
+
+
+POOLERS = Poolers(
+    {
+        "cls": "last hidden state of the first token, through the trained pooler where the checkpoint has one",
+        "cls_before_pooler": "last hidden state of the first token",
+        "avg": "mean over tokens of the last layer",
+        "avg_top2": "mean over tokens of the last two layers",
+        "avg_first_last": "mean over tokens of the first and the last layer",
+        "avg_embed_last": "mean over tokens of the embeddings and the last layer",
+        "max": "largest value of each dimension over the tokens of the last layer",
+        "mean_sqrt_len_tokens": "sum over tokens of the last layer, divided by the root of their number",
+        "weightedmean": "mean over tokens of the last layer, weighted by their positions from 1",
+        "lasttoken": "last hidden state of the last token",
+        "mask": "last hidden state of the last mask token, for texts in a template that has one (PromptBERT)",
+    }
+)
 """Description of each pooler."""
 
 
@@ -40,6 +72,9 @@ def pool(
     mask: Tensor,
     ids: Tensor | None = None,
     mask_token: int | None = None,
+    *,
+    pooled: Tensor | None = None,
+    left: bool = False,
 ) -> Tensor:
     """Pools token vectors into one vector per sentence.
 
@@ -48,24 +83,53 @@ def pool(
             mean over tokens of the last layer. ``avg_top2``: mean over tokens of the last two layers.
             ``avg_first_last``: of the first and the last block (SimCSE since its issue 133; 60.73 for plain BERT-base).
             ``avg_embed_last``: of the embedding layer and the last block (56.70; also called "first-last" elsewhere).
-            ``mask``: vector of the last mask token.
-        hidden_states: Outputs of the embedding layer and of each block, ``(B, T, D)`` each. ``cls``,
-            ``cls_before_pooler`` and ``avg`` need only the last.
+            ``mask``: vector of the last mask token. The others are those of sentence-transformers; see ``MODES``.
+            Several of ``MODES`` joined by ``+``: their vectors one after another.
+        hidden_states: Outputs of the embedding layer and of each block, ``(B, T, D)`` each. All but ``avg_...`` need
+            only the last.
         mask: ``(B, T)``, 1 for tokens, 0 for padding.
         ids: ``(B, T)`` token ids, for ``mask``.
         mask_token: Id of the mask token, for ``mask``.
+        pooled: ``(B, T)``, 1 for the tokens that are pooled; default: all tokens. ``weightedmean`` counts positions
+            from the first token of ``mask``.
+        left: Whether rows are padded on the left.
 
     Returns:
-        ``(B, D)``.
+        ``(B, D)``, of several poolers ``(B, n D)``.
     """
+    if "+" in pooler:
+        import torch
+
+        parts = [pool(each, hidden_states, mask, pooled=pooled, left=left) for each in pooler.split("+")]
+        return torch.cat(parts, dim=-1)
     last = hidden_states[-1]
     if pooler in ("cls", "cls_before_pooler"):
-        return last[:, 0]
-    if pooler == "mask" and ids is not None:
-        at = ((ids == mask_token) * ids.new_ones(ids.shape).cumsum(1)).argmax(1)  # the last one of a row
-        return last.gather(1, at[:, None, None].expand(-1, 1, last.shape[-1]))[:, 0]
+        if pooled is None and not left:
+            return last[:, 0]
+        return _at(last, (mask if pooled is None else pooled).argmax(1))
+    if pooler == "mask" and ids is not None and mask_token is not None:
+        return _at(last, _last_of(ids.eq(mask_token)))
+    used = mask if pooled is None else pooled
+    if pooler == "lasttoken":
+        return _at(last * used.unsqueeze(-1).to(last.dtype), _last_of(used))
+    if pooler == "max":
+        return last.masked_fill(used.unsqueeze(-1) == 0, -float("inf")).amax(1)
     layers = pooled_layers(pooler, len(hidden_states) - 1)
     if layers:
         last = (last + hidden_states[layers[0]]) / 2
-    weights = mask.unsqueeze(-1).to(last.dtype)
-    return (last * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+    weights = used.unsqueeze(-1).to(last.dtype)
+    if pooler == "weightedmean":
+        weights = weights * mask.cumsum(1).unsqueeze(-1).to(last.dtype)
+    total, count = (last * weights).sum(1), weights.sum(1).clamp(min=1e-9)
+    return total / (count.sqrt() if pooler == "mean_sqrt_len_tokens" else count)
+
+
+def _last_of(chosen: Tensor) -> Tensor:
+    """Returns the position ``(B,)`` of the last true value of each row of ``(B, T)``; 0 if there is none."""
+    whole = chosen.bool().long()
+    return (whole * whole.new_ones(whole.shape).cumsum(1)).argmax(1)
+
+
+def _at(states: Tensor, places: Tensor) -> Tensor:
+    """Returns the vectors ``(B, D)`` of one place of each row of ``(B, T, D)``."""
+    return states.gather(1, places[:, None, None].expand(-1, 1, states.shape[-1]))[:, 0]

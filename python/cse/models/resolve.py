@@ -8,16 +8,17 @@ import re
 import threading
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
 from ..errors import InputError
-from .layout import Modules, read_modules
+from .layout import ADAPTER, Modules, base_of, read_json, read_modules
+from .refusals import check_kind, is_static
 
-__all__ = ["LOAD_ERRORS", "Source", "best_of_run", "cannot_load", "find_model", "first_position"]
+__all__ = ["LOAD_ERRORS", "Source", "best_of_run", "cannot_load", "find_folder", "find_model", "first_position"]
 
 MINILM = "minilm"
 # Model types whose position embeddings begin after the padding index.
@@ -72,6 +73,10 @@ class Source:
     """Folder of the weights of a kept MLP head; see ``cse.models.layout``."""
     causal: bool = False
     """Whether the model is decoder-only, that is, each token attends only to the tokens before it."""
+    modules: Modules = field(default_factory=Modules)
+    """What the directory of sentence-transformers declares, if it is one."""
+    base: str | None = None
+    """Folder of the base model, if ``path`` has an adapter alone."""
 
 
 def find_model(name: str) -> Source:
@@ -84,27 +89,53 @@ def find_model(name: str) -> Source:
         InputError: If there is no such model, its files are incomplete, cse does not support it, or the hub does not
             respond within 5 s.
     """
+    folder = find_folder(name)
+    if is_static(folder):
+        raise InputError(
+            f"--model {name}: is a StaticEmbedding, without a transformer to train; cse eval, compare and encode take "
+            "it, and for training name a model with a transformer, like minilm"
+        )
+    return _describe(name, str(folder))
+
+
+def find_folder(name: str) -> Path:
+    """Returns the local folder of a model, as ``find_model``, also of a StaticEmbedding; see there for the errors."""
     if name == MINILM:
-        return _describe(name, str(_offline_minilm()))
+        return _offline_minilm()
     folder = Path(name)
     if folder.is_dir():
-        if not (folder / "config.json").exists():
+        check_kind(name, folder)
+        if not is_static(folder) and not _has_config(_transformer(folder)):
             remedy = f"; it is the folder of a run: use {folder / 'best'}" if best_of_run(name) != name else ""
             raise InputError(f"{name}: no model there (config.json is missing){remedy}")
         if not _is_whole(folder):
             raise InputError(f"{name}: the model there is incomplete (weights or tokenizer files are missing)")
-        return _describe(name, str(folder))
+        return folder
     if folder.exists():
         raise InputError(f"{name}: is a file; --model takes a folder, a hub name or {MINILM}")
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(f"{name}: no such folder; --model takes a folder, a hub name or {MINILM}")
-    return _describe(name, _from_cache_or_hub(name))
+    found = Path(_from_cache_or_hub(name))
+    check_kind(name, found)
+    return found
+
+
+def _has_config(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("config.json", ADAPTER))
+
+
+def _transformer(folder: Path) -> Path:
+    """Returns the folder of the first module, which has the weights and the tokenizer."""
+    try:
+        return folder / str(read_json(folder / "modules.json")[0]["path"])
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return folder
 
 
 def best_of_run(name: str) -> str:
     """Returns the folder ``best`` of the folder of a run; any other name of a model is returned as it is."""
     folder = Path(name)
-    is_run = not (folder / "config.json").exists() and (folder / "best" / "config.json").exists()
+    is_run = not _has_config(folder) and _has_config(folder / "best")
     return str(folder / "best") if is_run else name
 
 
@@ -181,7 +212,8 @@ def _from_cache_or_hub(name: str) -> str:
         )
     names = {file.rfilename for file in found[0].siblings or []}
     weights = "model*.safetensors" if any(n.endswith(".safetensors") for n in names) else "pytorch_model*.bin"
-    patterns = ["*.json", "*.txt", "*.model", weights, "*_*/model.safetensors"]
+    modules = ["*_*/model.safetensors", "*_Dense/pytorch_model.bin", "*_LayerNorm/pytorch_model.bin"]
+    patterns = ["*.json", "*.txt", "*.model", weights, *modules]
     try:
         return snapshot_download(name, allow_patterns=patterns)
     except Exception as error:  # the network library may raise anything
@@ -190,6 +222,7 @@ def _from_cache_or_hub(name: str) -> str:
 
 def _is_whole(folder: Path) -> bool:
     """Returns whether the folder contains weights and a tokenizer, not only a configuration."""
+    folder = _transformer(folder)
     weights = [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json"), *folder.glob("*.bin")]
     return bool(weights) and any((folder / name).exists() for name in TOKENIZER_FILES)
 
@@ -215,15 +248,19 @@ def _describe(name: str, path: str) -> Source:
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(path, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise InputError(f"--model {name}: cannot be read ({str(error).splitlines()[0]})") from None
-    try:
         modules = read_modules(Path(path))
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"--model {name}: modules.json, or a file it names, cannot be read ({error})") from None
+    path = str(Path(path) / modules.transformer)
+    base = base_of(Path(path))
+    if base is not None:
+        base = _base_path(name, base)
+    try:
+        config = AutoConfig.from_pretrained(base or path, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"--model {name}: cannot be read ({str(error).splitlines()[0]})") from None
     if getattr(config, "is_encoder_decoder", False):
         raise InputError(
             f"--model {name}: {config.model_type} is an encoder-decoder, which is not supported; use an encoder like "
@@ -243,7 +280,20 @@ def _describe(name: str, path: str) -> Source:
         max_length=min(modules.max_length or positions, positions),
         dense=modules.dense,
         causal=_is_causal(config),
+        modules=modules,
+        base=base,
     )
+
+
+def _base_path(name: str, base: str) -> str:
+    """Returns the folder of the base model of an adapter."""
+    try:
+        found = find_model(base)
+    except InputError as error:
+        raise InputError(f"--model {name}: is an adapter of {base}, which cannot be loaded ({error})") from None
+    if found.base is not None:
+        raise InputError(f"--model {name}: is an adapter of an adapter, {base}; train that without --keep-adapter")
+    return found.path
 
 
 def first_position(config: Any) -> int:
@@ -256,6 +306,9 @@ def _is_causal(config: Any) -> bool:
     from transformers.models.auto import modeling_auto
 
     causal = config.model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    # Of EmbeddingGemma, and of decoders that were converted to encoders.
+    if getattr(config, "use_bidirectional_attention", None) or getattr(config, "is_causal", True) is False:
+        return False
     return causal and config.model_type not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 

@@ -70,15 +70,25 @@ def check_format(output: str) -> None:
 
 
 def model_stamp(encoder: Encoder) -> dict[str, Any]:
-    """Returns what identifies a model: path, pooling, and name, size and time of modification of its weights."""
+    """Returns what identifies the vectors of a model.
+
+    Its path, its pooling, name, size and time of modification of its weights, and prompt and number of dimensions.
+    """
+    used = {
+        **({"prompt": encoder.prompt} if encoder.prompt else {}),
+        **({"dims": encoder.dims} if encoder.dims else {}),
+    }
     if isinstance(encoder.model, OtherEncoder):
-        return encoder.model.stamp()
-    folder = Path(encoder.model.source.path)
+        return {**encoder.model.stamp(), **used}
+    source = encoder.model.source
+    folder = Path(source.path)
     weights = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
+    weights += [each for stage in source.modules.stages for each in sorted(stage.folder.iterdir())]
     return {
         "path": str(folder.resolve()),
         "pooling": encoder.pooling,
         "weights": [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in weights],
+        **used,
     }
 
 

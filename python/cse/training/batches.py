@@ -20,6 +20,8 @@ from ..augment.base import Block, Edit, Pairing, View
 from ..data.corpus import Corpus
 from ..models.device import fixed_length, for_transfer
 from ..models.encoder import pad, token_lists, tokenize
+from ..models.prompts import TrainingPrompts
+from ..models.tokens import with_pooled
 from .unchanged import changed_rows, is_masked
 
 if TYPE_CHECKING:
@@ -121,6 +123,8 @@ class Batches:
         """The views of the sentences; which encoder and which dropout they have."""
         self.without_dropout = False
         """Whether both are encoded without dropout, so that an unchanged positive has nothing to learn from."""
+        self.prompts = TrainingPrompts()
+        """Texts that are put before the sentences when they are tokenized."""
         self.size, self.accumulate, self.keep_duplicates = batch_size, accumulate, keep_duplicates
         # A batch of a single row is dropped, because it has no in-batch negatives.
         whole, rest = divmod(len(rows), self.size)
@@ -273,7 +277,9 @@ class Prefetcher:
         compiled: bool = False,
     ) -> None:
         self.batches, self.max_length, self.stored, self.device = batches, max_length, stored or {}, device
-        self.length = fixed_length(device, compiled, max_length)
+        prompts = batches.prompts
+        longest = max(prompts.limit(prompt, max_length) for prompt in (prompts.anchor, prompts.document))
+        self.length = fixed_length(device, compiled, longest)
         self.part = part or (lambda rows: slice(0, rows))
         # A copy, because evaluation uses the tokenizer of the model concurrently, with another maximum length.
         self.tokenizer = deepcopy(tokenizer)
@@ -294,7 +300,8 @@ class Prefetcher:
             key = _key(block)
             if key not in lists:
                 # Without padding: the stored ids of a column are padded batch by batch as well.
-                lists[key] = token_lists(self.tokenizer, block.texts, self.max_length) if block.texts else {}
+                texts, limit = self._prompted(block, block.texts)
+                lists[key] = token_lists(self.tokenizer, texts, limit) if texts else {}
             found: Sequence[Any] = lists[key].get("input_ids", [])
             return found
 
@@ -304,6 +311,12 @@ class Prefetcher:
         blocks = batch.blocks.items() if len(batch.rows[part]) else ()
         tokens = {name: self._tokens(block, batch.rows, part, lists.get(_key(block))) for name, block in blocks}
         return replace(batch, part=part, tokens=tokens)
+
+    def _prompted(self, block: Block, texts: list[str]) -> tuple[list[str], int]:
+        """Returns texts of a block with the prompt of its column before them, and their largest number of tokens."""
+        prompt = self.batches.prompts.of_column(block.column)
+        limit = self.batches.prompts.limit(prompt, self.max_length)
+        return [prompt + text for text in texts] if prompt else texts, limit
 
     def _tokens(
         self, block: Block, rows: npt.NDArray[np.int64], part: slice, lists: dict[str, Any] | None
@@ -315,7 +328,10 @@ class Prefetcher:
         elif lists is not None:
             tokens = pad(self.tokenizer, lists, range(len(block.texts))[own], self.length)
         else:
-            tokens = tokenize(self.tokenizer, block.texts[own], self.max_length, fixed=self.length is not None)
+            texts, limit = self._prompted(block, block.texts[own])
+            tokens = tokenize(self.tokenizer, texts, self.length or limit, fixed=self.length is not None)
+        prompts = self.batches.prompts
+        tokens = with_pooled(tokens, prompts.left_out(prompts.of_column(block.column)))
         return {name: for_transfer(each, self.device) for name, each in tokens.items()}
 
     def get(self, step: int) -> list[Batch]:

@@ -77,6 +77,8 @@ class TrainConfig(Settings, BaseModel):
             raise InputError(f"--loss-term {CONTRASTIVE}: is part of --loss standard, focal and mixed; leave it out")
         for method in self.options:
             self.options_of(method)
+        if "matryoshka" in self.loss_terms and self.loss not in (*CONTRASTIVE_LOSSES, CONTRASTIVE):
+            raise InputError(f"--dims: belongs to a contrastive loss, and --loss {self.loss} is none; leave it out")
         parts = CONTRASTIVE_LOSSES.get(self.loss)
         if parts is not None and (own := LOSS_SETTINGS.keys() & self.options.get(CONTRASTIVE, {}).keys()):
             name = sorted(own)[0]
@@ -99,6 +101,8 @@ class TrainConfig(Settings, BaseModel):
         )
         if problem:
             raise InputError(problem)
+        if self.prompt and "prompt" in self.encoder_methods:
+            raise InputError("--prompt: cannot be combined with --encoder-method prompt, which has a template")
         if self.pairs and self.corpus:
             raise InputError("--pairs: cannot be combined with CORPUS; give one of them")
         if self.columns and not self.pairs:

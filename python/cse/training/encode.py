@@ -89,7 +89,8 @@ class Forward:
 
 def nothing(encoder: SentenceEncoder, width: int | None = None) -> Tensor:
     """The embeddings ``(0, width)`` of no rows, which have a gradient; ``width`` is that of the encoder by default."""
-    return next(encoder.parameters()).flatten()[:0].reshape(0, width or encoder.embedding_dim)
+    trained = next((each for each in encoder.parameters() if each.requires_grad), next(encoder.parameters()))
+    return trained.flatten()[:0].reshape(0, width or encoder.embedding_dim)
 
 
 def encode_views(

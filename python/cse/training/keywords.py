@@ -53,10 +53,11 @@ def with_tables(values: Mapping[str, Any], known: Collection[str]) -> dict[str, 
         return values
     options = {name: dict(table) if isinstance(table, Mapping) else table for name, table in options.items()}
     flags = {each.keyword: each for each in method_flags()}
-    for name in [name for name in values if name not in known and name != "options"]:
+    for name in [name for name in values if name not in ("options", "given")]:
+        # Also where a setting has the name of a method: [prompt] has the options of the method, prompt is a setting.
         if isinstance(values[name], Mapping):
             options[name] = {**options.get(name, {}), **values.pop(name)}
-        elif name in flags and values[name] is not None:
+        elif name not in known and name in flags and values[name] is not None:
             options.setdefault(flags[name].method, {})[flags[name].option] = values.pop(name)
     return {**values, "options": options} if options else values
 

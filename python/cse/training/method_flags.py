@@ -10,14 +10,19 @@ from functools import cache
 from typing import Any, get_type_hints
 
 from ..augment import AUGMENTATIONS
+from ..features import ENCODER_METHODS
 from ..losses import LOSS_TERMS
 from ..registry import Note, Registry
-from .settings import Augmentation, Loss, marker
+from .settings import Augmentation, Loss, Model, marker
 
 __all__ = ["MethodFlag", "method_flags", "switches"]
 
-# Registries whose methods may have flags, and the heading of these flags.
-PLACES: tuple[tuple[Registry[Any], type[Any]], ...] = ((AUGMENTATIONS, Augmentation), (LOSS_TERMS, Loss))
+# Registries whose methods may have flags, the heading of these flags, and the setting that names the methods.
+PLACES: tuple[tuple[Registry[Any], type[Any], str], ...] = (
+    (AUGMENTATIONS, Augmentation, "negatives"),
+    (ENCODER_METHODS, Model, "encoder_methods"),
+    (LOSS_TERMS, Loss, "loss_terms"),
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,8 @@ class MethodFlag:
     note: Note
     group: type[Any]
     """The class of settings under whose heading it is shown."""
+    named_by: str
+    """The setting that names the method."""
 
     @property
     def keyword(self) -> str:
@@ -43,13 +50,15 @@ class MethodFlag:
 def method_flags() -> tuple[MethodFlag, ...]:
     """Returns the options of built-in methods that have a flag, in the order of the registries and of their fields."""
     found = []
-    for table, group in PLACES:
+    for table, group, named_by in PLACES:
         for method, kind in table.flagged().items():
             annotations = get_type_hints(kind, include_extras=True)
             for each in fields(kind):
                 note = marker(annotations[each.name], Note)
                 if note is not None and note.flag:
-                    found.append(MethodFlag(method, each.name, annotations[each.name], each.default, note, group))
+                    found.append(
+                        MethodFlag(method, each.name, annotations[each.name], each.default, note, group, named_by)
+                    )
     return tuple(found)
 
 

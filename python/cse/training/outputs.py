@@ -96,6 +96,8 @@ def save(run: Run, name: str) -> None:
         config=public_config(config).to_toml(),
         columns=[*columns, "alignment", "uniformity"] if columns else [],
         scores=selector.records,
+        dims=source.modules.dims,
+        stages=[type(stage).__name__ for stage in state.encoder.stages],
     )
 
     def terms(folder: Path) -> None:

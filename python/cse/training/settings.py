@@ -120,9 +120,15 @@ class Model:
     model: Annotated[str | None, Shown(default="bert-base-uncased")] = None
     """minilm, a folder, or a hub name."""
     pooler: Annotated[Pooler | None, Shown("NAME", default="the model's own, else cls")] = None
-    """Pooling of token vectors: cls, cls_before_pooler, avg, avg_top2, avg_first_last, avg_embed_last or mask.
+    """Pooling of token vectors: cls, cls_before_pooler, avg, avg_top2, avg_first_last, avg_embed_last, max,
+    mean_sqrt_len_tokens, weightedmean, lasttoken or mask.
 
     See ``cse.models.pooling.pool``."""
+    prompt: Annotated[str | None, Shown("NAME|TEXT|auto", default="the model's default prompt")] = None
+    """Text before each sentence.
+
+    The name of a prompt of the model, or a text; with ``pairs``, ``auto``: the model's prompts for queries and for
+    documents. See ``cse.models.prompts``."""
     keep_head: Annotated[bool | None, Shown(default="with simcse-sup presets")] = None
     """Keep the MLP of --pooler cls in the saved model.
 

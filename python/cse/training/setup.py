@@ -20,6 +20,7 @@ from ..evaluation.sts import Pairs, Task, load_tasks, read_pairs
 from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES
 from ..models.device import describe_device, pick_device, pick_precision, set_threads
 from ..models.merging import BaseWeights
+from ..models.prompts import training_prompts
 from ..models.resolve import find_model
 from ..tfidf.index import TfidfIndex
 from .batches import Batches
@@ -144,7 +145,9 @@ def prepare(
     )
     check_sizes(batches, resolved.accumulate, world.size)
     check_learnable((resolved.positive, positive), negatives.items(), corpus, split.train, resolved.seed)
+    source, prompts = training_prompts(source, resolved.prompt, bool(resolved.pairs))
     modules = build_modules(resolved, source, context, world.rank)
+    batches.prompts = prompts.counted(modules.encoder.tokenizer, source)
     connect(batches, views_of(resolved), modules)
     resolved = _with_used_options(resolved, {resolved.positive: positive, **negatives, **modules.by_name})
     encoder = modules.encoder
@@ -194,6 +197,7 @@ def prepare(
             **facts_of(resolved, corpus, split, batches),
             **({"processes": f"{world.size}, each with a part of the batch"} if world.size > 1 else {}),
             **({"columns": data.labelled.describe()} if data.labelled is not None else {}),
+            **({"prompt": prompts.describe()} if prompts.anchor or prompts.document else {}),
             "text": text,
             **({"warning": "; ".join(warnings)} if warnings else {}),
         },

@@ -63,11 +63,17 @@ class TrainState:
         return found
 
     def weights(self) -> dict[str, Tensor]:
-        """Returns all parameters and buffers by name, each once; models that are ``Frozen`` have none."""
+        """Returns all parameters and buffers by name, each once; models that are ``Frozen`` have none.
+
+        Of an encoder with adapters, the weights that are not trained are left out.
+        """
         found: dict[str, Tensor] = {}
         seen: set[int] = set()
         for prefix, module in self.modules().items():
+            adapted = getattr(module, "adapters", None) is not None
             for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+                if adapted and not tensor.requires_grad:
+                    seen.add(id(tensor))
                 if id(tensor) not in seen:
                     seen.add(id(tensor))
                     found[f"{prefix}.{name}"] = tensor

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from ..losses.base import RowTerm
 from ..losses.contrastive import Contrastive, similarity_summary
 from ..models.device import begin_step, on_device
+from ..models.tokens import POOLED
 from ..views import BatchStep, RowStep, Views
 from .batches import Batch
 from .chunks import chunks_of
@@ -138,7 +139,10 @@ def row_value(
     total, count = zero, zero
     sums = {name: (zero, zero) for name in term.logged}
     for part in chunks_of(len(rows), forward.chunk_size):
-        chunk = {name: {key: each[part] for key, each in block.items()} for name, block in tokens.items()}
+        # The mask of the tokens that are pooled is no input of the models of terms.
+        chunk = {
+            name: {key: each[part] for key, each in block.items() if key != POOLED} for name, block in tokens.items()
+        }
         step = step_of_rows(batch, rows[part], chunk, forward, steps)
 
         def value(chunk: Views, step: RowStep = step) -> tuple[Tensor, Tensor]:

@@ -87,7 +87,9 @@ def open_tokens(
     for number in sorted(used):
         corpus = columns[number]
         if corpus.folder is not None and all(os.path.isfile(file.path) for file in corpus.files):  # not a stream
-            entry = _open(corpus, deepcopy(tokenizer), max_length, reading, cache, whole, progress)
+            prompt = batches.prompts.of_column(number)
+            limit = batches.prompts.limit(prompt, max_length)
+            entry = _open(corpus, deepcopy(tokenizer), limit, reading, cache, whole, progress, prompt)
             if entry is not None:
                 found[number] = StoredTokens(entry, "token_type_ids" in tokenizer.model_input_names)
     return found
@@ -101,6 +103,7 @@ def _open(
     cache: str | None,
     may_write: bool,
     progress: ProgressCallback,
+    prompt: str,
 ) -> Entry | None:
     example = token_lists(tokenizer, corpus.take([0]), max_length)
     if any(map(any, example.get("token_type_ids", []))):
@@ -115,6 +118,7 @@ def _open(
         "max_line_bytes": reading["max_line_bytes"],
         "tokenizer": hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest(),
         "max_length": max_length,
+        **({"prompt": prompt} if prompt else {}),
     }
     kept = cache_folder(cache)
     if not may_write:
@@ -123,7 +127,7 @@ def _open(
     def write(folder: Path) -> dict[str, Any]:
         kind = "u16" if len(tokenizer) <= 2**16 else "u32"
         with naming(folder):
-            _write(folder, corpus, tokenizer, max_length, kind, progress)
+            _write(folder, corpus, tokenizer, max_length, kind, progress, prompt)
         return {"rows": len(corpus), "dtype": kind, "paths": [file.path for file in corpus.files]}
 
     return open_entry(kept, "tokens", key, write, _fits)[0]
@@ -141,6 +145,7 @@ def _write(
     max_length: int,
     kind: str,
     progress: ProgressCallback,
+    prompt: str,
 ) -> None:
     total, rows = 0, len(corpus)
     backend = tokenizer.backend_tokenizer
@@ -148,6 +153,7 @@ def _write(
     with open(folder / f"ids.{kind}", "wb") as ids, open(folder / "ends.u64", "wb") as ends:
         for start in range(0, rows, BLOCK):
             texts = corpus.take(range(start, min(start + BLOCK, rows)))
+            texts = [prompt + text for text in texts] if prompt else texts
             # On all cores; transformers' own call would also convert what is not needed to Python lists.
             lists = [encoding.ids for encoding in backend.encode_batch_fast(texts)]
             lengths = np.fromiter(map(len, lists), dtype="<u8", count=len(lists))

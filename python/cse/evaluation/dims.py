@@ -1,0 +1,95 @@
+"""Evaluation of the first dimensions of the embeddings."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .base import Evaluation, Progress, Report
+
+__all__ = ["evaluate_dims"]
+
+
+class Replayed:
+    """An encoder that encodes in the first pass, and in later ones cuts the vectors that were stored in it.
+
+    Args:
+        encoder: A ``cse.Encoder``.
+        folder: Folder of the stored vectors.
+    """
+
+    def __init__(self, encoder: Any, folder: Path) -> None:
+        self.encoder, self.folder = encoder, folder
+        self.similarity_name = encoder.similarity_name
+        self.calls: list[int] = []
+        self.place, self.dims = 0, 0
+
+    def begin(self, dims: int) -> None:
+        """Begins a pass with a number of dimensions."""
+        self.place, self.dims = 0, dims
+
+    def encode(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
+        """Returns the first dimensions of the embeddings of ``Encoder.encode``."""
+        return self._vectors(self.encoder.encode, texts, settings)
+
+    def encode_query(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
+        """As ``encode``, by ``Encoder.encode_query``."""
+        return self._vectors(self.encoder.encode_query, texts, settings)
+
+    def encode_document(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
+        """As ``encode``, by ``Encoder.encode_document``."""
+        return self._vectors(self.encoder.encode_document, texts, settings)
+
+    def _vectors(
+        self, encode: Callable[..., Any], texts: Sequence[str], settings: dict[str, Any]
+    ) -> npt.NDArray[np.float32]:
+        number, self.place = self.place, self.place + 1
+        file, key = self.folder / f"{number}.npy", hash((encode.__name__, *texts))
+        if number < len(self.calls) and self.calls[number] == key:
+            vectors = np.load(file, mmap_mode="r")
+            if progress := settings.get("progress"):
+                progress(len(texts))
+        else:
+            vectors = encode(texts, **settings)
+            np.save(file, vectors)
+            self.calls[number:] = [key]
+        found: npt.NDArray[np.float32] = self.encoder.shortened(np.asarray(vectors), self.dims)
+        return found
+
+
+def evaluate_dims(
+    evaluation: Evaluation, encoder: Any, dims: Sequence[int], progress: Progress | None = None
+) -> Report:
+    """Evaluates the first dimensions of the embeddings; texts are encoded once, and vectors kept in temporary files.
+
+    Args:
+        evaluation: The evaluation.
+        encoder: A ``cse.Encoder`` that keeps all dimensions.
+        dims: Numbers of dimensions.
+        progress: Called with the units of work done since its last call, ``len(dims)`` times ``evaluation.work()``.
+
+    Returns:
+        A report whose rows have the number of dimensions after the name of the task, and whose summary has a value for
+        each number.
+    """
+    rows: list[dict[str, Any]] = []
+    summary: dict[str, Any] = {}
+    notes: dict[str, None] = {}
+    with tempfile.TemporaryDirectory(prefix="cse-dims-") as folder:
+        replayed = Replayed(encoder, Path(folder))
+        for size in dims:
+            replayed.begin(size)
+            report = evaluation(replayed, progress)
+            rows += [{"task": row["task"], "dims": size, **row} for row in report.rows]
+            summary |= {f"{key} ({size} dimensions)": value for key, value in report.summary.items()}
+            notes |= dict.fromkeys(report.notes)
+    return Report(sorted(rows, key=lambda row: _place(rows, row["task"])), summary, list(notes))
+
+
+def _place(rows: Sequence[dict[str, Any]], task: str) -> int:
+    return next(number for number, row in enumerate(rows) if row["task"] == task)

@@ -1,0 +1,65 @@
+"""LoRA: low-rank adapters of linear layers (Hu et al. 2021, arXiv:2106.09685), by peft."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from ..models.adapters import Adapters, import_peft
+from .base import EncoderMethod
+from .lora_options import LoRAOptions
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+__all__ = ["LoRA"]
+
+# A pooler that is not used has no gradient.
+UNUSED = r"(.*\.)?pooler\..*"
+
+
+class LoRA(EncoderMethod):
+    """Trains W + alpha / rank * B A in place of each linear layer W of the transformer, with W fixed and B 0 at first.
+
+    Only the adapters, and an MLP head, are trained and kept in checkpoints; modules that follow the pooling stay as
+    they are. On saving, the adapters are added to the weights, or with ``keep`` saved alone. The base weights are
+    files that the run depends on. ``--merge-with-base`` scales B.
+
+    Raises ``InputError`` if peft is not installed, or no layer has a name in ``targets``.
+    """
+
+    Options = LoRAOptions
+    summary = "trains adapters of low rank instead of the weights (LoRA, by peft)"
+
+    def __init__(self, options: LoRAOptions, context: Context) -> None:
+        super().__init__(options, context)
+        peft = import_peft(f"--lora {options.rank}")
+        encoder = context.trained
+        source = encoder.source
+        if options.keep and source.base is not None:
+            raise InputError(f"--keep-adapter: {source.name} is an adapter itself; leave --keep-adapter out")
+        for folder in (Path(each) for each in (source.path, source.base) if each is not None):
+            for path in sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]):
+                context.depends_on(path)
+        head = encoder.head
+        encoder.requires_grad_(False)
+        if head is not None:
+            head.requires_grad_(True)
+        config = peft.LoraConfig(
+            r=options.rank,
+            lora_alpha=options.alpha or 2 * options.rank,
+            lora_dropout=options.dropout,
+            target_modules=list(options.targets) or "all-linear",
+            exclude_modules=None if encoder.use_trained_pooler else UNUSED,
+        )
+        try:
+            peft.inject_adapter_in_model(config, encoder.backbone)
+        except ValueError as error:
+            raise InputError(f"lora.targets: {', '.join(options.targets)}: {str(error).splitlines()[0]}") from None
+        encoder.adapters = Adapters(config, encoder.source, keep=options.keep)
+
+    @classmethod
+    def implies(cls, options: Any) -> dict[str, Any]:
+        """A learning rate of 1e-4, as adapters begin at 0; not tuned."""
+        return {"lr": 1e-4}

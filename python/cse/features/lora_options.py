@@ -1,0 +1,29 @@
+"""Options of LoRA. This module does not import torch, because the command line lists the options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Lt
+
+from ..registry import Note
+
+__all__ = ["LoRAOptions"]
+
+
+@dataclass(frozen=True)
+class LoRAOptions:
+    """Options of LoRA."""
+
+    rank: Annotated[
+        int, Ge(1), Note("trains only adapters of this rank (LoRA, by peft)", "--lora", "RANK", "off", enables=True)
+    ] = 16
+    keep: Annotated[
+        bool, Note("with --lora, save the adapter alone, which needs its base model and peft", "--keep-adapter")
+    ] = False
+    alpha: Annotated[float, Ge(0), Note("numerator of the scale alpha / rank; 0: twice the rank")] = 0.0
+    dropout: Annotated[float, Ge(0), Lt(1), Note("dropout before the adapters")] = 0.0
+    targets: Annotated[
+        tuple[str, ...], Note("last parts of the names of the adapted layers; empty: all linear layers")
+    ] = ()

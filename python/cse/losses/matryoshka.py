@@ -1,0 +1,52 @@
+"""The loss of the first dimensions of the embeddings as well (Matryoshka; Kusupati et al. 2022, arXiv:2205.13147)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from ..errors import InputError
+from ..views import BatchStep, Views
+from .base import BatchTerm
+from .options import MatryoshkaOptions, parse_dims
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+__all__ = ["Matryoshka"]
+
+
+class Matryoshka(BatchTerm):
+    """The sum over ``dims`` of the run's contrastive loss of the first dimensions of all views, each with weight 1.
+
+    With the loss of all dimensions, which is the run's own, this is the loss of the paper. As the contrastive loss
+    compares by cosine, the cut embeddings are scaled to unit length. The saved model states the dimensions.
+
+    Raises ``InputError`` for a number of dimensions above that of the embeddings.
+    """
+
+    Options = MatryoshkaOptions
+    summary = "the run's loss over the first dimensions as well (Matryoshka)"
+
+    def __init__(self, options: MatryoshkaOptions, context: Context) -> None:
+        super().__init__(options, context)
+        encoder = context.trained
+        width = encoder.embedding_dim
+        dims = parse_dims(options.dims)
+        if dims[0] > width:
+            raise InputError(f"--dims {dims[0]}: the embeddings have {width} dimensions; give numbers below {width}")
+        self.dims = [each for each in dims if each < width]
+        modules = replace(encoder.source.modules, dims=(width, *self.dims))
+        encoder.source = replace(encoder.source, modules=modules)
+
+    def forward(self, views: Views, step: BatchStep) -> Tensor:
+        """The sum of the losses of the cut embeddings."""
+        assert step.contrastive is not None  # the configuration is checked
+        total = views["anchor"].new_zeros(())
+        for size in self.dims:
+            cut = {name: z[..., :size] for name, z in views.embeddings.items()}
+            own = {name: z[..., :size] for name, z in views.own_negatives.items()}
+            total = total + step.contrastive(views.replace(embeddings=cut, own_negatives=own))
+        return total

@@ -1,0 +1,125 @@
+"""Prompts: texts that are put before sentences, as ``config_sentence_transformers.json`` names them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError, unknown
+from .tokens import prompt_length
+
+if TYPE_CHECKING:
+    from .resolve import Source
+
+__all__ = ["AUTO", "DOCUMENT", "QUERY", "TrainingPrompts", "find_prompt", "role_prompt", "training_prompts"]
+
+AUTO = "auto"
+# Names of the prompts of a role; the first one that a model has is used, as in sentence-transformers.
+QUERY = ("query",)
+DOCUMENT = ("document", "passage", "corpus")
+# The name under which a run saves a prompt that was given as text.
+OWN = "default"
+
+
+def find_prompt(given: str, prompts: Mapping[str, str], model: str) -> str:
+    """Returns the text of a prompt.
+
+    Args:
+        given: The name of one of the prompts, or a text; a single word is a name.
+        prompts: The texts by name.
+        model: Name of the model, for error messages.
+
+    Raises:
+        InputError: For a single word that is no name.
+    """
+    if given in prompts:
+        return prompts[given]
+    if re.fullmatch(r"[\w.-]+", given):
+        if not prompts:
+            raise InputError(
+                f"--prompt {given}: {model} has no prompts with names; give the text, with its colon or its space at "
+                f"the end, like '{given}: '"
+            )
+        raise unknown("--prompt", given, prompts)
+    return given
+
+
+def role_prompt(prompts: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    """Returns the text of the first prompt of these names that a model has, or None."""
+    return next((prompts[name] for name in names if name in prompts), None)
+
+
+@dataclass(frozen=True)
+class TrainingPrompts:
+    """The prompts of a run."""
+
+    anchor: str = ""
+    """Text before the sentences of a corpus and what is made of them, and before the anchors of labelled pairs."""
+    document: str = ""
+    """Text before the positives and negatives of labelled pairs."""
+    tokens: Mapping[str, int] = field(default_factory=dict)
+    """Number of tokens of each prompt, special tokens at the beginning included; see ``counted``."""
+    pooled: bool = True
+    """Whether the tokens of the prompts are pooled."""
+    longest: int = 0
+    """Largest number of tokens of the model."""
+
+    def counted(self, tokenizer: Any, source: Source) -> TrainingPrompts:
+        """Returns the prompts with their numbers of tokens, for a model and its tokenizer."""
+        tokens = {text: prompt_length(tokenizer, text) for text in (self.anchor, self.document)}
+        return replace(self, tokens=tokens, pooled=source.modules.include_prompt, longest=source.max_length)
+
+    def describe(self) -> str:
+        """Returns the prompts as text."""
+        if self.anchor == self.document:
+            return f"{self.anchor!r} before each sentence"
+        return f"{self.anchor!r} before anchors, {self.document!r} before positives and negatives"
+
+    def of_column(self, column: int | None) -> str:
+        """Returns the prompt of a column of labelled pairs; None: of texts that were made from the anchors."""
+        return self.document if column else self.anchor
+
+    def limit(self, prompt: str, max_length: int) -> int:
+        """Returns the largest number of tokens of a prompt and a sentence of ``max_length`` tokens."""
+        extra = self.tokens.get(prompt, 0)
+        return min(max_length + extra, self.longest) if extra else max_length
+
+    def left_out(self, prompt: str) -> int:
+        """Returns the number of tokens that are not pooled at the beginning of each text with this prompt."""
+        return 0 if self.pooled else self.tokens.get(prompt, 0)
+
+
+def training_prompts(source: Source, given: str | None, pairs: bool) -> tuple[Source, TrainingPrompts]:
+    """Returns the model with the prompts that are saved, and the prompts of a run.
+
+    Args:
+        source: The model.
+        given: Value of ``--prompt``: a name or a text, which becomes the default prompt of the saved model; ``auto``;
+            None: the default prompt of the model, if it has one.
+        pairs: Whether the run has labelled pairs. ``auto`` then stands for the prompts of queries and of documents.
+
+    Raises:
+        InputError: For an unknown name, or ``auto`` without labelled pairs or without such prompts.
+    """
+    modules = source.modules
+    if given is None:
+        own = modules.prompts.get(modules.default_prompt or "", "")
+        return source, TrainingPrompts(own, own)
+    if given == AUTO and AUTO not in modules.prompts:
+        query, document = role_prompt(modules.prompts, QUERY), role_prompt(modules.prompts, DOCUMENT)
+        if not pairs:
+            raise InputError(
+                "--prompt auto: belongs to --pairs, whose columns are queries and documents; name a prompt"
+            )
+        if not query and not document:
+            raise InputError(
+                f"--prompt auto: {source.name} has no prompts for queries and documents; leave it out, or give a text"
+            )
+        return source, TrainingPrompts(query or "", document or "")
+    text = find_prompt(given, modules.prompts, source.name)
+    name = next((each for each, own in modules.prompts.items() if each == given or own == text), OWN if text else None)
+    prompts = {**modules.prompts, **({name: text} if name and text else {})}
+    saved = replace(modules, prompts=prompts, default_prompt=name if text else None)
+    return replace(source, modules=saved), TrainingPrompts(text, text)

@@ -1,0 +1,176 @@
+"""Saving an encoder as a sentence-transformers directory; see ``cse.models.layout``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from torch import nn
+
+from .._core import __version__
+from ..io import file_mode, fresh_folder
+from .layout import LAYER_POOLING, LEGACY_MODES, MASK_POOLING, Modules, write_json
+from .pooling import MODES, pooled_layers
+from .stages import Dense, Normalize, save_stage
+
+if TYPE_CHECKING:
+    from .encoder import SentenceEncoder
+
+__all__ = ["save_encoder", "write_modules"]
+
+
+def save_encoder(
+    model: SentenceEncoder, folder: Path, card: str, also: Callable[[Path], object] = lambda folder: None
+) -> None:
+    """Saves an encoder atomically, as a directory that AutoModel, AutoTokenizer and SentenceTransformer can load.
+
+    A head is saved if it is kept, as a Dense module, and in the pooler of the transformer if it has one, so that
+    ``AutoModel`` returns the embedding as ``pooler_output``. An existing folder is replaced.
+
+    Args:
+        model: The encoder.
+        folder: The directory; its parents are created.
+        card: Contents of ``README.md``; see ``cse.models.layout`` for the other files.
+        also: Writes further files to the folder that it is called with, before that replaces the one that exists.
+
+    Raises:
+        OSError: If a file cannot be written.
+    """
+    with fresh_folder(folder) as fresh:
+        _write(model, fresh, card)
+        also(fresh)
+        for path in fresh.glob("*.safetensors"):
+            path.chmod(file_mode())
+
+
+def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
+    backbone, source = model.backbone, model.source
+    layers = int(backbone.config.num_hidden_layers)
+    head: Dense | None = None
+    if model.head is not None and model.keep_head:
+        head = as_dense(model.head[0])
+    own = getattr(backbone, "pooler", None)
+    if head is not None and own is not None and hasattr(own, "dense"):
+        own.dense.load_state_dict(head.linear.state_dict())
+    # SentenceTransformer returns all hidden states only if output_hidden_states is set in the configuration.
+    asked = backbone.config.output_hidden_states
+    backbone.config.output_hidden_states = pooled_layers(model.pooler, layers) is not None
+    if model.adapters is None:
+        backbone.save_pretrained(folder)
+    elif model.adapters.keep:
+        model.adapters.save(backbone, folder)
+    else:
+        with model.adapters.merged(backbone):
+            backbone.save_pretrained(folder)
+    backbone.config.output_hidden_states = asked
+    # A fast tokenizer stores the truncation and padding of its last call; neither should be saved.
+    model.tokenizer.backend_tokenizer.no_truncation()
+    model.tokenizer.backend_tokenizer.no_padding()
+    limit, model.tokenizer.model_max_length = model.tokenizer.model_max_length, source.max_length
+    model.tokenizer.save_pretrained(folder)
+    model.tokenizer.model_max_length = limit
+    write_modules(
+        folder,
+        modules=replace(source.modules, pooler=model.pooler, normalize=source.normalize, family=source.family),
+        max_length=source.max_length,
+        width=int(backbone.config.hidden_size),
+        layers=layers,
+        head=head,
+        stages=list(model.stages),
+    )
+    (folder / "README.md").write_text(card, encoding="utf8")
+
+
+def as_dense(linear: Any) -> Dense:
+    """Returns the MLP head (linear, tanh) as a module Dense, with the weights of the ``nn.Linear``."""
+    dense = Dense({"in_features": linear.in_features, "out_features": linear.out_features})
+    dense.linear = linear
+    return dense
+
+
+def write_modules(
+    folder: Path,
+    *,
+    modules: Modules,
+    max_length: int,
+    width: int,
+    layers: int,
+    head: nn.Module | None = None,
+    stages: Sequence[nn.Module] = (),
+) -> None:
+    """Writes ``modules.json`` and the folders it refers to, but not the transformer and the tokenizer.
+
+    Args:
+        folder: The folder of the model.
+        modules: Pooler, normalisation, family, prompts and similarity.
+        max_length: Maximum input length in tokens.
+        width: Dimension of the token vectors.
+        layers: Number of transformer blocks.
+        head: A kept MLP head, as the module Dense of ``cse.models.stages``; it follows the pooling.
+        stages: The further modules, of ``cse.models.stages``.
+    """
+    assert modules.pooler is not None
+    parts = [("", "Transformer")]
+    averaged = pooled_layers(modules.pooler, layers)
+    if averaged:
+        name = f"{len(parts)}_{LAYER_POOLING}"
+        _write_layers(folder / name, width, layers, averaged)
+        parts.append((name, LAYER_POOLING))
+    pooling = folder / f"{len(parts)}_Pooling"
+    pooling.mkdir()
+    write_json(pooling / "config.json", _pooling_settings(modules, width))
+    parts.append((pooling.name, "Pooling"))
+    last = [Normalize()] if modules.normalize else []
+    for stage in (*([] if head is None else [head]), *stages, *last):
+        kind = type(stage).__name__
+        name = f"{len(parts)}_{kind}"
+        save_stage(stage, folder / name)
+        parts.append((name, kind))
+    listing = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(parts)
+    ]
+    write_json(folder / "modules.json", listing)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
+    versions = {"cse": __version__, "transformers": transformers.__version__, "pytorch": torch.__version__}
+    settings: dict[str, Any] = {"__version__": versions, "cse_family": modules.family}
+    if modules.prompts:
+        settings |= {"prompts": dict(modules.prompts), "default_prompt_name": modules.default_prompt}
+    if modules.similarity != "cosine":
+        settings["similarity_fn_name"] = modules.similarity
+    if modules.truncate_dim is not None:
+        settings["truncate_dim"] = modules.truncate_dim
+    if modules.dims:
+        settings["cse_dims"] = list(modules.dims)
+    write_json(folder / "config_sentence_transformers.json", settings)
+
+
+def _pooling_settings(modules: Modules, width: int) -> dict[str, Any]:
+    """Returns the settings of the module Pooling, in the form that every release reads where there is one."""
+    pooler = str(modules.pooler)
+    size = {"word_embedding_dimension": width}
+    if pooler == "mask":
+        return {**size, "pooling_mode": MASK_POOLING}
+    averaged = pooler.startswith("avg_")
+    names = ["mean"] if averaged else [MODES["cls_before_pooler" if n == "cls" else n] for n in pooler.split("+")]
+    found: dict[str, Any] = {**size, "pooling_mode": names}
+    if names == [mode for mode in LEGACY_MODES.values() if mode in names]:
+        # Older releases know only the first four keys, and the others only where they are used.
+        keys = [key for key, mode in LEGACY_MODES.items() if mode in names or key in list(LEGACY_MODES)[:4]]
+        found = {**size, **{key: LEGACY_MODES[key] in names for key in keys}}
+    return found if modules.include_prompt else {**found, "include_prompt": False}
+
+
+def _write_layers(folder: Path, embedding_dim: int, layers: int, used: list[int]) -> None:
+    folder.mkdir()
+    start = used[0]
+    weights = torch.zeros(layers + 1 - start)
+    weights[[layer - start for layer in used]] = 1.0
+    save_file({"layer_weights": weights}, folder / "model.safetensors")
+    settings = {"word_embedding_dimension": embedding_dim, "layer_start": start, "num_hidden_layers": layers}
+    write_json(folder / "config.json", settings)

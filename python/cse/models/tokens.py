@@ -1,0 +1,75 @@
+"""Tokens of texts: truncation, padding, prompts, and the mask of the tokens that are pooled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["POOLED", "pad", "prompt_length", "token_lists", "tokenize", "with_pooled"]
+
+POOLED = "pooled_mask"
+"""Key of the mask ``(B, T)`` of the tokens that are pooled, where these are not all tokens."""
+
+
+def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, fixed: bool = False) -> dict[str, Tensor]:
+    """Tokenizes a batch to ids and attention masks ``(B, T)``.
+
+    T is ``max_length`` if ``fixed``, else the length of the longest text. Not thread-safe: a fast tokenizer stores the
+    truncation and padding of its last call, so each thread needs its own.
+    """
+    padding = "max_length" if fixed else True
+    return dict(tokenizer(list(texts), padding=padding, truncation=True, max_length=max_length, return_tensors="pt"))
+
+
+def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str, list[list[int]]]:
+    """Tokenizes texts without padding: ``input_ids`` and, if the model has them, ``token_type_ids``, one list a text.
+
+    Not thread-safe, as ``tokenize``.
+    """
+    found = tokenizer(list(texts), truncation=True, max_length=max_length, return_attention_mask=False)
+    return {key: found[key] for key in tokenizer.model_input_names if key in found}
+
+
+def pad(
+    tokenizer: Any, tokens: Mapping[str, Sequence[Any]], rows: Sequence[int], length: int | None = None
+) -> dict[str, Tensor]:
+    """Pads some of the lists of ``token_lists`` to ids and attention masks ``(B, T)``, on the tokenizer's side.
+
+    T is ``length``, else that of the longest list.
+    """
+    lengths = [len(tokens["input_ids"][row]) for row in rows]
+    longest = max(lengths) if length is None else length
+    left = tokenizer.padding_side == "left"
+    fill = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+    batch = {key: np.full((len(rows), longest), fill.get(key, 0), dtype=np.int64) for key in tokens}
+    batch["attention_mask"] = np.zeros((len(rows), longest), dtype=np.int64)
+    for number, (row, size) in enumerate(zip(rows, lengths, strict=True)):
+        place = slice(longest - size, longest) if left else slice(0, size)
+        for key, lists in tokens.items():
+            batch[key][number, place] = lists[row]
+        batch["attention_mask"][number, place] = 1
+    return {key: torch.from_numpy(values) for key, values in batch.items()}
+
+
+def prompt_length(tokenizer: Any, prompt: str) -> int:
+    """Returns the number of tokens before a text that begins with a prompt, special tokens at the beginning included.
+
+    As in sentence-transformers, the tokens of the prompt alone are counted, without a special token at their end.
+    """
+    if not prompt:
+        return 0
+    ids = tokenizer(prompt)["input_ids"]
+    return len(ids) - (ids[-1] in tokenizer.all_special_ids)
+
+
+def with_pooled(batch: dict[str, Tensor], prompt_tokens: int) -> dict[str, Tensor]:
+    """Returns a batch with the mask of the tokens that are pooled: all but the first ``prompt_tokens`` of each row."""
+    if not prompt_tokens:
+        return batch
+    mask = batch["attention_mask"]
+    # The rank of a token among those of its row, whichever side is padded.
+    return {**batch, POOLED: mask * (mask.cumsum(1) > prompt_tokens).to(mask.dtype)}

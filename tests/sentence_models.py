@@ -1,0 +1,61 @@
+"""Small models with random weights that sentence-transformers itself puts together and saves."""
+
+import warnings
+
+import torch
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+SIZES = {
+    "vocab_size": 2000,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "pad_token_id": 0,
+}
+DECODER = {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64}
+# Model type and changes of the configuration by name.
+ARCHITECTURES = {
+    "bert": ("bert", {"max_position_embeddings": 64}),
+    "modernbert": (
+        "modernbert",
+        {"max_position_embeddings": 64, "cls_token_id": 2, "sep_token_id": 3, "local_attention": 8},
+    ),
+    "mpnet": ("mpnet", {"max_position_embeddings": 66}),
+    "deberta": (
+        "deberta-v2",
+        {"max_position_embeddings": 64, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+    ),
+    "xlm-r": ("xlm-roberta", {"max_position_embeddings": 66}),
+    "qwen3": ("qwen3", DECODER),
+    "gemma3": ("gemma3_text", {**DECODER, "sliding_window": 8, "use_bidirectional_attention": True}),
+    "llama": ("llama", DECODER),
+}
+
+
+def sentence_model(folder, tokenizer, architecture="bert", modules=(), side="right", **settings):
+    """Saves a SentenceTransformer of some modules, and returns it; ``modules`` are called with their input width.
+
+    ``tokenizer`` is the folder of one, ``side`` that of its padding.
+    """
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Transformer
+
+    torch.manual_seed(0)
+    kind, changes = ARCHITECTURES[architecture]
+    plain = folder.with_name(f"{folder.name}-transformer")
+    AutoModel.from_config(AutoConfig.for_model(kind, **{**SIZES, **changes})).save_pretrained(plain)
+    found = AutoTokenizer.from_pretrained(tokenizer)
+    found.padding_side, found.model_max_length = side, 48
+    found.save_pretrained(plain)
+    first = Transformer(str(plain))
+    built, width = [first], SIZES["hidden_size"]
+    for make in modules:
+        module = make(width)
+        width = module.get_embedding_dimension() if hasattr(module, "get_embedding_dimension") else width
+        built.append(module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = SentenceTransformer(modules=built, device="cpu", **settings)
+        model.save(str(folder), create_model_card=False)
+    return model

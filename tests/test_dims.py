@@ -1,0 +1,140 @@
+"""Numbers of dimensions: the Matryoshka loss, cut embeddings in encoding and evaluation, what a saved model states."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+
+from cse import Encoder, InputError, train
+from cse.losses.contrastive import contrastive_loss
+from cse.training.distributed import World
+from cse.training.encode import Forward, gathered_views
+from cse.training.setup import prepare
+from cse.training.step import batch_step
+from sentence_models import sentence_model
+from test_modules import TEXTS, normalize, pooling
+from test_prompts import first_batch, retrieval_folder
+
+PAIRS = (
+    "5\tthe cat sat\tthe cat sat .\n1\tthe cat sat\tdogs run\n3\tdogs run\tcats run\n4\tsnow in winter\tice in winter\n"
+)
+
+
+@pytest.fixture
+def config(run_config, tmp_path, sample_rows):
+    (tmp_path / "few.txt").write_text("\n".join(sample_rows[:60]) + "\n", encoding="utf8")
+    values = {"corpus": str(tmp_path / "few.txt"), "pooler": "avg", "max_steps": 2, "eval_every": 0}
+    return run_config.replace(loss_terms=("matryoshka",), dims="16,8,32", **values)
+
+
+@pytest.fixture(scope="module")
+def unit_model(tmp_path_factory, tiny_bert):
+    folder = tmp_path_factory.mktemp("unit") / "model"
+    sentence_model(folder, tiny_bert, modules=[pooling("mean"), normalize])
+    return folder
+
+
+def test_the_loss_is_the_sum_over_cut_embeddings(config):
+    run = prepare(config.replace(loss="focal"))
+    state = run.state
+    batch = first_batch(run)
+    forward = Forward(run.config, "cpu")
+    for module in state.modules().values():
+        module.eval()
+    with torch.no_grad():
+        views = gathered_views(state, batch, batch.tokens, forward, World())
+        step = batch_step(state, batch, batch.tokens, forward, World())
+        found = state.terms["matryoshka"](views, step)
+        settings = {"logits": "focal", "temperature": run.config.temperature, "duplicates": step.duplicates}
+        expected = sum(
+            contrastive_loss({name: z[:, :size] for name, z in views.embeddings.items()}, **settings)
+            for size in (16, 8)  # that of all 32 is the run's own
+        )
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_saved_model_states_its_dimensions(config):
+    best = train(config).folder / "best"
+    assert json.loads((best / "config_sentence_transformers.json").read_text())["cse_dims"] == [32, 16, 8]
+    card = (best / "README.md").read_text()
+    assert "trained for its first 16, 8 dimensions" in card
+    assert "truncate_dim=8" in card
+    theirs = SentenceTransformer(str(best), truncate_dim=8, device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(Encoder(best, dims=8, device="cpu").encode(TEXTS), theirs, atol=1e-5)
+    # A run without the loss does not claim them.
+    again = train(config.replace(model=str(best), loss_terms=(), options={}, name="again")).folder / "best"
+    assert "cse_dims" not in json.loads((again / "config_sentence_transformers.json").read_text())
+    assert "Matryoshka" not in (again / "README.md").read_text()
+
+
+def test_cut_embeddings_of_unit_length_have_unit_length(unit_model):
+    whole = Encoder(unit_model, device="cpu").encode(TEXTS)
+    cut = Encoder(unit_model, device="cpu", dims=5)
+    assert cut.embedding_dim == 5
+    expected = whole[:, :5] / np.linalg.norm(whole[:, :5], axis=1, keepdims=True)
+    np.testing.assert_allclose(cut.encode(TEXTS), expected, atol=1e-6)
+    assert cut.encode([" "]).shape == (1, 5)
+
+
+def test_a_stored_number_of_dimensions_is_that_of_sentence_transformers(tmp_path, tiny_bert):
+    folder = tmp_path / "model"
+    sentence_model(folder, tiny_bert, modules=[pooling("mean"), normalize], truncate_dim=12)
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    ours = Encoder(folder, device="cpu").encode(TEXTS)
+    assert ours.shape == (4, 12)
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    assert Encoder(folder, device="cpu", dims=32).encode(TEXTS).shape == (4, 32)
+
+
+@pytest.mark.parametrize("suite", ["sts", "retrieval", "geometry"])
+def test_scores_by_number_of_dimensions_are_those_of_cut_encoders(unit_model, tmp_path, cse, suite):
+    (tmp_path / "pairs.tsv").write_text(PAIRS, encoding="utf8")
+    if suite == "retrieval":
+        retrieval_folder(tmp_path / "set")
+    data = tmp_path / ("set" if suite == "retrieval" else "pairs.tsv")
+    done = cse("eval", unit_model, "--suite", suite, "--data", data, "--dims", "4,32,2", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["suites"][suite]["tasks"]
+    assert [row["dims"] for row in rows] == [32, 4, 2]
+    from cse.evaluation.suites import open_suites
+
+    evaluation = open_suites([suite], str(data))[suite]
+    for row in rows:
+        (expected,) = evaluation(Encoder(unit_model, device="cpu", dims=row["dims"])).rows
+        for name, value in expected.items():
+            assert row[name] == (pytest.approx(value, rel=1e-5, abs=1e-6) if isinstance(value, float) else value)
+
+
+def test_the_command_encodes_the_first_dimensions(unit_model, tmp_path, cse):
+    (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
+    done = cse("encode", unit_model, "some.txt", "-o", "x.npy", "--dims", 3, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = np.load(tmp_path / "x.npy")
+    np.testing.assert_allclose(found, Encoder(unit_model, device="cpu", dims=3).encode(["the cat", "a dog"]), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (("eval", "--data", "pairs.tsv", "--dims", "16,64"), "--dims 64: the embeddings of this model have 32"),
+        (("eval", "--data", "pairs.tsv", "--dims", "16,x"), "--dims 16,x: must be numbers of dimensions"),
+        (("encode", "pairs.tsv.txt", "-o", "x.npy", "--dims", "33"), "--dims 33: the embeddings of this model have 32"),
+        (("encode", "pairs.tsv.txt", "-o", "x.npy", "--dims", "0"), "--dims 0"),
+    ],
+)
+def test_a_number_of_dimensions_that_is_not_there_is_refused(unit_model, tmp_path, cse, command, message):
+    for name in ("pairs.tsv", "pairs.tsv.txt"):
+        (tmp_path / name).write_text(PAIRS, encoding="utf8")
+    done = cse(command[0], unit_model, *command[1:], cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+
+
+def test_training_refuses_dimensions_that_are_not_there(config):
+    for dims, message in (("64,8", "--dims 64: the embeddings have 32 dimensions"), ("8,-1", "--dims 8,-1: must be")):
+        with pytest.raises(InputError, match=message):
+            prepare(config.replace(options={"matryoshka": {"dims": dims}}))
+    with pytest.raises(InputError, match="--dims: belongs to a contrastive loss"):
+        config.replace(loss="mlm")

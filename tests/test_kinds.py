@@ -1,0 +1,124 @@
+"""Kinds of models of sentence-transformers: StaticEmbedding is used without training, others are refused."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, StaticEmbedding
+from transformers import AutoTokenizer
+
+from cse import Encoder, InputError
+from cse.models.resolve import find_model
+from sentence_models import sentence_model
+from test_modules import TEXTS, normalize, pooling
+
+
+@pytest.fixture
+def static(tmp_path, tiny_bert):
+    """A StaticEmbedding with a Dense module, normalised, and with prompts; and its folder."""
+    torch.manual_seed(0)
+    first = StaticEmbedding(AutoTokenizer.from_pretrained(tiny_bert), embedding_dim=16)
+    modules = [first, Dense(16, 12, activation_function=torch.nn.Tanh()), Normalize()]
+    model = SentenceTransformer(modules=modules, device="cpu", prompts={"query": "find this : "})
+    model.save(str(tmp_path / "static"), create_model_card=False)
+    return tmp_path / "static", model
+
+
+def test_a_static_embedding_encodes(static):
+    folder, theirs = static
+    ours = Encoder(folder, device="cpu")
+    np.testing.assert_allclose(ours.encode(TEXTS), theirs.encode(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(ours.encode_query(TEXTS), theirs.encode_query(TEXTS), atol=1e-6)
+    np.testing.assert_allclose(ours.encode(TEXTS, batch_size=1), ours.encode(TEXTS), atol=1e-6)
+    assert ours.embedding_dim == 12
+    with pytest.raises(InputError, match="has no pooling to choose"):
+        Encoder(folder, pooler="avg", device="cpu")
+
+
+def test_the_rows_of_model2vec_are_shared_and_weighted(static, tmp_path):
+    folder, _ = static
+    rows, mapping, weights = torch.randn(7, 16), torch.randint(0, 7, (2000,)), torch.rand(2000)
+    part = next(folder.glob("0_*"), folder)
+    save_file({"embeddings": rows, "mapping": mapping, "weights": weights}, part / "model.safetensors")
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(Encoder(folder, device="cpu").encode(TEXTS), theirs.encode(TEXTS), atol=1e-6)
+
+
+def test_the_commands_take_a_static_embedding_but_training(static, tmp_path, cse):
+    folder, theirs = static
+    (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
+    done = cse("encode", folder, "some.txt", "-o", "x.npy", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), theirs.encode(["the cat", "a dog"]), atol=1e-6)
+    (tmp_path / "pairs.tsv").write_text("5\tthe cat\tthe cat .\n1\tthe cat\tdog .\n3\tdog\tcat\n", encoding="utf8")
+    done = cse("eval", folder, "--data", "pairs.tsv", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["pooling"].startswith("mean of the vectors of the tokens")
+    done = cse("train", "some.txt", "--model", folder, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "is a StaticEmbedding, without a transformer to train; cse eval, compare and encode take it" in done.stderr
+
+
+def test_a_static_embedding_without_weights_is_named(static):
+    folder, _ = static
+    part = next(folder.glob("0_*"), folder)
+    (part / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="incomplete"):
+        Encoder(folder, device="cpu")
+    (part / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(InputError, match="the StaticEmbedding cannot be loaded"):
+        Encoder(folder, device="cpu")
+
+
+def test_a_router_is_refused(tmp_path, tiny_bert):
+    from sentence_transformers.base.modules import Router
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
+    router = Router.for_query_document(
+        query_modules=[StaticEmbedding(tokenizer, embedding_dim=4)],
+        document_modules=[StaticEmbedding(tokenizer, embedding_dim=4)],
+    )
+    SentenceTransformer(modules=[router], device="cpu").save(str(tmp_path / "model"), create_model_card=False)
+    with pytest.raises(InputError, match=r"has a Router.*name the folder of one of its routes") as caught:
+        Encoder(tmp_path / "model")
+    assert len(str(caught.value).split("\n")) == 1
+
+
+def test_a_cross_encoder_and_a_sparse_encoder_are_refused(tmp_path, tiny_bert):
+    from sentence_transformers import CrossEncoder, SparseEncoder
+
+    CrossEncoder(str(tiny_bert), device="cpu", num_labels=1).save(str(tmp_path / "cross"))
+    with pytest.raises(InputError, match=r"is a CrossEncoder.*name a SentenceTransformer here"):
+        find_model(str(tmp_path / "cross"))
+    # As older releases save it.
+    for name in ("config_sentence_transformers.json", "modules.json"):
+        (tmp_path / "cross" / name).unlink(missing_ok=True)
+    config = json.loads((tmp_path / "cross" / "config.json").read_text())
+    for labels, more in (({"0": "a"}, {}), ({"0": "a", "1": "b"}, {"sentence_transformers": {"version": "4.1.0"}})):
+        (tmp_path / "cross" / "config.json").write_text(json.dumps({**config, "id2label": labels, **more}))
+        with pytest.raises(InputError, match="is a CrossEncoder"):
+            find_model(str(tmp_path / "cross"))
+    SparseEncoder(str(tiny_bert), device="cpu").save(str(tmp_path / "sparse"))
+    with pytest.raises(InputError, match=r"is a SparseEncoder.*dense vectors"):
+        find_model(str(tmp_path / "sparse"))
+
+
+def test_models_with_code_of_their_own_are_refused(tmp_path, tiny_bert):
+    folder = tmp_path / "model"
+    sentence_model(folder, tiny_bert, modules=[pooling("mean"), normalize])
+    stored = (folder / "config.json").read_text()
+    config = {**json.loads(stored), "auto_map": {"AutoModel": "modeling.Own"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    find_model(str(folder))  # a type that transformers has, whatever else the repository has
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "own"}))
+    with pytest.raises(InputError, match=r"auto_map in its config.json.*cse does not run; name a model"):
+        find_model(str(folder))
+    (folder / "config.json").write_text(stored)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["type"] = "own_code.Pooling"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(InputError, match=r"the module own_code.Pooling"):
+        find_model(str(folder))

@@ -1,0 +1,169 @@
+"""LoRA: what is trained, kept and saved; saved adapters alone; dtypes, devices and averages are those of training."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+
+from cse import Encoder, InputError, train
+from cse.models.layout import read_modules
+from cse.training.setup import prepare
+from sentence_models import sentence_model
+from test_modules import TEXTS, dense, normalize, pooling
+
+pytest.importorskip("peft", reason="peft is not installed: pip install 'cse[lora]'")
+
+
+@pytest.fixture
+def config(run_config, tmp_path, sample_rows):
+    (tmp_path / "few.txt").write_text("\n".join(sample_rows[:60]) + "\n", encoding="utf8")
+    values = {"corpus": str(tmp_path / "few.txt"), "pooler": "avg", "max_steps": 4, "eval_every": 0}
+    return run_config.replace(encoder_methods=("lora",), lora=4, **values)
+
+
+def base_weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def test_only_adapters_are_trained_and_kept(config):
+    run = prepare(config)
+    optimized = {id(each) for group in run.state.optimizer.param_groups for each in group["params"]}
+    names = {name for name, each in run.state.encoder.named_parameters() if id(each) in optimized}
+    assert len(optimized) == len(names)
+    assert names
+    assert all(".lora_A." in name or ".lora_B." in name for name in names)
+    assert {f"encoder.{name}" for name in names} == set(run.state.weights())
+    # All linear layers of the blocks, and not the pooler, which is not used.
+    assert len(names) == 3 * 6 * 2
+    assert run.config.lr == 1e-3  # as given
+    assert prepare(config.replace(pooler="cls")).state.weights().keys() > set(run.state.weights())  # and the head
+
+
+def test_the_rank_implies_scale_and_rate(config):
+    given = {name: value for name, value in config.values().items() if name != "lr"}
+    run = prepare(type(config)(**given))
+    assert run.config.lr == 1e-4
+    layer = run.state.encoder.backbone.encoder.layer[0].attention.self.query
+    assert (layer.r["default"], layer.scaling["default"]) == (4, 2.0)
+
+
+def test_merged_weights_are_those_of_training(config, tiny_bert):
+    result = train(config)
+    folder = result.folder
+    weights, before = base_weights(folder / "best"), base_weights(tiny_bert)
+    changed = {name for name in before if not torch.equal(weights[name], before[name])}
+    assert len(changed) == 3 * 6
+    assert not any("pooler" in name or "embeddings" in name for name in changed)
+    run = prepare(config)
+    (checkpoint,) = (folder / "checkpoints").iterdir()
+    stored = load_file(checkpoint / "weights.safetensors")
+    assert stored.keys() == run.state.weights().keys()
+    with torch.no_grad():
+        for name, values in run.state.weights().items():
+            values.copy_(stored[name])
+    unmerged = run.state.encoder.eval().encode(TEXTS)
+    saved = Encoder(folder / "best", device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(saved, unmerged, atol=1e-5)
+    np.testing.assert_allclose(SentenceTransformer(str(folder / "best"), device="cpu").encode(TEXTS), saved, atol=1e-5)
+    assert np.abs(saved - Encoder(tiny_bert, pooler="avg", device="cpu").encode(TEXTS)).max() > 1e-3
+
+
+def test_saving_does_not_change_the_weights(config):
+    run = prepare(config)
+    backbone = run.state.encoder.backbone
+    for name, parameter in backbone.named_parameters():
+        if ".lora_B." in name:
+            torch.nn.init.normal_(parameter)
+    before = {name: values.clone() for name, values in backbone.state_dict().items()}
+    with run.state.encoder.adapters.merged(backbone):
+        assert not any("lora" in name for name in backbone.state_dict())
+    after = backbone.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_kept_adapter_is_loaded_by_everyone(config, tmp_path, tiny_bert):
+    sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean"), dense(16), normalize])
+    values = {"model": str(tmp_path / "model"), "pooler": None, "merge_with_base": 0.0}
+    merged = train(config.replace(**values, name="merged")).folder / "best"
+    kept = train(config.replace(**values, keep_adapter=True, name="kept")).folder / "best"
+    assert not (kept / "model.safetensors").exists()
+    assert (kept / "adapter_model.safetensors").stat().st_size < (merged / "model.safetensors").stat().st_size / 3
+    settings = json.loads((kept / "adapter_config.json").read_text())
+    assert (settings["r"], settings["base_model_name_or_path"]) == (4, str(tmp_path / "model"))
+    expected = Encoder(merged, device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(Encoder(kept, device="cpu").encode(TEXTS), expected, atol=1e-5)
+    np.testing.assert_allclose(SentenceTransformer(str(kept), device="cpu").encode(TEXTS), expected, atol=1e-5)
+    assert [stage.kind for stage in read_modules(kept).stages] == ["Dense"]
+    # It is a model to train from, too; an adapter of an adapter is not saved.
+    values["model"] = str(kept)
+    assert (train(config.replace(**values, name="again")).folder / "best" / "model.safetensors").exists()
+    with pytest.raises(InputError, match=r"--keep-adapter: .* is an adapter itself"):
+        train(config.replace(**values, keep_adapter=True, name="more"))
+    (tmp_path / "model").rename(tmp_path / "moved")
+    with pytest.raises(InputError, match=r"is an adapter of .*, which cannot be loaded"):
+        Encoder(kept, device="cpu")
+
+
+def test_the_average_with_the_base_is_that_of_the_weights(config, tiny_bert):
+    before = base_weights(tiny_bert)
+    found = []
+    for share in (0.0, 0.5):
+        folder = train(config.replace(merge_with_base=share, name=f"run{share}")).folder
+        found.append(base_weights(folder / "best"))
+    for name in before:
+        expected = (before[name] + found[0][name]) / 2
+        torch.testing.assert_close(found[1][name], expected, atol=1e-6, rtol=1e-5)
+
+
+def test_a_base_that_has_changed_is_refused(config, tmp_path, tiny_bert):
+    import shutil
+
+    shutil.copytree(tiny_bert, tmp_path / "model")
+    config = config.replace(model=str(tmp_path / "model"), name="run")
+    folder = train(config).folder
+    weights = base_weights(tmp_path / "model")
+    weights["embeddings.word_embeddings.weight"][5] += 1
+    from safetensors.torch import save_file
+
+    save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    from cse.training.loop import resumed_config
+
+    with pytest.raises(InputError, match=r"model\.safetensors"):
+        train(resumed_config(folder, {"max_steps": 6}), resume=folder)
+
+
+def test_what_cannot_be_adapted_is_refused(config, monkeypatch):
+    with pytest.raises(InputError, match=r"lora\.targets: nothing"):
+        prepare(config.replace(options={"lora": {"targets": ("nothing",)}}))
+    with pytest.raises(InputError, match="--lora"):
+        config.replace(lora=0)
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(
+        InputError, match=r"--lora 4: needs peft, which is not installed; run pip install 'cse\[lora\]'"
+    ):
+        prepare(config)
+
+
+def test_the_command_line_switches_it_on(tmp_path, tiny_bert, sample_rows, cse):
+    (tmp_path / "corpus.txt").write_text("\n".join(sample_rows[:40]) + "\n", encoding="utf8")
+    flags = (
+        "--model",
+        tiny_bert,
+        "--lora",
+        4,
+        "--keep-adapter",
+        "--max-steps",
+        1,
+        "--batch-size",
+        4,
+        "--device",
+        "cpu",
+    )
+    done = cse("train", "corpus.txt", *flags, "--name", "run", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "run" / "best" / "adapter_model.safetensors").exists()

@@ -1,0 +1,203 @@
+"""Modules of sentence-transformers: each directory loads, trains, is saved in the same order, and gives its vectors."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Normalize, Pooling
+from torch import nn
+
+from cse import Encoder, InputError, TrainConfig, train
+from cse.models.pooling import MODES, POOLERS, pool
+from sentence_models import ARCHITECTURES, sentence_model
+
+TEXTS = ["A sentence.", "Another one, rather longer than the first, to see what padding does.", "word " * 99, "x y"]
+
+
+def pooling(*modes, **settings):
+    return lambda width: Pooling(width, modes[0] if len(modes) == 1 else modes, **settings)
+
+
+def dense(out, activation=None, **settings):
+    return lambda width: Dense(width, out, activation_function=activation, **settings)
+
+
+def layer_norm(width):
+    module = LayerNorm(width)
+    nn.init.normal_(module.norm.weight)
+    return module
+
+
+def normalize(width):
+    return Normalize()
+
+
+def trained_two_steps(folder, sample, tmp_path, **settings):
+    values = {
+        "corpus": (str(sample),),
+        "output": str(tmp_path / "runs"),
+        "model": str(folder),
+        "positive": "spans",
+        "batch_size": 4,
+        "max_length": 12,
+        "max_steps": 2,
+        "eval_every": 0,
+        "lr": 1e-2,
+        "device": "cpu",
+        "precision": "fp32",
+        "threads": 1,
+        **settings,
+    }
+    return train(TrainConfig(**values)).folder / "best"
+
+
+def agree(folder, texts=TEXTS):
+    """Asserts that both libraries give the same vectors for a folder, and returns them."""
+    ours = Encoder(folder, device="cpu").encode(texts)
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(texts)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    return ours
+
+
+def kinds(folder):
+    listed = json.loads((folder / "modules.json").read_text(encoding="utf8"))
+    return [module["type"].rsplit(".", 1)[-1] for module in listed]
+
+
+# Name of the architecture, side of the padding, and the modules after the transformer.
+MODELS = {
+    "bert": ("bert", "right", [pooling("cls"), dense(32, nn.Tanh()), normalize]),
+    "modernbert": ("modernbert", "right", [pooling("mean"), normalize]),
+    "mpnet": ("mpnet", "right", [pooling("mean", "max"), dense(16, nn.GELU(), bias=False)]),
+    "deberta": ("deberta", "right", [pooling("mean_sqrt_len_tokens"), layer_norm]),
+    "xlm-r": ("xlm-r", "right", [pooling("cls"), dense(32, nn.Tanh())]),
+    "qwen3": ("qwen3", "left", [pooling("lasttoken"), normalize]),
+    "gemma3": ("gemma3", "right", [pooling("mean"), dense(64, bias=False), dense(32, bias=False), normalize]),
+    "llama": ("llama", "left", [pooling("weightedmean"), normalize, dense(24, nn.ReLU(), use_residual=True)]),
+}
+
+
+def test_every_architecture_is_among_the_models():
+    assert {architecture for architecture, *_ in MODELS.values()} == set(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_of_sentence_transformers_keeps_its_modules(tmp_path, tiny_bert, sample, name):
+    architecture, side, modules = MODELS[name]
+    sentence_model(tmp_path / "model", tiny_bert, architecture, modules, side)
+    before = agree(tmp_path / "model")
+    best = trained_two_steps(tmp_path / "model", sample, tmp_path)
+    assert np.abs(agree(best) - before).max() > 1e-3
+    assert kinds(best) == kinds(tmp_path / "model")
+    for part in (path.name for path in best.glob("*_Dense")):
+        ours, theirs = (
+            json.loads((folder / part / "config.json").read_text()) for folder in (best, tmp_path / "model")
+        )
+        assert {**theirs, **ours} == theirs
+    assert Encoder(best, device="cpu").embedding_dim == before.shape[1]
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", [*MODES, "lasttoken+avg+cls_before_pooler"])
+def test_pooling_is_that_of_sentence_transformers(name, side, pooled):
+    states = torch.randn(5, 9, 6, dtype=torch.float64)
+    lengths = torch.tensor([9, 1, 4, 6, 3])
+    mask = (torch.arange(9) < lengths[:, None]).long()
+    mask = mask.flip(1) if side == "left" else mask
+    # A text that has no tokens besides the prompt has no mean; of the others, two tokens are the prompt.
+    rows = torch.tensor([0, 2, 3, 4]) if pooled else torch.arange(5)
+    states, mask = states[rows], mask[rows]
+    modes = [MODES[each] for each in name.split("+")]
+    module = Pooling(6, modes, include_prompt=not pooled)
+    features = {"token_embeddings": states, "attention_mask": mask.clone(), "prompt_length": 2}
+    expected = module(features)["sentence_embedding"]
+    chosen = mask * (mask.cumsum(1) > 2) if pooled else None
+    found = pool(name, [states], mask, pooled=chosen, left=side == "left")
+    torch.testing.assert_close(found, expected)
+    assert POOLERS[name].count("; and ") == name.count("+")
+
+
+@pytest.mark.parametrize("name", ["avg+avg", "avg+mask", "avg_top2+max", "nonsense", "avg+"])
+def test_other_combinations_are_no_poolers(tiny_bert, name):
+    with pytest.raises(InputError, match="is unknown"):
+        Encoder(tiny_bert, pooler=name, device="cpu")
+
+
+def test_modes_in_an_order_of_their_own_keep_it(tmp_path, tiny_bert, sample):
+    sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("lasttoken", "mean", include_prompt=False)])
+    best = trained_two_steps(tmp_path / "model", sample, tmp_path)
+    agree(best)
+    settings = json.loads((best / "1_Pooling" / "config.json").read_text())
+    assert (settings["pooling_mode"], settings["include_prompt"]) == (["lasttoken", "mean"], False)
+
+
+def test_another_pooler_is_refused_where_a_dense_module_does_not_fit(tmp_path, tiny_bert):
+    sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean"), dense(16)])
+    assert Encoder(tmp_path / "model", pooler="max", device="cpu").embedding_dim == 16
+    with pytest.raises(
+        InputError, match=r"gives 64 dimensions, and the module Dense .* takes 32; use its own pooler, avg"
+    ):
+        Encoder(tmp_path / "model", pooler="avg+max", device="cpu")
+
+
+def test_the_average_with_the_base_includes_dense_modules(tmp_path, tiny_bert, sample):
+    from safetensors.torch import load_file
+
+    sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean"), dense(16)])
+    file = "2_Dense/model.safetensors"
+    base = load_file(tmp_path / "model" / file)["linear.weight"]
+    found = []
+    for share in (0.0, 0.5):
+        best = trained_two_steps(tmp_path / "model", sample, tmp_path, merge_with_base=share, name=f"run{share}")
+        found.append(load_file(best / file)["linear.weight"] - base)
+    assert found[0].abs().max() > 1e-3
+    torch.testing.assert_close(found[1], found[0] / 2, atol=1e-6, rtol=1e-4)
+
+
+def test_old_directories_load(tmp_path, tiny_bert):
+    """The transformer in a folder of its own, lower case, weights as pickles, and a limit in the tokenizer."""
+    folder = tmp_path / "model"
+    model = sentence_model(folder, tiny_bert, modules=[pooling("mean"), dense(16, nn.Sigmoid())])
+    vectors = model.encode([text.lower() for text in TEXTS])
+    (folder / "0_Transformer").mkdir()
+    for path in [*folder.glob("*.json"), *folder.glob("*.safetensors")]:
+        if path.name not in ("modules.json", "config_sentence_transformers.json"):
+            path.rename(folder / "0_Transformer" / path.name)
+    torch.save(model[2].state_dict(), folder / "2_Dense" / "pytorch_model.bin")
+    (folder / "2_Dense" / "model.safetensors").unlink()
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    tokenizer = json.loads((folder / "0_Transformer" / "tokenizer.json").read_text())
+    tokenizer["normalizer"] = None
+    (folder / "0_Transformer" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    settings = {"max_seq_length": 48, "do_lower_case": True}
+    (folder / "0_Transformer" / "sentence_bert_config.json").write_text(json.dumps(settings))
+    np.testing.assert_allclose(agree(folder), vectors, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        (
+            "2_Dense/config.json",
+            {"activation_function": "os.system"},
+            "activation os.system of a Dense module is not one",
+        ),
+        ("2_Dense/config.json", {"activation_function": "torch.nn.init.normal_"}, "is not one of torch.nn"),
+        ("2_Dense/config.json", {"out_features": 8}, "the module Dense cannot be loaded"),
+        ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "supports only sentence_embedding"),
+        ("1_Pooling/config.json", {"pooling_mode": "nonsense"}, "its pooling is not supported"),
+        ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "is used for fill-mask"),
+        ("config_sentence_transformers.json", {"default_prompt_name": "q"}, "default prompt 'q' is not among"),
+    ],
+)
+def test_what_cannot_be_loaded_is_named(tmp_path, tiny_bert, part, change, message):
+    sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean"), dense(16)])
+    file = tmp_path / "model" / part
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(InputError, match=message):
+        Encoder(tmp_path / "model", device="cpu")

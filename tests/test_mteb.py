@@ -1,0 +1,110 @@
+"""A saved model runs under mteb, on tasks whose data is in memory, with the scores that cse computes."""
+
+import numpy as np
+import pytest
+from datasets import Dataset, DatasetDict
+
+from cse import Encoder, TrainConfig, train
+from cse.evaluation.sts import Pairs, score_pairs
+from cse.evaluation.suites import open_suites
+from sentence_models import sentence_model
+from test_modules import normalize, pooling
+from test_prompts import retrieval_folder
+
+mteb = pytest.importorskip("mteb", reason="mteb is not installed: pip install mteb")
+
+LEFT = ["the cat sat on the mat", "dogs run in the park", "snow in winter", "a river in spring", "the old town hall"]
+RIGHT = ["a cat on a mat", "the park was closed", "ice and snow", "the mat of the cat", "the hall of the old town"]
+SCORES = [4.0, 2.0, 3.5, 0.5, 5.0]
+ABOUT = {
+    "description": "Pairs of a test.",
+    "reference": None,
+    "dataset": {"path": "none", "revision": "none"},
+    "category": "t2t",
+    "eval_splits": ["test"],
+    "eval_langs": ["eng-Latn"],
+    "date": ("2024-01-01", "2024-01-01"),
+    "dialect": [],
+    "domains": ["Written"],
+    "task_subtypes": [],
+    "license": "cc-by-4.0",
+    "annotations_creators": "derived",
+    "modalities": ["text"],
+    "sample_creation": "found",
+    "bibtex_citation": "",
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, tiny_bert, sample):
+    """A model with a default prompt, after two steps of training."""
+    folder = tmp_path_factory.mktemp("mteb")
+    prompts = {"query": "find : ", "document": "text : "}
+    sentence_model(folder / "model", tiny_bert, modules=[pooling("mean"), normalize], prompts=prompts)
+    config = TrainConfig(
+        corpus=(str(sample),),
+        model=str(folder / "model"),
+        output=str(folder / "runs"),
+        batch_size=4,
+        max_steps=2,
+        eval_every=0,
+        device="cpu",
+        precision="fp32",
+        threads=1,
+    )
+    return train(config).folder / "best"
+
+
+def local_sts():
+    from mteb.abstasks.sts import AbsTaskSTS
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    class LocalSTS(AbsTaskSTS):
+        metadata = TaskMetadata(type="STS", name="LocalSTS", main_score="cosine_spearman", **ABOUT)
+        min_score, max_score = 0, 5
+
+        def load_data(self, **_):
+            rows = {"sentence1": LEFT, "sentence2": RIGHT, "score": SCORES}
+            self.dataset = DatasetDict({"test": Dataset.from_dict(rows)})
+            self.data_loaded = True
+
+    return LocalSTS()
+
+
+def local_retrieval(texts, queries, relevant):
+    from mteb.abstasks.retrieval import AbsTaskRetrieval
+    from mteb.abstasks.task_metadata import TaskMetadata
+
+    class LocalRetrieval(AbsTaskRetrieval):
+        metadata = TaskMetadata(type="Retrieval", name="LocalRetrieval", main_score="mrr_at_10", **ABOUT)
+
+        def load_data(self, **_):
+            corpus = [{"id": key, "text": text, "title": ""} for key, text in texts.items()]
+            asked = [{"id": key, "text": text} for key, text in queries.items()]
+            data = {"corpus": Dataset.from_list(corpus), "queries": Dataset.from_list(asked)}
+            self.dataset = {"default": {"test": {**data, "relevant_docs": relevant, "top_ranked": None}}}
+            self.data_loaded = True
+
+    return LocalRetrieval()
+
+
+def scores_under_mteb(saved, task):
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(saved), device="cpu")
+    result = mteb.evaluate(model, tasks=[task], cache=None, co2_tracker=False, show_progress_bar=False)
+    return result.task_results[0].scores["test"][0]
+
+
+def test_retrieval_under_mteb_has_the_prompts_and_scores_of_cse(saved, tmp_path):
+    texts, queries = retrieval_folder(tmp_path / "set")
+    found = scores_under_mteb(saved, local_retrieval(texts, queries, {"q1": {"d1": 1}, "q2": {"d4": 1}}))
+    row = open_suites(["retrieval"], str(tmp_path / "set"))["retrieval"](Encoder(saved, device="cpu")).rows[0]
+    for theirs, ours in (("ndcg_at_10", "ndcg@10"), ("mrr_at_10", "mrr@10")):
+        assert row[ours] == pytest.approx(100 * found[theirs], abs=1e-2)
+
+
+def test_the_scores_under_mteb_are_those_of_cse(saved):
+    found = scores_under_mteb(saved, local_sts())["cosine_spearman"]
+    pairs = Pairs(np.array(SCORES), LEFT, RIGHT)
+    assert score_pairs(Encoder(saved, device="cpu"), pairs).spearman == pytest.approx(100 * found, abs=1e-3)
