@@ -77,11 +77,12 @@ def command(
     from ..reports.style import require_extra
 
     require_extra("cse plot")
-    from ..reports.pictures import KINDS, Material, pictures
     from ..reports.runs import labels, read_run
-    from ..reports.style import write
 
     stored = [read_run(each) for each in dict.fromkeys(runs)]
+    from ..reports.pictures import KINDS, Material, pictures
+    from ..reports.style import write
+
     for kind in kinds:
         if kind not in KINDS:
             pictures(kind, [])  # raises the error for an unknown name

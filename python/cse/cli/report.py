@@ -39,13 +39,14 @@ def command(
     from ..reports.style import require_extra
 
     require_extra("cse report")
+    from ..reports.runs import read_run
+
+    stored = read_run(run)
     from ..io import write_text
     from ..models.device import set_threads
     from ..reports.page import report_page
     from ..reports.pictures import Material
-    from ..reports.runs import read_run
 
-    stored = read_run(run)
     path = Path(output) if output is not None else stored.folder / "report.html"
     set_threads(threads)
     with encoding() as progress:

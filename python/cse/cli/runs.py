@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from . import console, options
+
+if TYPE_CHECKING:
+    from ..reports.runs import StoredRun
+
+# Settings that have columns of their own.
+COLUMNS = 6
 
 
 @click.command("runs")
@@ -48,7 +54,7 @@ def command(folder: str, as_json: bool) -> None:
         rows.append(
             {
                 "run": run.name,
-                **{name: _text(run.settings.get(name)) for name in names},
+                **_settings(run, names),
                 "steps": f"{run.step:,}",
                 "score": {"spearman": "Spearman", "mrr": "MRR"}.get(scored, "none"),
                 "before": _score(scored, first),
@@ -58,6 +64,14 @@ def command(folder: str, as_json: bool) -> None:
             }
         )
     console.table(rows, title=f"{folder}: {len(runs)} run{'' if len(runs) == 1 else 's'}")
+
+
+def _settings(run: StoredRun, names: list[str]) -> dict[str, str]:
+    """Returns the cells of the settings that differ: one each, or if there are many, all in one, which is wrapped."""
+    values = {name: _text(run.settings.get(name)) for name in names}
+    if len(names) <= COLUMNS:
+        return values
+    return {"settings": "\n".join(f"{name} {value}" for name, value in values.items() if value != "-")}
 
 
 def _text(value: Any) -> str:
