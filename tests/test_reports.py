@@ -14,12 +14,12 @@ import pytest
 from cse import InputError, TfidfIndex
 from cse.evaluation.geometry import unit
 from cse.reports.curves import alignment_panels, cosine_panels, focal_panels, score_panels, thinned, training_panels
-from cse.reports.held_out import Change, compare_models, neighbours
+from cse.reports.held_out import Change, Compared, compare_models, neighbours
 from cse.reports.page import report_page
 from cse.reports.pictures import KINDS, Material, pictures
 from cse.reports.ranks import rank_panels, replaced_word
 from cse.reports.runs import differing, find_runs, labels, read_run
-from cse.reports.similarity import pair_panels, sentence_map
+from cse.reports.similarity import map_panels, pair_panels, sentence_map
 from cse.reports.style import COLOURS, drawn, figure, require_extra, styled
 from test_cli import refused
 
@@ -80,8 +80,8 @@ def run(folder, corpus, tiny_bert):
 @pytest.fixture(scope="module")
 def dev_run(folder, corpus, tiny_bert, sample_rows):
     """A run with a development set, without synthetic negatives, and with a name that matplotlib would leave out."""
-    rows = sample_rows[700:760]
-    lines = [f"{number % 6}\t{one}\t{two}\n" for number, (one, two) in enumerate(itertools.pairwise(rows))]
+    both = zip(sample_rows[700:760], sample_rows[760:820], strict=True)
+    lines = [f"{number % 6}\t{one}\t{two}\n" for number, (one, two) in enumerate(both)]
     (folder / "dev.tsv").write_text("".join(lines), encoding="utf8")
     return trained(folder, corpus, tiny_bert, name="_dev", loss="mixed", dev=(folder / "dev.tsv",), max_steps=4)
 
@@ -229,7 +229,18 @@ def test_scores_before_and_after_are_those_of_the_log(material, dev_material):
     for change, name in ((aligned, "alignment"), (uniform, "uniformity")):
         assert change.before == pytest.approx(stored.evaluations[0][name], abs=1e-7)
         assert change.after == pytest.approx(stored.best[name], abs=1e-7)
-    assert spearman.low <= spearman.difference <= spearman.high
+    assert spearman.low <= spearman.difference <= spearman.high  # equal if best/ is the model before training
+
+
+def test_pairs_that_all_share_sentences_have_no_interval(dev_run, tmp_path, sample_rows):
+    copy = copy_of(dev_run, tmp_path)
+    rows = sample_rows[700:760]
+    lines = [f"{number % 6}\t{one}\t{two}\n" for number, (one, two) in enumerate(itertools.pairwise(rows))]
+    (tmp_path / "dev.tsv").write_text("".join(lines), encoding="utf8")
+    config = (copy / "config.toml").read_text(encoding="utf8")
+    (copy / "config.toml").write_text(re.sub(r'"[^"]*dev\.tsv"', f'"{tmp_path / "dev.tsv"}"', config), encoding="utf8")
+    spearman = compare_models(read_run(copy), device="cpu").changes[0]
+    assert (spearman.low, spearman.high, spearman.verdict) == (None, None, "")
 
 
 def test_a_change_is_told_by_its_interval():
@@ -238,6 +249,7 @@ def test_a_change_is_told_by_its_interval():
     assert Change("x", 2.0, 1.0, -1.5, -0.5, better=-1).verdict == "better"
     assert Change("x", 1.0, 1.1, -0.1, 0.3).verdict == "no clear change"
     assert Change("x", 1.0, 1.1).verdict == ""
+    assert Change("x", float("nan"), 1.1, float("nan"), float("nan")).verdict == ""
 
 
 def test_neighbours_are_those_of_a_search_over_all_pairs(material):
@@ -275,7 +287,7 @@ def test_histograms_have_every_pair_in_its_group(material, dev_material):
     cosine = float(unit(vectors[first][None])[0] @ unit(vectors[second][None])[0])
     assert groups["halves of the same sentence"][1][0] == pytest.approx(cosine, abs=1e-9)
 
-    gold = np.arange(59) % 6  # thirds of 0 to 5: 0 and 1, 2 and 3, 4 and 5
+    gold = np.arange(60) % 6  # thirds of 0 to 5: 0 and 1, 2 and 3, 4 and 5
     thirds = [len(before) for before, _ in dev_material.compared.cosines().values()]
     assert thirds == [int((gold >= 4).sum()), int(((gold == 2) | (gold == 3)).sum()), int((gold <= 1).sum())]
     before, after = (drawn_axes(panel) for panel in pair_panels(material.compared))
@@ -310,7 +322,7 @@ def test_curves_are_those_of_the_log(run):
 def test_several_runs_share_a_picture_and_have_names_in_it(run, dev_run):
     stored = [read_run(run), read_run(dev_run)]
     axes = drawn_axes(training_panels(stored)[0])
-    assert [text.get_text().strip() for text in axes.get_legend().get_texts()] == ["focal", "_dev"]
+    assert [text.get_text().strip() for text in axes.figure.legends[0].get_texts()] == ["focal", "_dev"]
     # Scores of different kinds are not comparable, and have panels of their own.
     assert [panel.name for panel in score_panels(stored)] == ["score-spearman", "score-mrr"]
     assert [panel.name for panel in alignment_panels(stored)] == ["alignment-mrr", "alignment-spearman"]
@@ -381,6 +393,16 @@ def test_maps_have_every_sentence_and_the_same_picture_each_time(material):
     again = sentence_map(material.compared, "tsne")
     assert again.method.startswith("t-SNE")
     assert np.array_equal(again.after, sentence_map(material.compared, "tsne").after)
+
+
+def test_collapsed_embeddings_have_pictures(material):
+    held = material.compared.held_out
+    same = dict.fromkeys(held.texts, np.ones(8, dtype=np.float32))
+    found = Compared(held, "equal", same, same)
+    places = sentence_map(found, "tsne")
+    assert [group.size for group in places.groups] == [30]
+    for panel in [*pair_panels(found), *map_panels(places)]:
+        assert drawn([panel], "png").startswith(b"\x89PNG")
 
 
 def simulated(colour, matrix):

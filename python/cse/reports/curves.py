@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from .runs import StoredRun, labels
-from .style import COLOURS, DASHES, GRID, INK, Panel, legend
+from .style import GRID, INK, Panel, legend, line_style, step_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +24,8 @@ Vector = npt.NDArray[np.float64]
 POINTS = 240
 # Arrows of a path of evaluations.
 ARROWS = 8
+# Runs in a picture with intervals; those of more would cover each other.
+BANDS = 3
 COSINES = {
     "cos_pos": "positives",
     "cos_neg": "in-batch negatives",
@@ -55,10 +57,6 @@ def thinned(steps: Vector, values: Vector, points: int = POINTS) -> tuple[Vector
     return np.add.reduceat(steps, starts) / counts, np.add.reduceat(values, starts) / counts, size
 
 
-def _style(number: int) -> dict[str, Any]:
-    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
-
-
 def _shown(label: str) -> str:
     """Returns a label that matplotlib does not leave out, as it does with those that begin with an underscore."""
     return f" {label}" if label.startswith("_") else label
@@ -80,21 +78,21 @@ def training_panels(runs: Sequence[StoredRun]) -> list[Panel]:
         if len(runs) == 1 and len(terms) > 1:
             for number, key in enumerate(["loss", *terms]):
                 x, y, _ = thinned(*series(runs[0].steps, key))
-                axes.plot(x, y, label=key.removeprefix("loss/") if number else "sum", **_style(number))
+                axes.plot(x, y, label=key.removeprefix("loss/") if number else "sum", **line_style(number))
         else:
             for number, (run, name) in enumerate(zip(runs, names, strict=True)):
                 x, y, _ = thinned(*series(run.steps, "loss"))
-                axes.plot(x, y, label=_shown(name) if len(runs) > 1 else None, **_style(number))
-        axes.set_xlabel("step")
+                axes.plot(x, y, label=_shown(name) if len(runs) > 1 else None, **line_style(number))
+        step_axis(axes)
         axes.set_ylabel("loss (nats)")
         legend(axes)
 
     def rate(axes: Axes) -> None:
         for number, (run, name) in enumerate(zip(runs, names, strict=True)):
             x, y, _ = thinned(*series(run.steps, "lr"))
-            axes.plot(x, y, label=_shown(name) if len(runs) > 1 else None, **_style(number))
+            axes.plot(x, y, label=_shown(name) if len(runs) > 1 else None, **line_style(number))
         axes.set_ylim(bottom=0)
-        axes.set_xlabel("step")
+        step_axis(axes)
         axes.set_ylabel("learning rate")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
         legend(axes)
@@ -121,8 +119,9 @@ def score_panels(runs: Sequence[StoredRun]) -> list[Panel]:
         caption = "Score of each evaluation, before training at step 0; the ring is the step that became best/."
         if metric == "mrr":
             caption = (
-                "Retrieval of one half of a held-out sentence by the other, with 95 % intervals (1.96 standard errors)."
-                " It falls when embeddings collapse, and does not measure similarity. The ring is the step of best/."
+                "Retrieval of one half of a held-out sentence by the other"
+                + (", with 95 % intervals (1.96 standard errors)." if len(scored) <= BANDS else ".")
+                + " It falls when embeddings collapse, and does not measure similarity. The ring is the step of best/."
             )
         panels.append(Panel(f"score-{metric}", title[0].upper() + title[1:], caption, _scores(metric, title, scored)))
     return panels
@@ -132,17 +131,17 @@ def _scores(metric: str, title: str, scored: Sequence[tuple[StoredRun, str]]) ->
     def draw(axes: Axes) -> None:
         for number, (run, name) in enumerate(scored):
             x, y = series(run.evaluations, metric)
-            style = _style(number)
+            style = line_style(number)
             label = _shown(name) if len(scored) > 1 else None
             axes.plot(x, y, marker="o", markersize=4, label=label, **style)
             errors = series(run.evaluations, "mrr_se")[1] if metric == "mrr" else np.empty(0)
-            if len(errors) == len(y) and len(y):
+            if len(scored) <= BANDS and len(errors) == len(y) > 0:
                 axes.fill_between(x, y - 1.96 * errors, y + 1.96 * errors, color=style["color"], alpha=0.22, lw=0)
             best = run.best
             if best.get(metric) is not None:
                 axes.plot(best["step"], best[metric], "o", ms=10, mfc="none", mec=style["color"])
         axes.margins(x=0.06)
-        axes.set_xlabel("step")
+        step_axis(axes)
         axes.set_ylabel(title)
         legend(axes)
 
@@ -160,8 +159,8 @@ def cosine_panels(run: StoredRun) -> list[Panel]:
             if name in found:
                 x, y, size = thinned(*series(run.steps, name))
                 marker = "o" if len(x) < 12 and size == 1 else None
-                axes.plot(x, y, label=COSINES[name], marker=marker, markersize=3, **_style(number))
-        axes.set_xlabel("step")
+                axes.plot(x, y, label=COSINES[name], marker=marker, markersize=3, **line_style(number))
+        step_axis(axes)
         axes.set_ylabel("mean cosine to the anchor")
         legend(axes)
 
@@ -201,9 +200,9 @@ def _paths(scored: Sequence[tuple[StoredRun, str]]) -> Any:
             records = [each for each in run.evaluations if each.get("alignment") is not None]
             x = np.array([each["uniformity"] for each in records], dtype=np.float64)
             y = np.array([each["alignment"] for each in records], dtype=np.float64)
-            style = _style(number)
+            style = line_style(number)
             label = _shown(name) if len(scored) > 1 else None
-            axes.plot(x, y, label=label, lw=1.2, marker="o" if len(x) < 30 else None, ms=3, **style)
+            axes.plot(x, y, label=label, lw=1.2, marker="o" if len(x) < 30 else None, ms=2.5, **style)
             axes.plot(x[:1], y[:1], "o", ms=9, mfc="none", mec=style["color"])
             steps = np.unique(np.linspace(0, len(x) - 1, min(len(x), ARROWS + 1)).astype(int))
             for start, end in pairwise(steps.tolist()):
@@ -212,7 +211,14 @@ def _paths(scored: Sequence[tuple[StoredRun, str]]) -> Any:
                     "",
                     xy=(x[end], y[end]),
                     xytext=(x[max(start, end - 1)], y[max(start, end - 1)]),
-                    arrowprops={"arrowstyle": "-|>", "color": style["color"], "lw": 1.2, "shrinkA": 0, "shrinkB": 0},
+                    arrowprops={
+                        "arrowstyle": "-|>",
+                        "color": style["color"],
+                        "lw": 0,
+                        "shrinkA": 0,
+                        "shrinkB": 0,
+                        "mutation_scale": 13,
+                    },
                 )
         axes.margins(0.12)
         axes.set_xlabel("uniformity")
@@ -243,7 +249,7 @@ def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0
             name = f"m = {margin:g}" + (", this run" if margin in used and len(runs) == 1 else "")
             if margin == 0:
                 name = "positives (m = 0)"
-            axes.plot(s, np.asarray(logits), label=name, **{**_style(number), "lw": wide})
+            axes.plot(s, np.asarray(logits), label=name, **{**line_style(number), "lw": wide})
         axes.axhline(0, color=GRID, lw=1, zorder=0)
         axes.set_xlabel("cosine s")
         axes.set_ylabel("re-scaled similarity")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ __all__ = ["Change", "Compared", "HeldOut", "Neighbours", "compare_models", "hel
 
 # Sentences among which nearest neighbours are searched, and which the map shows.
 SHOWN = 500
+# A bootstrap over fewer groups of pairs that share sentences gives no interval: one of a single group has no width.
+CLUSTERS = 10
 
 Vectors = npt.NDArray[np.float32]
 
@@ -70,8 +73,11 @@ class Change:
 
     @property
     def verdict(self) -> str:
-        """``better``, ``worse``, or ``no clear change`` if the interval includes 0; empty without an interval."""
-        if self.low is None or self.high is None:
+        """``better``, ``worse``, or ``no clear change`` if the interval includes 0; empty without an interval.
+
+        An interval of NaN, of a correlation of equal cosines, is none.
+        """
+        if self.low is None or self.high is None or not math.isfinite(self.low + self.high):
             return ""
         if self.low <= 0 <= self.high:
             return "no clear change"
@@ -221,42 +227,36 @@ def _changes(found: Compared) -> list[Change]:
     held = found.held_out
     before, after = _Known(found.before), _Known(found.after)
     if not held.sets:
-        old, new = score_halves(before, held.sentences), score_halves(after, held.sentences)
-        _, low, high = paired_bootstrap(new.found_first - old.found_first)
-        _, *ranks = paired_bootstrap(new.per_sentence - old.per_sentence)
-        return [
-            Change("Mean reciprocal rank of the other half", old.mrr, new.mrr, ranks[0], ranks[1]),
-            Change(
-                "Other half found first, %",
-                100 * float(old.found_first.mean()),
-                100 * float(new.found_first.mean()),
-                100 * low,
-                100 * high,
-            ),
-            Change("Alignment of the halves", old.alignment, new.alignment, better=-1),
-            Change("Uniformity of the halves", old.uniformity, new.uniformity, better=-1),
-        ]
-    changes = []
-    for name, pairs in held.sets.items():
-        clusters = sentence_clusters(pairs.left, pairs.right)
-        old_side, new_side = (
-            pair_cosines(each.encode(pairs.left), each.encode(pairs.right)) for each in (before, after)
-        )
-        difference, _ = resampled_difference([old_side], [new_side], pairs.gold, clusters)
-        scored = score_pairs(before, pairs), score_pairs(after, pairs)
-        title = Path(name).name
-        changes += [
-            Change(
-                f"Spearman's correlation x 100, {title}",
-                scored[0].spearman,
-                scored[1].spearman,
-                difference.low,
-                difference.high,
-            ),
-            Change(f"Alignment, {title}", scored[0].alignment, scored[1].alignment, better=-1),
-            Change(f"Uniformity, {title}", scored[0].uniformity, scored[1].uniformity, better=-1),
-        ]
-    return changes
+        return _halves_changes(held.sentences, before, after)
+    return [each for name, pairs in held.sets.items() for each in _pairs_changes(Path(name).name, pairs, before, after)]
+
+
+def _halves_changes(sentences: list[str], before: _Known, after: _Known) -> list[Change]:
+    old, new = score_halves(before, sentences), score_halves(after, sentences)
+    _, low, high = paired_bootstrap(new.per_sentence - old.per_sentence)
+    _, first_low, first_high = paired_bootstrap(100 * (new.found_first - old.found_first))
+    first = [100 * float(side.found_first.mean()) for side in (old, new)]
+    return [
+        Change("Mean reciprocal rank of the other half", old.mrr, new.mrr, low, high),
+        Change("Other half found first, %", first[0], first[1], first_low, first_high),
+        Change("Alignment of the halves", old.alignment, new.alignment, better=-1),
+        Change("Uniformity of the halves", old.uniformity, new.uniformity, better=-1),
+    ]
+
+
+def _pairs_changes(name: str, pairs: Pairs, before: _Known, after: _Known) -> list[Change]:
+    clusters = sentence_clusters(pairs.left, pairs.right)
+    interval: tuple[float, float] | tuple[None, None] = (None, None)
+    if len(clusters) >= CLUSTERS:
+        sides = [pair_cosines(each.encode(pairs.left), each.encode(pairs.right)) for each in (before, after)]
+        difference, _ = resampled_difference(sides[:1], sides[1:], pairs.gold, clusters)
+        interval = difference.low, difference.high
+    old, new = score_pairs(before, pairs), score_pairs(after, pairs)
+    return [
+        Change(f"Spearman's correlation x 100 on {name}", old.spearman, new.spearman, *interval),
+        Change(f"Alignment on {name}", old.alignment, new.alignment, better=-1),
+        Change(f"Uniformity on {name}", old.uniformity, new.uniformity, better=-1),
+    ]
 
 
 def neighbours(found: Compared, count: int = 8) -> tuple[list[Neighbours], int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -122,7 +123,7 @@ def _verdict(run: StoredRun, changes: Sequence[Change]) -> list[str]:
     begun = [f"The run has not finished: its log ends at step {run.step:,}."] if run.result is None else []
     tested = [change for change in changes if change.verdict]
     if not tested:
-        return begun or ["The scores of the log are below; without encoded held-out texts there are no intervals."]
+        return begun or ["The scores are below; they have no intervals."]
     told = {"better": "rose", "worse": "fell", "no clear change": "did not change beyond its error"}
     main = tested if run.config.get("dev") else tested[:1]
     return begun + [
@@ -138,14 +139,16 @@ def _signed(value: float | None) -> str:
 
 def _cells(change: Change) -> dict[str, str]:
     digits = 2 if max(abs(change.before), abs(change.after)) > 5 else 4
-    interval = ""
-    if change.low is not None and change.high is not None:
-        interval = f"[{change.low:+.{digits}f}, {change.high:+.{digits}f}]"
+
+    def number(value: float, form: str) -> str:
+        return f"{value:{form}.{digits}f}" if math.isfinite(value) else "none"
+
+    interval = f"[{number(change.low, '+')}, {number(change.high, '+')}]" if change.verdict else ""  # type: ignore[arg-type]
     return {
         "name": change.name + ("" if change.better > 0 else " (lower is better)"),
-        "before": f"{change.before:.{digits}f}",
-        "after": f"{change.after:.{digits}f}",
-        "difference": f"{change.difference:+.{digits}f}",
+        "before": number(change.before, ""),
+        "after": number(change.after, ""),
+        "difference": number(change.difference, "+"),
         "interval": interval,
         "verdict": change.verdict,
     }

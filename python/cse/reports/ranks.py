@@ -62,7 +62,7 @@ def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -
         axes.set_ylabel("maximum TF-IDF score")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.locator_params(axis="x", nbins=5)
-        legend(axes, columns=3)
+        legend(axes)
 
     def window(axes: Axes) -> None:
         ranks = np.arange(low, high + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from ..evaluation.geometry import unit
 from .held_out import SHOWN, Compared
-from .style import COLOURS, DASHES, GRID, INK, PAPER, Panel, legend
+from .style import COLOURS, GRID, INK, PAPER, Panel, legend, line_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,23 +38,22 @@ def pair_panels(found: Compared) -> list[Panel]:
     def draw(place: int) -> Any:
         def histograms(axes: Axes) -> None:
             for number, (name, sides) in enumerate(groups.items()):
-                colour, dash = COLOURS[number], DASHES[number]
-                axes.hist(sides[place], bins, density=True, color=colour, alpha=0.22)
+                style = line_style(number)
+                axes.hist(sides[place], bins, density=True, color=style["color"], alpha=0.22)
                 axes.hist(
                     sides[place],
                     bins,
                     density=True,
                     histtype="step",
-                    color=colour,
-                    linestyle=dash,
                     lw=1.6,
+                    **style,
                     label=name,
                 )
             axes.set_xlim(bins[0], bins[-1])
             axes.set_ylim(0, most * 1.05)
             axes.set_xlabel("cosine")
             axes.set_ylabel("density")
-            legend(axes, columns=1)
+            legend(axes)
 
         return histograms
 
@@ -102,30 +102,34 @@ def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> Se
 
     Args:
         found: The embeddings.
-        method: ``tsne`` (van der Maaten and Hinton 2008), or ``pca``, which fewer than 21 sentences always get: the
-            first two principal components.
+        method: ``tsne`` (van der Maaten and Hinton 2008), or ``pca``, the first two principal
+            components, which fewer than 21 sentences and collapsed embeddings always get.
         examples: Number of example sentences of each group.
     """
     from sklearn.cluster import KMeans
 
     sentences = found.held_out.sentences[:SHOWN]
     before, after = (unit(side) for side in found.sides(sentences))
-    few = len(sentences) < FEW
-    if method == "tsne" and not few:
+    maps, how = (_principal(before), _principal(after)), "the first two principal components"
+    spread = maps[0][:, 0].std()
+    if method == "tsne" and len(sentences) >= FEW and spread > 1e-9:  # else there is nothing to start from
         from sklearn.manifold import TSNE
 
         perplexity = min(30.0, (len(sentences) - 1) / 3)
-        places = TSNE(init="pca", perplexity=perplexity, random_state=0).fit_transform(before)
-        start = places / places[:, 0].std() * 1e-4
-        moved = TSNE(init=start, perplexity=perplexity, random_state=0).fit_transform(after)
+        start = (maps[0] / spread * 1e-4).astype(np.float32)
+        places = TSNE(init=start, perplexity=perplexity, random_state=0).fit_transform(before)
+        # Without exaggeration, which would first draw the points together and lose where they were.
+        moved = TSNE(init=places, early_exaggeration=1.0, perplexity=perplexity, random_state=0).fit_transform(after)
         maps, how = (places, moved), f"t-SNE, perplexity {perplexity:.0f}"
-    else:
-        maps, how = (_principal(before), _principal(after)), "the first two principal components"
     count = min(GROUPS, max(1, len(sentences) // 3))
-    model = KMeans(count, random_state=0, n_init=4).fit(after)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fewer different points than groups, if embeddings collapsed
+        model = KMeans(count, random_state=0, n_init=4).fit(after)
     distance = model.transform(after)
-    order = np.argsort(-np.bincount(model.labels_, minlength=count), kind="stable")  # the largest is number 1
+    sizes = np.bincount(model.labels_, minlength=count)
+    order = np.argsort(-sizes, kind="stable")  # the largest is number 1
     group = np.argsort(order)[model.labels_]
+    order = order[: np.count_nonzero(sizes)]
     groups = []
     for place, cluster in enumerate(order.tolist()):
         nearest = [row for row in np.argsort(distance[:, cluster], kind="stable") if group[row] == place]

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLOURS",
-    "DASHES",
     "GRID",
     "INK",
     "PAPER",
@@ -30,7 +29,9 @@ __all__ = [
     "drawn",
     "figure",
     "legend",
+    "line_style",
     "require_extra",
+    "step_axis",
     "styled",
     "write",
 ]
@@ -40,22 +41,22 @@ PURPLE, ORANGE, SKY = "#cc79a7", "#e69f00", "#56b4e9"
 # Text, axes and one series; lines of the grid; ground of labels. On a page they become the colours of the page.
 INK, GRID, PAPER = "#1b1b1b", "#d0d0d1", "#fdfdfe"
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INK)
-DASHES: tuple[Any, ...] = (
-    "-",
-    (0, (5, 1.5)),
-    (0, (1.2, 1.2)),
-    (0, (6, 1.5, 1.2, 1.5)),
-    (0, (3, 1)),
-    "-",
-    (0, (5, 1.5)),
-)
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1)))
 
 # Inches; on a page, a panel is about as wide as a phone, and is not made smaller than it is drawn.
 WIDTH, HEIGHT = 3.9, 3.0
 # Characters of a legend that fit into the width of a panel.
 CHARACTERS = 56
+# Lines of a legend that fit into its height, and the height of a further one.
+LINES, LINE = 3, 0.18
 # Fonts for the scripts that the first lacks, used where they are installed.
 FALLBACKS = ("Noto Sans CJK JP", "Noto Sans", "Arial Unicode MS", "Hiragino Sans", "Microsoft YaHei", "Noto Sans Thai")
+
+
+def line_style(number: int) -> dict[str, Any]:
+    """Returns colour and dashes of a line of a picture; those of 35 lines differ in one or both."""
+    place, turn = number % len(COLOURS), number // len(COLOURS)
+    return {"color": COLOURS[place], "linestyle": DASHES[(place + turn) % len(DASHES)]}
 
 
 class Draw(Protocol):
@@ -143,11 +144,17 @@ def figure(panels: Sequence[Panel], columns: int = 3) -> Figure:
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
     made = Figure(figsize=(WIDTH * columns, HEIGHT * rows), layout="constrained")
-    for number, panel in enumerate(panels, start=1):
-        axes = made.add_subplot(rows, columns, number)
+    # Each has a part of the figure of its own, so that its legend is below it, outside the axes.
+    parts = made.subfigures(rows, columns, squeeze=False)
+    lines = 0
+    for part, panel in zip(parts.flat, panels, strict=False):
+        axes = part.add_subplot()
         panel.draw(axes)
         if len(panels) > 1:
             axes.set_title(panel.title)
+        names = axes.get_legend_handles_labels()[1]
+        lines = max(lines, -(-len(names) // _columns(names)) if names else 0)
+    made.set_figheight(rows * (HEIGHT + LINE * max(0, lines - LINES)))
     return made
 
 
@@ -167,10 +174,23 @@ def write(panels: Sequence[Panel], path: Path) -> None:
     write_atomically(path, lambda file: file.write(content))
 
 
-def legend(axes: Axes, columns: int = 2) -> None:
-    """Adds a legend below the axes, where it covers nothing; none for a single series without a name."""
+def legend(axes: Axes) -> None:
+    """Adds a legend below the axes and their label, where it covers nothing; none for a series without a name."""
     handles, names = axes.get_legend_handles_labels()
     if names:
-        fitting = max(1, CHARACTERS // (max(map(len, names)) + 7))  # 7: the line before the name, and space
-        columns = min(columns, len(names), fitting)
-        axes.legend(handles, names, loc="upper left", bbox_to_anchor=(-0.1, -0.2), ncols=columns, borderaxespad=0)
+        axes.figure.legend(handles, names, loc="outside lower left", ncols=_columns(names))
+
+
+def _columns(names: Sequence[str]) -> int:
+    """Returns the number of columns of a legend that fit into the width of a panel, at most two."""
+    fitting = CHARACTERS // (max(map(len, names)) + 7)  # 7: the line before the name, and space
+    return max(1, min(2, fitting, len(names)))
+
+
+def step_axis(axes: Axes) -> None:
+    """Makes the horizontal axis one of whole steps."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlabel("step")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
