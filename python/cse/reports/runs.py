@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..training.recipes import ELSEWHERE
+from ..training.repeating import ELSEWHERE
 
 __all__ = ["StoredRun", "differing", "find_runs", "labels", "read_run"]
 
