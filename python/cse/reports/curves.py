@@ -228,11 +228,6 @@ def _paths(scored: Sequence[tuple[StoredRun, str]]) -> Any:
     return draw
 
 
-def _margin(run: StoredRun) -> float:
-    """Returns m of a run; it was a setting of its own before it became an option of the contrastive loss."""
-    return float(run.config.get("contrastive", run.config)["margin"])
-
-
 def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4)) -> list[Panel]:
     """The similarity that Focal-InfoNCE puts in the place of the cosine, for several m (its figure 1).
 
@@ -242,7 +237,7 @@ def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0
     """
     from ..losses.logits import focal
 
-    used = sorted({_margin(run) for run in runs if run.config.get("loss") == "focal"})
+    used = sorted({float(run.settings["contrastive.margin"]) for run in runs if run.config.get("loss") == "focal"})
     chosen = sorted({*margins, *used})
 
     def draw(axes: Axes) -> None:

@@ -19,6 +19,9 @@ __all__ = ["StoredRun", "differing", "find_runs", "labels", "read_run"]
 # Settings besides those of ``ELSEWHERE`` that do not change what is computed in a step.
 NOT_COMPARED = {*ELSEWHERE, "save_every", "keep_checkpoints", "given"}
 
+# Settings of their own in runs of older versions, which have become options of the contrastive loss.
+MOVED = {"margin", "mix_lambda", "mix_variant", "hard_negative_weight"}
+
 
 @dataclass(frozen=True)
 class StoredRun:
@@ -83,7 +86,9 @@ class StoredRun:
         for name, value in self.config.items():
             if name in NOT_COMPARED:
                 continue
-            if isinstance(value, dict):
+            if name in MOVED:
+                found[f"contrastive.{name}"] = value
+            elif isinstance(value, dict):
                 found |= {f"{name}.{option}": each for option, each in value.items()}
             else:
                 found[name] = value
