@@ -1,4 +1,4 @@
-# make quickstart   create a virtual environment, install cse, build an index and train on the shipped sample
+# make quickstart   create a virtual environment, install cse, build an index, train on the shipped sample, and write a page about the run
 # make test         run all tests in the same environment, in JOBS processes (default 2)
 # make lint         run formatters, linters and type checkers
 #
@@ -33,6 +33,8 @@ quickstart: $(READY)
 	@echo; echo "== cse train: $(STEPS) steps of Focal-InfoNCE with UNA's hard negatives"
 	$(BIN)/cse train --loss focal --una --model minilm --max-steps $(STEPS) \
 		--tfidf quickstart/tfidf -o quickstart/runs $(if $(DEV),--dev $(DEV))
+	@echo; echo "== cse report: a page about the run"
+	$(BIN)/cse report "$$(ls -td quickstart/runs/*/ | head -n 1)"
 
 # Each process computes with one thread: on two cores, two processes of two threads each are slower.
 test: $(READY)

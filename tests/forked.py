@@ -14,7 +14,19 @@ import threading
 from multiprocessing.reduction import DupFd
 
 # Commands that import PyTorch.
-COMMANDS = ("train", "eval", "encode", "compare", "search", "similarity", "duplicates", "cluster", "mine")
+COMMANDS = (
+    "train",
+    "eval",
+    "encode",
+    "compare",
+    "plot",
+    "report",
+    "search",
+    "similarity",
+    "duplicates",
+    "cluster",
+    "mine",
+)
 server = multiprocessing.get_context("forkserver")
 server.set_forkserver_preload(
     [

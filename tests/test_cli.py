@@ -73,7 +73,9 @@ def test_building_an_index_imports_no_torch(sample, tmp_path):
     assert sorted(path.name for path in (tmp_path / "tfidf").iterdir()) == ["index.safetensors", "matrix.npz"]
 
 
-@pytest.mark.parametrize("command", ["build-tfidf", "merge-tfidf", "train", "eval", "augment", "explain", "encode"])
+@pytest.mark.parametrize(
+    "command", ["build-tfidf", "merge-tfidf", "train", "eval", "augment", "explain", "encode", "runs", "plot", "report"]
+)
 def test_every_command_has_help_with_defaults_and_json(cse, command):
     done = cse(command, "--help")
     assert done.returncode == 0

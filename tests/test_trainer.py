@@ -103,7 +103,16 @@ def test_every_loss_trains_with_every_source_of_negatives(base, settings):
 def test_a_run_leaves_everything_it_was(base):
     result = train(base.replace(una=True, loss="focal"))
     names = {path.name for path in result.folder.iterdir()}
-    assert names == {"best", "last", "checkpoints", "config.toml", "environment.json", "log.jsonl", "result.json"}
+    assert names == {
+        "best",
+        "last",
+        "checkpoints",
+        "config.toml",
+        "data.json",
+        "environment.json",
+        "log.jsonl",
+        "result.json",
+    }
     again = TrainConfig.from_toml(result.folder / "config.toml")
     assert again.temperature == 0.07  # focal on BERT
     assert again.objective == "nt-xent"

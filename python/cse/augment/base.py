@@ -87,6 +87,8 @@ class Example:
     augmented_spans: tuple[tuple[int, int], ...] = ()
     further: tuple[str, ...] = ()
     """Texts of further columns, like a labelled hard negative."""
+    method: str = ""
+    """Name of the method; a run sets it."""
 
 
 @dataclass(frozen=True)

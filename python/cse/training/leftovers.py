@@ -12,7 +12,7 @@ __all__ = ["FOLDER", "clear", "has_checkpoint", "is_unsaved", "tidy"]
 
 FOLDER = "checkpoints"
 # What a run writes before it first saves what it has computed; best/ is then the model before training.
-FIRST = {"config.toml", "environment.json", "log.jsonl", "tensorboard", "best", FOLDER}
+FIRST = {"config.toml", "environment.json", "data.json", "log.jsonl", "tensorboard", "best", FOLDER}
 
 
 def tidy(run: Path) -> None:

@@ -30,7 +30,7 @@ from .inputs import check_same, check_source, with_texts
 from .interrupts import Agreement, StopRequest, check_changes, check_equal, locked
 from .metrics import Clock, MetricBuffer, check_finite
 from .optimizer import learning_rate
-from .outputs import copied, opened, resumed_folder, run_folder, save, score_best
+from .outputs import copied, describe, opened, resumed_folder, run_folder, save, score_best
 from .records import count, failures, log_record
 from .setup import Run, prepare
 from .step import training_step
@@ -227,6 +227,7 @@ class Trainer:
             write_text(folder / CONFIG, run.config.to_toml())
             about = environment(run.device, run.config.precision, run.precision_reason)
             write_text(folder / "environment.json", dumps(about, indent=2) + "\n")
+            write_text(folder / "data.json", dumps(describe(run)) + "\n")
         self.callback.on_train_begin(run)
         if state.step == 0:
             self.evaluate()

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from .interrupts import locked
 from .leftovers import FOLDER, clear, is_unsaved, tidy
 from .setup import Run, choose_folder
 
-__all__ = ["copied", "opened", "resumed_folder", "run_folder", "save", "score_best"]
+__all__ = ["copied", "describe", "opened", "resumed_folder", "run_folder", "save", "score_best"]
 
 
 def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
@@ -67,7 +68,7 @@ def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
 def copied(checkpoint: Checkpoint, folder: Path) -> str:
     """Copies the run of a checkpoint to the folder in which it goes on, with this checkpoint only."""
     with fresh_folder(folder) as fresh:
-        ignored = shutil.ignore_patterns(FOLDER, "last", "result.json", ".*")
+        ignored = shutil.ignore_patterns(FOLDER, "last", "result.json", "report.html", ".*")
         shutil.copytree(checkpoint.run, fresh, ignore=ignored, dirs_exist_ok=True)
         shutil.copytree(checkpoint.folder, fresh / FOLDER / checkpoint.folder.name)
         if folder.exists() and not is_unsaved(folder):
@@ -105,6 +106,21 @@ def save(run: Run, name: str) -> None:
             term.save(folder)
 
     save_encoder(state.encoder, run.folder / name, model_card(card), terms)
+
+
+def describe(run: Run) -> dict[str, Any]:
+    """Returns the contents of ``data.json``, from which ``cse report`` shows what a run was trained on.
+
+    They are the descriptions that are shown before training, the examples of positives and negatives, the held-out
+    sentences (none with development sets), and a synthetic negative of each of these, if there are any.
+    """
+    selector = run.state.selector
+    return {
+        "facts": run.facts,
+        "examples": [asdict(example) for example in run.examples],
+        "held_out": selector.held_out,
+        "synthetic": selector.negatives,
+    }
 
 
 def public_config(config: ResolvedConfig) -> ResolvedConfig:

@@ -169,8 +169,12 @@ def prepare(
         warnings += [term.warning for term in modules.terms.values() if term.warning]
     warnings += once_warnings(negatives, len(batches))
     rows = batches[0].rows[:3]
-    shown: list[TextMethod] = [positive, *negatives.values()]
-    examples = [item for each in shown for item in each.examples(corpus.take(rows), rows, Draws(resolved.seed, 0))]
+    shown: list[tuple[str, TextMethod]] = [(resolved.positive, positive), *negatives.items()]
+    examples = [
+        replace(item, method=name)
+        for name, each in shown
+        for item in each.examples(corpus.take(rows), rows, Draws(resolved.seed, 0))
+    ]
     return Run(
         config=resolved,
         folder=folder,

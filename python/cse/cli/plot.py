@@ -1,0 +1,126 @@
+"""cse plot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import InputError
+from . import console, options
+from .progress import ProgressDisplay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..reports.pictures import Material
+
+
+@contextmanager
+def encoding() -> Iterator[Callable[[int, int], None]]:
+    """Context manager for the progress of encoding by two models; yields a function of texts done and in all."""
+    displays: list[ProgressDisplay] = []
+
+    def advance(more: int, total: int) -> None:
+        if not displays or displays[-1].done >= displays[-1].total:
+            displays.append(ProgressDisplay("encoding held-out texts", "texts", total))
+        displays[-1].advance(more)
+        if displays[-1].done >= total:
+            displays[-1].close()
+
+    try:
+        yield advance
+    finally:
+        for display in displays:
+            display.close()
+
+
+@click.command("plot")
+@click.argument("runs", nargs=-1, required=True)
+@options.option("-o", "--output", default="plots", metavar="DIR", help="Folder of the pictures.")
+@options.option("--kind", "kinds", multiple=True, metavar="NAME", help="Kinds of pictures.", default_text="all")
+@options.option("--format", "form", default="png", type=click.Choice(("png", "svg")), help="Format of the files.")
+@options.option("--word", metavar="WORD", help="Word whose ranks are shown.", default_text="one that UNA replaced")
+@options.option("--map", "method", default="tsne", type=click.Choice(("tsne", "pca")), help="Projection of maps.")
+@options.device
+@options.threads
+@options.as_json
+def command(
+    runs: tuple[str, ...],
+    output: str,
+    kinds: tuple[str, ...],
+    form: str,
+    word: str | None,
+    method: str,
+    device: str,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Draw pictures of RUNS, the folders of one or several runs, into files.
+
+    \b
+    training   loss, learning rate and scores over the steps
+    cosines    cosines of positives and of all kinds of negatives over the steps (MixCSE)
+    alignment  alignment against uniformity, a path for each run (SimCSE, figure 2)
+    focal      the re-scaled similarities of Focal-InfoNCE for several margins
+    pairs      histograms of cosines of held-out pairs before and after training
+    ranks      rank against maximum TF-IDF score, with the words that UNA replaces --word by
+    map        held-out sentences in two dimensions before and after training
+
+    training, alignment and focal show all runs in one picture. pairs and map encode held-out texts by the model before
+    training and by best/. Needs the extra plots.
+    """
+    console.check_output()
+    from ..reports.style import require_extra
+
+    require_extra("cse plot")
+    from ..reports.runs import labels, read_run
+
+    stored = [read_run(each) for each in dict.fromkeys(runs)]
+    from ..reports.pictures import KINDS, Material, pictures
+    from ..reports.style import write
+
+    for kind in kinds:
+        if kind not in KINDS:
+            pictures(kind, [])  # raises the error for an unknown name
+    if set(kinds or KINDS) & {"pairs", "map"}:
+        from ..models.device import set_threads
+
+        set_threads(threads)
+    folder = Path(output)
+    folder.mkdir(parents=True, exist_ok=True)
+    written: list[dict[str, Any]] = []
+    left_out: dict[str, str] = {}
+    names = dict(zip((run.folder for run in stored), labels(stored), strict=True))
+    with encoding() as progress:
+        materials = [Material(run, word=word, device=device, method=method, progress=progress) for run in stored]
+        for kind in kinds or KINDS:
+            for some in [materials] if kind in ("training", "alignment", "focal") else [[each] for each in materials]:
+                try:
+                    found = pictures(kind, some)
+                except InputError as error:
+                    if kinds:
+                        raise
+                    left_out[_file(kind, some, names, len(stored))] = str(error)
+                    continue
+                for picture in found:
+                    path = folder / f"{_file(kind, some, names, len(stored))}.{form}"
+                    write(picture.panels, path)
+                    about = [f"{panel.title}: {panel.caption}" for panel in picture.panels]
+                    written.append({"kind": kind, "file": str(path), "shows": about})
+    if as_json:
+        console.result({"pictures": written, "left_out": left_out}, True, [])
+        return
+    for name, why in left_out.items():
+        console.say(f"{name} is left out: {why}")
+    console.result({}, False, [picture["file"] for picture in written])
+
+
+def _file(kind: str, some: list[Material], names: dict[Path, str], count: int) -> str:
+    """Returns the name of the file of a picture, without its suffix: with that of its run if there are several."""
+    if count == 1 or len(some) > 1 or kind in ("training", "alignment", "focal"):
+        return kind
+    return f"{kind}-{names[some[0].run.folder].strip('./').replace('/', '-')}"

@@ -1,0 +1,1 @@
+"""Reading of stored runs, and pictures and pages made from them."""

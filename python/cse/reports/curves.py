@@ -1,0 +1,262 @@
+"""Pictures of the log of runs: loss, learning rate, scores, cosines, alignment and uniformity; and the focal logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from .runs import StoredRun, labels
+from .style import GRID, INK, Panel, legend, line_style, step_axis
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["COSINES", "alignment_panels", "cosine_panels", "focal_panels", "score_panels", "series", "training_panels"]
+
+Vector = npt.NDArray[np.float64]
+
+# Points of a line; longer logs are averaged over equal numbers of steps.
+POINTS = 240
+# Arrows of a path of evaluations.
+ARROWS = 8
+# Runs in a picture with intervals; those of more would cover each other.
+BANDS = 3
+COSINES = {
+    "cos_pos": "positives",
+    "cos_neg": "in-batch negatives",
+    "cos_mix": "mixed negatives",
+    "cos_syn": "synthetic negatives",
+    "cos_hard": "labelled hard negatives",
+}
+SCORES = {"spearman": "Spearman's correlation x 100", "mrr": "mean reciprocal rank"}
+
+
+def series(records: Sequence[dict[str, Any]], name: str) -> tuple[Vector, Vector]:
+    """Returns the steps and values of one metric, ``(n,)`` each; records without the metric are left out."""
+    found = [(record["step"], record[name]) for record in records if record.get(name) is not None]
+    both = np.array(found, dtype=np.float64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
+
+
+def thinned(steps: Vector, values: Vector, points: int = POINTS) -> tuple[Vector, Vector, int]:
+    """Averages a long series over equal numbers of records, so that at most ``points`` remain.
+
+    Returns:
+        Steps and values ``(m,)``, and the number of records in each mean; the last mean may be of fewer.
+    """
+    size = max(1, -(-len(steps) // points))
+    if size == 1:
+        return steps, values, 1
+    starts = np.arange(0, len(steps), size)
+    counts = np.diff(np.append(starts, len(steps)))
+    return np.add.reduceat(steps, starts) / counts, np.add.reduceat(values, starts) / counts, size
+
+
+def _shown(label: str) -> str:
+    """Returns a label that matplotlib does not leave out, as it does with those that begin with an underscore."""
+    return f" {label}" if label.startswith("_") else label
+
+
+def _means(runs: Iterable[StoredRun]) -> str:
+    size = max((thinned(*series(run.steps, "loss"))[2] for run in runs), default=1)
+    return f" Each point is the mean of {size:,} steps." if size > 1 else ""
+
+
+def training_panels(runs: Sequence[StoredRun]) -> list[Panel]:
+    """Loss and learning rate over the steps; several runs in one picture. Raises ``InputError`` without steps."""
+    if not any(run.steps for run in runs):
+        raise InputError(f"{runs[0].folder}: its log has no steps; the run ended before log_every steps were done")
+    names = labels(runs)
+    terms = list(dict.fromkeys(key for record in runs[0].steps for key in record if key.startswith("loss/")))
+
+    def loss(axes: Axes) -> None:
+        if len(runs) == 1 and len(terms) > 1:
+            for number, key in enumerate(["loss", *terms]):
+                x, y, _ = thinned(*series(runs[0].steps, key))
+                axes.plot(x, y, label=key.removeprefix("loss/") if number else "sum", **line_style(number))
+        else:
+            for number, (run, name) in enumerate(zip(runs, names, strict=True)):
+                x, y, _ = thinned(*series(run.steps, "loss"))
+                axes.plot(x, y, label=_shown(name) if len(runs) > 1 else None, **line_style(number))
+        step_axis(axes)
+        axes.set_ylabel("loss (nats)")
+        legend(axes)
+
+    def rate(axes: Axes) -> None:
+        for number, (run, name) in enumerate(zip(runs, names, strict=True)):
+            x, y, _ = thinned(*series(run.steps, "lr"))
+            axes.plot(x, y, label=_shown(name) if len(runs) > 1 else None, **line_style(number))
+        axes.set_ylim(bottom=0)
+        step_axis(axes)
+        axes.set_ylabel("learning rate")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
+        legend(axes)
+
+    every = runs[0].config.get("una", {}).get("every", 1)
+    taking_turns = len(runs) == 1 and "una" in runs[0].config.get("negatives", ()) and every > 1
+    turns = f" Every {every} steps the batch has UNA's negatives, which raise its loss." if taking_turns else ""
+    several = " Losses of different objectives or temperatures are not comparable." if len(runs) > 1 else ""
+    return [
+        Panel("loss", "Loss", f"Training loss of each batch.{_means(runs)}{turns}{several}", loss),
+        Panel("rate", "Learning rate", "Learning rate of AdamW at each step.", rate),
+    ]
+
+
+def score_panels(runs: Sequence[StoredRun]) -> list[Panel]:
+    """The score of each evaluation, one panel per kind of score. Raises ``InputError`` if nothing was scored."""
+    if not any(run.metric for run in runs):
+        raise InputError(f"{runs[0].folder}: its evaluations have no scores; train with --dev, or on more sentences")
+    panels = []
+    for metric, title in SCORES.items():
+        scored = [(run, name) for run, name in zip(runs, labels(runs), strict=True) if run.metric == metric]
+        if not scored:
+            continue
+        caption = "Score of each evaluation, before training at step 0; the ring is the step that became best/."
+        if metric == "mrr":
+            caption = (
+                "Retrieval of one half of a held-out sentence by the other"
+                + (", with 95 % intervals (1.96 standard errors)." if len(scored) <= BANDS else ".")
+                + " It falls when embeddings collapse, and does not measure similarity. The ring is the step of best/."
+            )
+        panels.append(Panel(f"score-{metric}", title[0].upper() + title[1:], caption, _scores(metric, title, scored)))
+    return panels
+
+
+def _scores(metric: str, title: str, scored: Sequence[tuple[StoredRun, str]]) -> Any:
+    def draw(axes: Axes) -> None:
+        for number, (run, name) in enumerate(scored):
+            x, y = series(run.evaluations, metric)
+            style = line_style(number)
+            label = _shown(name) if len(scored) > 1 else None
+            axes.plot(x, y, marker="o", markersize=4, label=label, **style)
+            errors = series(run.evaluations, "mrr_se")[1] if metric == "mrr" else np.empty(0)
+            if len(scored) <= BANDS and len(errors) == len(y) > 0:
+                axes.fill_between(x, y - 1.96 * errors, y + 1.96 * errors, color=style["color"], alpha=0.22, lw=0)
+            best = run.best
+            if best.get(metric) is not None:
+                axes.plot(best["step"], best[metric], "o", ms=10, mfc="none", mec=style["color"])
+        axes.margins(x=0.06)
+        step_axis(axes)
+        axes.set_ylabel(title)
+        legend(axes)
+
+    return draw
+
+
+def cosine_panels(run: StoredRun) -> list[Panel]:
+    """Mean cosines of the batches over the steps, as in the analysis of MixCSE. Raises ``InputError`` without them."""
+    found = [name for name in COSINES if any(record.get(name) is not None for record in run.steps)]
+    if not found:
+        raise InputError(f"{run.folder}: its log has no cosines of positives and negatives; train it with this version")
+
+    def draw(axes: Axes) -> None:
+        for number, name in enumerate(COSINES):
+            if name in found:
+                x, y, size = thinned(*series(run.steps, name))
+                marker = "o" if len(x) < 12 and size == 1 else None
+                axes.plot(x, y, label=COSINES[name], marker=marker, markersize=3, **line_style(number))
+        step_axis(axes)
+        axes.set_ylabel("mean cosine to the anchor")
+        legend(axes)
+
+    caption = (
+        "Mean cosine of the anchors of a batch with their positives and their negatives. Negatives close to the "
+        "positives are hard; a negative far below them adds little to the gradient." + _means([run])
+    )
+    return [Panel("cosines", "Cosines during training", caption, draw)]
+
+
+def alignment_panels(runs: Sequence[StoredRun]) -> list[Panel]:
+    """Alignment against uniformity of the evaluations of several runs (SimCSE, figure 2).
+
+    Raises ``InputError`` if no run has them.
+    """
+    kinds: dict[str, list[tuple[StoredRun, str]]] = {}
+    for run, name in zip(runs, labels(runs), strict=True):
+        if run.metric and any(record.get("alignment") is not None for record in run.evaluations):
+            kinds.setdefault(run.metric, []).append((run, name))
+    if not kinds:
+        raise InputError(f"{runs[0].folder}: its evaluations have no alignment and uniformity")
+    panels = []
+    for metric, scored in kinds.items():
+        of = "close pairs of the development set" if metric == "spearman" else "halves of held-out sentences"
+        caption = (
+            "Lower is better on both axes: alignment is the mean squared distance of positives, here the "
+            f"{of}; uniformity is lower if sentences are spread evenly. The path begins at the ring, before "
+            "training, and the arrow points to the last step."
+        )
+        panels.append(Panel(f"alignment-{metric}", "Alignment and uniformity", caption, _paths(scored)))
+    return panels
+
+
+def _paths(scored: Sequence[tuple[StoredRun, str]]) -> Any:
+    def draw(axes: Axes) -> None:
+        for number, (run, name) in enumerate(scored):
+            records = [each for each in run.evaluations if each.get("alignment") is not None]
+            x = np.array([each["uniformity"] for each in records], dtype=np.float64)
+            y = np.array([each["alignment"] for each in records], dtype=np.float64)
+            style = line_style(number)
+            label = _shown(name) if len(scored) > 1 else None
+            axes.plot(x, y, label=label, lw=1.2, marker="o" if len(x) < 30 else None, ms=2.5, **style)
+            axes.plot(x[:1], y[:1], "o", ms=9, mfc="none", mec=style["color"])
+            steps = np.unique(np.linspace(0, len(x) - 1, min(len(x), ARROWS + 1)).astype(int))
+            for start, end in pairwise(steps.tolist()):
+                # Along the last part of the path between the two, so that the arrow lies on the line.
+                axes.annotate(
+                    "",
+                    xy=(x[end], y[end]),
+                    xytext=(x[max(start, end - 1)], y[max(start, end - 1)]),
+                    arrowprops={
+                        "arrowstyle": "-|>",
+                        "color": style["color"],
+                        "lw": 0,
+                        "shrinkA": 0,
+                        "shrinkB": 0,
+                        "mutation_scale": 13,
+                    },
+                )
+        axes.margins(0.12)
+        axes.set_xlabel("uniformity")
+        axes.set_ylabel("alignment")
+        legend(axes)
+
+    return draw
+
+
+def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4)) -> list[Panel]:
+    """The similarity that Focal-InfoNCE puts in the place of the cosine, for several m (its figure 1).
+
+    Args:
+        runs: Runs whose margins are shown too.
+        margins: Values of m.
+    """
+    from ..losses.logits import focal
+
+    used = sorted({float(run.settings["contrastive.margin"]) for run in runs if run.config.get("loss") == "focal"})
+    chosen = sorted({*margins, *used})
+
+    def draw(axes: Axes) -> None:
+        s = np.linspace(-1, 1, 201)
+        axes.plot(s, s, color=INK, lw=1, label="not re-scaled")
+        for number, margin in enumerate(chosen):
+            logits = focal(s, None, 1.0, margin)  # type: ignore[arg-type]  # arithmetic only, so arrays will do
+            wide = 2.8 if margin in used else 1.3
+            name = f"m = {margin:g}" + (", this run" if margin in used and len(runs) == 1 else "")
+            if margin == 0:
+                name = "positives (m = 0)"
+            axes.plot(s, np.asarray(logits), label=name, **{**line_style(number), "lw": wide})
+        axes.axhline(0, color=GRID, lw=1, zorder=0)
+        axes.set_xlabel("cosine s")
+        axes.set_ylabel("re-scaled similarity")
+        legend(axes)
+
+    caption = (
+        "Focal-InfoNCE replaces the cosine s by s² for positives and s (s + m) for negatives. A negative with a cosine "
+        "above 1 - m counts more than without re-scaling, an easier one less; below -m/2 the curve rises again."
+    )
+    return [Panel("focal", "Focal re-scaling", caption, draw)]

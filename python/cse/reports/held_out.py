@@ -1,0 +1,285 @@
+"""Held-out sentences encoded by the model before training and by ``best/``: scores, cosines, nearest neighbours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..data.words import cut_in_two
+from ..errors import InputError
+from ..evaluation.geometry import unit
+from ..evaluation.significance import paired_bootstrap, resampled_difference, sentence_clusters
+from ..evaluation.split_half import score_halves
+from ..evaluation.sts import Pairs, pair_cosines, read_pairs, score_pairs
+from .runs import StoredRun
+
+if TYPE_CHECKING:
+    from ..models.inference import Encoder
+
+__all__ = ["Change", "Compared", "HeldOut", "Neighbours", "compare_models", "held_out", "neighbours"]
+
+# Sentences among which nearest neighbours are searched, and which the map shows.
+SHOWN = 500
+# A bootstrap over fewer groups of pairs that share sentences gives no interval: one of a single group has no width.
+CLUSTERS = 10
+
+Vectors = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The texts on which the models before and after training are compared."""
+
+    sets: dict[str, Pairs]
+    """Development sets by file name; empty if sentences were held out of the corpus instead."""
+    sentences: list[str]
+    """Held-out sentences; with development sets, their distinct sentences."""
+    synthetic: list[str]
+    """A synthetic negative for each sentence; may be empty."""
+
+    @property
+    def texts(self) -> list[str]:
+        """All distinct texts to encode."""
+        found: list[str] = []
+        for pairs in self.sets.values():
+            found += [*pairs.left, *pairs.right]
+        if not self.sets:
+            found += [half for sentence in self.sentences for half in cut_in_two(sentence)]
+        return list(dict.fromkeys([*found, *self.sentences[:SHOWN], *self.synthetic[:SHOWN]]))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A score before and after training, with the 95 % interval of the difference, if it has one."""
+
+    name: str
+    before: float
+    after: float
+    low: float | None = None
+    high: float | None = None
+    better: int = 1
+    """1 if higher is better, -1 if lower is better."""
+
+    @property
+    def difference(self) -> float:
+        """The score after training minus that before."""
+        return self.after - self.before
+
+    @property
+    def verdict(self) -> str:
+        """``better``, ``worse``, or ``no clear change`` if the interval includes 0; empty without an interval.
+
+        An interval of NaN, of a correlation of equal cosines, is none.
+        """
+        if self.low is None or self.high is None or not math.isfinite(self.low + self.high):
+            return ""
+        if self.low <= 0 <= self.high:
+            return "no clear change"
+        return "better" if (self.low > 0) == (self.better > 0) else "worse"
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """A sentence and its nearest neighbours before and after training, with their cosines."""
+
+    sentence: str
+    before: str
+    before_cosine: float
+    after: str
+    after_cosine: float
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Results of the models before and after training on held-out texts."""
+
+    held_out: HeldOut
+    base: str
+    """The model before training, as it was given."""
+    before: Mapping[str, npt.NDArray[np.float32]]
+    """Embeddings ``(D,)`` by text."""
+    after: Mapping[str, npt.NDArray[np.float32]]
+    changes: list[Change] = field(default_factory=list)
+
+    def sides(self, texts: Sequence[str]) -> tuple[Vectors, Vectors]:
+        """Returns the embeddings ``(n, D)`` of texts before and after training."""
+        return np.stack([self.before[text] for text in texts]), np.stack([self.after[text] for text in texts])
+
+    def cosines(self) -> dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
+        """Returns the cosines of groups of pairs before and after training, by the name of the group.
+
+        Of development sets, the groups are thirds of the range of the gold scores. Of held-out sentences: their two
+        halves, halves of different sentences (the first of each with the second of the next), and the sentence with its
+        synthetic negative.
+        """
+        held = self.held_out
+        found: dict[str, tuple[list[str], list[str]]] = {}
+        if held.sets:
+            for pairs in held.sets.values():
+                low, high = pairs.gold.min(), pairs.gold.max()
+                third = np.minimum((pairs.gold - low) / (high - low) * 3, 2).astype(int)
+                for number, name in ((2, "similar pairs"), (1, "pairs in between"), (0, "unlike pairs")):
+                    left, right = found.setdefault(f"{name} (gold score in the {_THIRDS[number]} third)", ([], []))
+                    left += [text for text, each in zip(pairs.left, third, strict=True) if each == number]
+                    right += [text for text, each in zip(pairs.right, third, strict=True) if each == number]
+        else:
+            halves = [cut_in_two(sentence) for sentence in held.sentences]
+            first, second = [list(each) for each in zip(*halves, strict=True)]
+            found["halves of the same sentence"] = (first, second)
+            if held.synthetic:
+                both = list(zip(held.sentences[:SHOWN], held.synthetic[:SHOWN], strict=True))
+                changed = [each for each in both if each[0] != each[1]]  # a sentence without words is unchanged
+                found["sentence and its synthetic negative"] = (
+                    [old for old, _ in changed],
+                    [new for _, new in changed],
+                )
+            found["halves of different sentences"] = (first, second[1:] + second[:1])
+        cosines = {}
+        for name, (left, right) in found.items():
+            if left:
+                (one, two), (other, another) = self.sides(left), self.sides(right)
+                cosines[name] = (pair_cosines(one, other), pair_cosines(two, another))
+        return cosines
+
+
+_THIRDS = ("lowest", "middle", "highest")
+
+
+def held_out(run: StoredRun) -> HeldOut:
+    """Returns the held-out texts of a run: its development sets, or the sentences that it stored.
+
+    Raises ``InputError`` if there are none.
+    """
+    files = run.config.get("dev", ())
+    synthetic: list[str] = []
+    if files:
+        sets = {}
+        for name in files:
+            if not Path(name).is_file():
+                raise InputError(f"--dev {name}: the development set of the run is no longer there; restore it")
+            sets[name] = read_pairs(name)
+        sentences = list(dict.fromkeys(text for pairs in sets.values() for text in (*pairs.left, *pairs.right)))
+        return HeldOut(sets, sentences, synthetic)
+    if run.texts is None:
+        raise InputError(f"{run.folder}: no data.json, in which later versions of cse store the held-out sentences")
+    sentences = run.texts["held_out"]
+    if len(sentences) < 2:
+        raise InputError(f"{run.folder}: no sentences were held out, because too few have 8 words or more")
+    return HeldOut({}, sentences, run.texts["synthetic"])
+
+
+def compare_models(
+    run: StoredRun, *, device: str = "auto", progress: Callable[[int, int], None] | None = None
+) -> Compared:
+    """Encodes the held-out texts by the model before training and by ``best/``, in float32, and scores both.
+
+    Args:
+        run: The run.
+        device: A PyTorch device.
+        progress: Called with the number of texts encoded since its last call, and the number of texts in all.
+
+    Raises:
+        InputError: If texts or a model are not there, or the model before training cannot be loaded alone.
+    """
+    from ..models.inference import Encoder
+
+    texts = held_out(run)
+    config = run.config
+    if config.get("encoder_methods"):
+        name = config["encoder_methods"][0]
+        raise InputError(f"--encoder-method {name}: the model before training was changed by it, and is not stored")
+    pooler = config["pooler"]
+    if pooler == "cls" and not config.get("keep_head"):
+        pooler = "cls_before_pooler"  # the head is used in training only
+    best = run.folder / "best"
+    if not (best / "config.json").is_file():
+        raise InputError(f"{best}: no encoder there; resume the run, or begin it again")
+    distinct = texts.texts
+
+    def encoded(encoder: Encoder) -> dict[str, npt.NDArray[np.float32]]:
+        advance = None if progress is None else lambda more: progress(more, 2 * len(distinct))
+        return dict(zip(distinct, encoder.encode(distinct, progress=advance), strict=True))
+
+    before = encoded(Encoder(config["model"], pooler=pooler, device=device))
+    after = encoded(Encoder(best, device=device))
+    found = Compared(texts, config["model"], before, after)
+    found.changes.extend(_changes(found))
+    return found
+
+
+class _Known:
+    """An encoder of texts whose embeddings are known, for the functions that score encoders."""
+
+    def __init__(self, vectors: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        self.vectors = vectors
+
+    def encode(self, texts: Sequence[str], **_: Any) -> Vectors:
+        return np.stack([self.vectors[text] for text in texts])
+
+
+def _changes(found: Compared) -> list[Change]:
+    held = found.held_out
+    before, after = _Known(found.before), _Known(found.after)
+    if not held.sets:
+        return _halves_changes(held.sentences, before, after)
+    return [each for name, pairs in held.sets.items() for each in _pairs_changes(Path(name).name, pairs, before, after)]
+
+
+def _halves_changes(sentences: list[str], before: _Known, after: _Known) -> list[Change]:
+    old, new = score_halves(before, sentences), score_halves(after, sentences)
+    _, low, high = paired_bootstrap(new.per_sentence - old.per_sentence)
+    _, first_low, first_high = paired_bootstrap(100 * (new.found_first - old.found_first))
+    first = [100 * float(side.found_first.mean()) for side in (old, new)]
+    return [
+        Change("Mean reciprocal rank of the other half", old.mrr, new.mrr, low, high),
+        Change("Other half found first, %", first[0], first[1], first_low, first_high),
+        Change("Alignment of the halves", old.alignment, new.alignment, better=-1),
+        Change("Uniformity of the halves", old.uniformity, new.uniformity, better=-1),
+    ]
+
+
+def _pairs_changes(name: str, pairs: Pairs, before: _Known, after: _Known) -> list[Change]:
+    clusters = sentence_clusters(pairs.left, pairs.right)
+    interval: tuple[float, float] | tuple[None, None] = (None, None)
+    if len(clusters) >= CLUSTERS:
+        sides = [pair_cosines(each.encode(pairs.left), each.encode(pairs.right)) for each in (before, after)]
+        difference, _ = resampled_difference(sides[:1], sides[1:], pairs.gold, clusters)
+        interval = difference.low, difference.high
+    old, new = score_pairs(before, pairs), score_pairs(after, pairs)
+    return [
+        Change(f"Spearman's correlation x 100 on {name}", old.spearman, new.spearman, *interval),
+        Change(f"Alignment on {name}", old.alignment, new.alignment, better=-1),
+        Change(f"Uniformity on {name}", old.uniformity, new.uniformity, better=-1),
+    ]
+
+
+def neighbours(found: Compared, count: int = 8) -> tuple[list[Neighbours], int, int]:
+    """Returns held-out sentences whose nearest neighbour changed, with both neighbours.
+
+    Args:
+        found: The embeddings.
+        count: Number of sentences, the first of the held-out ones, so that they are not a choice by quality.
+
+    Returns:
+        The sentences, the number of all sentences whose neighbour changed, and the number of all sentences.
+    """
+    texts = found.held_out.sentences[:SHOWN]
+    nearest = []
+    for vectors in found.sides(texts):
+        points = unit(vectors)
+        cosines = points @ points.T
+        np.fill_diagonal(cosines, -np.inf)
+        nearest.append((cosines.argmax(1), cosines.max(1)))
+    (old, old_cosine), (new, new_cosine) = nearest
+    changed = np.flatnonzero(old != new)
+    listed = [
+        Neighbours(texts[row], texts[old[row]], float(old_cosine[row]), texts[new[row]], float(new_cosine[row]))
+        for row in changed[:count]
+    ]
+    return listed, len(changed), len(texts)

@@ -1,0 +1,241 @@
+"""The report of a run: one HTML page without scripts, and without anything that is fetched from elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.resources import files
+from typing import Any
+
+import tomli_w
+
+from ..errors import InputError
+from ..io import dumps
+from ..models.card import LOADED, LOADED_BY_CSE
+from .held_out import Change, neighbours
+from .inline import inline_svg
+from .pictures import Material, pictures
+from .runs import StoredRun
+from .style import Panel
+
+__all__ = ["Page", "report_page"]
+
+# Kinds of pictures of each section, in rows.
+CURVES = (("training",), ("cosines", "alignment"))
+HELD_OUT = (("pairs",), ("map",))
+METHODS = ("focal", "ranks")
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report."""
+
+    html: str
+    changes: list[dict[str, Any]]
+    """Scores before and after training, with intervals; empty if nothing was encoded."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Why a picture or section is not on the page, by its name."""
+
+
+def report_page(material: Material) -> Page:
+    """Returns the page about a run.
+
+    Pictures and sections for which something is missing are left out, and the page says why.
+
+    Args:
+        material: The run, and how its pictures are drawn.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    run = material.run
+    left_out: dict[str, str] = {}
+
+    def attempt(name: str, make: Callable[[], Any], otherwise: Any) -> Any:
+        try:
+            return make()
+        except InputError as error:
+            left_out[name] = str(error)
+            return otherwise
+
+    def figures(kinds: Sequence[str]) -> list[dict[str, Any]]:
+        found: list[Panel] = []
+        for kind in kinds:
+            for picture in attempt(kind, partial(pictures, kind, [material]), []):
+                found += picture.panels
+        return [{"title": panel.title, "svg": inline_svg(panel), "caption": panel.caption} for panel in found]
+
+    methods = [kind for kind in METHODS if kind in _methods_shown(run) or (kind == "ranks" and material.word)]
+    compared = attempt("changes on held-out texts", lambda: material.compared, None)
+    groups = [] if compared is None else material.map.groups
+    near, changed, total = ([], 0, 0) if compared is None else neighbours(compared)
+    changes: list[Change] = [] if compared is None else compared.changes
+    resources = files("cse") / "resources"
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string((resources / "report.html").read_text(encoding="utf8"))
+    html = template.render(
+        css=(resources / "report.css").read_text(encoding="utf8"),
+        version=_version(run),
+        run=run,
+        verdict=_verdict(run, changes),
+        changes=[_cells(change) for change in changes],
+        logged=[] if changes else _logged(run),
+        sets=bool(run.config.get("dev")),
+        base=run.config.get("model", ""),
+        sts=(run.result or {}).get("sts", {}),
+        notes=(run.result or {}).get("notes", []),
+        facts=_facts(run),
+        given=_flat(run.given),
+        settings=tomli_w.dumps({name: value for name, value in run.config.items() if name != "given"}),
+        environment=_flat(run.environment),
+        curves=[figures(kinds) for kinds in CURVES],
+        methods=figures(methods),
+        held_out=[figures(kinds) for kinds in HELD_OUT],
+        groups=groups,
+        examples=attempt("positives and negatives", lambda: _examples(run), []),
+        explain=_explain(run),
+        neighbours=near,
+        stored_neighbours=[] if near else (run.result or {}).get("neighbours", []),
+        changed=changed,
+        total=total,
+        usage=_usage(run),
+        left_out=left_out,
+    )
+    records = [
+        {**vars(change), "difference": change.difference, "verdict": change.verdict or None} for change in changes
+    ]
+    return Page(html, records, left_out)
+
+
+def _version(run: StoredRun) -> str:
+    found = run.environment.get("versions", {}).get("cse")
+    return f" with cse {found}" if found else ""
+
+
+def _methods_shown(run: StoredRun) -> list[str]:
+    shown = ["focal"] if run.config.get("loss") == "focal" else []
+    return [*shown, *(["ranks"] if "una" in run.config.get("negatives", ()) else [])]
+
+
+def _verdict(run: StoredRun, changes: Sequence[Change]) -> list[str]:
+    """Returns the answer to whether training helped, as sentences."""
+    begun = [f"The run has not finished: its log ends at step {run.step:,}."] if run.result is None else []
+    tested = [change for change in changes if change.verdict]
+    if not tested:
+        return begun or ["The scores are below; they have no intervals."]
+    told = {"better": "rose", "worse": "fell", "no clear change": "did not change beyond its error"}
+    main = tested if run.config.get("dev") else tested[:1]
+    return begun + [
+        f"{change.name} {told[change.verdict]}: {_signed(change.difference)}, 95\u00a0% interval "
+        f"[{_signed(change.low)}, {_signed(change.high)}]."
+        for change in main
+    ]
+
+
+def _signed(value: float | None) -> str:
+    return "" if value is None else f"{value:+.{2 if abs(value) >= 0.1 else 4}f}"
+
+
+def _cells(change: Change) -> dict[str, str]:
+    digits = 2 if max(abs(change.before), abs(change.after)) > 5 else 4
+
+    def number(value: float, form: str) -> str:
+        return f"{value:{form}.{digits}f}" if math.isfinite(value) else "none"
+
+    interval = f"[{number(change.low, '+')}, {number(change.high, '+')}]" if change.verdict else ""  # type: ignore[arg-type]
+    return {
+        "name": change.name + ("" if change.better > 0 else " (lower is better)"),
+        "before": number(change.before, ""),
+        "after": number(change.after, ""),
+        "difference": number(change.difference, "+"),
+        "interval": interval,
+        "verdict": change.verdict,
+    }
+
+
+def _logged(run: StoredRun) -> list[dict[str, str]]:
+    """Returns the scores of the log before training and of best/, for a page without encoded texts."""
+    if not run.evaluations:
+        return []
+    before, best = run.evaluations[0], run.best
+    names = [name for name in before if name not in ("step", "event") and isinstance(before[name], (int, float))]
+    return [
+        {"name": name, "before": f"{before[name]:.4f}", "after": f"{best[name]:.4f}"}
+        for name in names
+        if best.get(name) is not None
+    ]
+
+
+def _facts(run: StoredRun) -> dict[str, str]:
+    """Returns what was trained on what, as shown before training, or what the configuration of an older run says."""
+    if run.texts is not None:
+        facts: dict[str, str] = run.texts["facts"]
+    else:
+        config = run.config
+        facts = {name: _text(config.get(name)) for name in ("model", "loss", "positive", "negatives", "corpus")}
+    done = {"steps done": f"{run.step:,}"}
+    if run.result is not None:
+        seconds = run.result["seconds"]
+        took = f"{seconds:,.0f} seconds" if seconds < 120 else f"{seconds / 60:,.0f} minutes"
+        done["steps done"] += f" in {took}, without evaluations; best/ is step {run.best['step']:,}"
+    return {**facts, **done}
+
+
+def _flat(table: dict[str, Any]) -> dict[str, str]:
+    """Returns a table with those inside it, like ``una.beta``, as text."""
+    found: dict[str, str] = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            found |= {f"{name}.{key}": _text(each) for key, each in value.items()}
+        else:
+            found[name] = _text(value)
+    return found
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_text, value)) or "none"
+    return value if isinstance(value, str) else "none" if value is None else dumps(value)
+
+
+def _examples(run: StoredRun) -> list[dict[str, Any]]:
+    """Returns the stored examples by method, with their texts in parts, marked where words were replaced."""
+    if run.texts is None:
+        raise InputError(f"{run.folder}: no data.json, in which later versions of cse store examples")
+    role = {run.config.get("positive"): "Positives"} | {name: "Negatives" for name in run.config.get("negatives", ())}
+    methods: dict[str, dict[str, Any]] = {}
+    for example in run.texts["examples"]:
+        name = example["method"]
+        method = methods.setdefault(name, {"title": f"{role.get(name, 'Texts')}: {name}", "examples": []})
+        method["examples"].append(
+            {
+                "text": _parts(example["text"], example["spans"]),
+                "augmented": _parts(example["augmented"], example["augmented_spans"]),
+                "further": example["further"],
+            }
+        )
+    return list(methods.values())
+
+
+def _parts(text: str, spans: Sequence[Sequence[int]]) -> list[tuple[str, bool]]:
+    """Cuts a text at spans; returns its parts, and whether each is one of them."""
+    parts, at = [], 0
+    for start, end in spans:
+        parts += [(text[at:start], False), (text[start:end], True)]
+        at = end
+    return [part for part in [*parts, (text[at:], False)] if part[0]]
+
+
+def _explain(run: StoredRun) -> str | None:
+    """Returns the command that explains UNA's choices for the first example."""
+    texts = [each["text"] for each in (run.texts or {}).get("examples", []) if each["method"] == "una"]
+    if not texts:
+        return None
+    quoted = texts[0].replace("'", "'\\''")
+    return f"cse explain '{quoted}' --tfidf {run.config.get('tfidf', 'tfidf')}"
+
+
+def _usage(run: StoredRun) -> str:
+    loaded = LOADED_BY_CSE if run.config.get("pooler") == "mask" else LOADED
+    return loaded.replace("this/folder", str(run.folder / "best"))

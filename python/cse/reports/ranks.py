@@ -1,0 +1,115 @@
+"""Picture of the words from which UNA draws the replacements of a word: those of similar maximum TF-IDF score."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import InputError
+from ..tfidf.index import TfidfIndex
+from .runs import StoredRun
+from .style import BLUE, INK, ORANGE, VERMILLION, Panel, legend
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["rank_panels", "replaced_word"]
+
+POINTS = 800
+LABELS = 7
+WORD = 0.48
+
+
+def replaced_word(run: StoredRun) -> str | None:
+    """Returns the first word that UNA replaced in the stored examples of a run; None if there is none."""
+    for example in (run.texts or {}).get("examples", []):
+        for start, end in example["spans"]:
+            word: str = example["text"][start:end]
+            return word
+    return None
+
+
+def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -> list[Panel]:
+    """Rank against maximum score, with the window of a word (UNA, section 3.2).
+
+    Args:
+        index: The index.
+        word: A word of the index.
+        radius: Size of the window to either side, in ranks, or a percentage. None: the default of the index.
+
+    Raises:
+        InputError: If the index does not have the word, or has fewer than two terms.
+    """
+    explained = index.explain(word, samples=0)
+    if len(explained) != 1 or not explained[0].seen:
+        raise InputError(f"--word {word!r}: not a word of the index; choose one that occurs in the corpus")
+    if len(index) < 2:
+        raise InputError("--tfidf: the index has one term, so there are no ranks to show; build one of more sentences")
+    reach, rank, terms = index.ranks(radius), explained[0].rank, len(index)
+    shown_word = index.terms[index.by_rank[rank - 1]]
+    scores = np.asarray(index.max_score)[index.by_rank]
+    low, high = max(1, rank - reach), min(terms, rank + reach)
+
+    def whole(axes: Axes) -> None:
+        shown = np.unique(np.linspace(1, terms, min(terms, POINTS)).astype(np.int64))
+        axes.plot(shown, scores[shown - 1], color=BLUE, label="all terms")
+        axes.axvspan(low, high, color=ORANGE, alpha=0.35, lw=0, label=f"ranks {low:,} to {high:,}")
+        axes.plot(rank, scores[rank - 1], "o", ms=7, color=VERMILLION, label=shown_word)
+        axes.set_ylim(bottom=0)
+        axes.set_xlim(-0.02 * terms, 1.02 * terms)
+        axes.set_xlabel("rank by maximum score")
+        axes.set_ylabel("maximum TF-IDF score")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.locator_params(axis="x", nbins=5)
+        legend(axes)
+
+    def window(axes: Axes) -> None:
+        ranks = np.arange(low, high + 1)
+        ranks = ranks[np.unique(np.linspace(0, len(ranks) - 1, min(len(ranks), POINTS)).astype(np.int64))]
+        values = scores[ranks - 1]
+        axes.plot(ranks, values, color=BLUE)
+        marked = np.unique(np.append(np.linspace(low, high, LABELS + 2)[1:-1].astype(np.int64), rank))
+        apart = (high - low) / (LABELS + 2) * 0.7
+        marked = np.array([each for each in marked if each == rank or abs(each - rank) > apart])
+        # The words are written upwards from their points, and take up to WORD of the height.
+        bottom, top = values.min(), values.max()
+        height = max(1.05 * (top - bottom), (scores[marked - 1].max() - bottom) / (1 - WORD), 1e-3 * top, 1e-9)
+        axes.set_ylim(bottom - 0.08 * height, bottom + height)
+        for each in marked:
+            own = each == rank
+            term = index.terms[index.by_rank[each - 1]]
+            axes.plot(each, scores[each - 1], "o", ms=6 if own else 4, color=VERMILLION if own else BLUE)
+            axes.annotate(
+                term if len(term) <= 14 else f"{term[:13]}\u2026",
+                (each, scores[each - 1]),
+                xytext=(0, 6),
+                textcoords="offset points",
+                rotation=90,
+                ha="center",
+                va="bottom",
+                color=INK,
+                fontsize=8.5,
+                fontweight="bold" if own else "normal",
+            )
+        axes.set_xlabel("rank by maximum score")
+        axes.set_ylabel("maximum TF-IDF score")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.locator_params(axis="x", nbins=5)
+
+    return [
+        Panel(
+            "ranks",
+            "Ranks of all terms",
+            f"Maximum TF-IDF score of the {terms:,} terms of the index, in descending order. UNA replaces "
+            f"\u201c{shown_word}\u201d (rank {rank:,}) by a term of the band, {reach:,} ranks to either side.",
+            whole,
+        ),
+        Panel(
+            "ranks-window",
+            f"Window of \u201c{shown_word}\u201d",
+            "The band enlarged, with some of its terms. A term is drawn with a probability proportional to its "
+            "maximum score; the word itself is never drawn.",
+            window,
+        ),
+    ]

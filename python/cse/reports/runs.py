@@ -1,0 +1,212 @@
+"""Stored runs: the contents of the folder of a run, and what differs between runs. Imports no PyTorch."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..training.repeating import ELSEWHERE
+
+__all__ = ["StoredRun", "differing", "find_runs", "labels", "read_run"]
+
+# Settings besides those of ``ELSEWHERE`` that do not change what is computed in a step.
+NOT_COMPARED = {*ELSEWHERE, "save_every", "keep_checkpoints", "given"}
+
+# Settings of their own in runs of older versions, which have become options of the contrastive loss.
+MOVED = {"margin", "mix_lambda", "mix_variant", "hard_negative_weight"}
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """The files of a run, as far as they exist."""
+
+    folder: Path
+    config: dict[str, Any]
+    """``config.toml``: the values of all settings, and those that were given in the table ``given``."""
+    steps: list[dict[str, Any]]
+    """The records of steps in ``log.jsonl``."""
+    evaluations: list[dict[str, Any]]
+    """The records of evaluations in ``log.jsonl``; the first is that before training."""
+    result: dict[str, Any] | None
+    """``result.json``; None for a run that has not ended, or was resumed after its end."""
+    environment: dict[str, Any]
+    texts: dict[str, Any] | None
+    """``data.json``: descriptions of the data, examples, and held-out sentences. None for runs of versions of cse that
+    did not write it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return self.folder.resolve().name
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The settings that were given; those of older runs are not known, and empty."""
+        found: dict[str, Any] = self.config.get("given", {})
+        return found
+
+    @property
+    def step(self) -> int:
+        """Number of the last step in the log."""
+        return max((int(record["step"]) for record in (*self.steps[-1:], *self.evaluations[-1:])), default=0)
+
+    @property
+    def metric(self) -> str | None:
+        """``spearman`` with a development set, ``mrr`` with held-out sentences, None if nothing was scored."""
+        first = self.evaluations[0] if self.evaluations else {}
+        return next((name for name in ("spearman", "mrr") if first.get(name) is not None), None)
+
+    @property
+    def status(self) -> str:
+        """``finished``, or where the log ends."""
+        return "finished" if self.result is not None else f"not finished, log up to step {self.step:,}"
+
+    @property
+    def best(self) -> dict[str, Any]:
+        """The evaluation of ``best/``; of a run that is not finished the one that was selected so far, if known."""
+        if self.result is not None:
+            found: dict[str, Any] = {"step": self.result["best_step"], **self.result["best"]}
+            return found
+        scored = [record for record in self.evaluations if record.get("spearman") is not None]
+        if scored:
+            return max(scored, key=lambda record: float(record["spearman"]))
+        return self.evaluations[-1] if self.evaluations else {}
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The settings that decide what is computed, by name; options of methods as ``una.beta``."""
+        found: dict[str, Any] = {}
+        for name, value in self.config.items():
+            if name in NOT_COMPARED:
+                continue
+            if name in MOVED:
+                found[f"contrastive.{name}"] = value
+            elif isinstance(value, dict):
+                found |= {f"{name}.{option}": each for option, each in value.items()}
+            else:
+                found[name] = value
+        return found
+
+
+def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
+    """Reads the folder of a run.
+
+    Args:
+        folder: The folder.
+        needs_log: Whether a run without a log is an error.
+
+    Raises:
+        InputError: If there is no run, no log, or a file cannot be read.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; name the folder of a run, as cse runs lists them")
+    if not (folder / "config.toml").is_file():
+        raise _no_run(folder)
+    try:
+        config = tomllib.loads((folder / "config.toml").read_text(encoding="utf8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{folder / 'config.toml'}: not a TOML file ({error}); restore it") from None
+    records = _records(folder / "log.jsonl")
+    if needs_log and not records:
+        raise InputError(
+            f"{folder}: has no log (log.jsonl), because the run ended before its first evaluation, or the file was "
+            f"removed; begin the run again: cse train --config {folder / 'config.toml'} --name {folder.name}"
+        )
+    evaluations = [record for record in records if record.get("event") == "evaluation"]
+    steps = [record for record in records if "event" not in record]
+    result = _stored(folder / "result.json")
+    last = max((int(record["step"]) for record in records), default=0)
+    if result is not None and last > result.get("steps", 0):  # it was extended, and has not ended since
+        result = None
+    return StoredRun(
+        folder=folder,
+        config=config,
+        steps=steps,
+        evaluations=evaluations,
+        result=result,
+        environment=_stored(folder / "environment.json") or {},
+        texts=_stored(folder / "data.json"),
+    )
+
+
+def _no_run(folder: Path) -> InputError:
+    """Returns the error for a folder that is not that of a run, with the folder that was probably meant."""
+    if (folder.resolve().parent / "config.toml").is_file():
+        return InputError(f"{folder}: is inside the folder of a run; name the run: {folder.resolve().parent}")
+    inside = _runs_in(folder)
+    if inside:
+        return InputError(f"{folder}: is a folder of {len(inside)} runs; name one, like {inside[-1]}")
+    return InputError(f"{folder}: not the folder of a run (config.toml is missing); cse runs DIR lists runs")
+
+
+def _records(log: Path) -> list[dict[str, Any]]:
+    """Returns the records of a log without the line that was being written when a process was killed."""
+    found = []
+    try:
+        lines = log.read_text(encoding="utf8").splitlines()
+    except FileNotFoundError:
+        return []
+    except UnicodeDecodeError as error:
+        raise InputError(f"{log}: not a log ({error}); restore it") from None
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and isinstance(record.get("step"), int):
+            found.append(record)
+    return found
+
+
+def _stored(path: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise InputError(f"{path}: not a JSON file ({error}); remove it, or restore it") from None
+    return found
+
+
+def find_runs(folder: str | Path) -> list[StoredRun]:
+    """Returns the run in ``folder``, or those in its subfolders, by name, ``seed2`` before ``seed10``.
+
+    Raises ``InputError`` if there are none.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; cse train -o DIR makes runs in DIR")
+    found = [folder] if (folder / "config.toml").is_file() else _runs_in(folder)
+    if not found:
+        raise InputError(f"{folder}: no runs there; cse train -o {folder} makes them")
+    return [read_run(each, needs_log=False) for each in found]
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    found = [path for path in folder.iterdir() if (path / "config.toml").is_file() and not path.name.startswith(".")]
+
+    def natural(path: Path) -> list[tuple[int, str]]:
+        return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path.name)]
+
+    return sorted(found, key=natural)
+
+
+def differing(runs: Sequence[StoredRun]) -> list[str]:
+    """Returns the names of the settings that are not equal in all runs, in the order of the first configuration."""
+    names = dict.fromkeys(name for run in runs for name in run.settings)
+    return [name for name in names if any(run.settings.get(name) != runs[0].settings.get(name) for run in runs[1:])]
+
+
+def labels(runs: Iterable[StoredRun]) -> list[str]:
+    """Returns a different label for each run: the name of its folder, or its path where names are equal."""
+    runs = list(runs)
+    names = [run.name for run in runs]
+    return [run.name if names.count(run.name) == 1 else str(run.folder) for run in runs]

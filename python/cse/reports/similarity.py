@@ -1,0 +1,215 @@
+"""Pictures of encoded held-out texts: histograms of cosines, and maps in two dimensions."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..evaluation.geometry import unit
+from .held_out import SHOWN, Compared
+from .style import COLOURS, GRID, INK, PAPER, Panel, legend, line_style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["Group", "SentenceMap", "map_panels", "pair_panels", "sentence_map"]
+
+Points = npt.NDArray[np.float64]
+BINS = 50
+GROUPS = 7
+FEW = 3 * GROUPS
+MARKERS = "osD^vpX"
+
+
+def pair_panels(found: Compared) -> list[Panel]:
+    """Histograms of the cosines of held-out pairs before and after training, on the same axes."""
+    groups = found.cosines()
+    everything = np.concatenate([side for sides in groups.values() for side in sides])
+    low, high = everything.min(), everything.max()
+    pad = max(0.02 * (high - low), 1e-4)
+    bins: list[float] = np.linspace(low - pad, high + pad, BINS + 1).tolist()
+    most = max(np.histogram(side, bins, density=True)[0].max() for sides in groups.values() for side in sides)
+
+    def draw(place: int) -> Any:
+        def histograms(axes: Axes) -> None:
+            for number, (name, sides) in enumerate(groups.items()):
+                style = line_style(number)
+                axes.hist(sides[place], bins, density=True, color=style["color"], alpha=0.22)
+                axes.hist(
+                    sides[place],
+                    bins,
+                    density=True,
+                    histtype="step",
+                    lw=1.6,
+                    **style,
+                    label=name,
+                )
+            axes.set_xlim(bins[0], bins[-1])
+            axes.set_ylim(0, most * 1.05)
+            axes.set_xlabel("cosine")
+            axes.set_ylabel("density")
+            legend(axes)
+
+        return histograms
+
+    what = "pairs of the development set" if found.held_out.sets else "held-out texts"
+    means = "; ".join(f"{name} {before.mean():.2f} and {after.mean():.2f}" for name, (before, after) in groups.items())
+    caption = f"Cosines of {what}. The less the groups overlap, the better they are told apart."
+    return [
+        Panel("pairs-before", "Cosines before training", caption, draw(0)),
+        Panel(
+            "pairs-after", "Cosines after training", f"The same for best/. Means before and after: {means}.", draw(1)
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group of similar sentences on a map."""
+
+    number: int
+    """Its number on the map, from 1."""
+    size: int
+    examples: list[str]
+    """The sentences nearest to its centre."""
+
+
+@dataclass(frozen=True)
+class SentenceMap:
+    """Positions of sentences in two dimensions before and after training, and groups of them."""
+
+    sentences: list[str]
+    before: Points
+    """``(n, 2)``."""
+    after: Points
+    group: npt.NDArray[np.int64]
+    """``(n,)`` position in ``groups`` of each sentence; the groups are those after training."""
+    groups: list[Group]
+    method: str
+    """How positions were computed, as text."""
+
+
+def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> SentenceMap:
+    """Projects the held-out sentences to two dimensions.
+
+    Groups are those of k-means on the embeddings after training. With t-SNE, the positions after training begin with
+    those before, so that the two maps resemble each other as far as the embeddings do.
+
+    Args:
+        found: The embeddings.
+        method: ``tsne`` (van der Maaten and Hinton 2008), or ``pca``, the first two principal
+            components, which fewer than 21 sentences and collapsed embeddings always get.
+        examples: Number of example sentences of each group.
+    """
+    from sklearn.cluster import KMeans
+
+    sentences = found.held_out.sentences[:SHOWN]
+    before, after = (unit(side) for side in found.sides(sentences))
+    maps, how = (_principal(before), _principal(after)), "the first two principal components"
+    spread = maps[0][:, 0].std()
+    if method == "tsne" and len(sentences) >= FEW and spread > 1e-9:  # else there is nothing to start from
+        from sklearn.manifold import TSNE
+
+        perplexity = min(30.0, (len(sentences) - 1) / 3)
+        start = (maps[0] / spread * 1e-4).astype(np.float32)
+        places = TSNE(init=start, perplexity=perplexity, random_state=0).fit_transform(before)
+        # Without exaggeration, which would first draw the points together and lose where they were.
+        moved = TSNE(init=places, early_exaggeration=1.0, perplexity=perplexity, random_state=0).fit_transform(after)
+        maps, how = (places, moved), f"t-SNE, perplexity {perplexity:.0f}"
+    count = min(GROUPS, max(1, len(sentences) // 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fewer different points than groups, if embeddings collapsed
+        model = KMeans(count, random_state=0, n_init=4).fit(after)
+    distance = model.transform(after)
+    sizes = np.bincount(model.labels_, minlength=count)
+    order = np.argsort(-sizes, kind="stable")  # the largest is number 1
+    group = np.argsort(order)[model.labels_]
+    order = order[: np.count_nonzero(sizes)]
+    groups = []
+    for place, cluster in enumerate(order.tolist()):
+        nearest = [row for row in np.argsort(distance[:, cluster], kind="stable") if group[row] == place]
+        size = int((group == place).sum())
+        groups.append(Group(place + 1, size, [sentences[row] for row in nearest[:examples]]))
+    first, second = (np.asarray(each, dtype=np.float64) for each in maps)
+    return SentenceMap(sentences, first, second, group, groups, how)
+
+
+def _principal(points: Points) -> Points:
+    """Returns the coordinates ``(n, 2)`` of the first two principal components, with a fixed sign."""
+    centred = points - points.mean(0)
+    _, _, axes = np.linalg.svd(centred, full_matrices=False)
+    two = axes[:2] * np.sign(axes[:2, np.abs(axes[:2]).argmax(1)].diagonal())[:, None]
+    places: Points = centred @ two.T
+    return places
+
+
+def map_panels(found: SentenceMap) -> list[Panel]:
+    """Maps of the held-out sentences before and after training."""
+    titles = {
+        f"group-{place}": [text for text, each in zip(found.sentences, found.group, strict=True) if each == place]
+        for place in range(len(found.groups))
+    }
+    caption = (
+        f"{len(found.sentences):,} held-out sentences by {found.method}: neighbours are similar, distances between far "
+        "points mean little. Numbers and shapes are groups by k-means on the embeddings after training."
+    )
+    return [
+        Panel("map-before", "Map before training", caption, _scatter(found, found.before), titles),
+        Panel("map-after", "Map after training", "The same groups with best/.", _scatter(found, found.after), titles),
+    ]
+
+
+def _scatter(found: SentenceMap, places: Points) -> Any:
+    def draw(axes: Axes) -> None:
+        for place in range(len(found.groups)):
+            rows = places[found.group == place]
+            colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
+            axes.scatter(
+                rows[:, 0], rows[:, 1], s=18, c=colour, marker=marker, alpha=0.75, linewidths=0, gid=f"group-{place}"
+            )
+        for group, centre in zip(found.groups, _apart(found, places), strict=True):
+            axes.text(
+                centre[0],
+                centre[1],
+                str(group.number),
+                ha="center",
+                va="center",
+                fontweight="bold",
+                fontsize=10,
+                color=INK,
+                bbox={"boxstyle": "circle,pad=0.25", "fc": PAPER, "ec": INK, "lw": 0.8, "alpha": 0.9},
+            )
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.grid(visible=False)
+        axes.margins(0.04)
+        for spine in axes.spines.values():
+            spine.set_visible(True)
+            spine.set_color(GRID)
+
+    return draw
+
+
+def _apart(found: SentenceMap, places: Points, gap: float = 0.09) -> Sequence[Points]:
+    """Returns the places of the numbers of the groups: their medians, moved apart where they would overlap."""
+    span = np.ptp(places, axis=0).max() * gap
+    centres = np.array([np.median(places[found.group == place], axis=0) for place in range(len(found.groups))])
+    for _ in range(50):
+        moved = False
+        for one in range(len(centres)):
+            for other in range(one):
+                apart = centres[one] - centres[other]
+                distance = float(np.hypot(*apart))
+                if distance < span:
+                    way = apart / distance if distance > 0 else np.array([1.0, 0.0])
+                    centres[one] += way * (span - distance) / 2
+                    centres[other] -= way * (span - distance) / 2
+                    moved = True
+        if not moved:
+            break
+    return list(centres)

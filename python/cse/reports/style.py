@@ -1,0 +1,196 @@
+"""Appearance of the pictures: colours, fonts, figures, and their files. Matplotlib is imported when a figure is made.
+
+The colours are those of Okabe and Ito (2008), which people with the common kinds of colour blindness tell apart; lines
+differ in their dashes as well, so that a picture can also be read without colours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..errors import InputError
+from ..io import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "COLOURS",
+    "GRID",
+    "INK",
+    "PAPER",
+    "Panel",
+    "drawn",
+    "figure",
+    "legend",
+    "line_style",
+    "require_extra",
+    "step_axis",
+    "styled",
+    "write",
+]
+
+BLUE, VERMILLION, GREEN = "#0072b2", "#d55e00", "#009e73"
+PURPLE, ORANGE, SKY = "#cc79a7", "#e69f00", "#56b4e9"
+# Text, axes and one series; lines of the grid; ground of labels. On a page they become the colours of the page.
+INK, GRID, PAPER = "#1b1b1b", "#d0d0d1", "#fdfdfe"
+COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INK)
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1)))
+
+# Inches; on a page, a panel is about as wide as a phone, and is not made smaller than it is drawn.
+WIDTH, HEIGHT = 3.9, 3.0
+# Characters of a legend that fit into the width of a panel.
+CHARACTERS = 56
+# Lines of a legend that fit into its height, and the height of a further one.
+LINES, LINE = 3, 0.18
+# Fonts for the scripts that the first lacks, used where they are installed.
+FALLBACKS = ("Noto Sans CJK JP", "Noto Sans", "Arial Unicode MS", "Hiragino Sans", "Microsoft YaHei", "Noto Sans Thai")
+
+
+def line_style(number: int) -> dict[str, Any]:
+    """Returns colour and dashes of a line of a picture; those of 35 lines differ in one or both."""
+    place, turn = number % len(COLOURS), number // len(COLOURS)
+    return {"color": COLOURS[place], "linestyle": DASHES[(place + turn) % len(DASHES)]}
+
+
+class Draw(Protocol):
+    """A function that draws on axes."""
+
+    def __call__(self, axes: Axes, /) -> None:
+        """Draws."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One coordinate system of a picture, with its title and what it shows."""
+
+    name: str
+    """Identifies the panel within a page: letters, digits and hyphens."""
+    title: str
+    caption: str
+    """What is shown and how to read it, in one or two sentences."""
+    draw: Draw
+    titles: Mapping[str, Sequence[str]] | None = None
+    """Texts of single points, by the ``gid`` of their collection; a page shows them under the pointer."""
+
+
+def require_extra(command: str) -> None:
+    """Raises ``InputError`` if a package of the extra ``plots`` is not installed."""
+    from importlib.util import find_spec
+
+    missing = [name for name in ("matplotlib", "sklearn", "jinja2") if find_spec(name) is None]
+    if missing:
+        name = {"sklearn": "scikit-learn"}.get(missing[0], missing[0])
+        raise InputError(f"{command}: needs {name}, which is not installed; run pip install 'cse[plots]'")
+
+
+@contextmanager
+def styled(text_as_text: bool = False) -> Iterator[None]:
+    """Context manager in which figures have the style of this module.
+
+    Args:
+        text_as_text: In SVG, write text as text, and not as outlines that look the same with any installed fonts.
+    """
+    import matplotlib
+    from matplotlib.font_manager import get_font_names
+
+    installed = set(get_font_names())
+    settings: dict[str, Any] = {
+        "font.family": ["DejaVu Sans", *(name for name in FALLBACKS if name in installed)],
+        "font.size": 9,
+        "axes.titlesize": 10,
+        "axes.titlelocation": "left",
+        "axes.labelsize": 9,
+        "legend.fontsize": 8.5,
+        "xtick.labelsize": 8.5,
+        "ytick.labelsize": 8.5,
+        "text.color": INK,
+        "text.parse_math": False,  # a dollar sign in a word or in the name of a run is one
+        "axes.edgecolor": INK,
+        "axes.labelcolor": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.unicode_minus": False,
+        "grid.color": GRID,
+        "grid.linewidth": 0.6,
+        "lines.linewidth": 1.6,
+        "legend.frameon": False,
+        "legend.handlelength": 2.4,
+        "legend.handletextpad": 0.5,
+        "legend.columnspacing": 1.0,
+        "svg.fonttype": "none" if text_as_text else "path",
+        "svg.hashsalt": "cse",  # equal runs give equal files
+        "figure.facecolor": "white",
+        "savefig.dpi": 160,
+    }
+    with matplotlib.rc_context(settings):  # type: ignore[arg-type]
+        yield
+
+
+def figure(panels: Sequence[Panel], columns: int = 3) -> Figure:
+    """Draws panels beside and below each other; a single panel has no title, which is then its heading elsewhere."""
+    from matplotlib.figure import Figure
+
+    columns = min(columns, len(panels))
+    rows = -(-len(panels) // columns)
+    made = Figure(figsize=(WIDTH * columns, HEIGHT * rows), layout="constrained")
+    # Each has a part of the figure of its own, so that its legend is below it, outside the axes.
+    parts = made.subfigures(rows, columns, squeeze=False)
+    lines = 0
+    for part, panel in zip(parts.flat, panels, strict=False):
+        axes = part.add_subplot()
+        panel.draw(axes)
+        if len(panels) > 1:
+            axes.set_title(panel.title)
+        names = axes.get_legend_handles_labels()[1]
+        lines = max(lines, -(-len(names) // _columns(names)) if names else 0)
+    made.set_figheight(rows * (HEIGHT + LINE * max(0, lines - LINES)))
+    return made
+
+
+def drawn(panels: Sequence[Panel], form: str, text_as_text: bool = False) -> bytes:
+    """Returns panels as the contents of a file of the format ``png`` or ``svg``; see ``styled``."""
+    out = BytesIO()
+    with styled(text_as_text):
+        # Without a date, equal runs give equal files.
+        metadata = {"Date": None} if form == "svg" else {"Software": "cse"}
+        figure(panels).savefig(out, format=form, metadata=metadata, transparent=text_as_text)
+    return out.getvalue()
+
+
+def write(panels: Sequence[Panel], path: Path) -> None:
+    """Writes panels to a file, whose suffix is its format."""
+    content = drawn(panels, path.suffix[1:])
+    write_atomically(path, lambda file: file.write(content))
+
+
+def legend(axes: Axes) -> None:
+    """Adds a legend below the axes and their label, where it covers nothing; none for a series without a name."""
+    handles, names = axes.get_legend_handles_labels()
+    if names:
+        axes.figure.legend(handles, names, loc="outside lower left", ncols=_columns(names))
+
+
+def _columns(names: Sequence[str]) -> int:
+    """Returns the number of columns of a legend that fit into the width of a panel, at most two."""
+    fitting = CHARACTERS // (max(map(len, names)) + 7)  # 7: the line before the name, and space
+    return max(1, min(2, fitting, len(names)))
+
+
+def step_axis(axes: Axes) -> None:
+    """Makes the horizontal axis one of whole steps."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlabel("step")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

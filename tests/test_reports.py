@@ -1,0 +1,631 @@
+"""Stored runs, the pictures of runs, and the page about a run."""
+
+import itertools
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from cse import InputError, TfidfIndex
+from cse.evaluation.geometry import unit
+from cse.reports.curves import alignment_panels, cosine_panels, focal_panels, score_panels, thinned, training_panels
+from cse.reports.held_out import Change, Compared, compare_models, neighbours
+from cse.reports.page import report_page
+from cse.reports.pictures import KINDS, Material, pictures
+from cse.reports.ranks import rank_panels, replaced_word
+from cse.reports.runs import differing, find_runs, labels, read_run
+from cse.reports.similarity import map_panels, pair_panels, sentence_map
+from cse.reports.style import COLOURS, drawn, figure, require_extra, styled
+from test_cli import refused
+
+VOID = {"meta", "link", "br", "hr", "img", "input", "col", "wbr", "area", "base", "embed", "source", "track"}
+
+
+def hostile(row):
+    """A sentence that would break a page, a picture or a shell command that takes it as it is."""
+    return f"</style><script>alert('{len(row)}')</script> costs $5_{{{len(row)}}}$ & \"{row}\" <img src=http://x.test/>"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("reports")
+
+
+@pytest.fixture(scope="module")
+def corpus(folder, sample_rows):
+    path = folder / "corpus.txt"
+    path.write_text("".join(hostile(row) + "\n" for row in sample_rows[:600]), encoding="utf8")
+    TfidfIndex.build(path).save(folder / "tfidf")
+    return path
+
+
+def trained(folder, corpus, model, **values):
+    """The folder of a finished run; PyTorch's number of threads, which a run sets for the process, is restored."""
+    import torch
+
+    from cse import TrainConfig, train
+
+    threads = torch.get_num_threads()
+    settings = {
+        "model": model,
+        "tfidf": folder / "tfidf",
+        "output": folder / "runs",
+        "batch_size": 8,
+        "max_steps": 6,
+        "eval_every": 2,
+        "log_every": 3,
+        "device": "cpu",
+        "threads": 1,
+        "precision": "fp32",
+        "lr": 1e-3,
+    }
+    try:
+        return train(TrainConfig(corpus=corpus, **{**settings, **values})).folder
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def run(folder, corpus, tiny_bert):
+    # The mean of the tokens: random weights give nearly the same vector for any first token, and ranks that are noise.
+    values = {"name": "focal", "loss": "focal", "una": {"every": 1}, "negatives": ("una",), "pooler": "avg"}
+    return trained(folder, corpus, tiny_bert, **values)
+
+
+@pytest.fixture(scope="module")
+def dev_run(folder, corpus, tiny_bert, sample_rows):
+    """A run with a development set, without synthetic negatives, and with a name that matplotlib would leave out."""
+    both = zip(sample_rows[700:760], sample_rows[760:820], strict=True)
+    lines = [f"{number % 6}\t{one}\t{two}\n" for number, (one, two) in enumerate(both)]
+    (folder / "dev.tsv").write_text("".join(lines), encoding="utf8")
+    return trained(folder, corpus, tiny_bert, name="_dev", loss="mixed", dev=(folder / "dev.tsv",), max_steps=4)
+
+
+@pytest.fixture(scope="module")
+def material(run):
+    return Material(read_run(run), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def dev_material(dev_run):
+    return Material(read_run(dev_run), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def page(material):
+    return report_page(material)
+
+
+@pytest.fixture(scope="module")
+def dev_page(dev_material):
+    return report_page(dev_material)
+
+
+class Parsed(HTMLParser):
+    """The elements of a page; fails if one is not closed where it has to be."""
+
+    def __init__(self, html):
+        super().__init__(convert_charrefs=True)
+        self.open, self.elements, self.text, self.marked = [], [], [], []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        assert len(dict(attrs)) == len(attrs), f"{tag}: an attribute twice"
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "mark":
+            self.marked.append("")
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert tag not in VOID
+        assert self.open, f"</{tag}> without a start"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not {"style", "script"} & set(self.open):
+            self.text.append(data)
+        if "mark" in self.open:
+            self.marked[-1] += data
+
+
+def drawn_axes(panel):
+    """The axes of a panel, as they are drawn."""
+    with styled():
+        return figure([panel]).axes[0]
+
+
+def test_a_run_stores_its_descriptions_examples_and_held_out_sentences(run, corpus):
+    stored = json.loads((run / "data.json").read_text(encoding="utf8"))
+    rows = corpus.read_text(encoding="utf8").splitlines()
+    assert len(stored["held_out"]) == len(stored["synthetic"]) == 30  # 5 % of 600
+    assert set(stored["held_out"]) <= set(rows)
+    assert stored["facts"]["loss"].startswith("nt-xent with focal logits")
+    assert [example["method"] for example in stored["examples"]] == ["una"] * 3
+    for example in stored["examples"]:
+        assert example["text"] in rows
+        assert example["spans"]
+        # Outside the spans, sentence and negative are equal.
+        outside = [
+            re.sub(r"\0+", "\0", "".join("\0" if any(a <= i < b for a, b in spans) else c for i, c in enumerate(text)))
+            for text, spans in (
+                (example["text"], example["spans"]),
+                (example["augmented"], example["augmented_spans"]),
+            )
+        ]
+        assert outside[0] == outside[1]
+
+
+@pytest.mark.parametrize("which", ["page", "dev_page"])
+def test_the_page_is_whole_html_and_fetches_nothing(which, request):
+    html = request.getfixturevalue(which).html
+    parsed = Parsed(html)
+    names = [attributes["id"] for _, attributes in parsed.elements if "id" in attributes]
+    assert len(names) == len(set(names))
+    for tag, attributes in parsed.elements:
+        assert tag not in {"script", "img", "iframe", "object", "embed", "b"}
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            assert name not in {"src", "srcset", "data", "poster", "xlink:href", "action"}
+            if name == "href":
+                assert value == "data:," or (value.startswith("#") and value[1:] in names)
+            for target in re.findall(r"url\(([^)]*)\)", value or ""):
+                assert target.startswith("#")
+                assert target[1:] in names
+    styles = re.search(r"<style>(.*?)</style>", html, re.DOTALL)[1]
+    assert "url(" not in styles
+    assert "@import" not in styles
+    assert "prefers-color-scheme: dark" in styles
+
+
+def test_texts_of_the_corpus_are_shown_as_they_are(page, run):
+    parsed = Parsed(page.html)
+    text = "".join(parsed.text)
+    stored = json.loads((run / "data.json").read_text(encoding="utf8"))
+    for example in stored["examples"]:
+        assert example["text"] in text
+        assert example["augmented"] in text
+    marked = [
+        each[form][start:end]
+        for each in stored["examples"]
+        for form, spans in (("text", each["spans"]), ("augmented", each["augmented_spans"]))
+        for start, end in spans
+    ]
+    assert parsed.marked == marked
+    # Each point of the maps has its sentence.
+    assert sum(text.count(sentence) for sentence in stored["held_out"]) >= 2 * 30
+
+
+def test_the_page_says_what_was_trained_and_how_to_load_it(page, run):
+    text = "".join(Parsed(page.html).text)
+    assert page.left_out == {}
+    for phrase in ("Did it help?", "95\u00a0% interval", "nt-xent with focal logits", "600 rows: 570 to train on"):
+        assert phrase in text
+    code = f'SentenceTransformer("{run / "best"}").encode(["A sentence.", "Another one."])'
+    assert code in text
+    assert page.html.count("<svg") == 12  # loss, rate, score, cosines, alignment, focal, 2 ranks, 2 pairs, 2 maps
+
+
+def test_scores_before_and_after_are_those_of_the_log(material, dev_material):
+    stored = material.run
+    names = [("mrr", 1), ("found_first", 100), ("alignment", 1), ("uniformity", 1)]
+    assert abs(stored.evaluations[0]["uniformity"] - stored.best["uniformity"]) > 0.01  # the models differ
+    for change, (name, scale) in zip(material.compared.changes, names, strict=True):
+        assert change.before == pytest.approx(scale * stored.evaluations[0][name], abs=1e-5)
+        assert change.after == pytest.approx(scale * stored.best[name], abs=1e-5)
+    # By the first token, without the head of training; their cosines are all near 1, and Spearman is noise.
+    stored = dev_material.run
+    spearman, aligned, uniform = dev_material.compared.changes
+    for change, name in ((aligned, "alignment"), (uniform, "uniformity")):
+        assert change.before == pytest.approx(stored.evaluations[0][name], abs=1e-7)
+        assert change.after == pytest.approx(stored.best[name], abs=1e-7)
+    assert spearman.low <= spearman.difference <= spearman.high  # equal if best/ is the model before training
+
+
+def test_pairs_that_all_share_sentences_have_no_interval(dev_run, tmp_path, sample_rows):
+    copy = copy_of(dev_run, tmp_path)
+    rows = sample_rows[700:760]
+    lines = [f"{number % 6}\t{one}\t{two}\n" for number, (one, two) in enumerate(itertools.pairwise(rows))]
+    (tmp_path / "dev.tsv").write_text("".join(lines), encoding="utf8")
+    config = (copy / "config.toml").read_text(encoding="utf8")
+    (copy / "config.toml").write_text(re.sub(r'"[^"]*dev\.tsv"', f'"{tmp_path / "dev.tsv"}"', config), encoding="utf8")
+    spearman = compare_models(read_run(copy), device="cpu").changes[0]
+    assert (spearman.low, spearman.high, spearman.verdict) == (None, None, "")
+
+
+def test_a_change_is_told_by_its_interval():
+    assert Change("x", 1.0, 2.0, 0.5, 1.5).verdict == "better"
+    assert Change("x", 2.0, 1.0, -1.5, -0.5).verdict == "worse"
+    assert Change("x", 2.0, 1.0, -1.5, -0.5, better=-1).verdict == "better"
+    assert Change("x", 1.0, 1.1, -0.1, 0.3).verdict == "no clear change"
+    assert Change("x", 1.0, 1.1).verdict == ""
+    assert Change("x", float("nan"), 1.1, float("nan"), float("nan")).verdict == ""
+
+
+def test_neighbours_are_those_of_a_search_over_all_pairs(material):
+    compared = material.compared
+    listed, changed, total = neighbours(compared, count=100)
+    texts = compared.held_out.sentences
+    expected = []
+    for text in texts:
+        found = []
+        for side in (compared.before, compared.after):
+            scored = [
+                (float(unit(side[text][None])[0] @ unit(side[each][None])[0]), each) for each in texts if each != text
+            ]
+            found.append(max(scored))
+        if found[0][1] != found[1][1]:
+            expected.append((text, found))
+    assert total == 30
+    assert changed == len(listed) == len(expected) > 0
+    for each, (text, ((old_cosine, old), (new_cosine, new))) in zip(listed, expected, strict=True):
+        assert (each.sentence, each.before, each.after) == (text, old, new)
+        assert (each.before_cosine, each.after_cosine) == pytest.approx((old_cosine, new_cosine), abs=1e-6)
+
+
+def test_histograms_have_every_pair_in_its_group(material, dev_material):
+    groups = material.compared.cosines()
+    assert list(groups) == [
+        "halves of the same sentence",
+        "sentence and its synthetic negative",
+        "halves of different sentences",
+    ]
+    held = material.compared.held_out
+    assert [len(before) for before, _ in groups.values()] == [30, 30, 30]
+    first, second = (" ".join(part) for part in np.array_split(held.sentences[0].split(), 2))
+    vectors = material.compared.after
+    cosine = float(unit(vectors[first][None])[0] @ unit(vectors[second][None])[0])
+    assert groups["halves of the same sentence"][1][0] == pytest.approx(cosine, abs=1e-9)
+
+    gold = np.arange(60) % 6  # thirds of 0 to 5: 0 and 1, 2 and 3, 4 and 5
+    thirds = [len(before) for before, _ in dev_material.compared.cosines().values()]
+    assert thirds == [int((gold >= 4).sum()), int(((gold == 2) | (gold == 3)).sum()), int((gold <= 1).sum())]
+    before, after = (drawn_axes(panel) for panel in pair_panels(material.compared))
+    assert before.get_xlim() == after.get_xlim()
+    assert before.get_ylim() == after.get_ylim()
+
+
+def test_curves_are_those_of_the_log(run):
+    stored = read_run(run)
+    records = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf8").splitlines()]
+    steps = [record for record in records if "event" not in record]
+    lines = {line.get_label(): line for line in drawn_axes(cosine_panels(stored)[0]).lines}
+    assert set(lines) == {"positives", "in-batch negatives", "synthetic negatives"}
+    for label, name in (("positives", "cos_pos"), ("synthetic negatives", "cos_syn")):
+        assert lines[label].get_ydata().tolist() == [record[name] for record in steps]
+    loss, rate = (drawn_axes(panel).lines[0] for panel in training_panels([stored]))
+    assert loss.get_xdata().tolist() == [1, 2, 3, 4, 5, 6]
+    assert loss.get_ydata().tolist() == [record["loss"] for record in steps]
+    assert rate.get_ydata().tolist() == [record["lr"] for record in steps]
+    scores = drawn_axes(score_panels([stored])[0]).lines[0]
+    evaluations = [record for record in records if "event" in record]
+    assert scores.get_xdata().tolist() == [0, 2, 4, 6]
+    assert scores.get_ydata().tolist() == [record["mrr"] for record in evaluations]
+    path = drawn_axes(alignment_panels([stored])[0])
+    assert path.lines[0].get_xdata().tolist() == [record["uniformity"] for record in evaluations]
+    assert path.lines[0].get_ydata().tolist() == [record["alignment"] for record in evaluations]
+    arrows = [(each.xyann, each.xy) for each in path.texts]
+    places = [(record["uniformity"], record["alignment"]) for record in evaluations]
+    assert arrows == list(itertools.pairwise(places))  # each points to the later evaluation
+
+
+def test_several_runs_share_a_picture_and_have_names_in_it(run, dev_run):
+    stored = [read_run(run), read_run(dev_run)]
+    axes = drawn_axes(training_panels(stored)[0])
+    assert [text.get_text().strip() for text in axes.figure.legends[0].get_texts()] == ["focal", "_dev"]
+    # Scores of different kinds are not comparable, and have panels of their own.
+    assert [panel.name for panel in score_panels(stored)] == ["score-spearman", "score-mrr"]
+    assert [panel.name for panel in alignment_panels(stored)] == ["alignment-mrr", "alignment-spearman"]
+
+
+def test_long_series_are_averaged_over_equal_numbers_of_steps():
+    steps, values = np.arange(1.0, 1004.0), np.random.default_rng(0).random(1003)
+    x, y, size = thinned(steps, values, points=100)
+    assert size == 11
+    assert len(x) == 92
+    for number in range(92):
+        part = slice(number * 11, number * 11 + 11)
+        assert x[number] == pytest.approx(steps[part].mean())
+        assert y[number] == pytest.approx(values[part].mean())
+    assert thinned(steps[:100], values[:100], points=100)[2] == 1
+
+
+def test_the_focal_picture_has_the_curves_of_the_formula(run):
+    lines = {line.get_label(): line for line in drawn_axes(focal_panels([read_run(run)])[0]).lines}
+    for label, margin in (("positives (m = 0)", 0.0), ("m = 0.1", 0.1), ("m = 0.3, this run", 0.3)):
+        s = lines[label].get_xdata()
+        assert lines[label].get_ydata() == pytest.approx(s * (s + margin))
+
+
+def test_the_window_of_ranks_is_that_of_the_draws(sample_index):
+    word = "river"
+    whole, window = rank_panels(sample_index, word, 40)
+    scores = np.asarray(sample_index.max_score)[sample_index.by_rank]
+    rank = 1 + [sample_index.terms[number] for number in sample_index.by_rank].index(word)
+    line = drawn_axes(window).lines[0]
+    assert line.get_xdata().tolist() == list(range(max(1, rank - 40), rank + 41))
+    assert line.get_ydata() == pytest.approx(scores[max(1, rank - 40) - 1 : rank + 40])
+    band = drawn_axes(whole).patches[0]
+    assert (band.get_x(), band.get_x() + band.get_width()) == (max(1, rank - 40), rank + 40)
+    shown = set(sample_index.by_rank[max(1, rank - 40) - 1 : rank + 40].tolist())
+    drawn_words = {
+        sample for each in sample_index.explain(word, samples=300, radius=40) for sample in each.samples
+    }  # all are within the band
+    assert {sample_index.terms.index(each) for each in drawn_words} <= shown
+    for text in drawn_axes(window).texts:
+        term = sample_index.terms[sample_index.by_rank[int(text.xy[0]) - 1]]
+        assert text.get_text() in (term, f"{term[:13]}\u2026")
+    with pytest.raises(InputError, match="not a word of the index"):
+        rank_panels(sample_index, "qqqqqq")
+    with pytest.raises(InputError, match="not a word of the index"):
+        rank_panels(sample_index, "two words")
+
+
+def test_the_shown_word_is_one_that_was_replaced(run):
+    stored = read_run(run)
+    example = stored.texts["examples"][0]
+    start, end = example["spans"][0]
+    assert replaced_word(stored) == example["text"][start:end]
+
+
+def test_maps_have_every_sentence_and_the_same_picture_each_time(material):
+    found = sentence_map(material.compared, "pca")
+    assert found.before.shape == found.after.shape == (30, 2)
+    assert sum(group.size for group in found.groups) == 30
+    assert [group.size for group in found.groups] == sorted((g.size for g in found.groups), reverse=True)
+    for group in found.groups:
+        members = {text for text, each in zip(found.sentences, found.group, strict=True) if each == group.number - 1}
+        assert set(group.examples) <= members
+    # The variance along the first component is that of the largest singular value.
+    points = unit(material.compared.sides(found.sentences)[0])
+    values = np.linalg.svd(points - points.mean(0), compute_uv=False)
+    assert np.linalg.norm(found.before, axis=0) == pytest.approx(values[:2])
+    again = sentence_map(material.compared, "tsne")
+    assert again.method.startswith("t-SNE")
+    assert np.array_equal(again.after, sentence_map(material.compared, "tsne").after)
+
+
+def test_collapsed_embeddings_have_pictures(material):
+    held = material.compared.held_out
+    same = dict.fromkeys(held.texts, np.ones(8, dtype=np.float32))
+    found = Compared(held, "equal", same, same)
+    places = sentence_map(found, "tsne")
+    assert [group.size for group in places.groups] == [30]
+    for panel in [*pair_panels(found), *map_panels(places)]:
+        assert drawn([panel], "png").startswith(b"\x89PNG")
+
+
+def simulated(colour, matrix):
+    """A colour in CIELAB as it is seen; ``matrix`` is of linear RGB (Machado et al. 2009)."""
+    channels = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    xyz = np.array(
+        [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.119192, 0.9503041]]
+    )
+    x, y, z = np.cbrt(np.clip(xyz @ np.clip(matrix @ linear, 0, 1) / np.array([0.95047, 1, 1.08883]), 0.0089, None))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+VISION = {
+    "normal": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}
+
+
+@pytest.mark.parametrize("vision", VISION)
+@pytest.mark.parametrize("dark", [False, True])
+def test_colours_differ_for_colour_blind_readers(vision, dark):
+    from importlib.resources import files
+
+    css = (files("cse") / "resources" / "report.css").read_text(encoding="utf8").split("prefers-color-scheme: dark")
+    of_page = {name: re.search(rf"--{name}: (#\w+)", css[dark])[1] for name in ("blue", "sky", "text")}
+    shown = [of_page["blue"], *COLOURS[1:5], of_page["sky"], of_page["text"]]
+    if not dark:
+        assert shown == list(COLOURS)
+    seen = [simulated(colour, np.array(VISION[vision])) for colour in shown]
+    # 2.3 is a just noticeable difference.
+    assert min(np.linalg.norm(one - other) for one, other in itertools.combinations(seen, 2)) > 12
+
+
+@pytest.mark.parametrize("form", ["png", "svg"])
+def test_files_of_pictures_are_equal_each_time(material, form):
+    panels = pictures("training", [material])[0].panels
+    first = drawn(panels, form)
+    assert first == drawn(panels, form)
+    if form == "svg":
+        assert ElementTree.fromstring(first).tag.endswith("svg")
+    else:
+        assert first.startswith(b"\x89PNG")
+
+
+def test_plot_writes_a_file_for_each_picture(cse, run, dev_run, tmp_path):
+    done = cse(
+        "plot", run, dev_run, "--map", "pca", "--format", "svg", "-o", tmp_path / "p", "--device", "cpu", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    expected = ["training", "cosines-focal", "cosines-_dev", "alignment", "focal", "pairs-focal", "pairs-_dev"]
+    expected += ["ranks-focal", "map-focal", "map-_dev"]
+    assert [each["file"] for each in found["pictures"]] == [str(tmp_path / "p" / f"{name}.svg") for name in expected]
+    assert {path.name for path in (tmp_path / "p").iterdir()} == {f"{name}.svg" for name in expected}
+    assert list(found["left_out"]) == ["ranks-_dev"]
+    assert "--word" in found["left_out"]["ranks-_dev"]
+
+
+def test_a_picture_that_was_asked_for_and_cannot_be_drawn_is_an_error(cse, run, dev_run, tmp_path):
+    refused(cse("plot", dev_run, "--kind", "ranks", "-o", tmp_path), "without --una", "--word")
+    refused(cse("plot", run, "--kind", "rank", "-o", tmp_path), "'rank' is unknown", "ranks", "cosines")
+    refused(cse("plot", run, "--kind", "ranks", "--word", "qqqqq", "-o", tmp_path), "not a word of the index")
+
+
+def test_report_prints_the_path_of_the_page_last(cse, run, tmp_path):
+    done = cse("report", run, "-o", tmp_path / "new" / "page.html", "--no-encode")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == str(tmp_path / "new" / "page.html")
+    parsed = Parsed((tmp_path / "new" / "page.html").read_text(encoding="utf8"))
+    assert "--no-encode" in "".join(parsed.text)
+    assert "".join(parsed.text).count("Left out") == 3  # the scores, the histograms, the map
+
+
+def copy_of(run, folder, *left_out):
+    shutil.copytree(run, folder / "copy", ignore=shutil.ignore_patterns("checkpoints", "last", *left_out))
+    return folder / "copy"
+
+
+def test_runs_of_older_versions_have_a_page_that_says_what_is_missing(run, tmp_path):
+    page = report_page(Material(read_run(copy_of(run, tmp_path, "data.json")), device="cpu"))
+    assert set(page.left_out) == {"changes on held-out texts", "positives and negatives", "pairs", "map", "ranks"}
+    text = "".join(Parsed(page.html).text)
+    assert text.count("no data.json") == 4
+    assert "mrr_se" in text  # the scores of the log take the place of those with intervals
+
+
+def test_a_run_that_has_not_finished_has_a_page(run, tmp_path):
+    copy = copy_of(run, tmp_path, "result.json")
+    lines = (copy / "log.jsonl").read_text(encoding="utf8").splitlines()[:-3]
+    (copy / "log.jsonl").write_text("\n".join(lines) + '\n{"step": 5, "lo', encoding="utf8")
+    stored = read_run(copy)
+    assert stored.status == "not finished, log up to step 4"
+    page = report_page(Material(stored, encode=False))
+    assert "The run has not finished: its log ends at step 4." in page.html
+    # A result of before the run was extended is not its result.
+    shutil.copy(run / "result.json", copy / "result.json")
+    with open(copy / "log.jsonl", "a", encoding="utf8") as log:
+        log.write('\n{"step": 9, "loss": 1.0, "lr": 1e-3}\n')
+    assert read_run(copy).result is None
+
+
+def test_models_that_cannot_be_compared_leave_their_sections_out(run, dev_run, folder, tmp_path):
+    copy = copy_of(run, tmp_path, "best")
+    with pytest.raises(InputError, match="no encoder there"):
+        compare_models(read_run(copy))
+    assert "no encoder there" in report_page(Material(read_run(copy))).left_out["map"]
+    config = (copy / "config.toml").read_text(encoding="utf8")
+    (copy / "config.toml").write_text(config.replace("encoder_methods = []", 'encoder_methods = ["prompt"]'))
+    with pytest.raises(InputError, match="--encoder-method prompt"):
+        compare_models(read_run(copy))
+    gone = copy_of(dev_run, tmp_path / "dev")
+    config = (gone / "config.toml").read_text(encoding="utf8")
+    (gone / "config.toml").write_text(config.replace("dev.tsv", "gone.tsv"))
+    with pytest.raises(InputError, match=r"gone\.tsv: the development set"):
+        compare_models(read_run(gone))
+
+
+def test_runs_are_listed_with_the_settings_that_differ(cse, run, dev_run, folder):
+    runs = find_runs(folder / "runs")
+    assert labels(runs) == ["_dev", "focal"]
+    names = differing(runs)
+    assert {"loss", "max_steps", "negatives", "mixed_negatives", "una.every"} <= set(names)
+    assert not {"name", "output", "lr", "seed", "given"} & set(names)
+    found = json.loads(cse("runs", folder / "runs", "--json").stdout)
+    assert found["differing"] == names
+    first, second = found["runs"]
+    assert (first["metric"], second["metric"]) == ("spearman", "mrr")
+    result = json.loads((run / "result.json").read_text(encoding="utf8"))
+    assert second["best"] == {"step": result["best_step"], **result["best"]}
+    assert second["before"]["mrr"] == result["before"]["mrr"]
+    assert second["settings"]["una.every"] == 1
+    table = cse("runs", folder / "runs").stdout
+    assert f"{result['best']['mrr']:.4f}" in table
+    assert "max_steps" in table
+    assert "│ focal" in table
+    one = cse("runs", run)
+    assert "1 run" in one.stdout
+    assert "loss" not in one.stdout  # nothing differs
+
+
+def test_a_folder_that_is_no_run_is_refused_with_what_was_meant(cse, run, folder, tmp_path):
+    refused(cse("report", tmp_path / "none"), "no such folder", "cse runs")
+    refused(cse("report", tmp_path), "config.toml is missing")
+    refused(cse("report", run / "best"), "is inside the folder of a run", str(run))
+    refused(cse("report", folder / "runs"), "is a folder of 2 runs", "name one")
+    copy = copy_of(run, tmp_path, "log.jsonl")
+    refused(cse("report", copy), "has no log (log.jsonl)", "cse train --config")
+    refused(cse("plot", copy), "has no log (log.jsonl)")
+    (copy / "log.jsonl").write_text('{"st', encoding="utf8")
+    refused(cse("report", copy), "has no log (log.jsonl)")
+    assert cse("runs", copy).returncode == 0  # it is listed nevertheless
+    (copy / "config.toml").write_text("loss = ", encoding="utf8")
+    refused(cse("report", copy), "not a TOML file")
+    refused(cse("runs", tmp_path / "none"), "no such folder")
+    (tmp_path / "empty").mkdir()
+    refused(cse("runs", tmp_path / "empty"), "no runs there")
+
+
+@pytest.mark.parametrize(("package", "named"), [("matplotlib", "matplotlib"), ("sklearn", "scikit-learn")])
+def test_a_missing_extra_is_named(monkeypatch, package, named):
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else find(name))
+    with pytest.raises(InputError, match=rf"cse plot: needs {named}, .* run pip install 'cse\[plots\]'"):
+        require_extra("cse plot")
+
+
+def test_listing_runs_imports_no_torch(run):
+    import sys
+
+    script = (
+        "import sys; sys.argv = ['cse', 'runs', sys.argv[1]]\n"
+        "try:\n    from cse.cli import main; main()\nexcept SystemExit: pass\n"
+        "print([name for name in ('torch', 'transformers', 'matplotlib') if name in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", script, str(run)], capture_output=True, text=True, check=True)
+    assert out.stdout.splitlines()[-1] == "[]"
+
+
+def console(browser, path, profile):
+    """What a page writes to the console of headless Chromium."""
+    done = subprocess.run(
+        [
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--enable-logging=stderr",
+            f"--user-data-dir={profile}",
+            "--dump-dom",
+            f"file://{path}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "<svg" in done.stdout or "control" in done.stdout
+    return [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
+
+
+def test_the_page_opens_without_a_console_error(page, tmp_path):
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("there is no Chromium on this machine")
+    control, shown = tmp_path / "control.html", tmp_path / "page.html"
+    control.write_text("<p>control</p><script>nothing()</script>", encoding="utf8")
+    shown.write_text(page.html, encoding="utf8")
+    assert console(browser, control, tmp_path / "profile")  # an error is seen
+    assert console(browser, shown, tmp_path / "profile") == []
+
+
+def test_every_kind_has_a_picture(material):
+    assert {kind: len(pictures(kind, [material])[0].panels) for kind in KINDS} == {
+        "training": 3,
+        "cosines": 1,
+        "alignment": 1,
+        "focal": 1,
+        "pairs": 2,
+        "ranks": 2,
+        "map": 2,
+    }
