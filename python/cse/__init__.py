@@ -15,6 +15,7 @@ from ._core import __version__
 
 if TYPE_CHECKING:
     from .errors import InputError
+    from .evaluation.run import Comparison, EvaluationResult, compare, evaluate
     from .models.inference import Encoder
     from .tfidf.index import TfidfIndex
     from .training.callbacks import Callback, ProgressCallback
@@ -23,24 +24,32 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Callback",
+    "Comparison",
     "Encoder",
+    "EvaluationResult",
     "InputError",
     "ProgressCallback",
     "RunResult",
     "TfidfIndex",
     "TrainConfig",
     "__version__",
+    "compare",
+    "evaluate",
     "train",
 ]
 
 _MODULES = {
     "Callback": ".training.callbacks",
     "ProgressCallback": ".training.callbacks",
+    "Comparison": ".evaluation.run",
     "Encoder": ".models.inference",
+    "EvaluationResult": ".evaluation.run",
     "InputError": ".errors",
     "RunResult": ".training.loop",
     "TfidfIndex": ".tfidf.index",
     "TrainConfig": ".training.config",
+    "compare": ".evaluation.run",
+    "evaluate": ".evaluation.run",
     "train": ".training.loop",
 }
 
