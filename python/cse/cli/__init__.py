@@ -25,6 +25,7 @@ COMMANDS = {
     "augment": "Write a synthetic hard negative for each sentence.",
     "explain": "Show the TF-IDF, rank and replacements of each word of a sentence.",
     "encode": "Encode sentences into embeddings.",
+    "export": "Export an encoder to ONNX.",
     "cache": "List or clear the cache of large corpora.",
     "methods": "List augmentations, loss terms and evaluations with their options.",
 }
