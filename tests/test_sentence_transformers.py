@@ -1,6 +1,8 @@
 """The losses and negatives of cse in the trainer of sentence-transformers."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -270,6 +272,55 @@ def test_equal_texts_are_no_negatives(tiny_bert):
     expected = torch.nn.functional.cross_entropy(scores, torch.arange(4))
     assert value == pytest.approx(float(expected), rel=1e-12)
     assert kept != pytest.approx(value, rel=1e-6)
+
+
+def test_a_weight_is_that_of_all_own_negatives(tiny_bert, triples):
+    model = load(tiny_bert).eval()
+    rows = triples.add_column("more", [*triples["anchor"][11:], *triples["anchor"][:11]]).select(range(6))
+    features = features_of(model, rows)
+    with torch.no_grad():
+        value = float(InfoNCELoss(model, hard_negative_weight=3.0)(features, None))
+        z = [torch.nn.functional.normalize(model(dict(each))["sentence_embedding"], dim=-1) for each in features]
+    total = 0.0
+    for row in range(6):
+        terms = [float(torch.exp(z[0][row] @ z[view][i] / 0.05)) for view in (1, 2, 3) for i in range(6)]
+        terms[6 + row] *= 3
+        terms[12 + row] *= 3
+        total -= np.log(terms[row] / sum(terms))
+    assert value == pytest.approx(total / 6, rel=1e-10)
+
+
+def test_inputs_without_padded_tokens_are_keyed_by_place(sample_rows, tiny_bert):
+    """The inputs of a StaticEmbedding are a bag of tokens with offsets."""
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    torch.manual_seed(0)
+    tokenizer = load(tiny_bert).tokenizer.backend_tokenizer
+    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=16)], device="cpu")
+    features = [model.preprocess(sample_rows[start : start + 5]) for start in (0, 10)]
+    loss = InfoNCELoss(model, "nt-xent", mixed="paper")
+    value = loss([dict(each) for each in features], None)
+    value.backward()
+    assert any(p.grad is not None and p.grad.any() for p in model.parameters())
+    with torch.no_grad():
+        assert float(value.detach()) == float(loss(features, None))
+        ours, theirs = InfoNCELoss(model)(features, None), MultipleNegativesRankingLoss(model)(features, None)
+        assert float(ours) == pytest.approx(float(theirs), rel=1e-5)
+    with pytest.raises(InputError, match="StaticEmbedding"):
+        InfoNCELoss(model, cached=True)
+
+
+def test_processes_with_different_numbers_of_rows_are_refused(tiny_bert, monkeypatch):
+    monkeypatch.setattr("cse.sentence_transformers.loss.all_gather", lambda counts: torch.tensor([*counts, 3]))
+    with pytest.raises(InputError, match=r"have 4, 3 rows in a batch.*dataloader_drop_last=True"):
+        InfoNCELoss(load(tiny_bert))._check_rows(torch.zeros(4, 2))
+
+
+def test_a_missing_extra_is_named():
+    code = "import sys; sys.modules['{0}'] = None; import cse.sentence_transformers"
+    for name in ("sentence_transformers", "datasets"):
+        done = subprocess.run([sys.executable, "-c", code.format(name)], capture_output=True, text=True, check=False)
+        assert "pip install 'cse[sentence-transformers]'" in done.stderr.splitlines()[-1]
 
 
 def test_partners_do_not_depend_on_padding_or_order(tiny_bert, triples):

@@ -236,7 +236,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             masks=masks,
             duplicates=duplicates,
             log_weights=weights,
-            partners=self._partners(roles, masks, duplicates, facts),
+            partners=self._partners(roles, masks, duplicates, facts, embeddings[0].device),
         )
 
     def _views(self, embeddings: list[Tensor]) -> tuple[dict[str, Tensor], dict[str, Role], dict[str, int]]:
@@ -256,7 +256,12 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         return views, roles, columns
 
     def _partners(
-        self, roles: dict[str, Role], masks: dict[str, Tensor], duplicates: Tensor | None, facts: Facts
+        self,
+        roles: dict[str, Role],
+        masks: dict[str, Tensor],
+        duplicates: Tensor | None,
+        facts: Facts,
+        device: torch.device,
     ) -> Tensor | None:
         """The partners of mixed negatives, drawn as in ``cse train``; see ``cse.rng.partners``."""
         drawn = Contrastive(self.options, None).partner_views(roles)  # type: ignore[arg-type]
@@ -272,7 +277,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         found = rng.partners(
             facts.rows.cpu().numpy(), self.seed, int(facts.epoch[0]), anchors, len(names), valid, excluded=excluded
         )
-        return torch.from_numpy(found).to(facts.rows.device)
+        return torch.from_numpy(found).to(device)
 
     def _check_rows(self, local: Tensor) -> None:
         counts = all_gather(torch.tensor([len(local)], device=local.device)).tolist()
