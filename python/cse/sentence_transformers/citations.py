@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..losses.contrastive import ContrastiveOptions
+from collections.abc import Mapping
+from typing import Any
 
 __all__ = ["citations"]
 
@@ -64,16 +65,16 @@ GRADCACHE = """
 """
 
 
-def citations(options: ContrastiveOptions, negatives_as: str, cached: bool) -> str:
+def citations(parts: Mapping[str, Any], negatives_as: str, cached: bool) -> str:
     """Returns the entries of the papers of the parts in use, SimCSE first."""
     found = [SIMCSE]
-    if options.objective == "nt-xent":
+    if parts["objective"] == "nt-xent":
         found.append(SIMCLR)
     if negatives_as == "pairs":
         found.append(UNA)
-    if options.logits == "focal":
+    if parts["logits"] == "focal":
         found.append(FOCAL)
-    if options.mixed is not None:
+    if parts["mixed"] is not None:
         found.append(MIXCSE)
     if cached:
         found.append(GRADCACHE)

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from .. import rng
 from ..errors import InputError, unknown
-from ..losses.contrastive import Contrastive, ContrastiveOptions, contrastive_loss
+from ..losses.contrastive import Contrastive, contrastive_loss
 from ..losses.logits import LOGITS
+from ..losses.options import ContrastiveOptions
 from ..losses.rules import incompatibility
 from ..views import Role
 from .citations import citations
@@ -126,9 +127,16 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         if cached and has_static_embedding_input(model):
             raise InputError("cached: a StaticEmbedding has no activations to save; leave it out")
         self.model = model
-        self.options = ContrastiveOptions(
-            objective, logits, temperature, margin, mixed, mix_lambda, hard_negative_weight
-        )
+        self.parts: dict[str, Any] = {
+            "objective": objective,
+            "logits": logits,
+            "mixed": mixed,
+            "temperature": temperature,
+            "margin": margin,
+            "mix_lambda": mix_lambda,
+            "hard_negative_weight": hard_negative_weight,
+        }
+        """Arguments of ``contrastive_loss``."""
         self.negatives_as, self.keep_duplicates, self.seed = negatives_as, keep_duplicates, seed
         self.gather_across_devices = gather_across_devices
         self.uses_gradient_cache = cached
@@ -178,7 +186,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
     def get_config_dict(self) -> dict[str, Any]:
         """Returns the parameters, for the model card."""
         names = ("negatives_as", "keep_duplicates", "seed", "gather_across_devices")
-        found = {**vars(self.options), **{name: getattr(self, name) for name in names}}
+        found = {**self.parts, **{name: getattr(self, name) for name in names}}
         found["cached"] = self.uses_gradient_cache
         if self.uses_gradient_cache:
             found |= {"mini_batch_size": self.mini_batch_size, "mini_batch_num_tokens": self.mini_batch_num_tokens}
@@ -187,12 +195,13 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
     @property
     def temperature(self) -> float:
         """tau."""
-        return self.options.temperature
+        temperature: float = self.parts["temperature"]
+        return temperature
 
     @property
     def citation(self) -> str:
         """BibTeX entries of the papers of the parts in use."""
-        return citations(self.options, self.negatives_as, self.uses_gradient_cache)
+        return citations(self.parts, self.negatives_as, self.uses_gradient_cache)
 
     def _check_columns(self, count: int) -> None:
         if count < 2:
@@ -200,7 +209,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
                 f"dataset: the loss needs the columns anchor and positive, and got {count}; without labels, add a "
                 "second column with the same sentences (SimCSE)"
             )
-        if count == 2 and self.options.hard_negative_weight != 1:
+        if count == 2 and self.parts["hard_negative_weight"] != 1:
             raise InputError("hard_negative_weight: the dataset has no column of negatives; add one, or leave it out")
 
     def _loss(self, embeddings: list[Tensor], facts: Facts | None) -> Tensor:
@@ -223,15 +232,15 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             for name, column in columns.items():
                 if (changed := facts.changed(column)) is not None:
                     masks[name] = changed
-        options = dict(vars(self.options))
         weights: dict[tuple[str, str], Tensor] = {}
-        if self.options.hard_negative_weight != 1:
+        weight = self.parts["hard_negative_weight"]
+        if weight != 1:
             # contrastive_loss weights the first column of negatives only.
-            own = embeddings[0].new_full((len(embeddings[0]),), self.options.hard_negative_weight).log().diag()
+            own = embeddings[0].new_full((len(embeddings[0]),), weight).log().diag()
             weights = {("anchor", name): own for name in columns if name != "hard_negative"}
         return contrastive_loss(
             views,
-            **options,
+            **self.parts,
             roles=roles,
             masks=masks,
             duplicates=duplicates,
@@ -264,7 +273,12 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         device: torch.device,
     ) -> Tensor | None:
         """The partners of mixed negatives, drawn as in ``cse train``; see ``cse.rng.partners``."""
-        drawn = Contrastive(self.options, None).partner_views(roles)  # type: ignore[arg-type]
+        given: dict[str, Any] = {
+            "objective": self.parts["objective"],
+            "mixed_negatives": self.parts["mixed"] is not None,
+            "mix_variant": self.parts["mixed"] or "paper",
+        }
+        drawn = Contrastive(ContrastiveOptions(**given), None).partner_views(roles)  # type: ignore[arg-type]
         if drawn is None:
             return None
         anchors, names = drawn
