@@ -20,6 +20,8 @@ SLOWEST = (
     "test_two_processes_train_resume_and_end_together",
     "test_a_task_that_is_solved_from_the_start_is_reported",
     "test_two_processes_have_the_gradients_of_one",
+    "test_two_processes_have_the_weights_of_one",
+    "test_embeddings_in_onnxruntime_equal_those_of_pytorch",
     "test_known_answers_of_minilm",
 )
 

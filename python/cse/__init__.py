@@ -15,6 +15,7 @@ from ._core import __version__
 
 if TYPE_CHECKING:
     from .errors import InputError
+    from .evaluation.run import Comparison, EvaluationResult, compare, evaluate
     from .models.inference import Encoder
     from .search.index import SearchIndex
     from .tfidf.index import TfidfIndex
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Callback",
+    "Comparison",
     "Encoder",
+    "EvaluationResult",
     "InputError",
     "ProgressCallback",
     "RunResult",
@@ -32,18 +35,24 @@ __all__ = [
     "TfidfIndex",
     "TrainConfig",
     "__version__",
+    "compare",
+    "evaluate",
     "train",
 ]
 
 _MODULES = {
     "Callback": ".training.callbacks",
     "ProgressCallback": ".training.callbacks",
+    "Comparison": ".evaluation.run",
     "Encoder": ".models.inference",
+    "EvaluationResult": ".evaluation.run",
     "InputError": ".errors",
     "RunResult": ".training.loop",
     "SearchIndex": ".search.index",
     "TfidfIndex": ".tfidf.index",
     "TrainConfig": ".training.config",
+    "compare": ".evaluation.run",
+    "evaluate": ".evaluation.run",
     "train": ".training.loop",
 }
 

@@ -1,5 +1,20 @@
-"""Alias of :mod:`cse.tfidf.sklearn`: the TF-IDF index as a scikit-learn transformer (extra ``cse[sklearn]``)."""
+"""Transformers for scikit-learn (extra ``cse[sklearn]``): the TF-IDF index, and sentence encoders."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from .tfidf.sklearn import TfidfVectorizer
 
-__all__ = ["TfidfVectorizer"]
+if TYPE_CHECKING:
+    from .models.sklearn import Encoder
+
+__all__ = ["Encoder", "TfidfVectorizer"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Encoder":
+        raise AttributeError(f"module 'cse.sklearn' has no attribute {name!r}")
+    from .models.sklearn import Encoder  # imports torch
+
+    return Encoder

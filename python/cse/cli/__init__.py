@@ -33,6 +33,7 @@ COMMANDS = {
     "duplicates": "Find near-duplicate rows of a corpus.",
     "cluster": "Group the rows of a corpus.",
     "mine": "Find hard negatives for labelled pairs.",
+    "export": "Export an encoder to ONNX.",
     "cache": "List or clear the cache of large corpora.",
     "methods": "List augmentations, loss terms and evaluations with their options.",
 }

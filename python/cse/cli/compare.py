@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ..errors import InputError
 from . import console, encoder_options, options
-from .progress import counting
-
-if TYPE_CHECKING:
-    from ..evaluation.base import Report
+from .progress import progress_of
 
 
 @click.command("compare")
@@ -54,49 +50,39 @@ def command(
     checkpoints of one method separated by commas, with the same seeds in the same order, and methods are compared by a
     paired t-test over seeds.
     """
-    from ..evaluation.comparison import adjust, compare
-    from ..evaluation.suites import open_suites
+    from ..evaluation.run import compare_models
+    from ..evaluation.suites import option_tables
 
     options.check_pooler(pooler)
     console.check_output()
     given = [model.split(",") if seeds else [model] for model in models]
     used = {name: options.model_folder(name) for name in dict.fromkeys(name for side in given for name in side)}
-    sides = [[used[name] for name in side] for side in given]
-    if len(sides) < 2:
-        raise InputError("MODELS: at least two models are compared; name another one")
-    if seeds and (len({len(side) for side in sides}) > 1 or len(sides[0]) < 2):
-        raise InputError("--seeds: every argument must list the same number of checkpoints, at least two: A1,A2 B1,B2")
-    evaluations = open_suites(suites, data, settings, allow_partial)
-
-    from ..models.device import set_threads
-    from ..models.inference import Encoder
-
-    set_threads(threads)
-    checkpoints = list(dict.fromkeys(name for side in sides for name in side))
-    reports: dict[str, dict[str, Report]] = {}  # by checkpoint and suite; each checkpoint is evaluated once
-    total = len(checkpoints) * sum(evaluation.work() for evaluation in evaluations.values())
-    with counting("evaluating", total, "texts") as progress:
-        for name in checkpoints:
-            encoder = Encoder(name, pooler=pooler, device=device, precision=precision, prompt=prompt)
-            reports[name] = {suite: evaluation(encoder, progress) for suite, evaluation in evaluations.items()}
-    results: list[dict[str, Any]] = []
-    for model, side in zip(models[1:], sides[1:], strict=True):
-        records = [
-            record
-            for suite in evaluations
-            for record in compare([reports[n][suite] for n in sides[0]], [reports[n][suite] for n in side], seeds)
-        ]
-        adjust(records)
-        results.append({"a": models[0], "b": model, "tasks": records})
+    with progress_of("evaluating", "texts") as progress:
+        results = compare_models(
+            [[used[name] for name in side] for side in given],
+            suites,
+            data,
+            seeds=seeds,
+            options=option_tables(settings),
+            allow_partial=allow_partial,
+            pooler=pooler,
+            prompt=prompt,
+            device=device,
+            precision=precision,
+            threads=threads,
+            progress=progress,
+        )
     unit_of = "methods, by a paired t-test over seeds" if seeds else "checkpoints, not methods"
+    precision = results[0].precision
     if as_json:
-        console.result({"compares": unit_of, "precision": encoder.precision, "comparisons": results}, True, [])
+        tables = [{"a": models[0], "b": b, "tasks": found.tasks} for b, found in zip(models[1:], results, strict=True)]
+        console.result({"compares": unit_of, "precision": precision, "comparisons": tables}, True, [])
         return
-    for found in results:
-        lines = [cells(record) for record in found["tasks"]]
-        console.table(lines, title=f"{found['b']} against {found['a']}", markdown=markdown)
+    for model, found in zip(models[1:], results, strict=True):
+        lines = [cells(record) for record in found.tasks]
+        console.table(lines, title=f"{model} against {models[0]}", markdown=markdown)
     click.echo(f"This compares {unit_of}. A: the first model. p-values are adjusted by Holm's method.")
-    click.echo(f"Encoded in {encoder.precision} ({encoder.precision_reason}).")
+    click.echo(f"Encoded in {precision} ({results[0].precision_reason}).")
 
 
 def cells(record: dict[str, Any]) -> dict[str, str]:

@@ -9,7 +9,7 @@ import click
 from ..errors import InputError
 from ..losses.options import parse_dims
 from . import console, encoder_options, options
-from .progress import counting
+from .progress import progress_of
 
 if TYPE_CHECKING:
     from ..evaluation.base import Report
@@ -57,45 +57,35 @@ def command(
     if as_json and markdown:
         raise InputError("--markdown: cannot be combined with --json; choose one")
     console.check_output()
-    from ..evaluation.dims import evaluate_dims
     from ..evaluation.published import PUBLISHED, SEED_NOTE, TEXT_NOTE
-    from ..evaluation.suites import open_suites
+    from ..evaluation.run import evaluate
+    from ..evaluation.suites import option_tables
 
     options.check_pooler(pooler)
-    model = options.model_folder(model)
-    sizes = [] if dims is None else parse_dims(dims)
-    evaluations = open_suites(suites, data, settings, allow_partial)
-    if compare_published and "sts" not in evaluations:
+    if compare_published and "sts" not in suites:
         raise InputError("--compare-published: lists averages of the suite sts; add --suite sts, or leave it out")
-
-    from ..models.device import set_threads
-    from ..models.inference import Encoder
-
-    set_threads(threads)
-    encoder = Encoder(model, pooler=pooler, device=device, precision=precision, prompt=prompt)
-    for size in sizes:
-        encoder.keep_dims(size)  # is refused before anything is encoded
-    total = max(len(sizes), 1) * sum(evaluation.work() for evaluation in evaluations.values())
-    with counting("evaluating", total, "texts") as progress:
-        if sizes:
-            encoder.keep_dims(None)
-            reports = {name: evaluate_dims(each, encoder, sizes, progress) for name, each in evaluations.items()}
-        else:
-            reports = {name: evaluation(encoder, progress) for name, evaluation in evaluations.items()}
-    notes = [f"{model}: the directory does not declare a pooling; used --pooler avg"] if encoder.plain else []
-    if encoder.model.pooler == "cls":
-        notes.append(f"pooling {encoder.pooling}")
-    notes.append(f"encoded in {encoder.precision} ({encoder.precision_reason})")
+    with progress_of("evaluating", "texts") as progress:
+        found = evaluate(
+            options.model_folder(model),
+            suites,
+            data,
+            options=option_tables(settings),
+            allow_partial=allow_partial,
+            pooler=pooler,
+            prompt=prompt,
+            dims=None if dims is None else parse_dims(dims),
+            device=device,
+            precision=precision,
+            threads=threads,
+            progress=progress,
+        )
     published = [dict(zip(("model", "average", "reproductions"), row, strict=True)) for row in PUBLISHED]
     if as_json:
-        results = {name: {"tasks": r.rows, **r.summary, "notes": r.notes} for name, r in reports.items()}
         beside = {"published": published, "published_text": TEXT_NOTE} if compare_published else {}
-        about = {"model": model, "pooling": encoder.pooling, "precision": encoder.precision}
-        found = {**about, "suites": results, "notes": notes, **beside}
-        console.result(found, True, [])
+        console.result({**found.to_dict(), **beside}, True, [])
         return
-    for name, report in reports.items():
-        title = f"{model}: {name}"
+    for name, report in found.reports.items():
+        title = f"{found.model}: {name}"
         if wide := paper_row(name, report):
             console.table([wide], title=title, markdown=markdown)
             click.echo()
@@ -105,7 +95,7 @@ def command(
                 click.echo(f"{key.replace('_', ' ')}: {cell(key, value)}")
         for note in report.notes:
             click.echo(f"Note: {note}")
-    for note in notes:
+    for note in found.notes:
         click.echo(f"Note: {note}")
     if compare_published:
         click.echo()

@@ -13,7 +13,7 @@ import click
 from .._core import Progress
 from ..background import in_thread
 
-__all__ = ["PhaseDisplay", "ProgressDisplay", "counting", "duration", "in_background"]
+__all__ = ["PhaseDisplay", "ProgressDisplay", "counting", "duration", "in_background", "progress_of"]
 
 T = TypeVar("T")
 
@@ -126,6 +126,26 @@ def counting(label: str, total: int, unit: str) -> Iterator[Callable[[int], None
         yield display.advance
     finally:
         display.close()
+
+
+@contextmanager
+def progress_of(label: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """Context manager for the progress of a call; yields a function of the number of units done and of all units.
+
+    Nothing is shown before its first call.
+    """
+    displays: list[ProgressDisplay] = []
+
+    def show(done: int, total: int) -> None:
+        if not displays:
+            displays.append(ProgressDisplay(label, unit, total))
+        displays[0].update(done, total)
+
+    try:
+        yield show
+    finally:
+        for display in displays:
+            display.close()
 
 
 def in_background(label: str, work: Callable[[Progress], T]) -> T:

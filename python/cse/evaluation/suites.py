@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import InputError
@@ -10,27 +10,36 @@ from ..registry import option_notes, parse_options, parse_setting
 from . import EVALUATIONS
 from .base import Evaluation
 
-__all__ = ["open_suites"]
+__all__ = ["open_suites", "option_tables"]
+
+
+def option_tables(settings: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Returns options by name of the evaluation, from ``NAME.OPTION=VALUE``; raises ``InputError`` for another form."""
+    tables: dict[str, dict[str, Any]] = {}
+    for text in settings:
+        name, option, value = parse_setting(text)
+        tables.setdefault(name, {})[option] = value
+    return tables
 
 
 def open_suites(
-    names: Sequence[str], data: str | None, settings: Iterable[str] = (), allow_partial: bool = False
+    names: Sequence[str],
+    data: str | None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    allow_partial: bool = False,
 ) -> dict[str, Evaluation]:
     """Creates evaluations, which read and check their data.
 
     Args:
         names: Names of the evaluations.
         data: Value of ``--data``.
-        settings: Options as ``NAME.OPTION=VALUE``.
+        options: Options by name of the evaluation, as ``option_tables`` returns them.
         allow_partial: Sets the option ``allow_partial`` of the evaluations that have it.
 
     Raises:
         InputError: For an unknown name or option, or invalid data.
     """
-    tables: dict[str, dict[str, Any]] = {}
-    for text in settings:
-        name, option, value = parse_setting(text)
-        tables.setdefault(name, {})[option] = value
+    tables = dict(options or {})
     if unused := sorted(set(tables) - set(names)):
         raise InputError(f"--set {unused[0]}: its options were given, but it is not among the suites; add --suite")
     evaluations = {}

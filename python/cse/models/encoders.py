@@ -65,7 +65,11 @@ class OtherEncoder(ABC):
 ENCODERS: Registry[type[OtherEncoder]] = Registry(
     "encoder",
     "cse.encoders",
-    {"glove": "cse.models.word_vectors:WordVectors", "whitening": "cse.models.whitening:Whitening"},
+    {
+        "glove": "cse.models.word_vectors:WordVectors",
+        "onnx": "cse.models.onnx:Onnx",
+        "whitening": "cse.models.whitening:Whitening",
+    },
 )
 """Kinds of encoders by name: ``cse eval KIND:WHAT``."""
 

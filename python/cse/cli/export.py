@@ -1,0 +1,79 @@
+"""cse export."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from ..errors import InputError
+from . import console, options
+from .progress import progress_of
+
+
+@click.command("export")
+@click.argument("model")
+@options.option("--onnx", is_flag=True, show_default=False, help="Write onnx/model.onnx (extra cse[onnx]).")
+@options.option("-o", "--output", metavar="DIR", help="New folder for a copy.", default_text="the folder of MODEL")
+@options.option("--int8", is_flag=True, show_default=False, help="Write onnx/model_int8.onnx, with weights of 8 bits.")
+@options.option("--sts", metavar="FILE", show_default=False, help="Pairs on which to compare --int8: stsb.dev.tsv.")
+@options.option("--retrieval", metavar="DIR", show_default=False, help="Retrieval data on which to compare --int8.")
+@options.threads
+@options.as_json
+def command(
+    model: str,
+    onnx: bool,
+    output: str | None,
+    int8: bool,
+    sts: str | None,
+    retrieval: str | None,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Export MODEL, a folder, a name or a run, to a format of other programs.
+
+    With --onnx, SentenceTransformer(FOLDER, backend="onnx") and onnx:FOLDER in cse eval, compare and encode use
+    onnxruntime. The embeddings are compared with those of PyTorch before the file is written.
+
+    With --int8 and data, the scores of PyTorch and of the file with weights of 8 bits are printed, with intervals.
+    """
+    if not onnx:
+        raise InputError("cse export: name a format; --onnx is the only one")
+    if (sts or retrieval) and not int8:
+        raise InputError(f"--{'sts' if sts else 'retrieval'}: compares the file of --int8; add --int8")
+    data = {"sts": sts, "retrieval": retrieval}
+    data = {suite: path for suite, path in data.items() if path is not None}
+    console.check_output()
+    from ..evaluation.run import compare_models
+    from ..evaluation.suites import open_suites
+    from ..models.device import set_threads
+    from ..models.onnx_export import export_onnx
+
+    for suite, path in data.items():
+        open_suites([suite], path, allow_partial=True)  # before the export, which takes a minute
+    set_threads(threads)
+    found = export_onnx(options.model_folder(model), output, int8, lambda text: console.say(f"{text} ..."))
+    lines = [f"{found.file}: {found.bytes / 1e6:,.1f} MB, embeddings equal to PyTorch's to {found.difference:.1g}"]
+    tables: dict[str, list[dict[str, Any]]] = {}
+    if int8:
+        lines.append(
+            f"{found.int8_file}: {found.int8_bytes / 1e6:,.1f} MB, cosines with PyTorch's embeddings "  # type: ignore[operator]
+            f"{found.int8_cosine:.4f} on average, {found.int8_lowest_cosine:.4f} at least"
+        )
+    for suite, path in data.items():
+        with progress_of(f"evaluating {suite}", "texts") as progress:
+            sides = [[found.folder], [f"onnx:{found.int8_file}"]]
+            (compared,) = compare_models(sides, suite, path, allow_partial=True, device="cpu", progress=progress)
+        tables[suite] = compared.tasks
+    if as_json:
+        console.result({**asdict(found), "int8_differences": tables}, True, [])
+        return
+    click.echo("\n".join(lines))
+    if tables:
+        from .compare import cells
+
+        records = [cells(record) for tasks in tables.values() for record in tasks]
+        console.table(records, title="int8 (B) against PyTorch (A)")
+    elif int8:
+        click.echo("Note: name data by --sts and --retrieval to see what int8 costs")

@@ -1,0 +1,309 @@
+"""Evaluation and comparison of models with suites: what ``cse eval`` and ``cse compare`` do, and ``cse.evaluate`` and
+``cse.compare`` in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from .base import Encodes, Evaluation, Report
+from .comparison import adjust
+from .comparison import compare as compare_reports
+from .dims import evaluate_dims
+from .suites import open_suites
+
+if TYPE_CHECKING:
+    from ..models.inference import Encoder
+
+__all__ = ["Comparison", "EvaluationResult", "compare", "compare_models", "evaluate"]
+
+Model = str | PathLike[str] | Encodes
+Options = Mapping[str, Mapping[str, Any]]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """The scores of a model."""
+
+    model: str
+    """Folder or name of the model; of an encoder in memory, the name of its class."""
+    pooling: str
+    """Name and description of the pooling; "" if it is not known."""
+    precision: str
+    """Precision of the encoder, ``fp32`` or ``bf16``; "" if it is not known."""
+    precision_reason: str
+    """Why."""
+    reports: dict[str, Report]
+    """By suite: one record per task (``rows``), scores over all tasks (``summary``), and notes."""
+    notes: list[str]
+    """Remarks on how the texts were encoded."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the object that ``cse eval --json`` prints."""
+        suites = {
+            name: {"tasks": report.rows, **report.summary, "notes": report.notes}
+            for name, report in self.reports.items()
+        }
+        about = {"model": self.model, "pooling": self.pooling, "precision": self.precision}
+        return {**about, "suites": suites, "notes": self.notes}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The differences of a model b to a model a."""
+
+    a: str
+    """Model, or the models of several seeds separated by commas."""
+    b: str
+    seeds: bool
+    """Whether methods are compared over seeds, not checkpoints over examples."""
+    precision: str
+    """Precision of the encoders, ``fp32`` or ``bf16``; "" if it is not known."""
+    precision_reason: str
+    """Why."""
+    tasks: list[dict[str, Any]]
+    """One record per task:
+
+    - ``task``; ``examples``: number of examples, None for metrics without examples;
+    - ``a``, ``b``: the scores; ``mean``: their difference b - a;
+    - ``low``, ``high``: its 95 % interval; ``p``, and ``p_holm`` adjusted over the tasks by Holm's method; absent for
+      metrics without examples (geometry);
+    - ``verdict``: ``better``, ``worse`` or ``no difference seen`` at the level 0.05, "" without a p-value.
+    """
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the comparison as a dict that can be serialised to JSON."""
+        return asdict(self)
+
+
+def evaluate(
+    model: Model,
+    suite: str | Sequence[str] = "sts",
+    data: str | PathLike[str] | None = None,
+    *,
+    options: Options | None = None,
+    allow_partial: bool = False,
+    pooler: str | None = None,
+    prompt: str | None = None,
+    dims: Sequence[int] | None = None,
+    device: str = "auto",
+    precision: str = "fp32",
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> EvaluationResult:
+    """Evaluates a model with one or more suites, as ``cse eval``.
+
+    Args:
+        model: Folder or name of a model, or of a run, whose ``best`` is then evaluated; see ``cse.Encoder``. Or an
+            encoder in memory, like ``cse.Encoder``.
+        suite: Name of a suite or several names: ``sts``, ``transfer``, ``retrieval``, ``geometry``, ``halves``, or one
+            of another package; ``cse methods`` describes them.
+        data: File or folder of the data.
+        options: Options of the suites by name: ``{"transfer": {"classifier": "senteval"}}``.
+        allow_partial: Accept incomplete STS and transfer files.
+        pooler: See ``cse.Encoder``, as for ``device`` and ``precision``; not for an encoder in memory.
+        prompt: Name of a prompt of the model, or a text; see ``cse.Encoder``.
+        dims: Numbers of dimensions, each of which is evaluated. None: all dimensions.
+        device: A PyTorch device.
+        precision: ``fp32``, ``bf16`` or ``auto``.
+        threads: Number of CPU threads, 0 for all cores. None: PyTorch's number stays as it is.
+        progress: Called with the number of texts encoded, and of all texts.
+
+    Returns:
+        The scores: ``evaluate(...).reports["sts"].rows``, or ``to_dict()``.
+
+    Raises:
+        InputError: For an unknown suite or option, data that are missing or invalid, or a model that cannot be loaded.
+    """
+    suites = open_suites(_names(suite), _path(data), options, allow_partial)
+    _set_threads(threads)
+    name, encoder = _load(model, pooler, device, precision, prompt)
+    known = _as_encoder(encoder)
+    sizes = list(dims or ())
+    if sizes and known is None:
+        raise InputError("dims: are those of a cse.Encoder; cut the embeddings of another encoder yourself")
+    (reports,) = _run(suites, [lambda: encoder], progress, sizes)
+    notes: list[str] = []
+    if known is None:
+        return EvaluationResult(name, "", "", "", reports, notes)
+    if known.plain:
+        notes.append(f"{name}: the directory does not declare a pooling; used --pooler avg")
+    if known.model.pooler == "cls":
+        notes.append(f"pooling {known.pooling}")
+    notes.append(f"encoded in {known.precision} ({known.precision_reason})")
+    return EvaluationResult(name, known.pooling, known.precision, known.precision_reason, reports, notes)
+
+
+def compare(
+    a: Model | Sequence[Model],
+    b: Model | Sequence[Model],
+    suite: str | Sequence[str] = "sts",
+    data: str | PathLike[str] | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Compares model b with model a, as ``cse compare``.
+
+    Every difference has a 95 % interval from a bootstrap over examples, and a p-value that is adjusted over the tasks.
+    This compares checkpoints: another seed of the same method may differ as much. Two lists of models, of the same
+    method with the same seeds in the same order each, compare the methods by a paired t-test over seeds.
+
+    Args:
+        a: A model as for ``evaluate``, or a list of at least two.
+        b: Likewise; as many as ``a``.
+        suite: See ``evaluate``, as for ``data``.
+        data: File or folder of the data.
+        **settings: ``options``, ``allow_partial``, ``pooler``, ``prompt``, ``device``, ``precision``, ``threads`` and
+            ``progress`` of ``evaluate``.
+
+    Raises:
+        InputError: As ``evaluate``, and for lists of different or too small lengths.
+    """
+    sides = [list(side) if isinstance(side, (list, tuple)) else [side] for side in (a, b)]
+    seeds = any(isinstance(side, (list, tuple)) for side in (a, b))
+    return compare_models(sides, suite, data, seeds=seeds, **settings)[0]
+
+
+def compare_models(
+    sides: Sequence[Sequence[Any]],
+    suite: str | Sequence[str] = "sts",
+    data: str | PathLike[str] | None = None,
+    *,
+    seeds: bool = False,
+    options: Options | None = None,
+    allow_partial: bool = False,
+    pooler: str | None = None,
+    prompt: str | None = None,
+    device: str = "auto",
+    precision: str = "fp32",
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> list[Comparison]:
+    """Compares each further side with the first one; every model is evaluated once.
+
+    Args:
+        sides: At least two lists of models: of one model each, or with ``seeds`` of at least two each.
+        suite: See ``evaluate``, as for the other arguments.
+        data: File or folder of the data.
+        seeds: Compare methods over seeds, instead of checkpoints.
+        options: Options of the suites.
+        allow_partial: Accept incomplete files.
+        pooler: See ``cse.Encoder``.
+        prompt: See ``cse.Encoder``.
+        device: A PyTorch device.
+        precision: ``fp32``, ``bf16`` or ``auto``.
+        threads: Number of CPU threads.
+        progress: Called with the number of texts encoded, and of all texts.
+
+    Raises:
+        InputError: As ``compare``.
+    """
+    sizes = {len(side) for side in sides}
+    if seeds and (len(sizes) > 1 or min(sizes) < 2):
+        raise InputError("--seeds: every side must list the same number of checkpoints, at least two: A1,A2 B1,B2")
+    if len(sides) < 2 or (not seeds and sizes != {1}):
+        raise InputError("MODELS: at least two models are compared, one on each side; name another one")
+    suites = open_suites(_names(suite), _path(data), options, allow_partial)
+    _set_threads(threads)
+    models: dict[Any, Model] = {}
+    for side in sides:
+        models |= {_key(model): model for model in side}
+    names: dict[Any, str] = {}
+    used = ("", "")
+
+    def opened(key: Any) -> Encodes:
+        nonlocal used
+        names[key], encoder = _load(models[key], pooler, device, precision, prompt)
+        if known := _as_encoder(encoder):
+            used = (known.precision, known.precision_reason)
+        return encoder
+
+    found = _run(suites, [partial(opened, key) for key in models], progress)
+    reports = dict(zip(models, found, strict=True))
+    first = sides[0]
+    results = []
+    for side in sides[1:]:
+        records = []
+        for name in suites:
+            before, after = ([reports[_key(model)][name] for model in each] for each in (first, side))
+            records += compare_reports(before, after, seeds)
+        adjust(records)
+        a, b = (",".join(names[_key(model)] for model in each) for each in (first, side))
+        results.append(Comparison(a, b, seeds, *used, records))
+    return results
+
+
+def _run(
+    suites: Mapping[str, Evaluation],
+    encoders: Sequence[Callable[[], Encodes]],
+    progress: Progress | None,
+    dims: Sequence[int] = (),
+) -> list[dict[str, Report]]:
+    """The reports of each encoder by suite; with numbers of dimensions, which a ``cse.Encoder`` has, for each."""
+    total = len(encoders) * max(len(dims), 1) * sum(suite.work() for suite in suites.values())
+    done = 0
+
+    def advance(more: int) -> None:
+        nonlocal done
+        done += more
+        if progress is not None:
+            progress(done, total)
+
+    found = []
+    for make in encoders:
+        encoder = make()
+        for size in dims:
+            encoder.keep_dims(size)  # type: ignore[attr-defined]  # is refused before anything is encoded
+        advance(0)
+        if dims:
+            encoder.keep_dims(None)  # type: ignore[attr-defined]
+            found.append({name: evaluate_dims(suite, encoder, dims, advance) for name, suite in suites.items()})
+        else:
+            found.append({name: suite(encoder, advance) for name, suite in suites.items()})
+        del encoder  # before the next one is loaded
+    return found
+
+
+def _load(model: Model, pooler: str | None, device: str, precision: str, prompt: str | None) -> tuple[str, Encodes]:
+    """The name of a model, and its encoder."""
+    if not isinstance(model, (str, PathLike)):
+        if not callable(getattr(model, "encode", None)):
+            raise InputError(f"model: {model!r} was given, and it must be a folder, a name, or an encoder")
+        if pooler is not None or prompt is not None:
+            raise InputError("pooler, prompt: an encoder in memory has its own; leave them out")
+        return getattr(model, "name", type(model).__name__), model
+    from ..models.inference import Encoder
+    from ..models.resolve import best_of_run
+
+    name = best_of_run(fspath(model))
+    return name, Encoder(name, pooler=pooler, device=device, precision=precision, prompt=prompt)
+
+
+def _as_encoder(encoder: Encodes) -> Encoder | None:
+    from ..models.inference import Encoder
+
+    return encoder if isinstance(encoder, Encoder) else None
+
+
+def _set_threads(threads: int | None) -> None:
+    if threads is not None:
+        from ..models.device import set_threads
+
+        set_threads(threads)
+
+
+def _key(model: Model) -> Any:
+    return fspath(model) if isinstance(model, (str, PathLike)) else id(model)
+
+
+def _names(suite: str | Sequence[str]) -> list[str]:
+    return [suite] if isinstance(suite, str) else list(suite)
+
+
+def _path(data: str | PathLike[str] | None) -> str | None:
+    return None if data is None else fspath(data)

@@ -1,0 +1,107 @@
+"""Encoders exported to ONNX, run by onnxruntime (extra ``cse[onnx]``).
+
+``onnx/model.onnx`` in the folder of a model holds its transformer only; ``SentenceTransformer(folder,
+backend="onnx")`` and ``onnx:FOLDER`` find it there, and apply tokenizer, pooling and further modules of the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from .encoder import SentenceEncoder, load_encoder
+from .encoders import OtherEncoder
+from .resolve import best_of_run, find_model
+
+__all__ = ["FOLDER", "MODEL", "NOT_INSTALLED", "Onnx", "OnnxTransformer", "with_onnx"]
+
+FOLDER, MODEL = "onnx", "model.onnx"
+NOT_INSTALLED = "onnxruntime, onnx or onnxscript is not installed; run pip install 'cse[onnx]'"
+
+
+class Onnx(OtherEncoder):
+    """The transformer of a model run by onnxruntime on the CPU (``onnx:FOLDER`` or ``onnx:FOLDER/onnx/FILE.onnx``).
+
+    Raises ``InputError`` if there is no such file, or onnxruntime is not installed.
+    """
+
+    summary = "a model exported by cse export --onnx: onnx:FOLDER, or onnx:FOLDER/onnx/FILE.onnx"
+
+    def __init__(self, what: str, device: str) -> None:
+        super().__init__(what, device)
+        path = Path(what)
+        self.file = path if path.suffix == ".onnx" else Path(best_of_run(what)) / FOLDER / MODEL
+        if not self.file.is_file():
+            raise InputError(f"onnx:{what}: {self.file} does not exist; write it with cse export FOLDER --onnx")
+        source = find_model(str(self.file.parent.parent))
+        self.model = with_onnx(load_encoder(source, source.pooler or "avg", for_inference=True), self.file)
+        self.pooler = self.model.pooler
+
+    @property
+    def embedding_dim(self) -> int:
+        """D, the length of an embedding."""
+        return self.model.embedding_dim
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        batch_size: int = 64,
+        progress: Callable[[int], None] | None = None,
+        precision: str = "fp32",
+    ) -> npt.NDArray[np.float32]:
+        """Returns the embeddings ``(n, D)``; the precision is that of the file."""
+        return self.model.encode(texts, batch_size=batch_size, progress=progress)
+
+    def files(self) -> list[Path]:
+        """Returns the file of the transformer, and those of the folder."""
+        folder = self.file.parent.parent
+        return [*sorted(self.file.parent.glob(f"{self.file.name}*")), *sorted(folder.glob("*.json"))]
+
+
+class OnnxTransformer(nn.Module):
+    """An ONNX file in place of a transformer of PyTorch, for inference.
+
+    Args:
+        file: A file with the inputs ``input_ids`` and so on, ``(B, T)`` int64, and the output ``last_hidden_state``.
+        config: The configuration of the transformer.
+    """
+
+    def __init__(self, file: Path, config: Any) -> None:
+        super().__init__()
+        try:
+            import onnxruntime
+        except ImportError:
+            raise InputError(f"{file}: {NOT_INSTALLED}") from None
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 3  # errors
+        try:
+            self.session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime has exceptions of its own
+            raise InputError(f"{file}: cannot be loaded ({str(error).splitlines()[0]}); export it again") from None
+        self.names = [each.name for each in self.session.get_inputs()]
+        self.config = config
+        self.place = nn.Parameter(torch.empty(0), requires_grad=False)  # tells the device
+
+    def forward(self, output_hidden_states: bool = False, **batch: Tensor) -> Any:
+        """Returns an object with ``last_hidden_state``, ``(B, T, D)`` float32."""
+        from transformers.modeling_outputs import BaseModelOutput
+
+        zeros = torch.zeros_like(batch["input_ids"])  # token types, which a tokenizer may not return
+        inputs = {name: batch.get(name, zeros).cpu().numpy() for name in self.names}
+        (states,) = self.session.run(["last_hidden_state"], inputs)
+        return BaseModelOutput(last_hidden_state=torch.from_numpy(states))
+
+
+def with_onnx(encoder: SentenceEncoder, file: Path) -> SentenceEncoder:
+    """Replaces the transformer of an encoder by an ONNX file, and returns the encoder, on the CPU."""
+    encoder.backbone = OnnxTransformer(file, encoder.backbone.config)
+    return encoder.to("cpu").eval()

@@ -1,0 +1,205 @@
+"""Export of the transformer of a model to ONNX, in float32 and with int8 weights."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError, RunError
+from ..io import fresh_folder, naming
+from .encoder import SentenceEncoder, load_encoder
+from .onnx import FOLDER, MODEL, NOT_INSTALLED, with_onnx
+from .pooling import pooled_layers
+from .resolve import MINILM, best_of_run, find_model
+
+__all__ = ["INT8", "TOLERANCE", "Exported", "export_onnx"]
+
+INT8 = "model_int8.onnx"
+# Largest difference of embeddings to those of PyTorch, for embeddings of a length of about 1.
+TOLERANCE = 1e-4
+# Bytes of weights from which they are stored in a file of their own; an ONNX file holds at most 2 GB.
+EXTERNAL = 1_500_000_000
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The result of an export."""
+
+    folder: str
+    """Folder of the model."""
+    file: str
+    """The transformer, ``onnx/model.onnx`` in the folder."""
+    bytes: int
+    """Size of the file, with its weights."""
+    difference: float
+    """Largest absolute difference between embeddings from the file and from PyTorch, for sentences of the sample."""
+    int8_file: str | None = None
+    int8_bytes: int | None = None
+    int8_cosine: float | None = None
+    """Mean cosine between embeddings from the file with int8 weights and from PyTorch."""
+    int8_lowest_cosine: float | None = None
+
+
+def export_onnx(
+    model: str, output: str | None = None, int8: bool = False, status: Callable[[str], object] | None = None
+) -> Exported:
+    """Writes ``onnx/model.onnx`` to the folder of a model, and checks its embeddings against PyTorch's.
+
+    Args:
+        model: Folder or name of a model, or the folder of a run, whose ``best`` is exported.
+        output: New folder, to which the model is copied first. None: the folder of the model.
+        int8: Write ``onnx/model_int8.onnx`` as well: weights of 8 bits, activations quantised when it runs.
+        status: Called with what is being done.
+
+    Raises:
+        InputError: If an extra is not installed, the model cannot be loaded or has a pooling that needs more than the
+            last layer, ``output`` exists, or it is None for a model that is not a folder.
+        RunError: If the embeddings differ by more than ``TOLERANCE``; nothing is then written.
+    """
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        try:
+            __import__(name)
+        except ImportError:
+            raise InputError(f"cse export --onnx: {NOT_INSTALLED}") from None
+    name = best_of_run(model)
+    if output is None and (name == MINILM or not Path(name).is_dir()):
+        raise InputError(f"{model}: is not a folder of yours; name a new folder with -o")
+    if output is not None and Path(output).exists():
+        raise InputError(f"-o {output}: exists; name a new folder")
+    source = find_model(name)
+    pooler = source.pooler or "avg"
+    if pooled_layers(pooler, 2) is not None:
+        raise InputError(f"{model}: its pooling ({pooler}) needs several layers, and ONNX files hold the last one only")
+    encoder = load_encoder(source, pooler, for_inference=True).eval()
+    if encoder.use_trained_pooler:
+        raise InputError(f"{model}: its embeddings are those of the pooler of the checkpoint, which is not exported")
+    say = status or (lambda text: None)
+    if output is None:
+        return _export(encoder, Path(source.path), Path(source.path), int8, say)
+    with fresh_folder(Path(output)) as fresh:
+        shutil.copytree(source.path, fresh, dirs_exist_ok=True, ignore=shutil.ignore_patterns(FOLDER, ".*", "*.bin"))
+        return _export(encoder, fresh, Path(output), int8, say)
+
+
+def _export(encoder: SentenceEncoder, folder: Path, final: Path, int8: bool, say: Callable[[str], object]) -> Exported:
+    """Exports to a temporary folder, and moves the files to ``folder``, which will become ``final``."""
+    texts = _texts()
+    expected = encoder.encode(texts)
+    transformer = encoder.backbone
+    with naming(folder), tempfile.TemporaryDirectory(prefix=".cse-new-", suffix=f"-{FOLDER}", dir=folder) as temporary:
+        file = Path(temporary) / MODEL
+        say("exporting the transformer")
+        _write(transformer, encoder.tokenizer, file)
+        say("comparing its embeddings with those of PyTorch")
+        found = with_onnx(encoder, file).encode(texts)
+        difference = float(np.abs(found - expected).max())
+        if not difference <= TOLERANCE * max(1.0, float(np.linalg.norm(expected, axis=1).max())):
+            raise RunError(
+                f"{encoder.source.name}: embeddings of the exported model differ by up to {difference:.2g} from those "
+                "of PyTorch; nothing was written; please report the type of the model"
+            )
+        more: dict[str, Any] = {}
+        if int8:
+            say("quantising the weights")
+            small = Path(temporary) / INT8
+            _quantise(file, small)
+            cosines = _cosines(with_onnx(encoder, small).encode(texts), expected)
+            more = {
+                "int8_file": str(final / FOLDER / INT8),
+                "int8_bytes": _size(small),
+                "int8_cosine": float(cosines.mean()),
+                "int8_lowest_cosine": float(cosines.min()),
+            }
+        size = _size(file)
+        target = folder / FOLDER
+        target.mkdir(exist_ok=True)
+        for path in sorted(Path(temporary).iterdir(), reverse=True):  # external weights before the file that names them
+            os.replace(path, target / path.name)
+    return Exported(str(final), str(final / FOLDER / MODEL), size, difference, **more)
+
+
+class _LastState(nn.Module):
+    """A transformer with positional inputs, of which the last hidden state is returned."""
+
+    def __init__(self, transformer: nn.Module, names: list[str]) -> None:
+        super().__init__()
+        self.transformer, self.names = transformer, names
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        found: Tensor = self.transformer(**dict(zip(self.names, inputs, strict=True))).last_hidden_state
+        return found
+
+
+def _write(transformer: nn.Module, tokenizer: Any, file: Path) -> None:
+    batch = tokenizer(["a sentence", "another one, which is rather longer"], padding=True, return_tensors="pt")
+    accepted = inspect.signature(transformer.forward).parameters
+    names = [name for name in tokenizer.model_input_names if name in batch and name in accepted]
+    rows, tokens = torch.export.Dim("batch"), torch.export.Dim("sequence")
+    size = sum(each.numel() * each.element_size() for each in transformer.parameters())
+    with _quiet():
+        torch.onnx.export(
+            _LastState(transformer, names).eval(),
+            tuple(batch[name] for name in names),
+            file,
+            input_names=names,
+            output_names=["last_hidden_state"],
+            dynamo=True,
+            dynamic_shapes=(tuple({0: rows, 1: tokens} for _ in names),),
+            external_data=size > EXTERNAL,
+            verbose=False,
+        )
+
+
+def _quantise(file: Path, output: Path) -> None:
+    """Writes a copy with weights of 8 bits."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with _quiet():
+        quantize_dynamic(
+            file, output, weight_type=QuantType.QInt8, per_channel=True, use_external_data_format=_size(file) > EXTERNAL
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Context manager without the warnings and log lines of the exporter, which are not about the model."""
+    loggers = [logging.getLogger(), logging.getLogger("torch.onnx"), logging.getLogger("onnxscript")]
+    levels = [each.level for each in loggers]
+    try:
+        for each in loggers:
+            each.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for each, level in zip(loggers, levels, strict=True):
+            each.setLevel(level)
+
+
+def _texts() -> list[str]:
+    """Sentences of different lengths: 32 of the sample, one word, and one that is truncated."""
+    sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").split("\n")[:32]
+    return [*sample, "word", " ".join(sample)]
+
+
+def _cosines(one: np.ndarray[Any, Any], two: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = (one * two).sum(1) / (np.linalg.norm(one, axis=1) * np.linalg.norm(two, axis=1))
+    return found
+
+
+def _size(file: Path) -> int:
+    return sum(path.stat().st_size for path in file.parent.glob(f"{file.name}*"))

@@ -1,0 +1,105 @@
+"""The split-half score of ``cse eval --suite halves`` as an evaluator of sentence-transformers."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
+
+from ..data.corpus import HELD_OUT_WORDS
+from ..errors import InputError, check_texts
+from ..evaluation.split_half import score_halves
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+__all__ = ["HalvesEvaluator"]
+
+FILE = "halves_evaluation{name}_results.csv"
+
+
+class HalvesEvaluator(SentenceEvaluator):
+    """Mean reciprocal rank of one half of a sentence among all halves by the other half, without labels.
+
+    The score falls to chance when embeddings collapse, so it guards training without labels. It does not rank good
+    encoders: their differences are small compared with ``mrr_se``. The metrics are ``mrr`` (from 0 to 1; the primary
+    metric), its standard error ``mrr_se``, ``found_first``, ``alignment`` and ``uniformity``, with ``name`` as prefix.
+
+    Args:
+        sentences: Sentences that are not trained on. Those of fewer than 8 words, and repetitions, are left out.
+        name: Prefix of the metrics.
+        limit: Maximum number of sentences, from the start.
+        batch_size: Texts per forward pass.
+        write_csv: Append the scores to a file in the output folder of the trainer.
+
+    Raises:
+        InputError: If fewer than two sentences remain.
+    """
+
+    def __init__(
+        self,
+        sentences: Iterable[str],
+        name: str = "",
+        *,
+        limit: int = 2000,
+        batch_size: int = 32,
+        write_csv: bool = True,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        distinct = dict.fromkeys(check_texts(sentences))
+        self.sentences = [text for text in distinct if len(text.split()) >= HELD_OUT_WORDS][:limit]
+        if len(self.sentences) < 2:
+            raise InputError(f"sentences: at least two different ones of {HELD_OUT_WORDS} words or more are needed")
+        self.name, self.batch_size, self.write_csv = name, batch_size, write_csv
+        self.primary_metric = "mrr"
+
+    def __call__(
+        self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
+    ) -> dict[str, float]:
+        """Returns the metrics of a ``SentenceTransformer``; the arguments are those of the other evaluators."""
+        scores = score_halves(_Encodes(model, self.batch_size), self.sentences).to_dict()
+        if output_path is not None and self.write_csv:
+            self._append(Path(output_path), {"epoch": epoch, "steps": steps, **scores})
+        metrics: dict[str, float] = self.prefix_name_to_metrics(scores, self.name)
+        self.store_metrics_in_model_card_data(model, metrics, epoch, steps)
+        return metrics
+
+    @property
+    def description(self) -> str:
+        """Name of the score in model cards."""
+        return "Split-half retrieval"
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """Returns the parameters, for the model card."""
+        return {"sentences": len(self.sentences)}
+
+    def _append(self, folder: Path, row: dict[str, float]) -> None:
+        path = folder / FILE.format(name=f"_{self.name}" if self.name else "")
+        folder.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists()
+        with open(path, "a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(row))
+            if is_new:
+                writer.writeheader()
+            writer.writerow(row)
+
+
+class _Encodes:
+    """A ``SentenceTransformer`` as an encoder that is evaluated."""
+
+    def __init__(self, model: SentenceTransformer, batch_size: int) -> None:
+        self.model, self.batch_size = model, batch_size
+
+    def encode(
+        self, texts: Sequence[str], *, batch_size: int | None = None, progress: Callable[[int], None] | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Returns embeddings ``(n, D)``."""
+        vectors = self.model.encode(list(texts), batch_size=batch_size or self.batch_size, show_progress_bar=False)
+        if progress:
+            progress(len(texts))
+        return np.asarray(vectors, dtype=np.float32)

@@ -1,0 +1,307 @@
+"""The contrastive losses of cse as a loss of sentence-transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.losses.gradcache import CachedLossMixin, has_static_embedding_input
+from sentence_transformers.base.losses.merged_forward import embed_columns
+from sentence_transformers.util import all_gather, all_gather_with_grad
+from torch import Tensor, nn
+
+from .. import rng
+from ..errors import InputError, unknown
+from ..losses.contrastive import Contrastive, contrastive_loss
+from ..losses.logits import LOGITS
+from ..losses.options import ContrastiveOptions
+from ..losses.rules import incompatibility
+from ..views import Role
+from .citations import citations
+from .facts import Facts, facts_of, stripped
+
+__all__ = ["InfoNCELoss"]
+
+OBJECTIVES = ("infonce", "nt-xent")
+MIXED = ("paper", "release")
+NEGATIVES = ("hard-negatives", "pairs")
+
+
+class InfoNCELoss(CachedLossMixin, nn.Module):
+    """InfoNCE, NT-Xent, Focal-InfoNCE and MixCSE in place of ``MultipleNegativesRankingLoss``.
+
+    The inputs are those of ``MultipleNegativesRankingLoss``: columns anchor, positive and any number of negatives, no
+    labels. With the defaults, and without equal texts in a batch, the values are the same as well. The formulas are
+    those of ``cse.losses.contrastive.contrastive_loss``, in float32 whatever the precision of the trainer.
+
+    Mixed negatives need a random partner for every row. It is a function of ``seed`` and of the row number and the
+    epoch, if ``NegativesCollator`` makes the batches, as in ``cse train``; else of ``seed`` and the token ids of the
+    anchor. It does not depend on the number of processes, and a resumed run draws the same.
+
+    Args:
+        model: A ``SentenceTransformer``.
+        objective: ``infonce``: anchors against positives and negatives. ``nt-xent``: every text of a pair against all
+            others (UNA).
+        logits: ``cosine``, or ``focal`` (Focal-InfoNCE).
+        mixed: None, ``paper`` or ``release``: mixed negatives (MixCSE), as in the paper or as in its released code.
+        temperature: tau; ``MultipleNegativesRankingLoss(scale=20)`` is ``temperature=0.05``.
+        margin: m of the focal logits.
+        mix_lambda: Weight of the positive in a mixed negative, from 0 to 1.
+        hard_negative_weight: alpha; the logits of the anchor's own negatives are increased by ln(alpha).
+        negatives_as: ``hard-negatives``: negatives are in the denominator of every anchor. ``pairs``: each negative is
+            encoded twice and is a further pair of anchor and positive, as UNA was published; with ``nt-xent``.
+        keep_duplicates: If False, rows of a batch with equal anchors or equal positives are not negatives of each
+            other, and a negative equal to its own anchor or positive is not used. Texts are equal if their token ids
+            are. If True, nothing is left out, as in ``MultipleNegativesRankingLoss``.
+        seed: Seed of the partners of mixed negatives.
+        gather_across_devices: With several processes, compute the loss over the rows of all of them; its gradients are
+            those of one process with the whole batch. All processes need the same number of rows in each batch
+            (``dataloader_drop_last=True``).
+        cached: Encode ``mini_batch_size`` texts at a time, and once more for the gradients (GradCache), like
+            ``CachedMultipleNegativesRankingLoss``. The gradients are the same, memory does not grow with the batch but
+            for the matrix of similarities.
+        mini_batch_size: Texts of a forward pass, for ``cached``.
+        mini_batch_num_tokens: Tokens of a forward pass, for ``cached``, instead of ``mini_batch_size``.
+        show_progress_bar: Show the progress within a batch, for ``cached``.
+
+    Raises:
+        InputError: For an unknown name, a number out of its range, or parts that cannot be combined.
+    """
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        objective: str = "infonce",
+        logits: str = "cosine",
+        mixed: str | None = None,
+        *,
+        temperature: float = 0.05,
+        margin: float = 0.3,
+        mix_lambda: float = 0.2,
+        hard_negative_weight: float = 1.0,
+        negatives_as: str = "hard-negatives",
+        keep_duplicates: bool = False,
+        seed: int = 0,
+        gather_across_devices: bool = False,
+        cached: bool = False,
+        mini_batch_size: int = 32,
+        mini_batch_num_tokens: int | None = None,
+        show_progress_bar: bool = False,
+    ) -> None:
+        super().__init__()
+        for name, value, choices in (
+            ("objective", objective, OBJECTIVES),
+            ("logits", logits, tuple(LOGITS)),
+            ("mixed", mixed, MIXED),
+            ("negatives_as", negatives_as, NEGATIVES),
+        ):
+            if value not in choices and not (name == "mixed" and value is None):
+                raise unknown(name, str(value), choices)
+        _above("temperature", temperature, 0)
+        _above("hard_negative_weight", hard_negative_weight, 0)
+        _above("mini_batch_size", mini_batch_size, 0)
+        if mini_batch_num_tokens is not None:
+            _above("mini_batch_num_tokens", mini_batch_num_tokens, 0)
+        if not 0 <= mix_lambda <= 1:
+            raise InputError(f"mix_lambda: {mix_lambda!r} was given, and it must be from 0 to 1")
+        if negatives_as == "pairs" and objective != "nt-xent":
+            raise InputError('negatives_as="pairs": needs objective="nt-xent", in which every text is an anchor')
+        if negatives_as == "pairs" and hard_negative_weight != 1:
+            raise InputError('hard_negative_weight: weights negatives_as="hard-negatives" only; leave it out')
+        pairs = negatives_as == "pairs"
+        if incompatibility(
+            objective=objective,
+            logits=logits,
+            mixed=mixed,
+            synthetic_pairs=pairs,
+            hard_negatives=True,
+            weighted=hard_negative_weight != 1,
+        ):
+            raise InputError(
+                'mixed="release": is defined for objective="infonce", logits="cosine" and '
+                'negatives_as="hard-negatives" only; use mixed="paper"'
+            )
+        if cached and has_static_embedding_input(model):
+            raise InputError("cached: a StaticEmbedding has no activations to save; leave it out")
+        self.model = model
+        self.parts: dict[str, Any] = {
+            "objective": objective,
+            "logits": logits,
+            "mixed": mixed,
+            "temperature": temperature,
+            "margin": margin,
+            "mix_lambda": mix_lambda,
+            "hard_negative_weight": hard_negative_weight,
+        }
+        """Arguments of ``contrastive_loss``."""
+        self.negatives_as, self.keep_duplicates, self.seed = negatives_as, keep_duplicates, seed
+        self.gather_across_devices = gather_across_devices
+        self.uses_gradient_cache = cached
+        self.mini_batch_size, self.mini_batch_num_tokens = mini_batch_size, mini_batch_num_tokens
+        self.show_progress_bar = show_progress_bar
+
+    def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
+        """Returns the loss of a batch, a scalar tensor; ``labels`` are ignored.
+
+        Args:
+            sentence_features: The inputs of the model by column: anchor, positive, negatives.
+            labels: Ignored.
+
+        Raises:
+            InputError: With one column, or ``hard_negative_weight`` without a column of negatives.
+        """
+        given = list(sentence_features)
+        self._check_columns(len(given))
+        # Before the model, which may change the masks of prompts in place.
+        facts: Any = facts_of(given)
+        features = [stripped(each) for each in given]
+        if self.negatives_as == "pairs":
+            features = [*features, *(dict(each) for each in features[2:])]  # under another dropout mask
+        if self.uses_gradient_cache:
+            # As labels, because losses that wrap this one pass them on to calculate_loss.
+            return self.forward_cached(features, facts)
+        return self._loss(embed_columns(self.model, features), facts)
+
+    def calculate_loss(self, reps: list[list[Tensor]], labels: Any = None, *, with_backward: bool = False) -> Tensor:
+        """Returns the loss of embeddings in mini-batches by column; with ``with_backward`` after its backward pass.
+
+        ``labels`` are the ``Facts`` of the batch, or None.
+        """
+        loss = self._loss([torch.cat(each) for each in reps], labels)
+        if with_backward:
+            loss.backward()  # type: ignore[no-untyped-call]
+            loss = loss.detach()
+        return loss
+
+    def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor | None = None) -> Tensor:
+        """Returns the loss of embeddings ``(B, D)`` by column, of which neither texts nor row numbers are known."""
+        if self.negatives_as == "pairs" and len(embeddings) > 2:
+            raise InputError('negatives_as="pairs": texts are encoded twice, so embeddings cannot be given')
+        self._check_columns(len(embeddings))
+        return self._loss(embeddings, None)
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """Returns the parameters, for the model card."""
+        names = ("negatives_as", "keep_duplicates", "seed", "gather_across_devices")
+        found = {**self.parts, **{name: getattr(self, name) for name in names}}
+        found["cached"] = self.uses_gradient_cache
+        if self.uses_gradient_cache:
+            found |= {"mini_batch_size": self.mini_batch_size, "mini_batch_num_tokens": self.mini_batch_num_tokens}
+        return found
+
+    @property
+    def temperature(self) -> float:
+        """tau."""
+        temperature: float = self.parts["temperature"]
+        return temperature
+
+    @property
+    def citation(self) -> str:
+        """BibTeX entries of the papers of the parts in use."""
+        return citations(self.parts, self.negatives_as, self.uses_gradient_cache)
+
+    def _check_columns(self, count: int) -> None:
+        if count < 2:
+            raise InputError(
+                f"dataset: the loss needs the columns anchor and positive, and got {count}; without labels, add a "
+                "second column with the same sentences (SimCSE)"
+            )
+        if count == 2 and self.parts["hard_negative_weight"] != 1:
+            raise InputError("hard_negative_weight: the dataset has no column of negatives; add one, or leave it out")
+
+    def _loss(self, embeddings: list[Tensor], facts: Facts | None) -> Tensor:
+        if facts is None:
+            rows = torch.arange(len(embeddings[0]), device=embeddings[0].device)
+            facts = Facts(rows, torch.zeros_like(rows), None)
+        if self.gather_across_devices and torch.distributed.is_available() and torch.distributed.is_initialized():
+            self._check_rows(embeddings[0])
+            embeddings = [all_gather_with_grad(z) for z in embeddings]
+            facts = facts.gathered(all_gather)
+        with torch.autocast(embeddings[0].device.type, enabled=False):
+            return self._value([z if z.dtype == torch.float64 else z.float() for z in embeddings], facts)
+
+    def _value(self, embeddings: list[Tensor], facts: Facts) -> Tensor:
+        views, roles, columns = self._views(embeddings)
+        masks: dict[str, Tensor] = {}
+        duplicates = None
+        if not self.keep_duplicates:
+            duplicates = facts.duplicates
+            for name, column in columns.items():
+                if (changed := facts.changed(column)) is not None:
+                    masks[name] = changed
+        weights: dict[tuple[str, str], Tensor] = {}
+        weight = self.parts["hard_negative_weight"]
+        if weight != 1:
+            # contrastive_loss weights the first column of negatives only.
+            own = embeddings[0].new_full((len(embeddings[0]),), weight).log().diag()
+            weights = {("anchor", name): own for name in columns if name != "hard_negative"}
+        return contrastive_loss(
+            views,
+            **self.parts,
+            roles=roles,
+            masks=masks,
+            duplicates=duplicates,
+            log_weights=weights,
+            partners=self._partners(roles, masks, duplicates, facts, embeddings[0].device),
+        )
+
+    def _views(self, embeddings: list[Tensor]) -> tuple[dict[str, Tensor], dict[str, Role], dict[str, int]]:
+        """The embeddings and roles by view name, and the columns of the views of negatives."""
+        views = {"anchor": embeddings[0], "positive": embeddings[1]}
+        roles: dict[str, Role] = {"anchor": "anchor", "positive": "positive"}
+        columns: dict[str, int] = {}
+        pairs = self.negatives_as == "pairs"
+        count = (len(embeddings) - 2) // (2 if pairs else 1)
+        for number in range(count):
+            name = ("synthetic" if pairs else "hard_negative") + (f"_{number + 1}" if number else "")
+            views[name], roles[name], columns[name] = embeddings[2 + number], "negative", 2 + number
+            if pairs:
+                twin = f"{name}_positive"
+                views[twin], columns[twin] = embeddings[2 + count + number], 2 + number
+                roles[name], roles[twin] = "anchor", "positive"
+        return views, roles, columns
+
+    def _partners(
+        self,
+        roles: dict[str, Role],
+        masks: dict[str, Tensor],
+        duplicates: Tensor | None,
+        facts: Facts,
+        device: torch.device,
+    ) -> Tensor | None:
+        """The partners of mixed negatives, drawn as in ``cse train``; see ``cse.rng.partners``."""
+        given: dict[str, Any] = {
+            "objective": self.parts["objective"],
+            "mixed_negatives": self.parts["mixed"] is not None,
+            "mix_variant": self.parts["mixed"] or "paper",
+        }
+        drawn = Contrastive(ContrastiveOptions(**given), None).partner_views(roles)  # type: ignore[arg-type]
+        if drawn is None:
+            return None
+        anchors, names = drawn
+        every = np.ones(len(facts.rows), dtype=bool)
+        masked = {name: mask.cpu().numpy() for name, mask in masks.items()}
+        valid = np.stack([masked.get(name, every) for name in names]) if masked else None
+        excluded = None if duplicates is None else duplicates.cpu().numpy()
+        if excluded is not None and not excluded.any():
+            excluded = None
+        found = rng.partners(
+            facts.rows.cpu().numpy(), self.seed, int(facts.epoch[0]), anchors, len(names), valid, excluded=excluded
+        )
+        return torch.from_numpy(found).to(device)
+
+    def _check_rows(self, local: Tensor) -> None:
+        counts = all_gather(torch.tensor([len(local)], device=local.device)).tolist()
+        if len(set(counts)) > 1:
+            raise InputError(
+                f"gather_across_devices: the processes have {', '.join(map(str, counts))} rows in a batch, and need "
+                "equal numbers; set dataloader_drop_last=True"
+            )
+
+
+def _above(name: str, value: float, bound: float) -> None:
+    if not value > bound:
+        raise InputError(f"{name}: {value!r} was given, and it must be above {bound}")

@@ -1,0 +1,245 @@
+"""Synthetic hard negatives (UNA) in a ``datasets.Dataset``: once as columns, or anew in every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from datasets import Dataset
+from datasets.fingerprint import generate_random_fingerprint
+from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
+from transformers import TrainerCallback
+
+from ..errors import InputError
+from ..tfidf.index import TfidfIndex
+from ..tfidf.options import DrawOptions
+from .facts import EPOCH, ROW
+
+if TYPE_CHECKING:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+__all__ = ["NegativesCollator", "add_negatives", "number_rows"]
+
+Index = TfidfIndex | str | PathLike[str]
+
+
+def add_negatives(
+    dataset: Dataset,
+    index: Index,
+    column: str,
+    copies: int = 1,
+    *,
+    name: str = "negative",
+    row_column: str | None = None,
+    batch_size: int = 1000,
+    **drawing: Unpack[DrawOptions],
+) -> tuple[Dataset, npt.NDArray[np.bool_]]:
+    """Adds columns with synthetic hard negatives (UNA) of the texts of a column.
+
+    A negative is a function of the text, its row number, the number of its copy, and ``drawing``; it does not depend on
+    ``batch_size``, nor, with ``row_column``, on the order of the rows.
+
+    Args:
+        dataset: A ``datasets.Dataset``.
+        index: A ``TfidfIndex``, or its folder.
+        column: Column of the texts, like ``anchor``.
+        copies: Number of negatives of each text.
+        name: Name of the new column; with several copies they are ``name_1``, ``name_2``, ...
+        row_column: Column of row numbers, from ``number_rows``; None: the position in the dataset.
+        batch_size: Rows at a time.
+        **drawing: See ``DrawOptions``, except ``copy``.
+
+    Returns:
+        The dataset with the new columns, and ``(n, copies)`` bool, True where a text came back unchanged, because none
+        of its words can be replaced. ``InfoNCELoss`` does not use these; for other losses, leave the rows out::
+
+            dataset = dataset.select(np.flatnonzero(~unchanged.any(axis=1)))
+
+    Raises:
+        InputError: For a column that is missing, exists already, or does not hold texts or row numbers.
+    """
+    if not isinstance(dataset, Dataset):
+        raise InputError(f"dataset: a datasets.Dataset was expected, not {type(dataset).__name__}; pass one split")
+    drawn = _Drawn(index, column, copies, name, drawing)
+    _check_columns(dataset.column_names, drawn, row_column)
+    unchanged = np.zeros((len(dataset), copies), dtype=bool)
+
+    def added(batch: dict[str, list[Any]], places: list[int]) -> dict[str, list[str]]:
+        rows = places if row_column is None else batch[row_column]
+        columns = drawn(batch[column], rows)
+        for number, texts in enumerate(columns.values()):
+            unchanged[places, number] = [new == old for new, old in zip(texts, batch[column], strict=True)]
+        return columns
+
+    found = dataset.map(
+        added,
+        batched=True,
+        with_indices=True,
+        batch_size=batch_size,
+        # The result is not looked up among those of earlier calls, which would need a hash of the whole index.
+        new_fingerprint=generate_random_fingerprint(),
+        load_from_cache_file=False,
+        desc="Drawing negatives",
+    )
+    return found, unchanged
+
+
+def number_rows(dataset: Dataset, name: str = "row") -> Dataset:
+    """Returns the dataset with a column of row numbers, from 0; number the rows before they are shuffled or selected.
+
+    Raises ``InputError`` if there is such a column.
+    """
+    if name in dataset.column_names:
+        raise InputError(f"{name}: the dataset has such a column; give another name")
+    return dataset.add_column(name, np.arange(len(dataset), dtype=np.int64))
+
+
+class NegativesCollator(SentenceTransformerDataCollator):
+    """Makes the batches of the trainer, with synthetic hard negatives that are drawn anew in every epoch.
+
+    The dataset needs a column of row numbers (``number_rows``), which is taken out before the texts are tokenized. The
+    negatives are those of ``add_negatives(..., row_column=row_column, epoch=epoch)``; they follow the other columns.
+    ``InfoNCELoss`` gets the row numbers and the epoch for its mixed negatives. Batches without the column of row
+    numbers, like those of an evaluation, are left as they are.
+
+    The trainer needs the callback as well, from which the collator gets the epoch, and prompts and router mapping of
+    the training arguments, unless they are given here::
+
+        collator = NegativesCollator(model.preprocess, index, "anchor")
+        SentenceTransformerTrainer(..., data_collator=collator, callbacks=[collator.callback])
+
+    Worker processes (``dataloader_num_workers``) see the epoch too, persistent ones included.
+
+    Args:
+        preprocess_fn: ``model.preprocess``.
+        index: A ``TfidfIndex``, or its folder. None: no negatives, only row numbers and epoch for ``InfoNCELoss``.
+        column: Column of the texts.
+        copies: Number of negatives of each text.
+        name: See ``add_negatives``.
+        row_column: Column of row numbers.
+        prompts: As in ``SentenceTransformerDataCollator``. Default: those of the training arguments.
+        router_mapping: Likewise.
+        **drawing: See ``DrawOptions``, except ``copy`` and ``epoch``.
+
+    Raises:
+        InputError: For an invalid option; when a batch is made, for a missing column, a text that is not a string, or
+            if the callback was not given to the trainer.
+    """
+
+    def __init__(
+        self,
+        preprocess_fn: Callable[..., Any],
+        index: Index | None,
+        column: str = "anchor",
+        copies: int = 1,
+        *,
+        name: str = "negative",
+        row_column: str = "row",
+        prompts: Any = None,
+        router_mapping: Any = None,
+        **drawing: Unpack[DrawOptions],
+    ) -> None:
+        if "epoch" in drawing:
+            raise InputError("epoch: the collator gets it from its callback; leave it out")
+        super().__init__(preprocess_fn, prompts=prompts or {}, router_mapping=router_mapping or {})
+        self.drawn = None if index is None else _Drawn(index, column, copies, name, drawing)
+        self.row_column = row_column
+        # In shared memory, so that worker processes that live for several epochs see it change.
+        self._epoch = torch.full((), -1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self.callback = EpochCallback(self)
+        """The callback to give to the trainer."""
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch, from 0; None before training."""
+        found = int(self._epoch)
+        return None if found < 0 else found
+
+    @epoch.setter
+    def epoch(self, value: int) -> None:
+        self._epoch.fill_(value)
+
+    def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
+        """Returns the inputs of the model for the rows of a batch."""
+        if not features or self.row_column not in features[0]:
+            found: dict[str, Any] = super().__call__(features)
+            return found
+        epoch = self.epoch
+        if epoch is None:
+            raise InputError(
+                "NegativesCollator: the epoch is not known; give callbacks=[collator.callback] to the trainer"
+            )
+        rows = [each[self.row_column] for each in features]
+        features = [{name: value for name, value in each.items() if name != self.row_column} for each in features]
+        if self.drawn is not None:
+            _check_columns(list(features[0]), self.drawn, None)
+            columns = self.drawn([each[self.drawn.column] for each in features], rows, epoch=epoch)
+            for position, each in enumerate(features):
+                each.update({name: texts[position] for name, texts in columns.items()})
+        batch: dict[str, Any] = super().__call__(features)
+        first = next((name.removesuffix("input_ids") for name in batch if name.endswith("_input_ids")), None)
+        if first is not None:
+            batch[first + ROW] = torch.tensor(rows)
+            batch[first + EPOCH] = torch.full((len(rows),), epoch)
+        return batch
+
+
+class EpochCallback(TrainerCallback):
+    """Tells a collator the epoch, and prompts and router mapping of the training arguments."""
+
+    def __init__(self, collator: NegativesCollator) -> None:
+        self.collator = collator
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Takes over the arguments that the trainer gives to its own collator only."""
+        self.collator.prompts = self.collator.prompts or getattr(args, "prompts", None) or {}
+        self.collator.router_mapping = self.collator.router_mapping or getattr(args, "router_mapping", None) or {}
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Sets the epoch; a resumed run begins within one."""
+        self.collator.epoch = int((state.epoch or 0) + 1e-6)
+
+
+class _Drawn:
+    """Draws the columns of negatives of some texts."""
+
+    def __init__(self, index: Index, column: str, copies: int, name: str, drawing: DrawOptions) -> None:
+        if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
+            raise InputError(f"copies: {copies!r} was given, and it must be an integer of at least 1")
+        if "copy" in drawing:
+            raise InputError("copy: the copies are numbered from 0; give copies, their number")
+        self.index = index if isinstance(index, TfidfIndex) else TfidfIndex.open(index)
+        self.index.draw_options(**drawing)  # checks them
+        self.column, self.drawing = column, drawing
+        self.names = [name] if copies == 1 else [f"{name}_{number + 1}" for number in range(copies)]
+
+    def __call__(self, texts: Sequence[str], rows: Sequence[int], **more: Unpack[DrawOptions]) -> dict[str, list[str]]:
+        """Returns the negatives by name of the column."""
+        for text, row in zip(texts, rows, strict=True):
+            if not isinstance(text, str):
+                raise InputError(f"column {self.column}: row {row} is {text!r}, and it must be a text")
+            if isinstance(row, bool) or not isinstance(row, Integral) or row < 0:
+                raise InputError(f"row numbers: {row!r} was found, and they must be integers from 0; see number_rows")
+        found: dict[str, list[str]] = {}
+        for number, name in enumerate(self.names):
+            drawing: DrawOptions = {**self.drawing, **more, "copy": number}
+            found[name] = self.index.augment(texts, rows=[int(row) for row in rows], **drawing)
+        return found
+
+
+def _check_columns(names: Sequence[str], drawn: _Drawn, row_column: str | None) -> None:
+    for name in (drawn.column, row_column):
+        if name is not None and name not in names:
+            raise InputError(f"column {name}: the dataset has no such column; it has {', '.join(names)}")
+    for name in drawn.names:
+        if name in names:
+            raise InputError(f"column {name}: the dataset has such a column already; give another name")

@@ -1,0 +1,178 @@
+"""Export to ONNX: the same embeddings in onnxruntime, weights of 8 bits, and where the files are found."""
+
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("onnx", reason="not installed: pip install 'cse[onnx]'")
+pytest.importorskip("onnxscript", reason="not installed: pip install 'cse[onnx]'")
+pytest.importorskip("onnxruntime", reason="not installed: pip install 'cse[onnx]'")
+from cse import Encoder, InputError, TrainConfig, evaluate, train
+from cse.cli import cli
+from cse.errors import RunError
+from cse.models import onnx_export
+from cse.models.layout import write_modules
+from cse.models.onnx_export import export_onnx
+
+TEXTS = ["One.", "Another sentence, rather longer than the first, to see what padding does.", "word " * 200, "x", " "]
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli, [str(each) for each in arguments])
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory, sample_rows):
+    path = tmp_path_factory.mktemp("pairs") / "pairs.tsv"
+    lines = [f"{i % 6}\t{sample_rows[i]}\t{sample_rows[i + 40]}\n" for i in range(30)]
+    path.write_text("".join(lines), encoding="utf8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def retrieval(tmp_path_factory, sample_rows):
+    folder = tmp_path_factory.mktemp("retrieval")
+    (folder / "qrels").mkdir()
+    rows = [{"_id": str(i), "title": "", "text": text} for i, text in enumerate(sample_rows[:20])]
+    queries = [{"_id": f"q{i}", "text": " ".join(sample_rows[i].split()[:6])} for i in range(8)]
+    for name, lines in (("corpus", rows), ("queries", queries)):
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (folder / f"{name}.jsonl").write_text(text, encoding="utf8")
+    judged = "".join(f"q{i}\t{i}\t1\n" for i in range(8))
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged, encoding="utf8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory, sample, tiny_bert, pairs, retrieval):
+    """A run with a kept head, exported by the command with weights of 8 bits; its folder and what was printed."""
+    output = tmp_path_factory.mktemp("runs")
+    options = {"batch_size": 8, "max_length": 16, "max_steps": 2, "eval_every": 0, "device": "cpu", "threads": 1}
+    run = train(
+        TrainConfig(corpus=(sample,), output=output, model=tiny_bert, pooler="cls", keep_head=True, **options)
+    ).folder
+    done = invoke("export", run, "--onnx", "--int8", "--sts", pairs, "--retrieval", retrieval, "--threads", 1, "--json")
+    assert done.exit_code == 0, done.output
+    return run, json.loads(done.stdout)
+
+
+def test_embeddings_in_onnxruntime_equal_those_of_pytorch(exported):
+    run, printed = exported
+    expected = Encoder(run / "best", device="cpu").encode(TEXTS)
+    for name in (f"onnx:{run}", f"onnx:{run / 'best'}", f"onnx:{run / 'best' / 'onnx' / 'model.onnx'}"):
+        found = Encoder(name, device="cpu")
+        assert found.embedding_dim == 32
+        np.testing.assert_allclose(found.encode(TEXTS, batch_size=2), expected, atol=1e-4)
+    assert printed["file"] == str(run / "best" / "onnx" / "model.onnx")
+    assert printed["difference"] <= 1e-4
+    assert not list(run.rglob(".cse-*"))
+    # The other files of the folder are used as before.
+    np.testing.assert_array_equal(Encoder(run / "best", device="cpu").encode(TEXTS), expected)
+
+
+def test_only_the_last_state_is_in_the_file(exported):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(exported[1]["file"], providers=["CPUExecutionProvider"])
+    assert {each.name for each in session.get_inputs()} == {"input_ids", "attention_mask"}
+    assert all(each.shape == ["batch", "sequence"] for each in session.get_inputs())
+    (state,) = session.get_outputs()
+    assert (state.name, state.shape) == ("last_hidden_state", ["batch", "sequence", 32])
+
+
+def test_what_int8_costs_is_printed(exported, pairs, retrieval):
+    run, printed = exported
+    assert printed["int8_bytes"] < 0.7 * printed["bytes"]  # of a small model, whose graph counts
+    assert 0.9 < printed["int8_lowest_cosine"] <= printed["int8_cosine"] < 1
+    differences = printed["int8_differences"]
+    small = f"onnx:{printed['int8_file']}"
+    for suite, data, metric in (("sts", pairs, "spearman"), ("retrieval", retrieval, "ndcg@10")):
+        scores = [evaluate(model, suite, data, device="cpu").reports[suite].rows[0][metric] for model in (run, small)]
+        record = next(each for each in differences[suite] if suite == "sts" or "ndcg" in each["task"].lower())
+        assert [record["a"], record["b"]] == pytest.approx(scores, abs=0.02)
+        assert record["mean"] == pytest.approx(record["b"] - record["a"])
+        assert record["low"] <= record["mean"] <= record["high"]
+
+
+def test_sentence_transformers_finds_the_file(exported):
+    pytest.importorskip("optimum.onnxruntime", reason="optimum-onnx is not installed (it needs transformers < 4.58)")
+    from sentence_transformers import SentenceTransformer
+
+    folder = str(exported[0] / "best")
+    theirs = SentenceTransformer(folder, backend="onnx", device="cpu").encode(TEXTS[:4])
+    np.testing.assert_allclose(theirs, Encoder(folder, device="cpu").encode(TEXTS[:4]), atol=1e-4)
+
+
+def test_a_copy_is_exported_to_a_new_folder(exported, tmp_path, monkeypatch):
+    """The exporter is replaced by a copy of the file, since it takes long."""
+    run, printed = exported
+    monkeypatch.setattr(onnx_export, "_write", lambda transformer, tokenizer, file: shutil.copy(printed["file"], file))
+    steps = []
+    found = export_onnx(str(run), str(tmp_path / "copy"), status=steps.append)
+    assert found.file == str(tmp_path / "copy" / "onnx" / "model.onnx")
+    assert sorted(path.name for path in (tmp_path / "copy" / "onnx").iterdir()) == ["model.onnx"]
+    assert steps == ["exporting the transformer", "comparing its embeddings with those of PyTorch"]
+    one, two = Encoder(f"onnx:{tmp_path / 'copy'}"), Encoder(tmp_path / "copy", device="cpu")
+    np.testing.assert_allclose(one.encode(TEXTS), two.encode(TEXTS), atol=1e-4)
+    with pytest.raises(InputError, match="exists; name a new folder"):
+        export_onnx(str(run), str(tmp_path / "copy"))
+
+
+def test_a_file_with_other_embeddings_is_not_written(exported, tmp_path, monkeypatch):
+    run, printed = exported
+    other = tmp_path / "other"
+    shutil.copytree(run / "best", other, ignore=shutil.ignore_patterns("onnx"))
+    from safetensors.torch import load_file, save_file
+
+    weights = {name: 1.2 * values for name, values in load_file(other / "model.safetensors").items()}
+    save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
+    monkeypatch.setattr(onnx_export, "_write", lambda transformer, tokenizer, file: shutil.copy(printed["file"], file))
+    before = sorted(other.rglob("*"))
+    with pytest.raises(RunError, match="differ by up to"):
+        export_onnx(str(other))
+    assert sorted(other.rglob("*")) == before
+    with pytest.raises(RunError, match="differ by up to"):
+        export_onnx(str(other), str(tmp_path / "copy"))
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def refused(done, *parts):
+    assert isinstance(done.exception, InputError), done.output
+    message = str(done.exception)
+    assert "\n" not in message
+    for part in parts:
+        assert part in message
+
+
+def test_what_cannot_be_exported_is_refused(exported, tiny_bert, minilm, pairs, tmp_path):
+    refused(invoke("export", tiny_bert), "name a format")
+    refused(invoke("export", tiny_bert, "--onnx", "--sts", pairs), "--sts", "add --int8")
+    refused(invoke("export", minilm, "--onnx"), "name a new folder with -o")
+    refused(invoke("export", tmp_path / "none", "--onnx", "-o", tmp_path / "x"), "no such folder")
+    refused(invoke("export", tiny_bert, "--onnx", "--int8", "--sts", tmp_path / "none.tsv"), "none.tsv")
+    (tmp_path / "empty").mkdir()
+    refused(invoke("export", tmp_path / "empty", "--onnx"), "no model there")
+    done = invoke("eval", f"onnx:{tiny_bert}", "--data", pairs)
+    refused(done, "does not exist", "cse export FOLDER --onnx")
+    broken = tmp_path / "broken"
+    shutil.copytree(exported[0] / "best", broken)
+    (broken / "onnx" / "model.onnx").write_bytes(b"not a model")
+    with pytest.raises(InputError, match="cannot be loaded"):
+        Encoder(f"onnx:{broken}")
+    layers = tmp_path / "layers"
+    shutil.copytree(tiny_bert, layers)
+    shape = {"normalize": False, "max_length": 64, "embedding_dim": 32, "layers": 3, "family": "bert-base"}
+    write_modules(layers, pooler="avg_first_last", **shape)
+    refused(invoke("export", layers, "--onnx"), "avg_first_last", "needs several layers")
+
+
+def test_a_missing_extra_is_named(tiny_bert, exported, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    refused(invoke("export", tiny_bert, "--onnx"), "pip install 'cse[onnx]'")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(InputError, match=r"cse\[onnx\]"):
+        Encoder(f"onnx:{exported[0]}")

@@ -1,0 +1,196 @@
+"""cse.evaluate and cse.compare, which the commands call, and cse.sklearn.Encoder."""
+
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import cse
+from cse import Encoder, InputError
+from cse.cli import cli
+
+
+def call(*arguments):
+    done = CliRunner().invoke(cli, [str(each) for each in arguments])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory, sample_rows):
+    path = tmp_path_factory.mktemp("pairs") / "pairs.tsv"
+    lines = [f"{i % 6}\t{sample_rows[i]}\t{sample_rows[i + 40]}\n" for i in range(30)]
+    path.write_text("".join(lines), encoding="utf8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    """Another small model."""
+    import torch
+
+    from conftest import make_tiny
+
+    folder = make_tiny(tmp_path_factory.mktemp("other"), "bert")
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    generator = torch.Generator().manual_seed(1)
+    weights = {k: v + 0.02 * torch.randn(v.shape, generator=generator) for k, v in weights.items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def test_evaluate_returns_what_the_command_prints(tiny_bert, pairs, tmp_path):
+    steps = []
+    found = cse.evaluate(tiny_bert, ["sts", "geometry"], pairs, progress=lambda *step: steps.append(step))
+    printed = call("eval", tiny_bert, "--suite", "sts", "--suite", "geometry", "--data", pairs, "--json")
+    assert json.loads(json.dumps(found.to_dict())) == printed
+    assert found.reports["sts"].rows[0]["pairs"] == 30
+    assert -100 <= found.reports["sts"].rows[0]["spearman"] <= 100
+    assert steps[0] == (0, steps[-1][1])
+    assert steps[-1][0] == steps[-1][1] > 60
+    run = tmp_path / "run"
+    shutil.copytree(tiny_bert, run / "best")
+    assert cse.evaluate(str(run), data=str(pairs)).model == str(run / "best")
+
+
+def test_evaluate_takes_options_and_encoders_in_memory(tiny_bert, pairs, sample_rows, tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(sample_rows[:200]) + "\n", encoding="utf8")
+    found = cse.evaluate(tiny_bert, "halves", corpus, options={"halves": {"limit": 20}})
+    assert found.reports["halves"].rows[0]["sentences"] == 20
+    encoder = Encoder(tiny_bert, pooler="avg", device="cpu")
+    again = cse.evaluate(encoder, "halves", corpus, options={"halves": {"limit": 20}})
+    assert again.reports["halves"].rows == found.reports["halves"].rows
+    assert again.precision == "fp32"
+
+    class Other:
+        def encode(self, texts, *, batch_size=64, progress=None):
+            return encoder.encode(texts, batch_size=batch_size, progress=progress)
+
+    plain = cse.evaluate(Other(), data=pairs)
+    assert (plain.model, plain.pooling, plain.notes) == ("Other", "", [])
+    assert plain.reports["sts"].rows == cse.evaluate(encoder, data=pairs).reports["sts"].rows
+
+
+def test_compare_returns_what_the_command_prints(tiny_bert, other, pairs):
+    found = cse.compare(tiny_bert, other, data=pairs)
+    printed = call("compare", tiny_bert, other, "--data", pairs, "--json")
+    assert json.loads(json.dumps(found.tasks)) == printed["comparisons"][0]["tasks"]
+    (task,) = found.tasks
+    assert (found.a, found.b, found.seeds) == (str(tiny_bert), str(other), False)
+    assert task["mean"] == pytest.approx(task["b"] - task["a"])
+    assert task["low"] <= task["mean"] <= task["high"]
+    assert task["verdict"] in ("better", "worse", "no difference seen")
+    scores = [cse.evaluate(model, data=pairs).reports["sts"].rows[0]["spearman"] for model in (tiny_bert, other)]
+    assert [task["a"], task["b"]] == pytest.approx(scores)
+    same = cse.compare(tiny_bert, str(tiny_bert), "geometry", pairs)  # evaluated once
+    assert {record["mean"] for record in same.tasks} == {0.0}
+    assert "p" not in same.tasks[0]
+
+
+def test_compare_takes_lists_of_seeds(tiny_bert, other, pairs):
+    a, b = Encoder(tiny_bert, device="cpu"), Encoder(other, device="cpu")
+    found = cse.compare([a, b], [b, a], data=pairs)
+    printed = call("compare", f"{tiny_bert},{other}", f"{other},{tiny_bert}", "--seeds", "--data", pairs, "--json")
+    assert found.seeds
+    expected = printed["comparisons"][0]["tasks"]
+    assert found.tasks[0]["mean"] == pytest.approx(expected[0]["mean"], abs=1e-9)
+    assert found.tasks[0]["p_holm"] == pytest.approx(expected[0]["p_holm"], abs=1e-6)
+    for sides in (([a, b], [b]), ([a], [b]), ([a, b], b)):
+        with pytest.raises(InputError, match="same number of checkpoints"):
+            cse.compare(*sides, data=pairs)
+
+
+def test_what_cannot_be_evaluated_is_refused(tiny_bert, pairs, tmp_path):
+    with pytest.raises(InputError, match="--suite: 'stss' is unknown"):
+        cse.evaluate(tiny_bert, "stss", pairs)
+    with pytest.raises(InputError, match="no such option"):
+        cse.evaluate(tiny_bert, "halves", pairs, options={"halves": {"limits": 3}})
+    with pytest.raises(InputError, match="not among the suites"):
+        cse.evaluate(tiny_bert, "sts", pairs, options={"halves": {"limit": 3}})
+    with pytest.raises(InputError, match="must be a folder, a name, or an encoder"):
+        cse.evaluate(3, data=pairs)
+    with pytest.raises(InputError, match="has its pooling"):
+        cse.evaluate(Encoder(tiny_bert, device="cpu"), data=pairs, pooler="cls")
+    with pytest.raises(InputError, match="no such folder"):
+        cse.evaluate(tmp_path / "none", data=pairs)
+
+
+def test_importing_cse_imports_no_torch():
+    code = "import sys, cse; cse.evaluate; cse.compare; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+# cse.sklearn.Encoder
+
+
+@pytest.fixture
+def sklearn_encoder():
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'cse[sklearn]'")
+    from cse.sklearn import Encoder as Transformer
+
+    return Transformer
+
+
+def test_it_encodes_in_a_searched_pipeline(tiny_bert, sample_rows, sklearn_encoder):
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
+
+    texts = [*sample_rows[:40], *(" ".join(row.split()[:3]) for row in sample_rows[:40])]
+    labels = [0] * 40 + [1] * 40
+    pipeline = make_pipeline(sklearn_encoder(tiny_bert, device="cpu"), LogisticRegression(max_iter=1000))
+    search = GridSearchCV(pipeline, {"encoder__normalize": [False, True]}, cv=2).fit(texts, labels)
+    assert search.best_score_ > 0.9
+    again = pickle.loads(pickle.dumps(search.best_estimator_))
+    assert (again.predict(texts) == search.predict(texts)).all()
+
+
+def test_it_follows_the_rules_of_a_transformer(tiny_bert, sample_rows, sklearn_encoder):
+    from sklearn.base import clone
+    from sklearn.exceptions import NotFittedError
+
+    texts = sample_rows[:10]
+    encoder = sklearn_encoder(str(tiny_bert), device="cpu", batch_size=4)
+    assert clone(encoder).get_params() == encoder.get_params()
+    with pytest.raises(NotFittedError):
+        encoder.transform(texts)
+    vectors = encoder.fit_transform(texts)
+    np.testing.assert_array_equal(vectors, Encoder(tiny_bert, device="cpu").encode(texts, batch_size=4))
+    assert encoder.get_feature_names_out().tolist()[:2] == ["encoder0", "encoder1"]
+    assert len(encoder.get_feature_names_out()) == vectors.shape[1] == encoder.n_features_out_ == 32
+    stored = pickle.dumps(encoder)
+    assert len(stored) < 2000  # the name of the model, not its weights
+    np.testing.assert_array_equal(pickle.loads(stored).transform(texts), vectors)
+    np.testing.assert_array_equal(clone(encoder).fit(np.array(texts)).transform(np.array(texts)), vectors)
+    unit = encoder.set_params(normalize=True).fit(texts).transform(texts)
+    np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, rtol=1e-5)
+    frame = encoder.set_output(transform="pandas") if _has_pandas() else None
+    assert frame is None or frame.transform(texts).columns[0] == "encoder0"
+
+
+def test_parameters_are_checked_by_fit(tiny_bert, tmp_path, sklearn_encoder):
+    with pytest.raises(InputError, match="--pooler: 'mean' is unknown"):
+        sklearn_encoder(str(tiny_bert), pooler="mean").fit(["a"])
+    with pytest.raises(InputError, match="no such folder"):
+        sklearn_encoder(str(tmp_path / "none")).fit(["a"])
+    with pytest.raises(InputError, match="list of texts"):
+        sklearn_encoder(str(tiny_bert), device="cpu").fit("a text")
+    with pytest.raises(InputError, match="batch_size"):
+        sklearn_encoder(str(tiny_bert), device="cpu", batch_size=0).fit(["a"])
+
+
+def _has_pandas():
+    try:
+        import pandas  # noqa: F401
+    except ImportError:
+        return False
+    return True

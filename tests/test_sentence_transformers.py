@@ -1,0 +1,673 @@
+"""The losses and negatives of cse in the trainer of sentence-transformers."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("datasets", reason="datasets is not installed: pip install 'cse[sentence-transformers]'")
+pytest.importorskip("sentence_transformers", "6.2", reason="not installed: pip install 'cse[sentence-transformers]'")
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.base.losses.merged_forward import embed_columns
+from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, MultipleNegativesRankingLoss
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+
+from cse import InputError
+from cse.evaluation.split_half import score_halves
+from cse.sentence_transformers import (
+    HalvesEvaluator,
+    InfoNCELoss,
+    NegativesCollator,
+    add_negatives,
+    number_rows,
+)
+from cse.training.callbacks import Callback
+from cse.training.distributed import World
+from cse.training.loop import Trainer
+from cse.training.setup import prepare
+from test_distributed import torchrun
+
+LENGTH = 24
+
+
+def in_order(dataset, batch_size, drop_last, **_):
+    """A batch sampler that keeps the order of the rows."""
+    return BatchSampler(SequentialSampler(dataset), batch_size, drop_last)
+
+
+def load(folder, double=True):
+    """A `SentenceTransformer` with mean pooling of a plain folder."""
+    model = SentenceTransformer(str(folder), device="cpu")
+    model.max_seq_length = LENGTH
+    return model.double() if double else model
+
+
+def fit(model, dataset, loss, folder, collator=None, **arguments):
+    """Trains in the order of the dataset, and returns the trainer."""
+    values = {
+        "per_device_train_batch_size": 8,
+        "num_train_epochs": 1,
+        "learning_rate": 1e-3,
+        "lr_scheduler_type": "linear",
+        "weight_decay": 0.01,
+        "batch_sampler": in_order,
+        "report_to": [],
+        "save_strategy": "no",
+        "use_cpu": True,
+        "disable_tqdm": True,
+        **arguments,
+    }
+    trainer = SentenceTransformerTrainer(
+        model=model,
+        args=SentenceTransformerTrainingArguments(output_dir=str(folder), **values),
+        train_dataset=dataset,
+        loss=loss,
+        data_collator=collator,
+        callbacks=None if collator is None else [collator.callback],
+    )
+    trainer.train()
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def without_dropout(tmp_path_factory, tiny_bert):
+    """The small BERT with a configuration without dropout."""
+    from shutil import copytree
+
+    folder = tmp_path_factory.mktemp("nodropout") / "model"
+    copytree(tiny_bert, folder)
+    config = json.loads((folder / "config.json").read_text(encoding="utf8"))
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def triples(sample_rows):
+    """48 rows of anchors, positives (the anchor without its last word) and negatives (the next sentence)."""
+    texts = [row for row in sample_rows if 8 <= len(row.split()) <= 20][:48]
+    return Dataset.from_dict(
+        {
+            "anchor": texts,
+            "positive": [" ".join(text.split()[:-1]) for text in texts],
+            "negative": [*texts[7:], *texts[:7]],
+        }
+    )
+
+
+def features_of(model, dataset):
+    return [model.preprocess(list(dataset[name])) for name in dataset.column_names]
+
+
+def gradients(model, loss, features):
+    """The value and the gradients of a loss."""
+    model.zero_grad()
+    value = loss([dict(each) for each in features], None)
+    value.backward()
+    return float(value.detach()), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same(one, two, tolerance):
+    assert one.keys() == two.keys()
+    for name, value in one.items():
+        torch.testing.assert_close(value, two[name], rtol=0, atol=tolerance, msg=name)
+
+
+# Their trainer and ours
+
+UNA = {"beta": 0.4, "radius": 300}
+COLUMNS = {"use_as": "hard-negatives", "every": 1, **UNA}
+RUNS = {
+    "standard": ({}, {}, None),
+    "focal": ({"loss": "focal", "temperature": 0.07}, {"logits": "focal", "temperature": 0.07}, None),
+    "mixed": ({"loss": "mixed", "objective": "nt-xent"}, {"mixed": "paper", "objective": "nt-xent"}, {"index": None}),
+    "release": ({"loss": "mixed", "mix_variant": "release"}, {"mixed": "release"}, None),
+    "negatives": ({"loss": "mixed", "negatives": ("una",), "una": COLUMNS}, {"mixed": "paper"}, UNA),
+    "pairs": (
+        {"loss": "focal", "mixed_negatives": True, "negatives": ("una",), "una": {"every": 1, **UNA}},
+        {"objective": "nt-xent", "logits": "focal", "mixed": "paper", "negatives_as": "pairs"},
+        UNA,
+    ),
+    "weighted": ({"hard_negative_weight": 2.0}, {"hard_negative_weight": 2.0}, None),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_their_trainer_gives_the_weights_of_cse_train(
+    run_config, without_dropout, sample_index, triples, tmp_path, name
+):
+    """Six steps in float64, without dropout, with the same order of batches."""
+    settings, options, drawn = RUNS[name]
+    if name == "weighted":
+        triples.to_csv(tmp_path / "triples.csv")
+        settings = {**settings, "corpus": (), "pairs": (tmp_path / "triples.csv",)}
+    config = run_config.replace(
+        model=without_dropout,
+        pooler="avg",
+        max_length=LENGTH,
+        max_steps=6,
+        temperature=options.get("temperature", 0.05),
+        lr_scheduler="linear",
+        weight_decay=0.01,
+        max_grad_norm=1.0,
+        eval_every=0,
+        **{key: value for key, value in settings.items() if key != "temperature"},
+    )
+    run = prepare(config)
+    for module in run.state.modules().values():
+        module.double()
+    before = {key: value.clone() for key, value in run.state.encoder.backbone.state_dict().items()}
+    batches = [run.batches[number] for number in range(6)]
+    Trainer(run, World(), Callback()).run()
+    ours = run.state.encoder.backbone.state_dict()
+
+    model = load(without_dropout)
+    columns = {}
+    for block, column in (("anchor", "anchor"), ("positive", "positive"), ("hard_negative", "negative")):
+        if block in batches[0].blocks:
+            columns[column] = [text for batch in batches for text in batch.blocks[block].texts]
+    columns.setdefault("positive", columns["anchor"])  # under another dropout mask
+    collator = None
+    if drawn is not None:
+        columns["row"] = np.concatenate([batch.rows for batch in batches]).tolist()
+        collator = NegativesCollator(model.preprocess, **{"index": sample_index, **drawn})
+    trainer = fit(model, Dataset.from_dict(columns), InfoNCELoss(model, **options), tmp_path, collator)
+    assert trainer.state.global_step == 6
+    assert_same(ours, model[0].auto_model.state_dict(), 1e-6)
+    assert max(float((value - before[key]).abs().max()) for key, value in ours.items()) > 1e-3
+
+
+# The loss
+
+
+def test_it_equals_their_loss_with_the_defaults(tiny_bert, triples):
+    model = load(tiny_bert).eval()
+    more = triples.add_column("more", [*triples["anchor"][11:], *triples["anchor"][:11]])
+    for dataset in (triples, triples.remove_columns("negative"), more):
+        features = features_of(model, dataset)
+        ours, one = gradients(model, InfoNCELoss(model), features)
+        theirs, two = gradients(model, MultipleNegativesRankingLoss(model), features)
+        assert ours == pytest.approx(theirs, rel=1e-12)
+        assert_same(one, two, 1e-12)
+
+
+CACHED = {
+    "infonce": {},
+    "focal nt-xent": {"objective": "nt-xent", "logits": "focal"},
+    "mixed": {"objective": "nt-xent", "mixed": "paper"},
+    "release": {"mixed": "release"},
+    "weighted": {"hard_negative_weight": 3.0},
+    "pairs": {"objective": "nt-xent", "negatives_as": "pairs", "mixed": "paper"},
+}
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_cached_gradients_equal_the_others(tiny_bert, triples, name):
+    model = load(tiny_bert).eval()
+    features = features_of(model, triples.select(range(13)))
+    value, one = gradients(model, InfoNCELoss(model, **CACHED[name]), features)
+    for size in ({"mini_batch_size": 4}, {"mini_batch_num_tokens": 60}):
+        loss = InfoNCELoss(model, **CACHED[name], cached=True, **size)
+        cached, two = gradients(model, loss, features)
+        assert cached == pytest.approx(value, rel=1e-12)
+        assert_same(one, two, 1e-12)
+    with torch.no_grad():
+        assert float(loss(features, None)) == pytest.approx(value, rel=1e-12)
+
+
+def test_cached_gradients_repeat_the_dropout_masks(tiny_bert, triples):
+    model = load(tiny_bert).train()
+    features = features_of(model, triples.select(range(8)))
+    found = []
+    for cached in (False, True):
+        torch.manual_seed(3)
+        loss = InfoNCELoss(model, logits="focal", cached=cached, mini_batch_size=8)
+        found.append(gradients(model, loss, [features[0], features[0]]))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
+    assert_same(found[0][1], found[1][1], 1e-12)
+
+
+def test_pairs_encode_each_negative_twice(tiny_bert, triples):
+    """By hand: NT-Xent over 4B views, of which a negative and its twin under another dropout mask are a pair."""
+    model = load(tiny_bert).train()
+    features = features_of(model, triples.select(range(5)))
+    torch.manual_seed(1)
+    value, _ = gradients(model, InfoNCELoss(model, objective="nt-xent", negatives_as="pairs"), features)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        z = [model(dict(features[0]))["sentence_embedding"]]
+        z += embed_columns(model, [dict(each) for each in (*features[1:], features[2])], separate_first=False)
+    z = torch.nn.functional.normalize(torch.stack(z), dim=-1)
+    assert not torch.equal(z[2], z[3])
+    total = 0.0
+    for view, twin in ((0, 1), (1, 0), (2, 3), (3, 2)):
+        for row in range(5):
+            scores = (z.reshape(20, -1) @ z[view, row]) / 0.05
+            scores[view * 5 + row] = -torch.inf
+            total -= float(scores[twin * 5 + row] - scores.logsumexp(0))
+    assert value == pytest.approx(total / 20, rel=1e-10)
+
+
+def test_equal_texts_are_no_negatives(tiny_bert):
+    model = load(tiny_bert).eval()
+    texts = ["the first sentence", "another one", "the first sentence", "and a third one"]
+    dataset = Dataset.from_dict(
+        {"anchor": texts, "positive": ["a", "b", "c", "d"], "negative": ["x", "another one", "y", "d"]}
+    )
+    features = features_of(model, dataset)
+    with torch.no_grad():
+        value = float(InfoNCELoss(model)(features, None))
+        kept = float(InfoNCELoss(model, keep_duplicates=True)(features, None))
+        assert kept == pytest.approx(float(MultipleNegativesRankingLoss(model)(features, None)), rel=1e-12)
+        z = [torch.nn.functional.normalize(model(dict(each))["sentence_embedding"], dim=-1) for each in features]
+    # Rows 0 and 2 are equal; the negatives of rows 1 and 3 are their own anchor and positive.
+    removed = torch.zeros(4, 8, dtype=torch.bool)
+    removed[0, 2] = removed[2, 0] = removed[:, 5] = removed[:, 7] = True
+    scores = (z[0] @ torch.cat([z[1], z[2]]).T / 0.05).masked_fill(removed, -torch.inf)
+    expected = torch.nn.functional.cross_entropy(scores, torch.arange(4))
+    assert value == pytest.approx(float(expected), rel=1e-12)
+    assert kept != pytest.approx(value, rel=1e-6)
+
+
+def test_a_weight_is_that_of_all_own_negatives(tiny_bert, triples):
+    model = load(tiny_bert).eval()
+    rows = triples.add_column("more", [*triples["anchor"][11:], *triples["anchor"][:11]]).select(range(6))
+    features = features_of(model, rows)
+    with torch.no_grad():
+        value = float(InfoNCELoss(model, hard_negative_weight=3.0)(features, None))
+        z = [torch.nn.functional.normalize(model(dict(each))["sentence_embedding"], dim=-1) for each in features]
+    total = 0.0
+    for row in range(6):
+        terms = [float(torch.exp(z[0][row] @ z[view][i] / 0.05)) for view in (1, 2, 3) for i in range(6)]
+        terms[6 + row] *= 3
+        terms[12 + row] *= 3
+        total -= np.log(terms[row] / sum(terms))
+    assert value == pytest.approx(total / 6, rel=1e-10)
+
+
+def test_inputs_without_padded_tokens_are_keyed_by_place(sample_rows, tiny_bert):
+    """The inputs of a StaticEmbedding are a bag of tokens with offsets."""
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    torch.manual_seed(0)
+    tokenizer = load(tiny_bert).tokenizer.backend_tokenizer
+    model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=16)], device="cpu")
+    features = [model.preprocess(sample_rows[start : start + 5]) for start in (0, 10)]
+    loss = InfoNCELoss(model, "nt-xent", mixed="paper")
+    value = loss([dict(each) for each in features], None)
+    value.backward()
+    assert any(p.grad is not None and p.grad.any() for p in model.parameters())
+    with torch.no_grad():
+        assert float(value.detach()) == float(loss(features, None))
+        ours, theirs = InfoNCELoss(model)(features, None), MultipleNegativesRankingLoss(model)(features, None)
+        assert float(ours) == pytest.approx(float(theirs), rel=1e-5)
+    with pytest.raises(InputError, match="StaticEmbedding"):
+        InfoNCELoss(model, cached=True)
+
+
+def test_processes_with_different_numbers_of_rows_are_refused(tiny_bert, monkeypatch):
+    monkeypatch.setattr("cse.sentence_transformers.loss.all_gather", lambda counts: torch.tensor([*counts, 3]))
+    with pytest.raises(InputError, match=r"have 4, 3 rows in a batch.*dataloader_drop_last=True"):
+        InfoNCELoss(load(tiny_bert))._check_rows(torch.zeros(4, 2))
+
+
+def test_a_missing_extra_is_named():
+    code = "import sys; sys.modules['{0}'] = None; import cse.sentence_transformers"
+    for name in ("sentence_transformers", "datasets"):
+        done = subprocess.run([sys.executable, "-c", code.format(name)], capture_output=True, text=True, check=False)
+        assert "pip install 'cse[sentence-transformers]'" in done.stderr.splitlines()[-1]
+
+
+def test_partners_do_not_depend_on_padding_or_order(tiny_bert, triples):
+    """Without row numbers, a partner is drawn by the token ids of the anchor."""
+    from cse.sentence_transformers.facts import token_key
+
+    model = load(tiny_bert)
+    one = model.preprocess(triples["anchor"][:6])
+    two = model.preprocess([*triples["anchor"][:6], "word " * 60])
+    assert one["input_ids"].shape != two["input_ids"].shape
+    assert torch.equal(token_key(one), token_key(two)[:6])
+    model.tokenizer.padding_side = "left"
+    left = model.preprocess(triples["anchor"][:6])
+    assert torch.equal(token_key(one), token_key(left))
+    assert len(set(token_key(two).tolist())) == 7
+    loss = InfoNCELoss(model, mixed="paper", seed=1)
+    other = InfoNCELoss(model, mixed="paper", seed=2)
+    features = features_of(model.eval(), triples)[:2]
+    with torch.no_grad():
+        values = [float(each(features, None)) for each in (loss, loss, other)]
+    assert values[0] == values[1] != values[2]
+
+
+def test_it_works_inside_matryoshka_loss(without_dropout, triples):
+    model = load(without_dropout)
+    features = features_of(model, triples.select(range(8)))
+    found = []
+    for cached in (False, True):
+        inner = InfoNCELoss(model, "nt-xent", "focal", "paper", cached=cached, mini_batch_size=3)
+        model.zero_grad()
+        value = MatryoshkaLoss(model, inner, matryoshka_dims=[32, 8])([dict(each) for each in features], None)
+        value.backward()
+        grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        found.append((float(value.detach()), grads))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
+    assert_same(found[0][1], found[1][1], 1e-12)
+
+
+def test_the_loss_is_float32_under_autocast(tiny_bert, triples):
+    model = load(tiny_bert, double=False).eval()
+    features = features_of(model, triples)[:2]
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        value = InfoNCELoss(model, temperature=0.01)(features, None)
+        z = [model(dict(each))["sentence_embedding"].float() for each in features]
+    assert value.dtype == torch.float32
+    z = [torch.nn.functional.normalize(each, dim=-1) for each in z]
+    expected = torch.nn.functional.cross_entropy(z[0] @ z[1].T / 0.01, torch.arange(len(z[0])))
+    assert float(value) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_the_model_card_names_parameters_and_papers(tiny_bert, triples, tmp_path):
+    model = load(tiny_bert, double=False)
+    loss = InfoNCELoss(model, "nt-xent", "focal", "paper", temperature=0.07)
+    config = loss.get_config_dict()
+    assert (config["objective"], config["logits"], config["mixed"]) == ("nt-xent", "focal", "paper")
+    assert (config["temperature"], config["cached"]) == (0.07, False)
+    assert "mini_batch_size" not in config
+    assert "mini_batch_size" in InfoNCELoss(model, cached=True).get_config_dict()
+    assert all(year in loss.citation for year in ("gao2021simcse", "hou2023focal", "zhang2022mixcse"))
+    assert "gao2021scaling" in InfoNCELoss(model, cached=True).citation
+    fit(model, triples.select(range(16)), loss, tmp_path, max_steps=1).save_model(str(tmp_path / "model"))
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf8")
+    assert "InfoNCELoss" in card
+    assert "hou2023focal" in card
+    assert '"temperature": 0.07' in card
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"objective": "all"}, "objective: 'all' is unknown"),
+        ({"logits": "focl"}, "did you mean focal"),
+        ({"mixed": "published"}, "mixed: 'published'"),
+        ({"negatives_as": "columns"}, "negatives_as"),
+        ({"temperature": 0}, "temperature: 0 was given, and it must be above 0"),
+        ({"hard_negative_weight": -1.0}, "hard_negative_weight"),
+        ({"mix_lambda": 1.5}, "mix_lambda"),
+        ({"mini_batch_size": 0, "cached": True}, "mini_batch_size"),
+        ({"mixed": "release", "logits": "focal"}, 'mixed="release"'),
+        ({"mixed": "release", "objective": "nt-xent"}, 'mixed="release"'),
+        ({"negatives_as": "pairs"}, 'needs objective="nt-xent"'),
+        ({"negatives_as": "pairs", "objective": "nt-xent", "hard_negative_weight": 2.0}, "hard_negative_weight"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        InfoNCELoss(torch.nn.Identity(), **options)
+
+
+def test_columns_that_make_no_sense_are_refused(tiny_bert, triples):
+    model = load(tiny_bert)
+    features = features_of(model, triples)
+    with pytest.raises(InputError, match="anchor and positive"):
+        InfoNCELoss(model)(features[:1], None)
+    with pytest.raises(InputError, match="no column of negatives"):
+        InfoNCELoss(model, hard_negative_weight=2.0)(features[:2], None)
+
+
+# Negatives
+
+
+@pytest.mark.parametrize("surface", [None, "plain"])
+def test_negatives_are_keyed_by_row(sample_rows, sample_index, surface):
+    texts = ["Of the, and.", "zzz", "...", *sample_rows[:60]]
+    dataset = number_rows(Dataset.from_dict({"anchor": texts}))
+    options = {"seed": 5, "epoch": 2, "beta": 0.3, "surface": surface}
+    found, unchanged = add_negatives(dataset, sample_index, "anchor", copies=2, row_column="row", **options)
+    assert found.column_names == ["anchor", "row", "negative_1", "negative_2"]
+    for copy in (0, 1):
+        expected, report = sample_index.augment_report(texts, copy=copy, **options)
+        assert found[f"negative_{copy + 1}"][:] == expected
+        if surface is None:
+            assert unchanged[:, copy].sum() == report.unchanged > 0
+    if surface is None:
+        assert unchanged[2].all()  # no words
+        assert not unchanged[3:].any()
+    for size in (7, 1000):
+        order = np.random.default_rng(0).permutation(len(texts))
+        again, same = add_negatives(
+            dataset.select(order), sample_index, "anchor", 2, row_column="row", batch_size=size, **options
+        )
+        assert again["negative_2"][:] == [found["negative_2"][int(row)] for row in order]
+        assert (same == unchanged[order]).all()
+    one, _ = add_negatives(dataset, sample_index, "anchor", name="hard", **options)
+    assert one["hard"][:] == found["negative_1"][:]  # by position
+
+
+def test_the_collator_draws_anew_in_every_epoch(tiny_bert, sample_rows, sample_index, indexed):
+    model = load(tiny_bert)
+    texts = sample_rows[:12]
+    dataset = number_rows(Dataset.from_dict({"anchor": texts, "positive": texts, "label": [0.0] * 12}))
+    collator = NegativesCollator(model.preprocess, indexed / "tfidf", "anchor", 2, seed=3)
+    rows = [dataset[row] for row in (4, 9, 1)]
+    with pytest.raises(InputError, match=r"callbacks=\[collator.callback\]"):
+        collator(rows)
+    drawn = []
+    for epoch in (0, 1):
+        collator.epoch = epoch
+        batch = collator(rows)
+        columns = [key.removesuffix("_input_ids") for key in batch if key.endswith("_input_ids")]
+        assert columns == ["anchor", "positive", "negative_1", "negative_2"]
+        assert batch["anchor_cse_row"].tolist() == [4, 9, 1]
+        assert batch["anchor_cse_epoch"].tolist() == [epoch] * 3
+        assert not any(key.startswith("row") for key in batch)
+        assert batch["label"].tolist() == [0.0] * 3
+        table, _ = add_negatives(dataset, sample_index, "anchor", 2, row_column="row", seed=3, epoch=epoch)
+        for name in ("negative_1", "negative_2"):
+            expected = model.preprocess([table[row][name] for row in (4, 9, 1)])
+            assert torch.equal(batch[f"{name}_input_ids"], expected["input_ids"])
+        drawn.append(table["negative_1"][:])
+    assert drawn[0] != drawn[1]
+    without = collator([{"anchor": text, "positive": text} for text in texts])  # of an evaluation
+    assert [key for key in without if key.endswith("_input_ids")] == ["anchor_input_ids", "positive_input_ids"]
+
+
+def test_worker_processes_see_the_epoch(tiny_bert, sample_rows, sample_index):
+    model = load(tiny_bert)
+    dataset = number_rows(Dataset.from_dict({"anchor": sample_rows[:4], "positive": sample_rows[:4]}))
+    collator = NegativesCollator(model.preprocess, sample_index)
+    loader = DataLoader(dataset, batch_size=4, collate_fn=collator, num_workers=1, persistent_workers=True)
+    for epoch in (0, 1):
+        collator.epoch = epoch
+        (found,) = loader
+        expected = collator([dataset[row] for row in range(4)])
+        assert torch.equal(found["negative_input_ids"], expected["negative_input_ids"])
+        assert found["anchor_cse_epoch"].tolist() == [epoch] * 4
+
+
+class Recording(NegativesCollator):
+    """A collator that keeps what it was called with."""
+
+    def __call__(self, features):
+        self.seen = [*getattr(self, "seen", []), (self.epoch, [each["row"] for each in features])]
+        batch = super().__call__(features)
+        self.shapes = {key: value.shape for key, value in batch.items() if hasattr(value, "shape")}
+        return batch
+
+
+def test_the_trainer_tells_the_epoch_also_when_resumed(tiny_bert, sample_rows, sample_index, tmp_path):
+    texts = sample_rows[:16]
+    dataset = number_rows(Dataset.from_dict({"anchor": texts, "positive": texts}))
+    values = {"num_train_epochs": 3, "batch_sampler": "batch_sampler", "seed": 1, "logging_steps": 100}
+
+    def run(**more):
+        model = load(tiny_bert, double=False)
+        collator = Recording(model.preprocess, sample_index)
+        arguments = {**values, **more}
+        args = SentenceTransformerTrainingArguments(
+            output_dir=str(tmp_path),
+            per_device_train_batch_size=8,
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+            prompts={"anchor": "query: "},
+            **arguments,
+        )
+        trainer = SentenceTransformerTrainer(
+            model=model,
+            args=args,
+            train_dataset=dataset,
+            loss=InfoNCELoss(model, mixed="paper"),
+            data_collator=collator,
+            callbacks=[collator.callback],
+        )
+        return trainer, collator
+
+    trainer, whole = run(save_strategy="steps", save_steps=3)
+    trainer.train()
+    assert [epoch for epoch, _ in whole.seen] == [0, 0, 1, 1, 2, 2]
+    assert whole.prompts == {"anchor": "query: "}
+    trainer, rest = run(save_strategy="no")
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert rest.seen[-3:] == whole.seen[-3:]
+
+
+def test_bad_datasets_are_refused(sample_rows, sample_index, tmp_path):
+    dataset = Dataset.from_dict({"anchor": sample_rows[:3], "number": [1, 2, 3]})
+    with pytest.raises(InputError, match="column text: the dataset has no such column; it has anchor, number"):
+        add_negatives(dataset, sample_index, "text")
+    with pytest.raises(InputError, match="column anchor: the dataset has such a column already"):
+        add_negatives(dataset, sample_index, "anchor", name="anchor")
+    with pytest.raises(InputError, match="column number: row 0 is 1, and it must be a text"):
+        add_negatives(dataset, sample_index, "number")
+    with pytest.raises(InputError, match="row numbers"):
+        add_negatives(dataset, sample_index, "anchor", row_column="anchor")
+    with pytest.raises(InputError, match="copies"):
+        add_negatives(dataset, sample_index, "anchor", 0)
+    with pytest.raises(InputError, match="pass one split"):
+        add_negatives({"train": dataset}, sample_index, "anchor")
+    with pytest.raises(InputError, match="no TF-IDF index there"):
+        add_negatives(dataset, tmp_path, "anchor")
+    with pytest.raises(InputError, match="has such a column"):
+        number_rows(dataset, "anchor")
+    with pytest.raises(InputError, match="epoch"):
+        NegativesCollator(None, sample_index, epoch=1)
+
+
+# The evaluator
+
+
+def test_the_evaluator_gives_the_scores_of_cse(tiny_bert, sample_rows, tmp_path):
+    from cse import Encoder
+
+    model = load(tiny_bert, double=False)
+    model.max_seq_length = 64
+    sentences = [row for row in sample_rows if len(row.split()) >= 8][:40]
+    evaluator = HalvesEvaluator(["too short", sentences[0], *sentences], name="dev", limit=40)
+    assert evaluator.sentences == sentences
+    found = evaluator(model, str(tmp_path), epoch=1, steps=2)
+    expected = score_halves(Encoder(tiny_bert, device="cpu"), sentences).to_dict()
+    assert found == pytest.approx({f"dev_{key}": value for key, value in expected.items()}, abs=1e-5)
+    assert evaluator.primary_metric == "dev_mrr"
+    evaluator(model, str(tmp_path), epoch=2, steps=4)
+    lines = (tmp_path / "halves_evaluation_dev_results.csv").read_text(encoding="utf8").splitlines()
+    assert lines[0].startswith("epoch,steps,mrr,")
+    assert [line.split(",")[1] for line in lines[1:]] == ["2", "4"]
+    with pytest.raises(InputError, match="at least two different ones of 8 words"):
+        HalvesEvaluator(["short", *[sentences[0]] * 3])
+
+
+# Several processes, adapters
+
+GATHERED = """
+import os, sys, torch
+sys.path.insert(0, sys.argv[1])
+from test_sentence_transformers import gathered_weights
+
+found = gathered_weights(sys.argv[2], int(os.environ["WORLD_SIZE"]))
+if os.environ["RANK"] == "0":
+    torch.save(found, sys.argv[3])
+"""
+
+
+def gathered_weights(given, processes):
+    """The weights after three steps of eight rows, by case; run in each of the processes."""
+    values = json.loads(Path(given).read_text(encoding="utf8"))
+    found = {}
+    for name, options in values["cases"].items():
+        model = load(values["model"])
+        loss = InfoNCELoss(model, gather_across_devices=True, **options)
+        collator = NegativesCollator(model.preprocess, values["index"])
+        dataset = Dataset.from_dict(values["columns"])
+        folder = Path(given).parent / f"{name}-{processes}"
+        fit(model, dataset, loss, folder, collator, per_device_train_batch_size=8 // processes)
+        found[name] = dict(model[0].auto_model.state_dict())
+    return found
+
+
+def test_two_processes_have_the_weights_of_one(without_dropout, sample_rows, indexed, tmp_path):
+    script, given = tmp_path / "gathered.py", tmp_path / "given.json"
+    script.write_text(GATHERED, encoding="utf8")
+    texts = sample_rows[:24]
+    texts[9] = texts[12]  # equal texts on two processes
+    cases = {
+        "mixed": {"objective": "nt-xent", "logits": "focal", "mixed": "paper"},
+        "cached": {"mixed": "paper", "cached": True, "mini_batch_size": 3, "hard_negative_weight": 2.0},
+    }
+    values = {
+        "model": str(without_dropout),
+        "index": str(indexed / "tfidf"),
+        "columns": {"anchor": texts, "positive": texts, "row": list(range(24))},
+        "cases": cases,
+    }
+    given.write_text(json.dumps(values), encoding="utf8")
+    torchrun(2, script, Path(__file__).parent, given, tmp_path / "two.pt", cwd=tmp_path)
+    one, two = gathered_weights(given, 1), torch.load(tmp_path / "two.pt")
+    start = load(without_dropout)[0].auto_model.state_dict()
+    for name in cases:
+        assert_same(one[name], two[name], 1e-9)
+        assert max(float((one[name][key] - value).abs().max()) for key, value in start.items()) > 1e-3
+
+
+def test_only_the_adapter_is_trained_with_peft(without_dropout, triples, tmp_path):
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    found = []
+    for cached in (False, True):
+        torch.manual_seed(0)
+        model = load(without_dropout, double=False)
+        model.add_adapter(peft.LoraConfig(r=4, lora_alpha=8, target_modules=["query", "value"]))
+        model.double()
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        loss = InfoNCELoss(model, "nt-xent", "focal", "paper", cached=cached, mini_batch_size=3)
+        fit(model, triples, loss, tmp_path / str(cached))
+        after = model.state_dict()
+        changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
+        assert changed
+        assert all("lora" in name for name in changed)
+        found.append(after)
+    assert_same(*found, 1e-9)
+
+
+# The example of the documentation
+
+
+def test_the_example_of_the_documentation_runs(tiny_bert, sample, tmp_path, monkeypatch):
+    page = Path(__file__).parents[1] / "docs" / "sentence-transformers.md"
+    text = page.read_text(encoding="utf8")
+    code = text.split("```python\n")[1].split("```")[0]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 15
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").symlink_to(tiny_bert)
+    rows = sample.read_text(encoding="utf8").splitlines()[:40]
+    (tmp_path / "corpus.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
+    assert '"minilm"' not in code
+    names = {}
+    exec(compile(code.replace('"sentence-transformers/all-MiniLM-L6-v2"', '"model"'), str(page), "exec"), names)
+    assert names["trainer"].state.global_step > 0
+    again = SentenceTransformer(str(tmp_path / "trained"), device="cpu")
+    np.testing.assert_allclose(again.encode(rows[:3]), names["model"].encode(rows[:3]), atol=1e-6)
+    assert names["trainer"].state.log_history
