@@ -74,9 +74,8 @@ def time_texts(path: Path) -> Texts:
     The file as it is distributed has 423. The two that are missing are between the 371st and the 380th: up to there the
     relevant articles share words with their queries at the number given, from there on at two less.
     """
-    articles = re.split(r"^\*TEXT[^\n]*\n", path.read_text(encoding="latin-1").split("*STOP")[0], flags=re.MULTILINE)[
-        1:
-    ]
+    text = path.read_text(encoding="latin-1").split("*STOP")[0]
+    articles = re.split(r"^\*TEXT[^\n]*\n", text, flags=re.MULTILINE)[1:]
     missing = 425 - len(articles)
     return {str(n if n <= 371 else n + missing): ("", plain(article)) for n, article in enumerate(articles, 1)}
 
