@@ -20,6 +20,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,8 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="*", type=int, default=[0])
     parser.add_argument("--steps", type=int, help="Another number of steps than that of the candidates.")
     parser.add_argument("--hours", type=float, help="Begin no run after this many hours.")
-    parser.add_argument("--weights", type=Path, help="Keep the trained encoders in this folder, for further scores.")
+    parser.add_argument("--shares", nargs="*", type=float, default=SHARES, help="Shares of the base in the averages.")
+    parser.add_argument("--weights", type=Path, help="Keep the trained encoders here, and add shares of stored runs.")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     if options.what == "search":
@@ -63,6 +65,8 @@ def main() -> None:
 
 def search(options: argparse.Namespace) -> None:
     """Runs what is not stored: each candidate on all collections, before the next one."""
+    from cse import Encoder
+
     started = time.perf_counter()
     folders = sorted(path.parent for path in options.data.glob("*/corpus.*"))
     collections = [Collection(path) for path in folders if not options.collections or path.name in options.collections]
@@ -74,13 +78,22 @@ def search(options: argparse.Namespace) -> None:
                 if options.hours and time.perf_counter() - started > 3600 * options.hours:
                     return
                 key = key_of(settings, seed, collection)
-                if key in read(options.results):
+                record = read(options.results).get(key)
+                kept = options.weights / key if options.weights else None
+                missing = [each for each in options.shares if record is None or f"{each:g}" not in record["shares"]]
+                if not missing or (record is not None and (kept is None or not kept.exists())):
                     continue
                 base = base_of(collection, bases, options.results)
-                record = run(settings, seed, collection, base, options.weights and options.weights / key)
-                store(options.results, key, {"name": name, "seed": seed, "settings": settings, **record})
+                began = time.perf_counter()
+                if record is None:
+                    encoder, record = trained(settings, seed, collection, kept)
+                    record = {"name": name, "seed": seed, "settings": settings, **record}
+                else:
+                    encoder = Encoder(kept, device="cpu")
+                record["shares"] |= averages(encoder, collection, base, missing)
+                store(options.results, key, record)
                 shown = {share: each["label_free"]["known held words"] for share, each in record["shares"].items()}
-                seconds = f"{record['train_seconds']:.0f} s trained, {record['seconds']:.0f} s in all"
+                seconds = f"{record['train_seconds']:.0f} s trained, {time.perf_counter() - began:.0f} s in all"
                 print(f"{collection.name}: {name}, seed {seed}: {seconds}, {shown}", file=sys.stderr, flush=True)
 
 
@@ -103,7 +116,7 @@ def base_of(collection: Collection, known: dict[str, Embedded], results: Path) -
             figures = {
                 "base": judged(collection, cosines),
                 "BM25": judged(collection, lexical),
-                "both by reciprocal ranks": judged(collection, sum(1 / (60 + each) for each in ranks)),
+                "both by reciprocal ranks": judged(collection, 1 / (60 + ranks[0]) + 1 / (60 + ranks[1])),
             }
             sizes = {"documents": len(collection.documents), "held_out": len(collection.held_out)}
             found = {"label_free": label_free(collection, base, base), "references": figures, **sizes}
@@ -111,11 +124,10 @@ def base_of(collection: Collection, known: dict[str, Embedded], results: Path) -
     return known[collection.name]
 
 
-def run(settings: dict[str, Any], seed: int, collection: Collection, base: Embedded, kept: Path | None) -> Any:
-    """Trains on the documents of a collection; returns figures of the trained weights and of the averages."""
+def trained(settings: dict[str, Any], seed: int, collection: Collection, kept: Path | None) -> tuple[Any, Any]:
+    """Trains on the documents of a collection; returns the encoder, and the record of the run without its figures."""
     from cse import Encoder, TfidfIndex, TrainConfig, train
 
-    started = time.perf_counter()
     given = dict(settings)
     rows = collection.rows(given.pop("rows"))
     with tempfile.TemporaryDirectory() as folder:
@@ -140,27 +152,27 @@ def run(settings: dict[str, Any], seed: int, collection: Collection, base: Embed
         encoder = Encoder(result.folder / "last", device="cpu")
         if kept:
             shutil.copytree(result.folder / "last", kept, dirs_exist_ok=True)
-    return {
+    return encoder, {
         "collection": collection.name,
         "hash": collection.hash,
         "rows": len(rows),
         "train_seconds": result.seconds,
         "first_loss": losses[0],
         "last_loss": losses[-1],
-        "shares": averages(encoder, collection, base),
-        "seconds": round(time.perf_counter() - started, 1),
+        "shares": {},
         "versions": {name: version(name) for name in ("cse", "torch", "transformers")},
     }
 
 
-def averages(encoder: Any, collection: Collection, base: Embedded) -> dict[str, Any]:
+def averages(encoder: Any, collection: Collection, base: Embedded, shares: Sequence[float]) -> dict[str, Any]:
     """Figures of an encoder, and of its averages with the base model, by the share of the base."""
     from cse import Encoder
 
-    start = dict(Encoder(MODEL, device="cpu").model.backbone.named_parameters())
+    original: Any = Encoder(MODEL, device="cpu").model
+    start = dict(original.backbone.named_parameters())
     parameters = {name: (each, each.detach().clone()) for name, each in encoder.model.backbone.named_parameters()}
     found = {}
-    for share in SHARES:
+    for share in shares:
         for name, (parameter, trained) in parameters.items():
             parameter.data.copy_(trained.lerp(start[name].detach(), share))
         new = embed(encoder, collection)

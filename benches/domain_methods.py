@@ -106,7 +106,8 @@ class Keep(BatchTerm):
             target, found = (log_softmax((s / options.temperature).masked_fill(own, -1e4), dim=-1) for s in (old, new))
             total = total + (target.exp() * (target - found)).sum(-1).mean() / len(sides)
         self.metrics = {"kept": total.detach()}
-        return options.weight * total
+        weighted: Tensor = options.weight * total
+        return weighted
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Collection:
     def __init__(self, folder: Path) -> None:
         from cse.evaluation.retrieval import Retrieval, RetrievalOptions
 
-        self.name = folder.name
+        self.name, self.folder = folder.name, folder
         retrieval = Retrieval(RetrievalOptions(), str(folder))
         self.ids = sorted(retrieval.documents, reverse=True)  # equal scores are ordered by descending id
         self.documents = [retrieval.documents[key] for key in self.ids]

@@ -53,7 +53,7 @@ class Cuts(Pairing):
             u = draws.uniform(rows, side, 2)
             lengths = (low + u[:, 0] * (high - low + 1)).astype(int)
             sides.append([span(t.split(), n, p) for t, n, p in zip(texts, lengths, u[:, 1], strict=True)])
-        return Paired(*sides)
+        return Paired(sides[0], sides[1])
 
 
 @dataclass(frozen=True)
