@@ -25,6 +25,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from domain_candidates import CANDIDATES, settings_of
 from domain_scores import Collection, Embedded, embed, judged, label_free
 from domain_tables import correlations, flags, references, table
@@ -82,14 +84,14 @@ def search(options: argparse.Namespace) -> None:
                 kept = options.weights / key if options.weights else None
                 missing = [each for each in options.shares if record is None or f"{each:g}" not in record["shares"]]
                 if not missing or (record is not None and (kept is None or not kept.exists())):
-                    continue
-                base = base_of(collection, bases, options.results)
+                    continue  # nothing is missing, or it could only be had by training again
+                base = base_of(collection, bases, options.results, options.weights)
                 began = time.perf_counter()
                 if record is None:
                     encoder, record = trained(settings, seed, collection, kept)
                     record = {"name": name, "seed": seed, "settings": settings, **record}
                 else:
-                    encoder = Encoder(kept, device="cpu")
+                    encoder = Encoder(str(kept), device="cpu")
                 record["shares"] |= averages(encoder, collection, base, missing)
                 store(options.results, key, record)
                 shown = {share: each["label_free"]["known held words"] for share, each in record["shares"].items()}
@@ -103,12 +105,27 @@ def key_of(settings: dict[str, Any], seed: int, collection: Collection) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def base_of(collection: Collection, known: dict[str, Embedded], results: Path) -> Embedded:
-    """The embeddings of the base model, whose figures are stored the first time, with those of BM25."""
+def embedded(collection: Collection, kept: Path | None) -> Embedded:
+    """The embeddings of the base model, from the folder of kept encoders if they are there."""
     from cse import Encoder
 
+    path = kept / f"base-{collection.name}-{collection.hash}.npz" if kept else None
+    if path is not None and path.exists():
+        with np.load(path) as arrays:
+            return Embedded.of(dict(arrays))
+    base = embed(Encoder(MODEL, device="cpu"), collection)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path.with_suffix(".tmp"), "wb") as file:
+            np.savez(file, **base.arrays())
+        path.with_suffix(".tmp").replace(path)
+    return base
+
+
+def base_of(collection: Collection, known: dict[str, Embedded], results: Path, kept: Path | None) -> Embedded:
+    """The embeddings of the base model, whose figures are stored the first time, with those of BM25."""
     if collection.name not in known:
-        base = known[collection.name] = embed(Encoder(MODEL, device="cpu"), collection)
+        base = known[collection.name] = embedded(collection, kept)
         key = key_of({}, 0, collection)
         if key not in read(results):
             cosines, lexical = base.queries @ base.documents.T, collection.lexical(collection.queries)

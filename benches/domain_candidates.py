@@ -34,6 +34,9 @@ def search(**options: Any) -> dict[str, Any]:
     return {"positive": "search", "search": options}
 
 
+# Texts of about the length of a search: a third of the time of spans of 30 to 70 % of a document.
+SHORT: dict[str, Any] = {"positive": "cuts", "cuts": {"shortest": 8, "longest": 24}, "max_length": 32}
+
 CANDIDATES: dict[str, dict[str, Any]] = {
     "documents": {},
     "documents, kept": KEEP,
@@ -43,6 +46,11 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "documents, kept with TF-IDF .3, no UNA": {**PLAIN, **keep(lexical=0.3)},
     "neighbours, kept, no UNA": {**PLAIN, **KEEP, "positive": "neighbours", "neighbours": {"words": 40}},
     "cuts, kept, no UNA": {**PLAIN, **KEEP, "positive": "cuts", "cuts": {"shortest": 8, "longest": 48}},
+    "short cuts, kept, no UNA": {**PLAIN, **KEEP, **SHORT},
+    "short cuts, no UNA": {**PLAIN, **SHORT},
+    "search by words, cut, kept, no UNA": {**PLAIN, **KEEP, **search(kind="words", longest=24), "max_length": 32},
+    "short cuts, guided, kept, no UNA": {**PLAIN, **KEEP, **SHORT, "feature_augmentations": ["guided"]},
+    "short cuts, kept with TF-IDF .3, no UNA": {**PLAIN, **keep(lexical=0.3), **SHORT},
     "sentences": {"rows": "sentences", "max_length": 32},
     "documents, lr 5e-6": {"lr": 5e-6},
     "documents, frozen embeddings and 3 layers": {"encoder_methods": ["freeze"], "freeze": {"layers": 3}},

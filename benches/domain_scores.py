@@ -156,6 +156,17 @@ class Embedded:
     halves: Vectors
     """First halves of the held-out documents, then second halves."""
 
+    def arrays(self) -> dict[str, Vectors]:
+        """The arrays by name, as ``of`` takes them."""
+        named = {"documents": self.documents, "queries": self.queries, "halves": self.halves}
+        return {**named, **{f"known {kind}": each for kind, each in self.known.items()}}
+
+    @classmethod
+    def of(cls, arrays: dict[str, Vectors]) -> Embedded:
+        """The embeddings of ``arrays``."""
+        known = {name.removeprefix("known "): each for name, each in arrays.items() if name.startswith("known ")}
+        return cls(arrays["documents"], arrays["queries"], known, arrays["halves"])
+
 
 def embed(encoder: Any, collection: Collection) -> Embedded:
     """Encodes documents, queries, searches and halves."""

@@ -92,7 +92,8 @@ def table(found: Runs) -> str:
         rows.append((len(sets), mean, f"| {name}, {share} | {' | '.join(cells)} |"))
     lines += [text for _, _, text in sorted(rows, key=lambda row: row[:2], reverse=True)]
     runs = sum(each["name"] != "base" for each in found.values())
-    return "\n".join([*lines, "", f"{runs} runs, each with four shares of the base; cells are nDCG@10 / recall@100."])
+    note = f"{runs} runs, one for each collection and seed; cells are differences to the base of nDCG@10 / recall@100."
+    return "\n".join([*lines, "", f"{note} Means, intervals and the worst are over the collections that were run."])
 
 
 def observations(found: Runs, name: str) -> tuple[Vector, dict[str, Vector], npt.NDArray[np.int64]]:

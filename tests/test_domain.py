@@ -242,6 +242,7 @@ def test_figures_are_those_of_the_evaluation(collection):
 def test_scores_without_labels_see_the_documents_only(collection):
     pytest.importorskip("bm25s")
     base, other = (domain_scores.embed(Hashed(seed), collection) for seed in (0, 1))
+    assert domain_scores.Embedded.of(base.arrays()).arrays().keys() == base.arrays().keys()
     held = {collection.documents[row] for row in collection.held_out}
     assert not held & set(collection.rows("documents"))
     same, changed = (domain_scores.label_free(collection, each, base) for each in (base, other))
