@@ -33,7 +33,7 @@ from domain_tables import correlations, flags, references, table
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "domain.json"
-IMPORTS = tuple(str(HERE / name) for name in ("domain_methods.py", "domain_texts.py"))
+IMPORTS = tuple(str(HERE / name) for name in ("domain_methods.py", "domain_texts.py", "domain_distil.py"))
 MODEL = "minilm"
 SHARES = (0.0, 0.25, 0.5, 0.75)
 

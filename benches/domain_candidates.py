@@ -37,7 +37,12 @@ def search(**options: Any) -> dict[str, Any]:
 # Texts of about the length of a search: a third of the time of spans of 30 to 70 % of a document.
 SHORT: dict[str, Any] = {"positive": "cuts", "cuts": {"shortest": 8, "longest": 24}, "max_length": 32}
 
+DISTIL: dict[str, Any] = {**PLAIN, "loss": "distil", "lr": 2e-5, "distil": {"lexical": 0.5}}
+
 CANDIDATES: dict[str, dict[str, Any]] = {
+    "search by words, distilled with TF-IDF .5, lr 2e-5": {**DISTIL, **search(kind="words", longest=40)},
+    "short cuts, distilled with TF-IDF .5, lr 2e-5": {**DISTIL, **SHORT},
+    "search by words, distilled, lr 2e-5": {**DISTIL, **search(kind="words", longest=40), "distil": {"lexical": 0.0}},
     "documents": {},
     "documents, kept": KEEP,
     "documents, kept, no UNA": {**PLAIN, **KEEP},
@@ -81,14 +86,14 @@ CANDIDATES: dict[str, dict[str, Any]] = {
 }
 
 # Options of methods that a candidate does not use are left out of its settings.
-METHODS = ("una", "spans", "keep", "near-base", "freeze", "guided", "cuts", "neighbours", "search", "mined")
+METHODS = ("distil", "una", "spans", "keep", "near-base", "freeze", "guided", "cuts", "neighbours", "search", "mined")
 
 
 def settings_of(name: str, steps: int | None = None) -> dict[str, Any]:
     """Returns all settings of a candidate, with another number of steps if it is given."""
     settings = {**COMMON, **CANDIDATES[name]}
     settings |= {"max_steps": steps} if steps else {}
-    used = {settings["positive"]}
+    used = {settings["positive"], settings["loss"]}
     for key in ("negatives", "loss_terms", "encoder_methods", "feature_augmentations"):
         used |= set(settings.get(key, ()))
     return {key: value for key, value in settings.items() if key not in METHODS or key in used}

@@ -5,6 +5,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,14 +13,22 @@ import torch
 from torch.nn.functional import normalize
 
 BENCHES = Path(__file__).resolve().parents[1] / "benches"
-IMPORTS = tuple(str(BENCHES / name) for name in ("domain_methods.py", "domain_texts.py"))
+IMPORTS = tuple(str(BENCHES / name) for name in ("domain_methods.py", "domain_texts.py", "domain_distil.py"))
 
 if not BENCHES.is_dir():
     pytest.skip("benches/ is not beside the tests", allow_module_level=True)
 sys.path.insert(0, str(BENCHES))
 
-names = ("convert_collections", "domain_methods", "domain_scores", "domain_tables", "domain_texts", "domain_candidates")
-convert_collections, domain_methods, domain_scores, domain_tables, domain_texts, domain_candidates = map(
+names = (
+    "convert_collections",
+    "domain_distil",
+    "domain_methods",
+    "domain_scores",
+    "domain_tables",
+    "domain_texts",
+    "domain_candidates",
+)
+convert_collections, domain_distil, domain_methods, domain_scores, domain_tables, domain_texts, domain_candidates = map(
     import_module, names
 )
 CANDIDATES, settings_of = domain_candidates.CANDIDATES, domain_candidates.settings_of
@@ -90,6 +99,7 @@ def test_guided_masks_what_the_base_model_finds_closer_than_the_positive():
         "documents, kept with TF-IDF .3, no UNA",
         "documents, mined by TF-IDF, kept",
         "documents, near base",
+        "short cuts, distilled with TF-IDF .5, lr 2e-5",
         "documents, frozen embeddings and 3 layers",
         "documents, guided",
     ],
@@ -121,6 +131,48 @@ def test_all_candidates_are_valid_settings(sample):
         settings = settings_of(name)
         del settings["rows"]
         TrainConfig(corpus=str(sample), model="minilm", imports=IMPORTS, **settings)
+
+
+def test_distil_follows_the_base_model_and_the_words_in_common(sample_rows):
+    from cse.views import Views
+
+    def tokenizer(texts, **_):
+        return {"input_ids": [[3 + int(word) for word in text.split()] for text in texts]}
+
+    class Tokenizer:
+        all_special_ids: ClassVar = [0, 1, 2]
+        __call__ = staticmethod(tokenizer)
+
+        def __len__(self):
+            return 8
+
+    texts = ["0 1 2", "0 0 3", "0 4"]
+    words = domain_distil.WordPieces(Tokenizer(), texts)
+    ids = torch.tensor([[1, 3, 3, 6, 2, 0], [1, 3, 7, 2, 0, 0]])
+    idf = np.log(4 / (1 + np.array([0, 0, 0, 3, 1, 1, 1, 1])))
+    first, second = np.zeros(8), np.zeros(8)
+    first[3], first[6] = np.log(3) * idf[3], np.log(2) * idf[6]
+    second[3], second[7] = np.log(2) * idf[3], np.log(2) * idf[7]
+    wanted = [each / np.linalg.norm(each) for each in (first, second)]
+    assert words({"input_ids": ids}).numpy() == pytest.approx(np.array(wanted), abs=1e-6)
+
+    trained = torch.nn.Linear(4, 4)
+    trained.tokenizer = Tokenizer()
+    corpus = type("Rows", (), {"take": lambda self, rows: texts, "__len__": lambda self: 3})()
+    options = domain_distil.DistilOptions(weight=3.0, temperature=0.2, lexical=0.25)
+    term = domain_distil.Distil(options, SimpleNamespace(trained=trained, corpus=corpus))
+    base = {name: drawn(5, number + 2, 4)[:, 0] for number, name in enumerate(("anchor", "positive", "synthetic"))}
+    common = {name: drawn(5, number + 5, 7)[:, 0] for number, name in enumerate(("anchor", "positive", "synthetic"))}
+    new = {name: drawn(5, number + 9, 4)[:, 0] for number, name in enumerate(("anchor", "positive", "synthetic"))}
+    step = SimpleNamespace(encode=lambda block, model: (base if model is term.base else common)[block])
+
+    def cosines(side):
+        unit = {name: (each / each.norm(dim=-1, keepdim=True)).numpy() for name, each in side.items()}
+        return unit["anchor"] @ np.vstack([unit["positive"], unit["synthetic"]]).T
+
+    p, q = np.exp((0.75 * cosines(base) + 0.25 * cosines(common)) / 0.2), np.exp(cosines(new) / 0.2)
+    p, q = p / p.sum(1, keepdims=True), q / q.sum(1, keepdims=True)
+    assert float(term(Views(new), step)) == pytest.approx(3 * (p * np.log(p / q)).sum(1).mean(), rel=1e-6)
 
 
 def texts_of(kind, options, sample_rows, sample_index):
