@@ -156,7 +156,7 @@ class Embedded:
     halves: Vectors
     """First halves of the held-out documents, then second halves."""
 
-    def arrays(self) -> dict[str, Vectors]:
+    def arrays(self) -> dict[str, Any]:
         """The arrays by name, as ``of`` takes them."""
         named = {"documents": self.documents, "queries": self.queries, "halves": self.halves}
         return {**named, **{f"known {kind}": each for kind, each in self.known.items()}}

@@ -12,6 +12,9 @@ Runs = dict[str, Any]
 
 RESAMPLES = 2000
 HARM = -0.5
+# Trained runs of a collection, and harmful observations of the one chosen on, without which a figure would say nothing.
+ENOUGH_RUNS = 5
+ENOUGH_HARMFUL = 3
 ALARMS = 0.1
 
 
@@ -119,6 +122,12 @@ def observations(found: Runs, name: str) -> tuple[Vector, dict[str, Vector], npt
     return np.array(gains), columns, np.array(runs)
 
 
+def enough(found: Runs) -> dict[str, tuple[Vector, dict[str, Vector], npt.NDArray[np.int64]]]:
+    """The observations of the collections with enough trained runs."""
+    data = {name: observations(found, name) for name in sorted(bases_of(found))}
+    return {name: each for name, each in data.items() if len(np.unique(each[2])) >= ENOUGH_RUNS}
+
+
 def spearman(first: Vector, second: Vector) -> float:
     """Spearman's correlation; 0 if one side is constant."""
     from scipy.stats import rankdata
@@ -130,8 +139,10 @@ def spearman(first: Vector, second: Vector) -> float:
 
 def correlations(found: Runs) -> str:
     """Table of Spearman's correlations with the change of nDCG@10, with intervals over trained runs."""
-    names = [name for name in sorted(bases_of(found)) if len(observations(found, name)[0])]
-    data = {name: observations(found, name) for name in names}
+    data = enough(found)
+    names = list(data)
+    if not names:
+        return f"No collection has {ENOUGH_RUNS} trained runs: nothing can be said about scores without labels yet."
     counts = {name: f"{len(each[0])} of {len(set(each[2].tolist()))} runs" for name, each in data.items()}
     lines = [f"| score without labels | {' | '.join(f'{name}, {counts[name]}' for name in names)} |"]
     lines.append("| --- |" + " ---: |" * len(names))
@@ -152,11 +163,16 @@ def correlations(found: Runs) -> str:
 
 def flags(found: Runs) -> str:
     """Table of the harmful runs that are flagged; score, sign and limit are chosen on one collection."""
-    names = [name for name in sorted(bases_of(found)) if len(observations(found, name)[0])]
-    data = {name: observations(found, name) for name in names}
+    data = enough(found)
+    names = list(data)
+    if not names:
+        return ""
     lines = [f"| chosen on | score | limit | {' | '.join(names)} |", "| --- | --- | ---: |" + " ---: |" * len(names)]
     for chooser in names:
         gains, scores, _ = data[chooser]
+        if (gains < HARM).sum() < ENOUGH_HARMFUL:
+            lines.append(f"| {chooser} | fewer than {ENOUGH_HARMFUL} harmful runs | |{' |' * len(names)}")
+            continue
         usable = {key: each for key, each in scores.items() if not key.startswith("mean rank")}
         best = max(usable, key=lambda key: abs(spearman(gains, usable[key])))
         sign = 1.0 if spearman(gains, usable[best]) >= 0 else -1.0
