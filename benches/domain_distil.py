@@ -1,0 +1,93 @@
+"""Distillation of the base model together with words in common, as users would add it: ``imports = (FILE,)``.
+
+BM25 and the base model together, by reciprocal ranks, find more than either (``python benches/domain.py table``). The
+term ``distil`` trains the encoder to rank the candidates of the batch for each anchor as both together do. With
+``loss = "distil"`` it is the whole loss: there are no positives that may be wrong, and no false negatives.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import log_softmax, normalize
+
+from cse.losses import LOSS_TERMS
+from cse.losses.base import BatchTerm
+from cse.views import BatchStep, Frozen, Views
+
+
+class WordPieces(torch.nn.Module):
+    """Encodes token ids ``(n, T)`` as unit vectors ``(n, V)`` of ln(1 + count) idf, without special tokens.
+
+    A batch term sees no texts; but ``step.encode`` passes token ids to whatever encoder it is given.
+    """
+
+    def __init__(self, tokenizer: Any, texts: list[str]) -> None:
+        super().__init__()
+        found = tokenizer(texts, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+        df = np.bincount(np.concatenate([np.unique(ids) for ids in found]).astype(int), minlength=len(tokenizer))
+        idf = np.log((1 + len(texts)) / (1 + df))
+        idf[tokenizer.all_special_ids] = 0
+        self.idf = torch.tensor(idf, dtype=torch.float32)
+        self.embedding_dim = len(idf)
+
+    def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """The vectors; padding is a special token."""
+        ids = inputs["input_ids"]
+        counts = torch.zeros(len(ids), self.embedding_dim).scatter_add_(1, ids, torch.ones_like(ids, dtype=torch.float))
+        return normalize(counts.log1p() * self.idf, dim=-1)
+
+
+@dataclass(frozen=True)
+class DistilOptions:
+    """Options of ``distil``."""
+
+    weight: float = 1.0
+    temperature: float = 0.05
+    lexical: float = 0.5
+    """Weight of the words in common, 0 to 1; that of the base model is the rest."""
+
+
+class Distil(BatchTerm):
+    """KL divergence of the softmax over all candidates from that of the base model and of words in common.
+
+    The target is the softmax of (1 - lexical) * cosine of the base model + lexical * cosine of TF-IDF vectors of word
+    pieces, at the same temperature. Candidates are the positives, the own among them, and the negatives of the batch.
+    """
+
+    Options = DistilOptions
+
+    def __init__(self, options: DistilOptions, context: Any) -> None:
+        super().__init__(options, context)
+        self.base = Frozen(copy.deepcopy(context.trained))
+        texts = context.corpus.take(np.arange(len(context.corpus)))
+        self.words = Frozen(WordPieces(context.trained.tokenizer, texts))
+
+    def forward(self, views: Views, step: BatchStep) -> Tensor:
+        """The mean divergence over the anchors, times the weight."""
+        options = self.options
+        names = ["positive", *views.named("negative")]
+        assert step.encode is not None
+        with torch.no_grad():
+            sides = []
+            for model in (self.base, self.words):
+                anchors = normalize(step.encode("anchor", model), dim=-1)
+                candidates = torch.cat([normalize(step.encode(name, model), dim=-1) for name in names])
+                sides.append(anchors @ candidates.T)
+            wanted = ((1 - options.lexical) * sides[0] + options.lexical * sides[1]) / options.temperature
+        candidates = normalize(torch.cat([views[name] for name in names]), dim=-1)
+        found = normalize(views["anchor"], dim=-1) @ candidates.T / options.temperature
+        target, now = log_softmax(wanted, dim=-1), log_softmax(found, dim=-1)
+        value = (target.exp() * (target - now)).sum(-1).mean()
+        self.metrics = {"distilled": value.detach()}
+        weighted: Tensor = options.weight * value
+        return weighted
+
+
+LOSS_TERMS.register("distil", Distil)

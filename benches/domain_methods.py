@@ -1,0 +1,195 @@
+"""Losses and other methods for training on an own domain, as users would add them: ``imports = (FILE,)``.
+
+=============  ====================================================================  ==============
+name           what                                                                  registered as
+=============  ====================================================================  ==============
+keep           keeps the base model's similarities within the batch                  loss term
+near-base      L2 distance to the base weights                                       loss term
+freeze         embeddings and lower layers are not trained                           encoder method
+guided         false negatives are masked by the base model (GISTEmbed)              feature method
+=============  ====================================================================  ==============
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import log_softmax, normalize
+
+from cse.features import ENCODER_METHODS, FEATURE_AUGMENTATIONS
+from cse.features.base import EncoderMethod, FeatureMethod
+from cse.losses import LOSS_TERMS
+from cse.losses.base import BatchTerm
+from cse.parts import parts_of
+from cse.views import BatchStep, Frozen, Views
+
+
+class Base:
+    """A frozen copy of the encoder as it was, and its embeddings of the blocks of a step, each computed once."""
+
+    def __init__(self, context: Any) -> None:
+        self.model = Frozen(copy.deepcopy(context.trained))
+        self._step: BatchStep | None = None
+        self._found: dict[str, Tensor] = {}
+
+    @classmethod
+    def of(cls, context: Any) -> Base:
+        """The copy of a run, which several methods share."""
+        if not hasattr(context, "base_of_domain_methods"):
+            context.base_of_domain_methods = cls(context)
+        base: Base = context.base_of_domain_methods
+        return base
+
+    def encode(self, block: str, step: BatchStep) -> Tensor:
+        """Unit embeddings ``(B, D)`` of a block of the batch."""
+        if step.rows is not getattr(self._step, "rows", None):
+            self._step, self._found = step, {}
+        if block not in self._found:
+            assert step.encode is not None
+            with torch.no_grad():
+                self._found[block] = normalize(step.encode(block, self.model), dim=-1)
+        return self._found[block]
+
+
+@dataclass(frozen=True)
+class KeepOptions:
+    """Options of ``keep``."""
+
+    weight: float = 1.0
+    temperature: float = 0.05
+    views: Literal["anchor", "positive", "both", "cross"] = "both"
+    lexical: float = 0.0
+    """Weight of the TF-IDF cosines of the whole rows in the similarities that are kept; 0: the base model's alone."""
+
+
+class Keep(BatchTerm):
+    """KL divergence of the similarities in the batch from those of the base model.
+
+    For each row, the softmax of the similarities to the other rows at a temperature, by the base model without dropout
+    (the target) and by the encoder. ``cross`` compares anchors with the positives of other rows.
+    """
+
+    Options = KeepOptions
+
+    def __init__(self, options: KeepOptions, context: Any) -> None:
+        super().__init__(options, context)
+        self.base = Base.of(context)
+        self.matrix: Any = None
+        if options.lexical:
+            from sklearn.preprocessing import normalize as unit_rows
+
+            self.matrix = unit_rows(context.index.transform(context.corpus.take(np.arange(len(context.corpus)))))
+
+    def forward(self, views: Views, step: BatchStep) -> Tensor:
+        """The mean divergence, times the weight."""
+        options = self.options
+        sides = {
+            "anchor": [("anchor", "anchor")],
+            "positive": [("positive", "positive")],
+            "both": [("anchor", "anchor"), ("positive", "positive")],
+            "cross": [("anchor", "positive")],
+        }[options.views]
+        total = views["anchor"].new_zeros(())
+        for first, second in sides:
+            old = self.base.encode(first, step) @ self.base.encode(second, step).T
+            new = normalize(views[first], dim=-1) @ normalize(views[second], dim=-1).T
+            if self.matrix is not None:
+                part = self.matrix[step.rows.numpy()]
+                lexical = torch.from_numpy((part @ part.T).toarray()).to(old)
+                old = (1 - options.lexical) * old + options.lexical * lexical
+            own = torch.eye(len(old), dtype=torch.bool, device=old.device)
+            target, found = (log_softmax((s / options.temperature).masked_fill(own, -1e4), dim=-1) for s in (old, new))
+            total = total + (target.exp() * (target - found)).sum(-1).mean() / len(sides)
+        self.metrics = {"kept": total.detach()}
+        weighted: Tensor = options.weight * total
+        return weighted
+
+
+@dataclass(frozen=True)
+class NearBaseOptions:
+    """Options of ``near-base``."""
+
+    weight: float = 1.0
+
+
+class NearBase(BatchTerm):
+    """Squared L2 distance of the weights of the transformer to those it started from, times a weight."""
+
+    Options = NearBaseOptions
+
+    def __init__(self, options: NearBaseOptions, context: Any) -> None:
+        super().__init__(options, context)
+        parameters = [each for each in context.trained.backbone.parameters() if each.requires_grad]
+        self.pairs = [(each, each.detach().clone()) for each in parameters]
+
+    def forward(self, views: Views, step: BatchStep) -> Tensor:
+        """The distance, times the weight."""
+        total = views["anchor"].new_zeros(())
+        for now, base in self.pairs:
+            total = total + (now - base).square().sum()
+        weight: float = self.options.weight
+        return weight * total
+
+
+@dataclass(frozen=True)
+class FreezeOptions:
+    """Options of ``freeze``."""
+
+    layers: int = 0
+    """Lower layers that are not trained, besides the token and position embeddings."""
+
+
+class Freeze(EncoderMethod):
+    """Embeddings and lower layers keep their weights."""
+
+    Options = FreezeOptions
+
+    def __init__(self, options: FreezeOptions, context: Any) -> None:
+        super().__init__(options, context)
+        embeddings, blocks = parts_of(context.trained.backbone)
+        for part in (embeddings, *blocks[: options.layers]):
+            part.requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class GuidedOptions:
+    """Options of ``guided``."""
+
+    margin: float = 0.0
+    """A negative is masked if the base model's similarity exceeds that of the positive minus this margin."""
+
+
+class Guided(FeatureMethod):
+    """Masks negatives that the base model finds closer to the anchor than its positive (Solatorio 2024, GISTEmbed)."""
+
+    Options = GuidedOptions
+
+    def __init__(self, options: GuidedOptions, context: Any) -> None:
+        super().__init__(options, context)
+        self.base = Base.of(context)
+
+    def forward(self, views: Views, step: BatchStep) -> Views:
+        """The views with weights of pairs."""
+        anchors = self.base.encode("anchor", step)
+        positives = self.base.encode("positive", step)
+        limit = (anchors * positives).sum(-1, keepdim=True) - self.options.margin
+        weights = dict(views.log_weights)
+        for name in views.embeddings:
+            if views.roles[name] == "anchor":
+                continue
+            close = anchors @ self.base.encode(name, step).T > limit
+            if views.roles[name] == "positive":
+                close.fill_diagonal_(False)
+            weights["anchor", name] = torch.zeros_like(anchors @ anchors.T).masked_fill_(close, -torch.inf)
+        return views.replace(log_weights=weights)
+
+
+LOSS_TERMS.register("keep", Keep)
+LOSS_TERMS.register("near-base", NearBase)
+ENCODER_METHODS.register("freeze", Freeze)
+FEATURE_AUGMENTATIONS.register("guided", Guided)

@@ -1,0 +1,220 @@
+"""What benches/domain.py measures: retrieval of a collection by its judgements, and scores from its documents alone."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Vectors = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
+
+# Documents that no run is trained on, for the scores without labels: 5 %, at least 100, at most 10 %.
+HELD_OUT = (0.05, 100, 0.10)
+# Searches of each kind from a held-out document, and from all documents together.
+SEARCHES = 3
+ALL_SEARCHES = 1000
+WORDS = 6
+SPAN = 8
+NEIGHBOURS = 10
+SENTENCE_WORDS = 4
+
+
+@dataclass
+class Known:
+    """Searches for known documents."""
+
+    texts: list[str] = field(default_factory=list)
+    documents: list[int] = field(default_factory=list)
+
+
+class Collection:
+    """A collection of documents, queries and judgements, with what its scores need; the same for all runs.
+
+    Args:
+        folder: A folder as ``cse eval --suite retrieval`` reads it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from cse.evaluation.retrieval import Retrieval, RetrievalOptions
+
+        self.name, self.folder = folder.name, folder
+        retrieval = Retrieval(RetrievalOptions(), str(folder))
+        self.ids = sorted(retrieval.documents, reverse=True)  # equal scores are ordered by descending id
+        self.documents = [retrieval.documents[key] for key in self.ids]
+        self.queries = list(retrieval.queries.values())
+        self.judgements = list(retrieval.judgements.values())
+        digest = hashlib.sha256()
+        for part in (self.ids, self.documents, self.queries, [str(sorted(each.items())) for each in self.judgements]):
+            digest.update("\n".join(part).encode())
+        self.hash = digest.hexdigest()[:12]
+        generator = np.random.default_rng(0)
+        filled = np.flatnonzero([len(text.split()) >= WORDS for text in self.documents])
+        share, least, most = HELD_OUT
+        count = min(max(int(share * len(filled)), least), int(most * len(filled)))
+        self.held_out: Numbers = np.sort(generator.permutation(filled)[:count])
+        self.sample: Numbers = np.sort(generator.permutation(filled)[:ALL_SEARCHES])
+
+    def rows(self, form: str) -> list[str]:
+        """Rows to train on: the documents that are not held out, whole or cut into sentences."""
+        kept = np.setdiff1d(np.arange(len(self.documents)), self.held_out).tolist()
+        texts = [self.documents[number] for number in kept if self.documents[number].strip()]
+        if form == "documents":
+            return texts
+        sentences = [each for text in texts for each in re.split(r"(?<=[.!?])\s+", text)]
+        return [each for each in sentences if len(each.split()) >= SENTENCE_WORDS]
+
+    @cached_property
+    def index(self) -> Any:
+        """TF-IDF index of the documents."""
+        from cse import TfidfIndex
+
+        return TfidfIndex.from_texts(self.documents)
+
+    @cached_property
+    def bm25(self) -> Any:
+        """BM25 (Lucene's, k1 1.5, b 0.75) of the documents."""
+        import bm25s
+
+        found = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
+        found.index(self._tokens(self.documents), show_progress=False)
+        return found
+
+    def _tokens(self, texts: list[str]) -> list[list[str]]:
+        return [[term for _, _, term in self.index.tokenize(text)] for text in texts]
+
+    def lexical(self, texts: list[str]) -> Vectors:
+        """BM25 scores ``(len(texts), documents)``."""
+        return np.array([self.bm25.get_scores(tokens) for tokens in self._tokens(texts)], dtype=np.float64)
+
+    @cached_property
+    def known(self) -> dict[str, Known]:
+        """Searches by kind: words drawn by TF-IDF, and spans around such a word; of held-out and of all documents."""
+        score = dict(zip(self.index.terms, self.index.idf, strict=True))
+        found: dict[str, Known] = {}
+        for place, rows, times in (("held", self.held_out, SEARCHES), ("all", self.sample, 1)):
+            words, spans = Known(), Known()
+            for row in np.repeat(rows, times).tolist():
+                generator = np.random.default_rng([len(words.texts), row])
+                text = self.documents[row]
+                terms = self.index.tokenize(text)
+                weights = np.array([max(score[term], 1e-9) for _, _, term in terms])
+                chosen = generator.choice(len(terms), min(WORDS, len(terms)), replace=False, p=weights / weights.sum())
+                words.texts.append(" ".join(text[terms[n][0] : terms[n][1]] for n in chosen))
+                start = max(0, min(int(chosen[0]) - SPAN // 2, len(terms) - SPAN))
+                last = min(start + SPAN, len(terms)) - 1
+                spans.texts.append(text[terms[start][0] : terms[last][1]])
+                words.documents.append(row)
+                spans.documents.append(row)
+            found |= {f"{place} words": words, f"{place} span": spans}
+        return found
+
+    @cached_property
+    def lexical_neighbours(self) -> Numbers:
+        """The nearest documents of each sampled document by BM25, without itself."""
+        return nearest(self.lexical([self.documents[row] for row in self.sample]), self.sample)
+
+    @cached_property
+    def lexical_found(self) -> Numbers:
+        """The first documents for the searches by words, by BM25."""
+        return nearest(self.lexical(self.known["held words"].texts))
+
+
+def nearest(scores: Vectors, own: Numbers | None = None, count: int = NEIGHBOURS) -> Numbers:
+    """The columns with the highest scores of each row, best first; ``own`` is the column that is left out."""
+    if own is not None:
+        scores = scores.copy()
+        scores[np.arange(len(scores)), own] = -np.inf
+    return np.argsort(-scores, axis=1, kind="stable")[:, :count]
+
+
+def overlap(first: Numbers, second: Numbers) -> float:
+    """Mean share of the columns of each row of ``first`` that are in the row of ``second``."""
+    return float(np.mean([len(np.intersect1d(a, b)) / len(a) for a, b in zip(first, second, strict=True)]))
+
+
+def reciprocal_ranks(scores: Vectors, own: list[int]) -> Vectors:
+    """1 / rank of the column ``own`` of each row; equal scores count as better."""
+    true = scores[np.arange(len(scores)), own][:, None]
+    ranks: Vectors = 1.0 / (scores >= true - 1e-9).sum(1)
+    return ranks
+
+
+@dataclass
+class Embedded:
+    """Embeddings of a collection by one encoder, of unit length."""
+
+    documents: Vectors
+    queries: Vectors
+    known: dict[str, Vectors]
+    halves: Vectors
+    """First halves of the held-out documents, then second halves."""
+
+    def arrays(self) -> dict[str, Any]:
+        """The arrays by name, as ``of`` takes them."""
+        named = {"documents": self.documents, "queries": self.queries, "halves": self.halves}
+        return {**named, **{f"known {kind}": each for kind, each in self.known.items()}}
+
+    @classmethod
+    def of(cls, arrays: dict[str, Vectors]) -> Embedded:
+        """The embeddings of ``arrays``."""
+        known = {name.removeprefix("known "): each for name, each in arrays.items() if name.startswith("known ")}
+        return cls(arrays["documents"], arrays["queries"], known, arrays["halves"])
+
+
+def embed(encoder: Any, collection: Collection) -> Embedded:
+    """Encodes documents, queries, searches and halves."""
+    from cse.data.words import cut_in_two
+    from cse.evaluation.geometry import unit
+
+    halves = [cut_in_two(collection.documents[row]) for row in collection.held_out]
+    return Embedded(
+        unit(encoder.encode(collection.documents)),
+        unit(encoder.encode(collection.queries)),
+        {kind: unit(encoder.encode(each.texts)) for kind, each in collection.known.items()},
+        unit(encoder.encode([first for first, _ in halves] + [second for _, second in halves])),
+    )
+
+
+def judged(collection: Collection, scores: Vectors) -> dict[str, list[float]]:
+    """nDCG@10 and recall@100 of each query, x 100, from scores of all documents."""
+    from cse.evaluation.retrieval import DEPTH, ndcg, recall
+
+    found: dict[str, list[float]] = {"ndcg": [], "recall": []}
+    for ranked, relevant in zip(nearest(scores, count=DEPTH), collection.judgements, strict=True):
+        ids = [collection.ids[number] for number in ranked]
+        found["ndcg"].append(round(100 * ndcg(ids, relevant), 3))
+        found["recall"].append(round(100 * recall(ids, relevant), 3))
+    return found
+
+
+def label_free(collection: Collection, new: Embedded, base: Embedded) -> dict[str, float]:
+    """Scores from the documents alone; for each, a fall is a sign of harm, except for those in ``tables.LOWER``."""
+    from cse.evaluation.geometry import effective_rank, mean_cosine, uniformity
+    from cse.evaluation.split_half import half_ranks
+
+    found: dict[str, float] = {}
+    for kind, each in collection.known.items():
+        cosines = new.known[kind] @ new.documents.T
+        found[f"known {kind}"] = float(reciprocal_ranks(cosines, each.documents).mean())
+        old = base.known[kind] @ base.documents.T
+        found[f"base's results, {kind}"] = overlap(nearest(old), nearest(cosines))
+        if kind == "held words":
+            found["BM25's results, held words"] = overlap(collection.lexical_found, nearest(cosines))
+    rows = collection.sample
+    own = nearest(new.documents[rows] @ new.documents.T, rows)
+    found["BM25's neighbours"] = overlap(collection.lexical_neighbours, own)
+    found["base's neighbours"] = overlap(nearest(base.documents[rows] @ base.documents.T, rows), own)
+    forward, backward = half_ranks(*np.split(new.halves, 2))
+    found["halves"] = float(np.mean((1 / forward + 1 / backward) / 2))
+    found["uniformity"] = uniformity(new.documents)
+    found["effective rank"] = effective_rank(new.documents)
+    found["mean cosine"] = mean_cosine(new.documents)
+    found["cosine with base"] = float((new.documents * base.documents).sum(1).mean())
+    return {name: round(value, 6) for name, value in found.items()}

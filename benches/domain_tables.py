@@ -1,0 +1,199 @@
+"""Tables of the runs of benches/domain.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.float64]
+Runs = dict[str, Any]
+
+RESAMPLES = 2000
+HARM = -0.5
+# Trained runs of a collection, and harmful observations of the one chosen on, without which a figure would say nothing.
+ENOUGH_RUNS = 5
+ENOUGH_HARMFUL = 3
+ALARMS = 0.1
+
+
+def bases_of(found: Runs) -> dict[str, Any]:
+    """The records of the base model by collection."""
+    return {each["collection"]: each for each in found.values() if each["name"] == "base"}
+
+
+def differences(found: Runs) -> dict[tuple[str, str], dict[str, dict[str, Vector]]]:
+    """Differences to the base by (candidate, share), collection and metric: of each query, means over the seeds."""
+    bases = bases_of(found)
+    grouped: dict[tuple[str, str], dict[str, dict[str, list[Vector]]]] = {}
+    for run in found.values():
+        if run["name"] == "base":
+            continue
+        before = bases[run["collection"]]["references"]["base"]
+        name = (
+            run["name"]
+            if run["settings"]["max_steps"] == 60
+            else f"{run['name']}, {run['settings']['max_steps']} steps"
+        )
+        for share, figures in run["shares"].items():
+            place = grouped.setdefault((name, share), {}).setdefault(run["collection"], {})
+            for metric in ("ndcg", "recall"):
+                place.setdefault(metric, []).append(np.array(figures[metric]) - np.array(before[metric]))
+    return {
+        key: {name: {metric: np.mean(each, axis=0) for metric, each in one.items()} for name, one in sets.items()}
+        for key, sets in grouped.items()
+    }
+
+
+def stratified(values: list[Vector]) -> tuple[float, float, float]:
+    """Mean over collections of the means over queries, with a 95 % interval over queries within collections."""
+    generator = np.random.default_rng(0)
+    means = np.zeros(RESAMPLES)
+    for each in values:
+        means += each[generator.integers(0, len(each), (RESAMPLES, len(each)))].mean(1) / len(values)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(np.mean([each.mean() for each in values])), float(low), float(high)
+
+
+def references(found: Runs) -> str:
+    """Table of the scores before training, of BM25, and of both together."""
+    bases = bases_of(found)
+    names = sorted(bases)
+    queries = [len(bases[name]["references"]["base"]["ndcg"]) for name in names]
+    lines = [
+        f"| nDCG@10 / recall@100 | {' | '.join(f'{n}, {q} queries' for n, q in zip(names, queries, strict=True))} |"
+    ]
+    lines.append("| --- |" + " ---: |" * len(names))
+    for kind in ("base", "BM25", "both by reciprocal ranks"):
+        cells = [
+            " / ".join(f"{np.mean(bases[name]['references'][kind][metric]):.2f}" for metric in ("ndcg", "recall"))
+            for name in names
+        ]
+        lines.append(f"| {kind} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def table(found: Runs) -> str:
+    """Table of all runs, the best mean first; those that were not run on all collections last."""
+    names = sorted(bases_of(found))
+    lines = [
+        f"| trained, share of the base | {' | '.join(names)} | mean nDCG@10 | 95 % interval | mean recall@100 | "
+        "worst nDCG@10, recall@100 |"
+    ]
+    lines.append("| --- |" + " ---: |" * (len(names) + 4))
+    rows: list[tuple[int, float, str]] = []
+    for (name, share), sets in differences(found).items():
+        cells = [
+            f"{sets[each]['ndcg'].mean():+.2f} / {sets[each]['recall'].mean():+.2f}" if each in sets else ""
+            for each in names
+        ]
+        mean, low, high = stratified([each["ndcg"] for each in sets.values()])
+        recall = np.mean([each["recall"].mean() for each in sets.values()])
+        worst = [min(each[metric].mean() for each in sets.values()) for metric in ("ndcg", "recall")]
+        cells += [f"{mean:+.2f}", f"[{low:+.2f}, {high:+.2f}]", f"{recall:+.2f}", f"{worst[0]:+.2f}, {worst[1]:+.2f}"]
+        rows.append((len(sets), mean, f"| {name}, {share} | {' | '.join(cells)} |"))
+    lines += [text for _, _, text in sorted(rows, key=lambda row: row[:2], reverse=True)]
+    runs = sum(each["name"] != "base" for each in found.values())
+    note = f"{runs} runs, one for each collection and seed; cells are differences to the base of nDCG@10 / recall@100."
+    return "\n".join([*lines, "", f"{note} Means, intervals and the worst are over the collections that were run."])
+
+
+def observations(found: Runs, name: str) -> tuple[Vector, dict[str, Vector], npt.NDArray[np.int64]]:
+    """Changes of nDCG@10, relative changes of the scores without labels, and numbers of the runs, of a collection."""
+    base = bases_of(found)[name]
+    before = float(np.mean(base["references"]["base"]["ndcg"]))
+    gains, scores, runs = [], [], []
+    for number, run in enumerate(found.values()):
+        if run["name"] == "base" or run["collection"] != name:
+            continue
+        for figures in run["shares"].values():
+            gains.append(float(np.mean(figures["ndcg"])) - before)
+            old = base["label_free"]
+            scores.append({key: (value - old[key]) / abs(old[key]) for key, value in figures["label_free"].items()})
+            runs.append(number)
+    keys = scores[0] if scores else {}
+    columns = {key: np.array([each[key] for each in scores]) for key in keys}
+    ranks = {key: (each.argsort().argsort() + 0.5) / len(each) for key, each in columns.items()}
+    if ranks:
+        columns["mean rank of the known searches"] = np.mean(
+            [each for key, each in ranks.items() if key.startswith("known")], axis=0
+        )
+    return np.array(gains), columns, np.array(runs)
+
+
+def enough(found: Runs) -> dict[str, tuple[Vector, dict[str, Vector], npt.NDArray[np.int64]]]:
+    """The observations of the collections with enough trained runs."""
+    data = {name: observations(found, name) for name in sorted(bases_of(found))}
+    return {name: each for name, each in data.items() if len(np.unique(each[2])) >= ENOUGH_RUNS}
+
+
+def spearman(first: Vector, second: Vector) -> float:
+    """Spearman's correlation; 0 if one side is constant."""
+    from scipy.stats import rankdata
+
+    if np.ptp(first) == 0 or np.ptp(second) == 0:
+        return 0.0
+    return float(np.corrcoef(rankdata(first), rankdata(second))[0, 1])
+
+
+def correlations(found: Runs) -> str:
+    """Table of Spearman's correlations with the change of nDCG@10, with intervals over trained runs."""
+    data = enough(found)
+    names = list(data)
+    if not names:
+        return f"No collection has {ENOUGH_RUNS} trained runs: nothing can be said about scores without labels yet."
+    counts = {name: f"{len(each[0])} of {len(set(each[2].tolist()))} runs" for name, each in data.items()}
+    lines = [f"| score without labels | {' | '.join(f'{name}, {counts[name]}' for name in names)} |"]
+    lines.append("| --- |" + " ---: |" * len(names))
+    for score in data[names[0]][1]:
+        cells = []
+        for name in names:
+            gains, scores, runs = data[name]
+            generator, values = np.random.default_rng(0), []
+            groups = [np.flatnonzero(runs == run) for run in np.unique(runs)]
+            for _ in range(RESAMPLES // 4):
+                rows = np.concatenate([groups[i] for i in generator.integers(0, len(groups), len(groups))])
+                values.append(spearman(gains[rows], scores[score][rows]))
+            low, high = np.quantile(values, [0.025, 0.975])
+            cells.append(f"{spearman(gains, scores[score]):+.2f} [{low:+.2f}, {high:+.2f}]")
+        lines.append(f"| {score} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def flags(found: Runs) -> str:
+    """Table of the harmful runs that are flagged; score, sign and limit are chosen on one collection."""
+    data = enough(found)
+    names = list(data)
+    if not names:
+        return ""
+    lines = [f"| chosen on | score | limit | {' | '.join(names)} |", "| --- | --- | ---: |" + " ---: |" * len(names)]
+    for chooser in names:
+        gains, scores, _ = data[chooser]
+        if (gains < HARM).sum() < ENOUGH_HARMFUL:
+            lines.append(f"| {chooser} | fewer than {ENOUGH_HARMFUL} harmful runs | |{' |' * len(names)}")
+            continue
+        usable = {key: each for key, each in scores.items() if not key.startswith("mean rank")}
+        best = max(usable, key=lambda key: abs(spearman(gains, usable[key])))
+        sign = 1.0 if spearman(gains, usable[best]) >= 0 else -1.0
+        limit = limit_of(sign * usable[best], gains < HARM)
+        cells = []
+        for name in names:
+            others, columns, _ = data[name]
+            flagged, harmful = sign * columns[best] < limit, others < HARM
+            caught = f"{flagged[harmful].mean():.0%} of {harmful.sum()}" if harmful.any() else "none harmful"
+            alarms = f"{flagged[~harmful].mean():.0%}" if (~harmful).any() else "none harmless"
+            cells.append(f"{caught}, alarms {alarms}{' (chosen here)' if name == chooser else ''}")
+        shown = f"{'below' if sign > 0 else 'above'} {sign * limit:+.1%}"
+        lines.append(f"| {chooser} | {best} | {shown} | {' | '.join(cells)} |")
+    note = "Cells: share of the harmful runs (nDCG@10 below -0.5) that are flagged, and of the others (false alarms)."
+    return "\n".join([*lines, "", note])
+
+
+def limit_of(score: Vector, harmful: npt.NDArray[np.bool_]) -> float:
+    """The highest limit below which at most a tenth of the runs that are not harmful lie."""
+    harmless = np.sort(score[~harmful])
+    allowed = int(ALARMS * len(harmless))
+    if not len(harmless):
+        return float("inf")
+    return float(harmless[allowed]) if allowed < len(harmless) else float("inf")
