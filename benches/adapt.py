@@ -37,7 +37,7 @@ ACCEPT = ("stsb.dev", "sickr.dev", "sts16.test")
 TUNE_PAIRS = 800
 FRESH_SEEDS = (21, 22, 23, 24, 25)
 RESAMPLES = 2000
-# The recipe adapt, as it is in presets/families.toml, with each loss.
+# The recipe adapt, as it is in presets/defaults.toml, with each loss.
 RECIPES = (
     "focal una spans .3 to .7, tau .05, 60 steps",
     "standard spans .3 to .7, tau .1, 60 steps",

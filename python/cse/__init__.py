@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from .search.index import SearchIndex
     from .tfidf.index import TfidfIndex
     from .training.callbacks import Callback, ProgressCallback
-    from .training.config import TrainConfig
     from .training.loop import RunResult, train
+    from .training.validation import TrainConfig
 
 __all__ = [
     "Callback",
@@ -50,7 +50,7 @@ _MODULES = {
     "RunResult": ".training.loop",
     "SearchIndex": ".search.index",
     "TfidfIndex": ".tfidf.index",
-    "TrainConfig": ".training.config",
+    "TrainConfig": ".training.validation",
     "compare": ".evaluation.run",
     "evaluate": ".evaluation.run",
     "train": ".training.loop",

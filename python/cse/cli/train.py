@@ -12,11 +12,11 @@ from ..training.callbacks import score_text
 from . import console, options
 from .options import group
 from .progress import duration
-from .settings import HEADINGS, given_values, setting_options
+from .train_options import HEADINGS, given_values, setting_options
 from .training_display import ConsoleCallback
 
 if TYPE_CHECKING:
-    from ..training.config import TrainConfig
+    from ..training.validation import TrainConfig
 
 
 class TrainCommand(options.GroupedCommand):
@@ -47,10 +47,10 @@ def command(
     augmentations and loss terms with their options, which are set with --set una.beta=0.3 or in the configuration file.
     """
     from ..registry import parse_setting
-    from ..training.config import TrainConfig, read_toml
     from ..training.defaults import merge, with_preset
     from ..training.inputs import check_source
     from ..training.repeating import repeated
+    from ..training.validation import TrainConfig, read_toml
 
     given, tables = given_values(values)
     for text in settings:

@@ -90,7 +90,7 @@ class Modules:
     dense: Path | None = None
     """Folder of the MLP head of a cse run that was kept: a Dense module with tanh; the pooler is then ``cls``."""
     family: str | None = None
-    """The model family of the run, if cse wrote the directory; see ``presets/families.toml``."""
+    """The model family of the run, if cse wrote the directory; see ``presets/defaults.toml``."""
     stages: tuple[Stage, ...] = ()
     """The modules after pooling in their order, without ``dense`` and a Normalize at the end."""
     include_prompt: bool = True

@@ -62,7 +62,7 @@ class Source:
     path: str
     """Local folder of the files."""
     family: str
-    """Model family; see ``presets/families.toml``."""
+    """Model family; see ``presets/defaults.toml``."""
     pooler: str | None
     """Pooling declared by a sentence-transformers directory; None for a plain Hugging Face directory."""
     normalize: bool

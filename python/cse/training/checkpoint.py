@@ -32,11 +32,11 @@ from torch import Tensor
 from ..errors import InputError
 from ..io import fresh_folder
 from ..models.device import generator_states, restore_generators
-from .config import TrainConfig
 from .distributed import World
 from .leftovers import FOLDER, is_unsaved
 from .manifest import MANIFEST, contents, damage, flush, flushed, identity, read_manifest, verify, verify_all
 from .state import TrainState
+from .validation import TrainConfig
 
 __all__ = [
     "Checkpoint",

@@ -1,242 +1,319 @@
-"""Training configuration: fields, types and constraints, reading and writing of TOML.
+"""The settings of a training run: name, type, range, default and documentation of each.
 
-``TrainConfig`` holds the values given by the user; fields that are None have a default that depends on the recipe.
-``ResolvedConfig`` holds the values of a run, without None. ``cse.training.defaults.resolve`` converts the first to the
-second.
+This is the only declaration of a setting. ``cse.training.validation`` validates values against it,
+``cse.cli.train_options`` makes the options of ``cse train`` from it, and ``cse.training.defaults`` fills in the defaults
+that depend on loss and model. A docstring is the help of the option; what follows its first paragraph is shown only in
+the documentation. The classes are the headings of the help, in order.
+
+This module imports neither pydantic nor NumPy, so that the command line starts quickly.
 """
 
 from __future__ import annotations
 
-import tomllib
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
-import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from annotated_types import Ge, Gt, Le, Lt
 
-from ..augment import AUGMENTATIONS, PAIRS_POSITIVE
-from ..errors import InputError
-from ..features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
-from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
-from ..losses.options import ContrastiveOptions
-from ..losses.rules import incompatibility
-from ..registry import Registry, explain_validation, import_methods, parse_options
-from .keywords import given_forms, tables
-from .settings import Named, Objective, Pooler, Scheduler, Settings, flag, hints, marker
+from ..errors import unknown
 
-__all__ = ["LOSS_SETTINGS", "ResolvedConfig", "TrainConfig", "read_toml"]
+__all__ = ["GROUPS", "Named", "Paths", "Settings", "Shown", "flag", "hints", "marker", "shown_of"]
 
-TABLES: tuple[Registry[Any], ...] = (AUGMENTATIONS, FEATURE_AUGMENTATIONS, ENCODER_METHODS, HOOKS, LOSS_TERMS)
-# Options of the contrastive loss that are settings of a run with ``--loss standard``, ``focal`` or ``mixed``.
-LOSS_SETTINGS = {
-    "objective": "--objective",
-    "logits": "--loss",
-    "temperature": "--temperature",
-    "mixed_negatives": "--mixed-negatives",
-}
+T = TypeVar("T")
 
 
-class TrainConfig(Settings, BaseModel):
-    """Training configuration: the settings of ``cse.training.settings``, and options of methods.
+@dataclass(frozen=True)
+class Shown:
+    """How a setting is shown on the command line."""
 
-    Defaults of settings that are None depend on preset, loss and model; see ``cse.training.defaults``. Invalid values
-    raise ``InputError``. Settings are given as keyword arguments; ``una=True`` enables UNA, ``una={"beta": 0.3}`` sets
-    its options.
-
-    Sources: SimCSE (Gao et al. 2021), Focal-InfoNCE (Hou and Li 2023), MixCSE (Zhang et al. 2022), UNA (Shu and
-    Lampos 2024).
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    options: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Options by method name. In TOML, those of UNA are the table ``[una]``; in Python, ``una={"beta": 0.3}`` is
-    equivalent to ``options={"una": {"beta": 0.3}}``, and so is ``beta=0.3`` for an option that has a flag."""
-    given: dict[str, Any] | None = None
-    """In the ``config.toml`` of a run, the table of the values that were given; the other values were resolved from
-    them. It is set by ``cse.training.defaults``. None: all values were given."""
-
-    def __init__(self, **values: Any) -> None:
-        """Validates types and ranges; raises ``InputError`` with the flag of the first invalid field."""
-        values = given_forms(values, type(self).model_fields)
-        for file in values.get("imports") or ():
-            import_methods(str(file))  # before the names of methods are looked up
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise InputError(explain_validation(error, flag)) from None
-        self._check()
-
-    def _check(self) -> None:
-        for name, hint in hints().items():
-            named, value = marker(hint, Named), getattr(self, name)
-            if named is not None and value is not None:
-                for each in value if isinstance(value, tuple) else (value,):
-                    named.check(each, flag(name))
-        if CONTRASTIVE in self.loss_terms:
-            raise InputError(f"--loss-term {CONTRASTIVE}: is part of --loss standard, focal and mixed; leave it out")
-        for method in self.options:
-            self.options_of(method)
-        if "matryoshka" in self.loss_terms and self.loss not in (*CONTRASTIVE_LOSSES, CONTRASTIVE):
-            raise InputError(f"--dims: belongs to a contrastive loss, and --loss {self.loss} is none; leave it out")
-        parts = CONTRASTIVE_LOSSES.get(self.loss)
-        if parts is not None and (own := LOSS_SETTINGS.keys() & self.options.get(CONTRASTIVE, {}).keys()):
-            name = sorted(own)[0]
-            raise InputError(
-                f"{CONTRASTIVE}.{name}: use {LOSS_SETTINGS[name]}, unless the loss is --loss {CONTRASTIVE}"
-            )
-        if parts is not None and parts.get("mixed_negatives") and self.mixed_negatives is False:
-            raise InputError(f"--no-mixed-negatives: cannot be combined with --loss {self.loss}; use --loss standard")
-        contrastive = self.contrastive
-        weighted = contrastive.hard_negative_weight != 1
-        problem = incompatibility(
-            objective=self.objective,
-            logits=contrastive.logits,
-            mixed=contrastive.mixed,
-            # Before the recipe is known, the options of the negatives are not.
-            synthetic_pairs=isinstance(self, ResolvedConfig) and self.synthetic_pairs,
-            # The number of columns is known when the file is read; see cse.training.setup.
-            hard_negatives=True,
-            weighted=weighted,
-        )
-        if problem:
-            raise InputError(problem)
-        if self.prompt and "prompt" in self.encoder_methods:
-            raise InputError("--prompt: cannot be combined with --encoder-method prompt, which has a template")
-        if self.pairs and self.corpus:
-            raise InputError("--pairs: cannot be combined with CORPUS; give one of them")
-        if self.columns and not self.pairs:
-            raise InputError("--columns: belongs to --pairs, which was not given")
-        for selection in ("where", "min_score"):
-            if getattr(self, selection) is not None and not self.pairs:
-                raise InputError(f"{flag(selection)}: belongs to --pairs, which was not given")
-        if weighted and not self.pairs:
-            raise InputError("--hard-negative-weight: belongs to --pairs, which was not given")
-        if self.pairs and self.positive not in (None, PAIRS_POSITIVE):
-            raise InputError(f"--positive {self.positive}: cannot be combined with --pairs, which names the positives")
-        if self.patience and not self.dev:
-            raise InputError("--patience: needs --dev, a file of scored pairs to measure progress by")
-
-    @property
-    def contrastive(self) -> ContrastiveOptions:
-        """The options of the contrastive loss."""
-        table = dict(self.options.get(CONTRASTIVE, {}))
-        if self.loss in CONTRASTIVE_LOSSES:
-            own = {name: getattr(self, name) for name in LOSS_SETTINGS if name != "logits"}
-            table |= {name: value for name, value in own.items() if value is not None} | CONTRASTIVE_LOSSES[self.loss]
-        found: ContrastiveOptions = parse_options(CONTRASTIVE, ContrastiveOptions, table)
-        return found
-
-    @property
-    def synthetic_pairs(self) -> bool:
-        """Whether synthetic negatives are used as further pairs, encoded twice under different dropout masks."""
-        return any(AUGMENTATIONS.get(name).makes_pairs(self.options_of(name)) for name in self.negatives)
-
-    @property
-    def methods(self) -> dict[str, Registry[Any]]:
-        """The registry of each method of the run by name, as far as the configuration names them."""
-        found: dict[str, Registry[Any]] = {}
-        for name in (self.positive, *self.negatives):
-            found |= {name: AUGMENTATIONS} if name is not None else {}
-        found |= dict.fromkeys(self.feature_augmentations, FEATURE_AUGMENTATIONS)
-        found |= dict.fromkeys(self.encoder_methods, ENCODER_METHODS)
-        found |= {name: HOOKS for name in (self.anchor_hook, self.positive_hook) if name is not None}
-        terms = self.loss_terms if self.loss in CONTRASTIVE_LOSSES else (self.loss, *self.loss_terms)
-        return found | dict.fromkeys(terms, LOSS_TERMS)
-
-    def implied(self) -> dict[str, Any]:
-        """Returns the defaults of settings that follow from the use of the methods; see ``TextMethod.implies``."""
-        found: dict[str, Any] = {}
-        for name, table in self.methods.items():
-            found |= table.get(name).implies(self.options_of(name))
-        return found
-
-    def options_of(self, method: str) -> Any:
-        """Returns the options of a method with their defaults; raises ``InputError`` for an invalid one."""
-        table = next((each for each in TABLES if method in each), None)
-        if table is None:
-            raise InputError(f"{method}: neither a setting nor a method; see cse train --help and cse methods")
-        return parse_options(method, table.options(method), self.options.get(method, {}))
-
-    def replace(self, **values: Any) -> Self:
-        """Returns a validated copy with other values."""
-        return type(self)(**{**self.values(), "given": self.given, **values})
-
-    def to_toml(self) -> str:
-        """Returns the configuration as TOML; None values are omitted, options of methods are tables at the end."""
-        stored = {name: getattr(self, name) for name in hints()}
-        values = {name: value for name, value in stored.items() if value is not None} | tables(self.options)
-        if self.given is not None:
-            given = {name: value for name, value in self.given.items() if name != "options" and value is not None}
-            values["given"] = given | tables(self.given.get("options", {}))
-        return tomli_w.dumps(values)
-
-    @classmethod
-    def from_toml(cls, path: str | Path) -> Self:
-        """Reads a TOML file, as written by ``to_toml``; raises ``InputError`` for an invalid file, key or value."""
-        return cls(**read_toml(path))
-
-    def values(self) -> dict[str, Any]:
-        """Returns the values that were set, by name, without ``given``."""
-        return {name: getattr(self, name) for name in self.model_fields_set if name != "given"}
+    metavar: str | None = None
+    """Name of the value in the help."""
+    default: str | None = None
+    """Text of the default in the help, where it is not a value."""
+    flag: str | None = None
+    """Flag, if it is not the name of the setting."""
+    hidden: bool = False
+    """Whether there is no option."""
 
 
-# Settings that are not None once they are resolved.
-RESOLVED = (
-    "model",
-    "positive",
-    "pooler",
-    "max_length",
-    "temperature",
-    "mixed_negatives",
-    "objective",
-    "batch_size",
-    "lr",
-    "lr_scheduler",
-    "weight_decay",
-    "max_grad_norm",
-    "keep_head",
-    "keep_duplicates",
-    "merge_with_base",
-    "eval_every",
-)
+@dataclass(frozen=True)
+class Named:
+    """Values are names of a table, ``module:attribute``: a mapping, a registry, or a function that returns names."""
+
+    table: str
+
+    def names(self) -> list[str]:
+        """Returns the names."""
+        module, attribute = self.table.split(":")
+        found = getattr(import_module(module), attribute)
+        names = found() if callable(found) else found.names() if hasattr(found, "names") else found
+        return list(names)
+
+    def check(self, value: str, name: str) -> None:
+        """Raises ``InputError`` with a flag if the value is not in the table."""
+        if value not in (names := self.names()):
+            raise unknown(name, value, names)
 
 
-class ResolvedConfig(TrainConfig):
-    """Training configuration in which all settings with a default by recipe have values."""
-
-    if TYPE_CHECKING:
-        model: str
-        positive: str
-        pooler: Pooler
-        max_length: int
-        temperature: float
-        mixed_negatives: bool
-        objective: Objective
-        batch_size: int
-        lr: float
-        lr_scheduler: Scheduler
-        weight_decay: float
-        max_grad_norm: float
-        keep_head: bool
-        keep_duplicates: bool
-        merge_with_base: float
-        eval_every: int
-
-    def _check(self) -> None:
-        if missing := [name for name in RESOLVED if getattr(self, name) is None]:
-            raise InputError(f"{flag(missing[0])}: has no default for this model; give it")
-        super()._check()
+@dataclass(frozen=True)
+class Paths:
+    """Marks paths, of which one may be given without a list."""
 
 
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """Reads and validates a configuration file; raises ``InputError`` with the file and the invalid key."""
-    try:
-        values = tomllib.loads(Path(path).read_text(encoding="utf8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not a TOML file ({error})") from None
-    try:
-        TrainConfig(**values)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
-    return values
+AUGMENTATION = Named("cse.augment:AUGMENTATIONS")
+HOOK = Named("cse.features:HOOKS")
+
+NotNegative = Annotated[int, Ge(0), Shown("N")]
+Positive = Annotated[int, Ge(1), Shown("N")]
+Objective = Literal["infonce", "nt-xent"]
+Scheduler = Literal["linear", "cosine", "constant"]
+Precision = Literal["fp32", "bf16", "auto"]
+Pooler = Annotated[str, Named("cse.models.pooling:POOLERS")]
+MaxLength = Annotated[int, Ge(3), Shown("N")]
+BatchSize = Annotated[int, Ge(2), Shown("N")]
+AboveZero = Annotated[float, Gt(0)]
+AtLeastZero = Annotated[float, Ge(0)]
+Temperature = Annotated[float, Ge(1e-4)]  # below it, logits and their gradients overflow
+Share = Annotated[float, Ge(0), Le(1), Shown("SHARE")]
+Rate = Annotated[float, Ge(0), Lt(1), Shown("P", default="the model's")]
+
+
+class Data:
+    """Data"""
+
+    corpus: Annotated[tuple[str, ...], Paths(), Shown(hidden=True)] = ()
+    """Text files, patterns or tables (``cse.data.readers.resolve``). Default: the files of the TF-IDF index."""
+    pairs: Annotated[tuple[str, ...], Paths(), Shown("FILE")] = ()
+    """Table of anchor, positive and optionally hard negative, as CORPUS."""
+    columns: Annotated[tuple[str, ...], Shown("A,B[,C]", default="by their names")] = ()
+    """Columns of --pairs.
+
+    Two or three; see ``cse.data.pair_columns``."""
+    where: Annotated[str | None, Shown("COLUMN=VALUE", default="all")] = None
+    """Rows of --pairs that are positives."""
+    min_score: Annotated[float | None, Shown("X")] = None
+    """Lowest score of positives in --pairs."""
+    tfidf: Annotated[str, Shown("DIR")] = "tfidf"
+    """Folder of the TF-IDF index."""
+    column: Annotated[str | None, Shown("NAME")] = None
+    """Column of .csv, .tsv, .jsonl and .parquet files with the sentences."""
+    encoding_errors: Literal["strict", "replace"] = "strict"
+    """How to handle invalid UTF-8."""
+    max_line_bytes: Positive = 1 << 20
+    """Maximum row length."""
+    cache: Annotated[str | None, Shown("DIR", default="the user's; cse cache")] = None
+    """Cache folder for large corpora.
+
+    See ``cse.data.cache.cache_folder``."""
+    max_length: MaxLength | None = None
+    """Maximum tokens per sentence.
+
+    Of a training sentence: the saved model has the limit of the base model."""
+
+
+class Model:
+    """Model"""
+
+    model: Annotated[str | None, Shown(default="bert-base-uncased")] = None
+    """minilm, a folder, or a hub name."""
+    pooler: Annotated[Pooler | None, Shown("NAME", default="the model's own, else cls")] = None
+    """Pooling of token vectors: cls, cls_before_pooler, avg, avg_top2, avg_first_last, avg_embed_last, max,
+    mean_sqrt_len_tokens, weightedmean, lasttoken or mask.
+
+    See ``cse.models.pooling.pool``."""
+    prompt: Annotated[str | None, Shown("NAME|TEXT|auto", default="the model's default prompt")] = None
+    """Text before each sentence.
+
+    The name of a prompt of the model, or a text; with ``pairs``, ``auto``: the model's prompts for queries and for
+    documents. See ``cse.models.prompts``."""
+    keep_head: Annotated[bool | None, Shown(default="with simcse-sup presets")] = None
+    """Keep the MLP of --pooler cls in the saved model.
+
+    As supervised SimCSE does; otherwise it is used only in training."""
+    preset: Annotated[str | None, Shown("NAME"), Named("cse.training.defaults:preset_names")] = None
+    """A published recipe, like simcse-bert-base or una-bert-base."""
+
+
+class Augmentation:
+    """Positives and negatives"""
+
+    positive: Annotated[str | None, Shown("NAME"), AUGMENTATION] = None
+    """Augmentation for positives; see cse methods."""
+    min_df: NotNegative = 0
+    """Use only terms in N sentences or more."""
+    max_terms: Positive | None = None
+    """Use only the N most frequent terms."""
+    negatives: Annotated[tuple[str, ...], Shown("NAME", flag="--negative"), AUGMENTATION] = ()
+    """Augmentation for synthetic negatives; see cse methods.
+
+    ``una=True`` is short for ``("una",)``."""
+    feature_augmentations: Annotated[
+        tuple[str, ...],
+        Shown("NAME", flag="--feature-augmentation"),
+        Named("cse.features:FEATURE_AUGMENTATIONS"),
+    ] = ()
+    """Augmentation of embeddings; several in order of application."""
+    anchor_hook: Annotated[str | None, Shown("NAME", default="none"), HOOK] = None
+    """Changes the anchors' forward pass inside the transformer; see cse methods."""
+    positive_hook: Annotated[str | None, Shown("NAME", default="none"), HOOK] = None
+    """The same for the positives."""
+    anchor_dropout: Rate | None = None
+    """Dropout of the anchors."""
+    positive_dropout: Rate | None = None
+    """Dropout of positives."""
+    positive_encoder: Annotated[str | None, Shown("copy|MODEL", default="the same")] = None
+    """Another encoder for the positives: copy (starts from the same weights), or a model.
+
+    It is trained, and kept in checkpoints, but not saved in best/."""
+    encoder_methods: Annotated[
+        tuple[str, ...], Shown("NAME", flag="--encoder-method"), Named("cse.features:ENCODER_METHODS")
+    ] = ()
+    """Changes the encoder; see cse methods; several in order of application."""
+    imports: Annotated[tuple[str, ...], Paths(), Shown("FILE.py", flag="--import")] = ()
+    """Python file that registers methods."""
+    keep_duplicates: bool | None = None
+    """Equal sentences stay negatives of each other, as in the papers."""
+
+
+class Loss:
+    """Loss"""
+
+    loss: Annotated[str, Shown("standard|focal|mixed|NAME"), Named("cse.losses:loss_names")] = "standard"
+    """SimCSE, Focal-InfoNCE or MixCSE; or a loss term that takes their place."""
+    temperature: Temperature | None = None
+    """tau, the divisor of the logits."""
+    objective: Objective | None = None
+    """infonce: anchors against candidates; nt-xent: every view against every other.  UNA as pairs implies nt-xent."""
+    mixed_negatives: bool | None = None
+    """Mixed negatives (MixCSE) with any loss."""
+    loss_terms: Annotated[tuple[str, ...], Shown("NAME", flag="--loss-term"), Named("cse.losses:LOSS_TERMS")] = ()
+    """A further term; see cse methods."""
+
+
+class Optimisation:
+    """Optimisation"""
+
+    batch_size: BatchSize | None = None
+    """Sentences per step."""
+    lr: AboveZero | None = None
+    """Learning rate of AdamW."""
+    lr_scheduler: Scheduler | None = None
+    """How the learning rate decreases, to 0 at the end, after the warm-up."""
+    warmup: Annotated[float, Ge(0), Lt(1), Shown("SHARE")] = 0.0
+    """Share of the steps in which the rate rises linearly from 0."""
+    weight_decay: AtLeastZero | None = None
+    """Weight decay of AdamW.
+
+    Not applied to biases and normalisation weights."""
+    max_grad_norm: AtLeastZero | None = None
+    """Clips the gradient to this norm; 0: never."""
+    merge_with_base: Share | None = None
+    """Share of the base model's weights in the encoder that is evaluated and saved."""
+    epochs: Annotated[Positive | None, Shown(default="1, or as many as --max-steps takes")] = None
+    """Passes over the corpus."""
+    max_steps: Positive | None = None
+    """Stop after N steps; with --epochs, the fewer steps count."""
+    accumulate: Positive = 1
+    """Batches whose gradients are averaged in a step.
+
+    Negatives are those of the same batch only; ``chunk_size`` has no such restriction."""
+    chunk_size: Annotated[Positive | None, Shown(default="all")] = None
+    """Sentences whose activations are in memory at a time: large batches in little memory.
+
+    The gradients are those of the whole batch, for a second forward pass."""
+    precision: Precision = "auto"
+    """Precision of the encoder; auto: bf16 on CUDA.
+
+    ``bf16`` is autocast; for ``auto`` see ``cse.models.device.pick_precision``. Weights, optimizer and loss are
+    float32. A run stores what ``auto`` was, and keeps it when it is resumed."""
+    compile: bool = False
+    """Compile the transformer by torch.compile.
+
+    On CUDA, batches are then padded to ``max_length``."""
+
+
+class Evaluation:
+    """Evaluation"""
+
+    dev: Annotated[tuple[str, ...], Paths(), Shown("FILE")] = ()
+    """Scored pairs, to select best/ by Spearman's correlation; several: by the mean.
+
+    Files of score, sentence1, sentence2; see ``cse.evaluation.sts.read_pairs``. Default: the label-free score of
+    held-out rows."""
+    eval_every: NotNegative | None = None
+    """Steps between evaluations; 0: at the end."""
+    patience: Positive | None = None
+    """Stop after N evaluations without a higher score on --dev."""
+    data: Annotated[str | None, Shown("DIR")] = None
+    """Evaluate best/ on the STS files in DIR at the end."""
+    allow_partial: bool = False
+    """Accept incomplete STS files."""
+
+
+class Run:
+    """Run"""
+
+    output: Annotated[str, Shown("DIR")] = "runs"
+    """Folder of runs."""
+    name: Annotated[str | None, Shown(default="from model, loss and seed")] = None
+    """Name of the run's folder.
+
+    None: composed of model, loss and seed, and a number if it exists."""
+    save_every: NotNegative = 0
+    """Steps between checkpoints; 0: at the end, or on a signal."""
+    keep_checkpoints: Positive = 2
+    """Latest checkpoints that are kept."""
+    loggers: Annotated[tuple[str, ...], Shown("NAME", flag="--logger"), Named("cse.training.loggers:LOGGERS")] = ()
+    """tensorboard, besides log.jsonl."""
+    log_every: Positive = 10
+    """Steps between writes of the log, which contains one record per step."""
+    seed: Annotated[int, Ge(0), Lt(2**64), Shown("N")] = 0
+    """Seed of all random choices."""
+    device: Annotated[str, Shown("DEVICE")] = "auto"
+    """auto, cpu, cuda, cuda:1, ..."""
+    threads: Annotated[int, Ge(0), Le(1024), Shown("N")] = 0
+    """CPU threads; 0: all cores."""
+
+
+GROUPS: tuple[type[Any], ...] = (Data, Model, Augmentation, Loss, Optimisation, Evaluation, Run)
+
+
+class Settings(Data, Model, Augmentation, Loss, Optimisation, Evaluation, Run):
+    """All settings."""
+
+
+@cache
+def hints() -> dict[str, Any]:
+    """Returns the annotated type of each setting by name, in the order of declaration."""
+    return {name: hint for group in GROUPS for name, hint in get_type_hints(group, include_extras=True).items()}
+
+
+def shown_of(hint: Any) -> Shown:
+    """Returns how a setting is shown: the first value of each field among its markers, the outermost first."""
+    found: dict[str, Any] = {}
+    for each in _markers(hint):
+        if isinstance(each, Shown):
+            found = {**{name: value for name, value in vars(each).items() if value}, **found}
+    return Shown(**found)
+
+
+def marker(hint: Any, kind: type[T]) -> T | None:
+    """Returns the first marker of a class in an annotated type, the outermost first; None if it has none."""
+    return next((each for each in _markers(hint) if isinstance(each, kind)), None)
+
+
+def _markers(hint: Any) -> Iterator[Any]:
+    yield from getattr(hint, "__metadata__", ())
+    inner = (hint.__origin__,) if hasattr(hint, "__metadata__") else get_args(hint)
+    for each in inner:
+        if not isinstance(each, str):
+            yield from _markers(each)
+
+
+def flag(name: object) -> str:
+    """Returns the command-line flag of a setting; of another name, its form as a flag."""
+    shown = marker(hints()[str(name)], Shown) if str(name) in hints() else None
+    return (shown and shown.flag) or "--" + str(name).replace("_", "-")

@@ -15,8 +15,8 @@ from typing import Any
 from ..augment import PAIRS_POSITIVE
 from ..errors import InputError, unknown
 from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES
-from .config import ResolvedConfig, TrainConfig
 from .keywords import with_tables
+from .validation import ResolvedConfig, TrainConfig
 
 __all__ = ["families", "merge", "other_limit", "preset_names", "preset_values", "resolve", "with_preset"]
 
@@ -61,7 +61,7 @@ def families() -> dict[str, dict[str, Any]]:
 
 @cache
 def _file() -> dict[str, dict[str, Any]]:
-    return tomllib.loads((files("cse") / "presets" / "families.toml").read_text(encoding="utf8"))
+    return tomllib.loads((files("cse") / "presets" / "defaults.toml").read_text(encoding="utf8"))
 
 
 def preset_names() -> list[str]:
@@ -107,7 +107,7 @@ def resolve(
 
     Args:
         config: The given values; its preset is merged first.
-        family: Model family, a table of ``presets/families.toml``.
+        family: Model family, a table of ``presets/defaults.toml``.
         own_pooler: The pooling declared by a sentence-transformers directory, if any.
         precision: What ``auto`` is on the device. Default: the given value.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..data.corpus import Corpus, Split
 from ..losses import CONTRASTIVE_LOSSES
 from .batches import Batches
-from .config import ResolvedConfig
+from .validation import ResolvedConfig
 
 __all__ = ["describe_loss", "facts_of"]
 

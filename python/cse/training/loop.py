@@ -23,7 +23,6 @@ from .checkpoint import (
     restore_best,
     save_checkpoint,
 )
-from .config import TrainConfig
 from .distributed import World, connected
 from .environment import environment
 from .inputs import check_same, check_source, with_texts
@@ -34,6 +33,7 @@ from .outputs import copied, describe, opened, resumed_folder, run_folder, save,
 from .records import count, failures, log_record
 from .setup import Run, prepare
 from .step import training_step
+from .validation import TrainConfig
 
 __all__ = ["RunResult", "Trainer", "resumed_config", "train"]
 

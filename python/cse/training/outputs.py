@@ -19,12 +19,12 @@ from ..models.encoder import save_encoder
 from ..models.inference import Encoder
 from .callbacks import Callback
 from .checkpoint import CONFIG, Checkpoint, find_checkpoint, read_checkpoint, read_config
-from .config import ResolvedConfig, TrainConfig
 from .distributed import World
 from .facts import describe_loss
 from .interrupts import locked
 from .leftovers import FOLDER, clear, is_unsaved, tidy
 from .setup import Run, choose_folder
+from .validation import ResolvedConfig, TrainConfig
 
 __all__ = ["copied", "describe", "opened", "resumed_folder", "run_folder", "save", "score_best"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .config import TrainConfig
 from .defaults import merge, other_limit
+from .validation import TrainConfig
 
 __all__ = ["repeated"]
 

@@ -26,7 +26,6 @@ from ..tfidf.index import TfidfIndex
 from .batches import Batches
 from .callbacks import Callback
 from .checks import check_learnable, corpus_warnings, once_warnings
-from .config import LOSS_SETTINGS, ResolvedConfig, TrainConfig
 from .defaults import DEFAULT_MODEL, resolve, with_preset
 from .distributed import World
 from .encode import Forward
@@ -41,6 +40,7 @@ from .selection import Selector
 from .state import TrainState
 from .token_files import StoredTokens, open_tokens
 from .unchanged import unchanged_warning
+from .validation import LOSS_SETTINGS, ResolvedConfig, TrainConfig
 
 __all__ = ["Run", "prepare"]
 
