@@ -54,10 +54,8 @@ class Template:
         if not place or after.count("[MASK]") != 1 or "[MASK]" in before:
             raise InputError(f"prompt.template: {text!r} must have one {{}} and then one [MASK]")
         after = after.replace("[MASK]", tokenizer.mask_token)
-        # Byte-pair tokenizers distinguish words after a space: the space before the sentence is left out, since the
-        # sentence is tokenized alone, and the one after it is kept.
+        # The space before the sentence, which is tokenized alone, is left out; the one after it is kept.
         ids = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in (before.rstrip(), after)]
-        # Whatever template the tokenizer has already.
         self.prefix: list[int] = [tokenizer.cls_token_id, *ids[0]]
         self.suffix: list[int] = [*ids[1], tokenizer.sep_token_id]
 
@@ -80,9 +78,8 @@ class Prompt(EncoderMethod):
     model has the template, which truncation does not cut. ``--max-length`` counts its tokens, too: the published 32
     tokens of a sentence are 32 and those of the template.
 
-    Differences to the released code: positions start where the model's do, for RoBERTa too; checkpoints are selected
-    without denoising, as they are used; no full stop is added to sentences without one in evaluation; RoBERTa's
-    tokenizer sees each sentence as at the beginning of a text, without a space before it.
+    Differences to the released code: positions start where the model's do; checkpoints are selected without denoising, as
+    they are used; no full stop is added in evaluation; RoBERTa's tokenizer sees no space before a sentence.
 
     Raises ``InputError`` for a template that does not fit; see ``Template``.
     """
