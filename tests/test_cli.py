@@ -272,7 +272,7 @@ FLAGS = [
     (["--loss", "mixed", "--no-mixed-negatives"], "--no-mixed-negatives"),
     (["--loss", "focal", "--mixed-negatives", "--mix-variant", "release"], "--mix-variant release"),
     (["--batch-size", "1"], "--batch-size: must be >= 2, got 1"),
-    (["--pooler", "max"], "--pooler"),
+    (["--pooler", "most"], "--pooler"),
     (["--preset", "nope"], "--preset"),
     (["--loss", "mixed", "--mix-variant", "release", "--una", "--model", "TINY"], "--mix-variant release"),
     (["--una", "--una-as", "columns"], "--una-as: 'columns' is unknown"),

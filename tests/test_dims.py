@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 from cse import Encoder, InputError, train
 from cse.losses.contrastive import contrastive_loss
 from cse.training.distributed import World
-from cse.training.encode import Forward, gathered_views
+from cse.training.encode import gathered_views
 from cse.training.setup import prepare
 from cse.training.step import batch_step
 from sentence_models import sentence_model
@@ -40,7 +40,7 @@ def test_the_loss_is_the_sum_over_cut_embeddings(config):
     run = prepare(config.replace(loss="focal"))
     state = run.state
     batch = first_batch(run)
-    forward = Forward(run.config, "cpu")
+    forward = run.forward
     for module in state.modules().values():
         module.eval()
     with torch.no_grad():

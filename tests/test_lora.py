@@ -54,7 +54,7 @@ def test_the_rank_implies_scale_and_rate(config):
 def test_merged_weights_are_those_of_training(config, tiny_bert):
     result = train(config)
     folder = result.folder
-    weights, before = base_weights(folder / "best"), base_weights(tiny_bert)
+    weights, before = base_weights(folder / "last"), base_weights(tiny_bert)
     changed = {name for name in before if not torch.equal(weights[name], before[name])}
     assert len(changed) == 3 * 6
     assert not any("pooler" in name or "embeddings" in name for name in changed)
@@ -66,9 +66,9 @@ def test_merged_weights_are_those_of_training(config, tiny_bert):
         for name, values in run.state.weights().items():
             values.copy_(stored[name])
     unmerged = run.state.encoder.eval().encode(TEXTS)
-    saved = Encoder(folder / "best", device="cpu").encode(TEXTS)
+    saved = Encoder(folder / "last", device="cpu").encode(TEXTS)
     np.testing.assert_allclose(saved, unmerged, atol=1e-5)
-    np.testing.assert_allclose(SentenceTransformer(str(folder / "best"), device="cpu").encode(TEXTS), saved, atol=1e-5)
+    np.testing.assert_allclose(SentenceTransformer(str(folder / "last"), device="cpu").encode(TEXTS), saved, atol=1e-5)
     assert np.abs(saved - Encoder(tiny_bert, pooler="avg", device="cpu").encode(TEXTS)).max() > 1e-3
 
 
@@ -89,8 +89,8 @@ def test_saving_does_not_change_the_weights(config):
 def test_a_kept_adapter_is_loaded_by_everyone(config, tmp_path, tiny_bert):
     sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean"), dense(16), normalize])
     values = {"model": str(tmp_path / "model"), "pooler": None, "merge_with_base": 0.0}
-    merged = train(config.replace(**values, name="merged")).folder / "best"
-    kept = train(config.replace(**values, keep_adapter=True, name="kept")).folder / "best"
+    merged = train(config.replace(**values, name="merged")).folder / "last"
+    kept = train(config.replace(**values, keep_adapter=True, name="kept")).folder / "last"
     assert not (kept / "model.safetensors").exists()
     assert (kept / "adapter_model.safetensors").stat().st_size < (merged / "model.safetensors").stat().st_size / 3
     settings = json.loads((kept / "adapter_config.json").read_text())
@@ -101,7 +101,7 @@ def test_a_kept_adapter_is_loaded_by_everyone(config, tmp_path, tiny_bert):
     assert [stage.kind for stage in read_modules(kept).stages] == ["Dense"]
     # It is a model to train from, too; an adapter of an adapter is not saved.
     values["model"] = str(kept)
-    assert (train(config.replace(**values, name="again")).folder / "best" / "model.safetensors").exists()
+    assert (train(config.replace(**values, name="again")).folder / "last" / "model.safetensors").exists()
     with pytest.raises(InputError, match=r"--keep-adapter: .* is an adapter itself"):
         train(config.replace(**values, keep_adapter=True, name="more"))
     (tmp_path / "model").rename(tmp_path / "moved")
@@ -114,7 +114,7 @@ def test_the_average_with_the_base_is_that_of_the_weights(config, tiny_bert):
     found = []
     for share in (0.0, 0.5):
         folder = train(config.replace(merge_with_base=share, name=f"run{share}")).folder
-        found.append(base_weights(folder / "best"))
+        found.append(base_weights(folder / "last"))
     for name in before:
         expected = (before[name] + found[0][name]) / 2
         torch.testing.assert_close(found[1][name], expected, atol=1e-6, rtol=1e-5)
@@ -166,4 +166,4 @@ def test_the_command_line_switches_it_on(tmp_path, tiny_bert, sample_rows, cse):
     )
     done = cse("train", "corpus.txt", *flags, "--name", "run", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "runs" / "run" / "best" / "adapter_model.safetensors").exists()
+    assert (tmp_path / "runs" / "run" / "last" / "adapter_model.safetensors").exists()

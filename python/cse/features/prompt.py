@@ -78,8 +78,8 @@ class Prompt(EncoderMethod):
     model has the template, which truncation does not cut. ``--max-length`` counts its tokens, too: the published 32
     tokens of a sentence are 32 and those of the template.
 
-    Differences to the released code: positions start where the model's do; checkpoints are selected without denoising, as
-    they are used; no full stop is added in evaluation; RoBERTa's tokenizer sees no space before a sentence.
+    Differences to the released code: positions start where the model's do; checkpoints are selected without denoising;
+    no full stop is added in evaluation; RoBERTa's tokenizer sees no space before a sentence.
 
     Raises ``InputError`` for a template that does not fit; see ``Template``.
     """

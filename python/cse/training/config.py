@@ -47,15 +47,18 @@ class Named:
 
     def names(self) -> list[str]:
         """Returns the names."""
+        found = self._found()
+        return list(found.names() if hasattr(found, "names") else found)
+
+    def _found(self) -> Any:
         module, attribute = self.table.split(":")
         found = getattr(import_module(module), attribute)
-        names = found() if callable(found) else found.names() if hasattr(found, "names") else found
-        return list(names)
+        return found() if callable(found) else found
 
     def check(self, value: str, name: str) -> None:
         """Raises ``InputError`` with a flag if the value is not in the table."""
-        if value not in (names := self.names()):
-            raise unknown(name, value, names)
+        if value not in self._found():  # a table may know more names than it lists
+            raise unknown(name, value, self.names())
 
 
 @dataclass(frozen=True)
