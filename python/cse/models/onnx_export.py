@@ -91,7 +91,9 @@ def export_onnx(
     if output is None:
         return _export(encoder, Path(source.path), Path(source.path), int8, say)
     with fresh_folder(Path(output)) as fresh:
-        shutil.copytree(source.path, fresh, dirs_exist_ok=True, ignore=shutil.ignore_patterns(FOLDER, ".*", "*.bin"))
+        # Weights of PyTorch are left out where there are the same in safetensors.
+        twice = ["*.bin"] if any(Path(source.path).glob("*.safetensors")) else []
+        shutil.copytree(source.path, fresh, dirs_exist_ok=True, ignore=shutil.ignore_patterns(FOLDER, ".*", *twice))
         return _export(encoder, fresh, Path(output), int8, say)
 
 
