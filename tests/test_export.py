@@ -69,6 +69,8 @@ def test_embeddings_in_onnxruntime_equal_those_of_pytorch(exported):
         np.testing.assert_allclose(found.encode(TEXTS, batch_size=2), expected, atol=1e-4)
     assert printed["file"] == str(run / "best" / "onnx" / "model.onnx")
     assert printed["difference"] <= 1e-4
+    used = {path.name for path in found.model.files()}
+    assert {"model.onnx", "config.json", "tokenizer.json", "model.safetensors"} <= used  # the last of the head
     assert not list(run.rglob(".cse-*"))
     # The other files of the folder are used as before.
     np.testing.assert_array_equal(Encoder(run / "best", device="cpu").encode(TEXTS), expected)

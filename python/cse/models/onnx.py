@@ -61,9 +61,11 @@ class Onnx(OtherEncoder):
         return self.model.encode(texts, batch_size=batch_size, progress=progress)
 
     def files(self) -> list[Path]:
-        """Returns the file of the transformer, and those of the folder."""
+        """Returns the file of the transformer, and those of tokenizer, pooling and further modules in the folder."""
         folder = self.file.parent.parent
-        return [*sorted(self.file.parent.glob(f"{self.file.name}*")), *sorted(folder.glob("*.json"))]
+        others = [path for pattern in ("*.json", "*.txt", "*.model") for path in folder.glob(pattern)]
+        modules = [path for path in folder.glob("[0-9]*_*/*") if path.suffix in (".json", ".safetensors")]
+        return [*sorted(self.file.parent.glob(f"{self.file.name}*")), *sorted(others), *sorted(modules)]
 
 
 class OnnxTransformer(nn.Module):
