@@ -2,8 +2,8 @@
 
 This is the only declaration of a setting. ``cse.training.validation`` validates values against it,
 ``cse.cli.train_options`` makes the options of ``cse train`` from it, and ``cse.training.defaults`` has the defaults
-that depend on loss and model. A docstring is the help of the option; what follows its first paragraph is shown only in the
-documentation. The classes are the headings of the help, in order.
+that depend on loss and model. A docstring is the help of the option; what follows its first paragraph is shown only
+in the documentation. The classes are the headings of the help, in order.
 
 This module imports neither pydantic nor NumPy, so that the command line starts quickly.
 """
