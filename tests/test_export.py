@@ -15,8 +15,9 @@ from cse import Encoder, InputError, TrainConfig, evaluate, train
 from cse.cli import cli
 from cse.errors import RunError
 from cse.models import onnx_export
-from cse.models.layout import write_modules
+from cse.models.layout import Modules
 from cse.models.onnx_export import export_onnx
+from cse.models.saving import write_modules
 
 TEXTS = ["One.", "Another sentence, rather longer than the first, to see what padding does.", "word " * 200, "x", " "]
 
@@ -84,6 +85,20 @@ def test_only_the_last_state_is_in_the_file(exported):
     assert all(each.shape == ["batch", "sequence"] for each in session.get_inputs())
     (state,) = session.get_outputs()
     assert (state.name, state.shape) == ("last_hidden_state", ["batch", "sequence", 32])
+
+
+def test_prompts_are_those_of_the_folder(exported, tmp_path):
+    folder = tmp_path / "prompted"
+    shutil.copytree(exported[0] / "best", folder)
+    path = folder / "config_sentence_transformers.json"
+    settings = json.loads(path.read_text(encoding="utf8")) | {"prompts": {"query": "find: ", "document": "a text: "}}
+    path.write_text(json.dumps(settings | {"default_prompt_name": "document"}), encoding="utf8")
+    one, two = Encoder(f"onnx:{folder}", device="cpu"), Encoder(folder, device="cpu")
+    plain = Encoder(exported[0] / "best", device="cpu")
+    assert one.prompts == two.prompts
+    np.testing.assert_allclose(one.encode(TEXTS), two.encode(TEXTS), atol=1e-4)
+    np.testing.assert_allclose(one.encode_query(TEXTS), two.encode_query(TEXTS), atol=1e-4)
+    np.testing.assert_allclose(one.encode(TEXTS[:2]), plain.encode([f"a text: {t}" for t in TEXTS[:2]]), atol=1e-4)
 
 
 def test_what_int8_costs_is_printed(exported, pairs, retrieval):
@@ -167,8 +182,7 @@ def test_what_cannot_be_exported_is_refused(exported, tiny_bert, minilm, pairs, 
         Encoder(f"onnx:{broken}")
     layers = tmp_path / "layers"
     shutil.copytree(tiny_bert, layers)
-    shape = {"normalize": False, "max_length": 64, "embedding_dim": 32, "layers": 3, "family": "bert-base"}
-    write_modules(layers, pooler="avg_first_last", **shape)
+    write_modules(layers, modules=Modules(pooler="avg_first_last"), max_length=64, width=32, layers=3)
     refused(invoke("export", layers, "--onnx"), "avg_first_last", "needs several layers")
 
 

@@ -117,7 +117,7 @@ def test_what_cannot_be_evaluated_is_refused(tiny_bert, pairs, tmp_path):
         cse.evaluate(tiny_bert, "sts", pairs, options={"halves": {"limit": 3}})
     with pytest.raises(InputError, match="must be a folder, a name, or an encoder"):
         cse.evaluate(3, data=pairs)
-    with pytest.raises(InputError, match="has its pooling"):
+    with pytest.raises(InputError, match="has its own"):
         cse.evaluate(Encoder(tiny_bert, device="cpu"), data=pairs, pooler="cls")
     with pytest.raises(InputError, match="no such folder"):
         cse.evaluate(tmp_path / "none", data=pairs)

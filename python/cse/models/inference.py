@@ -16,6 +16,7 @@ from .device import pick_device, pick_precision
 from .encoder import SentenceEncoder, load_encoder
 from .encoders import OtherEncoder, find_encoder
 from .layout import Modules
+from .onnx import Onnx
 from .pooling import POOLERS
 from .prompts import DOCUMENT, QUERY, find_prompt, role_prompt
 from .refusals import is_static
@@ -80,6 +81,8 @@ class Encoder:
         if other is not None:
             if pooler is not None:
                 raise InputError(f"--pooler: {name} has no pooling to choose; leave it out")
+            if isinstance(other, Onnx):
+                modules = other.model.source.modules
             self.model, self.pooling = other, other.summary
         else:
             self.model, modules = self._load(name, pooler)
@@ -191,7 +194,7 @@ class Encoder:
     def _vectors(
         self, texts: list[str], batch_size: int, progress: Callable[[int], None] | None, prompt: str
     ) -> Vectors:
-        if isinstance(self.model, OtherEncoder):
+        if isinstance(self.model, OtherEncoder) and not isinstance(self.model, Onnx):
             texts = [prompt + text for text in texts] if prompt else texts
             found = self.model.encode(texts, batch_size=batch_size, progress=progress, precision=self.precision)
         else:

@@ -56,9 +56,10 @@ class Onnx(OtherEncoder):
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
         precision: str = "fp32",
+        prompt: str | None = None,
     ) -> npt.NDArray[np.float32]:
-        """Returns the embeddings ``(n, D)``; the precision is that of the file."""
-        return self.model.encode(texts, batch_size=batch_size, progress=progress)
+        """Returns the embeddings ``(n, D)``, in the precision of the file; ``prompt`` as in ``SentenceEncoder``."""
+        return self.model.encode(texts, batch_size=batch_size, progress=progress, prompt=prompt)
 
     def files(self) -> list[Path]:
         """Returns the file of the transformer, and those of tokenizer, pooling and further modules in the folder."""

@@ -81,6 +81,8 @@ def export_onnx(
     if output is not None and Path(output).exists():
         raise InputError(f"-o {output}: exists; name a new folder")
     source = find_model(name)
+    if source.base is not None:
+        raise InputError(f"{model}: holds an adapter only; export a model that was saved without --keep-adapter")
     pooler = source.pooler or "avg"
     if pooled_layers(pooler, 2) is not None:
         raise InputError(f"{model}: its pooling ({pooler}) needs several layers, and ONNX files hold the last one only")
