@@ -144,8 +144,8 @@ def test_arguments_of_encode_are_checked(tiny_bert):
     for texts in ("one", None, 5, ["a", None], ["a", 5]):
         with pytest.raises(InputError, match="texts"):
             encoder.encode(texts)
-    with pytest.raises(InputError, match="--pooler: 'max' is unknown"):
-        Encoder(tiny_bert, pooler="max")
+    with pytest.raises(InputError, match="--pooler: 'median' is unknown"):
+        Encoder(tiny_bert, pooler="median")
     expected = encoder.encode(["a word", "two words"])
     np.testing.assert_array_equal(encoder.encode(text for text in ["a word", "two words"]), expected)
     np.testing.assert_array_equal(encoder.encode(np.array(["a word", "two words"])), expected)

@@ -75,6 +75,8 @@ class Counted:
         self.texts += len(texts)
         return self._encoder.encode(texts, **arguments)
 
+    encode_query = encode_document = encode
+
 
 def files(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}

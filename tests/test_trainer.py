@@ -347,10 +347,11 @@ def test_merging_averages_with_the_base_weights_and_leaves_training_alone(base):
     np.testing.assert_array_equal(best, Encoder(merged.folder / "last", device="cpu").encode(["A sentence."]))
 
 
-def test_a_task_that_is_solved_from_the_start_is_reported(minilm, sample, tmp_path):
+def test_a_task_that_is_solved_from_the_start_is_reported(minilm, sample_rows, tmp_path):
     """Dropout positives for a contrastive model; its own recipe is not solved."""
+    (tmp_path / "rows.txt").write_text("\n".join(sample_rows[:800]) + "\n", encoding="utf8")
     config = TrainConfig(
-        corpus=sample, output=tmp_path, model=minilm, batch_size=8, max_steps=10, eval_every=0, device="cpu"
+        corpus=tmp_path / "rows.txt", output=tmp_path, model=minilm, batch_size=8, max_steps=10, eval_every=0, device="cpu"
     )
     solved = train(config.replace(positive="dropout", temperature=0.05))
     assert any("solved from the start" in note and "--positive spans" in note for note in solved.notes)
@@ -619,7 +620,7 @@ def test_a_configuration_goes_to_toml_and_back(tmp_path):
 
 
 def test_the_default_recipe_of_minilm_raises_stsb_dev(minilm, shared, indexed, tmp_path):
-    """Half the steps of `--loss focal --una`; 86.72 before. benches/adapt.py measures more steps, sets and seeds."""
+    """A quarter of the steps of `--loss focal --una`. benches/adapt.py measures more steps, sets and seeds."""
     result = train(
         TrainConfig(
             tfidf=indexed / "tfidf",
@@ -628,14 +629,14 @@ def test_the_default_recipe_of_minilm_raises_stsb_dev(minilm, shared, indexed, t
             loss="focal",
             una=True,
             seed=1,
-            max_steps=30,
-            eval_every=30,
+            max_steps=15,
+            eval_every=15,
             dev=shared("sts_raw/stsb.dev.tsv"),
             device="cpu",
         )
     )
     assert result.before["spearman"] == pytest.approx(86.72, abs=0.01)
-    assert result.after["spearman"] > 87.0
+    assert result.after["spearman"] > 86.9
 
 
 def test_texts_in_memory_train_as_a_file_of_them(base, sample, sample_rows, tmp_path):
