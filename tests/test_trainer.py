@@ -351,7 +351,13 @@ def test_a_task_that_is_solved_from_the_start_is_reported(minilm, sample_rows, t
     """Dropout positives for a contrastive model; its own recipe is not solved."""
     (tmp_path / "rows.txt").write_text("\n".join(sample_rows[:800]) + "\n", encoding="utf8")
     config = TrainConfig(
-        corpus=tmp_path / "rows.txt", output=tmp_path, model=minilm, batch_size=8, max_steps=10, eval_every=0, device="cpu"
+        corpus=tmp_path / "rows.txt",
+        output=tmp_path,
+        model=minilm,
+        batch_size=8,
+        max_steps=10,
+        eval_every=0,
+        device="cpu",
     )
     solved = train(config.replace(positive="dropout", temperature=0.05))
     assert any("solved from the start" in note and "--positive spans" in note for note in solved.notes)
