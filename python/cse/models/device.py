@@ -76,7 +76,7 @@ def pick_precision(device: str, precision: str = "auto", training: bool = False)
         device: A PyTorch device.
         precision: One of ``PRECISIONS``.
         training: Whether the forward passes are those of training, for which ``auto`` is fp32 on processors: that bf16
-            changes no score was not shown with five seeds (docs/benchmarks.md).
+            changes no score was shown with emulated products only (docs/benchmarks.md).
 
     Raises:
         InputError: For another precision.
