@@ -42,12 +42,15 @@ class Momentum(FeatureMethod):
         super().__init__(options, context)
         self.source = (context.trained,)  # not a submodule
         self.encoder = copy.deepcopy(context.trained).requires_grad_(False)
-        for module in self.encoder.modules():
-            for name in ("p", "attention_dropout", "dropout_prob"):
-                if isinstance(getattr(module, name, None), float):
-                    setattr(module, name, 0.0)
         self.register_buffer("queue", torch.zeros(options.size, context.trained.embedding_dim))
         self.register_buffer("filled", torch.zeros((), dtype=torch.long))
+
+    def train(self, mode: bool = True) -> Momentum:
+        """Sets the mode; in training, the momentum encoder has the head of the encoder, but no dropout."""
+        super().train(mode)
+        self.encoder.eval()
+        self.encoder.training = mode  # the head is applied in training, and modules inside have no dropout
+        return self
 
     @torch.no_grad()
     def after_step(self) -> None:

@@ -132,7 +132,7 @@ class Model:
 
     The name of a prompt of the model, or a text; with ``pairs``, ``auto``: the model's prompts for queries and for
     documents. See ``cse.models.prompts``."""
-    keep_head: Annotated[bool | None, Shown(default="with simcse-sup presets")] = None
+    keep_head: Annotated[bool | None, Shown(default="yes with --pairs")] = None
     """Keep the MLP of --pooler cls in the saved model.
 
     As supervised SimCSE does; otherwise it is used only in training."""
