@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import click
 
 from ..errors import InputError, shortened
-from . import console, options
-from .corpus_index import build_index, by_row, encoding, load_encoder, stored
+from . import console, corpus_index, options
+from .corpus_index import Encoding, by_row, stored
 from .progress import counting
 from .tables import check_table, write_table
 
@@ -35,7 +34,7 @@ from .tables import check_table, write_table
 @options.option("--id", "id_column", metavar="NAME", help="Column of tables with the ids of the rows.")
 @options.seed
 @stored
-@encoding
+@corpus_index.encoding
 def command(
     model: str,
     corpus: tuple[str, ...],
@@ -49,13 +48,8 @@ def command(
     id_column: str | None,
     seed: int,
     folder: str | None,
-    pooler: str | None,
-    device: str,
-    precision: str,
-    threads: int,
+    encoding: Encoding,
     as_json: bool,
-    batch_size: int,
-    **reading: Any,
 ) -> None:
     """Group the rows of CORPUS by their embeddings, and print size, words and examples of each group.
 
@@ -70,8 +64,8 @@ def command(
     from ..tfidf.index import TfidfIndex
 
     weights = None if tfidf is None else TfidfIndex.open(tfidf)
-    encoder = load_encoder(model, pooler, device, precision, threads)
-    index = by_row(build_index(encoder, corpus, folder, id_column=id_column, batch_size=batch_size, **reading))
+    encoder = encoding.encoder(model)
+    index = by_row(encoding.index(encoder, corpus, folder, id_column=id_column))
     from ..search.clusters import cluster, describe
 
     started = time.perf_counter()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -17,14 +19,44 @@ if TYPE_CHECKING:
     from ..models.inference import Encoder
     from ..search.index import SearchIndex
 
-__all__ = ["build_index", "by_row", "encoding", "load_encoder", "read_ids", "stored"]
+__all__ = ["Encoding", "build_index", "by_row", "encoding", "load_encoder", "read_ids", "stored"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def encoding(command: F) -> F:
-    """Decorator that adds the options for encoding and reading a corpus, ``--json`` and ``--threads``."""
-    decorators: list[Callable[[F], F]] = [
+@dataclass(frozen=True)
+class Encoding:
+    """The values of the options for encoding and reading a corpus."""
+
+    pooler: str | None
+    device: str
+    precision: str
+    threads: int
+    batch_size: int
+    reading: dict[str, Any]
+    """``column``, ``encoding_errors``, ``max_line_bytes`` and ``cache``."""
+
+    def encoder(self, model: str) -> Encoder:
+        """Loads the encoder, and says on which device it runs."""
+        return load_encoder(model, self.pooler, self.device, self.precision, self.threads)
+
+    def index(self, encoder: Encoder, files: Sequence[str], folder: str | None, **settings: Any) -> SearchIndex:
+        """Builds or completes the index of some files; see ``build_index``."""
+        return build_index(encoder, files, folder, batch_size=self.batch_size, **self.reading, **settings)
+
+
+def encoding(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorator that adds the options for encoding and reading a corpus, ``--json`` and ``--threads``.
+
+    The command gets the argument ``encoding``, an ``Encoding``, in place of all but ``as_json``.
+    """
+
+    @wraps(command)
+    def call(*, pooler: str | None, device: str, precision: str, threads: int, batch_size: int, **values: Any) -> None:
+        reading = {name: values.pop(name) for name in ("column", "encoding_errors", "max_line_bytes", "cache")}
+        command(encoding=Encoding(pooler, device, precision, threads, batch_size, reading), **values)
+
+    decorators: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
         options.option("--batch-size", default=64, type=click.IntRange(min=1)),
         options.option(
             "--cache", metavar="DIR", help="Cache folder for large inputs.", default_text="the user's; cse cache"
@@ -37,9 +69,10 @@ def encoding(command: F) -> F:
         options.imports,
         options.as_json,
     ]
+    found: Callable[..., None] = call
     for decorate in reversed(decorators):
-        command = decorate(command)
-    return command
+        found = decorate(found)
+    return found
 
 
 def stored(command: F) -> F:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import shortened
-from . import console, options
-from .corpus_index import build_index, by_row, encoding, load_encoder, stored
+from . import console, corpus_index, options
+from .corpus_index import Encoding, by_row, stored
 from .progress import counting
 from .tables import check_table, write_table
 
@@ -30,7 +30,7 @@ NAMES = ("row_a", "row_b", "cosine", "id_a", "id_b", "text_a", "text_b")
 )
 @options.option("--id", "id_column", metavar="NAME", help="Column of tables with the ids of the rows.")
 @stored
-@encoding
+@corpus_index.encoding
 def command(
     model: str,
     corpus: tuple[str, ...],
@@ -39,13 +39,8 @@ def command(
     top: int,
     id_column: str | None,
     folder: str | None,
-    pooler: str | None,
-    device: str,
-    precision: str,
-    threads: int,
+    encoding: Encoding,
     as_json: bool,
-    batch_size: int,
-    **reading: Any,
 ) -> None:
     """Find rows of CORPUS with near embeddings: all pairs with a cosine of at least --threshold, and their groups.
 
@@ -57,8 +52,8 @@ def command(
 
     check_threshold(threshold)
     check_table(output)
-    encoder = load_encoder(model, pooler, device, precision, threads)
-    index = by_row(build_index(encoder, corpus, folder, id_column=id_column, batch_size=batch_size, **reading))
+    encoder = encoding.encoder(model)
+    index = by_row(encoding.index(encoder, corpus, folder, id_column=id_column))
     started = time.perf_counter()
     count = 0
     with counting("comparing", len(index.vectors), "rows") as more:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import click
 
 from ..errors import InputError
-from . import console, options
-from .corpus_index import build_index, by_row, encoding, load_encoder, stored
+from . import console, corpus_index, options
+from .corpus_index import Encoding, by_row, stored
 from .progress import counting
 from .tables import check_table, write_table
 
@@ -37,7 +36,7 @@ NAMES = ("anchor", "positive", "negative")
 )
 @options.seed
 @stored
-@encoding
+@corpus_index.encoding
 def command(
     model: str,
     corpus: tuple[str, ...],
@@ -51,13 +50,8 @@ def command(
     pick: str,
     seed: int,
     folder: str | None,
-    pooler: str | None,
-    device: str,
-    precision: str,
-    threads: int,
+    encoding: Encoding,
     as_json: bool,
-    batch_size: int,
-    **reading: Any,
 ) -> None:
     """Find hard negatives in CORPUS for the pairs of --queries, and write triples for cse train --pairs.
 
@@ -81,8 +75,8 @@ def command(
         from ..search.bm25 import library
 
         library()
-    encoder = load_encoder(model, pooler, device, precision, threads)
-    index = by_row(build_index(encoder, corpus, folder, batch_size=batch_size, **reading))
+    encoder = encoding.encoder(model)
+    index = by_row(encoding.index(encoder, corpus, folder))
     if by == "bm25":
         with counting("BM25", len(index), "rows") as more:
             index.bm25(more)
@@ -91,7 +85,7 @@ def command(
     without = 0
     gaps: list[float] = []
     with counting("mining", len(anchors), "pairs") as more:
-        for found in mining(index, anchors, positives, batch_size=batch_size, progress=more):
+        for found in mining(index, anchors, positives, batch_size=encoding.batch_size, progress=more):
             without += not len(found.rows)
             gaps += (found.positive - found.cosines).tolist()
             triples += [(anchors[found.pair], positives[found.pair], text) for text in index.texts(found.rows)]

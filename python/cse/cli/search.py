@@ -12,8 +12,8 @@ import click
 
 from ..data import readers
 from ..errors import InputError, shortened
-from . import console, options
-from .corpus_index import build_index, encoding, load_encoder
+from . import console, corpus_index, options
+from .corpus_index import Encoding
 from .progress import counting
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @options.option("--top", default=10, type=click.IntRange(min=1), metavar="K", help="Rows per query.")
 @options.option("--hybrid", is_flag=True, show_default=False, help="Fuse the ranking with that of BM25.")
 @options.group("Encoding and reading")
-@encoding
+@corpus_index.encoding
 def command(
     model: str,
     corpus: tuple[str, ...],
@@ -50,13 +50,8 @@ def command(
     query_column: str | None,
     top: int,
     hybrid: bool,
-    pooler: str | None,
-    device: str,
-    precision: str,
-    threads: int,
+    encoding: Encoding,
     as_json: bool,
-    batch_size: int,
-    **reading: Any,
 ) -> None:
     """Search the rows of CORPUS by meaning, with the embeddings of MODEL.
 
@@ -65,7 +60,7 @@ def command(
     Without a query, queries are asked for at a terminal; an empty line ends. The search is exact.
     """
     console.check_output()
-    asked = read_queries(queries, query_file, query_column, reading)
+    asked = read_queries(queries, query_file, query_column, encoding.reading)
     size = passage_size(passages)
     if not corpus and (id_column or passages or int8 is not None or rebuild):
         raise InputError("CORPUS: an index is built or changed only with a corpus; name one, or leave out its options")
@@ -73,22 +68,12 @@ def command(
         from ..search.bm25 import library
 
         library()
-    encoder = load_encoder(model, pooler, device, precision, threads)
+    encoder = encoding.encoder(model)
     from ..search.index import SearchIndex
 
     started = time.perf_counter()
     if corpus:
-        index = build_index(
-            encoder,
-            corpus,
-            output,
-            id_column=id_column,
-            batch_size=batch_size,
-            int8=int8,
-            passages=size,
-            rebuild=rebuild,
-            **reading,
-        )
+        index = encoding.index(encoder, corpus, output, id_column=id_column, int8=int8, passages=size, rebuild=rebuild)
     else:
         index = SearchIndex.open(output, encoder)
     opened = time.perf_counter() - started
@@ -98,7 +83,7 @@ def command(
             index.bm25(more)
     started = time.perf_counter()
     with counting("encoding queries", len(asked), "queries") as more:
-        found = index.search(asked, top, hybrid=hybrid, batch_size=batch_size, progress=more) if asked else []
+        found = index.search(asked, top, hybrid=hybrid, batch_size=encoding.batch_size, progress=more) if asked else []
     seconds = time.perf_counter() - started
     if as_json:
         results = [
