@@ -39,7 +39,18 @@ SHORT: dict[str, Any] = {"positive": "cuts", "cuts": {"shortest": 8, "longest": 
 
 DISTIL: dict[str, Any] = {**PLAIN, "loss": "distil", "lr": 2e-5, "distil": {"lexical": 0.5}}
 
+# The same by the methods of the package: short passages of long rows, and 30 to 70 % of the words of short ones.
+PASSAGES: dict[str, Any] = {
+    **PLAIN,
+    "positive": "spans",
+    "spans": {"shortest": 0.3, "longest": 0.7, "most_words": 24},
+    "max_length": 32,
+    "loss_terms": ["keep-similarities"],
+}
+
 CANDIDATES: dict[str, dict[str, Any]] = {
+    "passages, kept, no UNA": PASSAGES,
+    "passages, kept, standard tau .1, no UNA": {**PASSAGES, "loss": "standard", "temperature": 0.1},
     "short cuts, kept, no UNA": {**PLAIN, **KEEP, **SHORT},
     "search by words, distilled with TF-IDF .5, lr 2e-5": {**DISTIL, **search(kind="words", longest=40)},
     "short cuts, no UNA": {**PLAIN, **SHORT},

@@ -133,7 +133,7 @@ def sts(encoder: Any, path: Path) -> dict[str, Any]:
 
 def retrieval(encoder: Any, folder: Path) -> dict[str, Any]:
     """Returns the scores x 100 of a collection in both precisions."""
-    from cse.evaluation.suites import open_suites
+    from cse.evaluation.open_suites import open_suites
 
     suite = open_suites(("retrieval",), str(folder))["retrieval"]
     found = {}

@@ -2,7 +2,7 @@
 
 use cse_core::index::stats::Counter;
 use cse_core::una::options::OutputForm;
-use cse_core::una::sampler::draw;
+use cse_core::una::radius::draw;
 use cse_core::{Augmenter, Index, Options, Tokenizer};
 use proptest::prelude::*;
 

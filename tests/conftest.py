@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import plain_processor  # noqa: F401
 from forked import COMMANDS, run_forked
 from random_texts import write_vectors
 

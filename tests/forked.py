@@ -117,6 +117,7 @@ class Command(server.Process):
         os.environ.clear()
         os.environ.update(self.environment)
         sys.argv = ["cse", *self.arguments]
+        import plain_processor  # noqa: F401
         from cse.cli import main
 
         try:

@@ -14,10 +14,11 @@ from cse import InputError, train
 from cse.features.base import FeatureMethod
 from cse.models import device as devices
 from cse.models.attention import mask_always
-from cse.models.device import bf16_instructions, bf16_speedup, compile_backbone, pick_precision
+from cse.models.device import bf16_speedup, compile_backbone, pick_precision
 from cse.training.batches import Prefetcher
 from cse.training.setup import prepare
 from cse.training.step import training_step
+from plain_processor import bf16_instructions
 from runs import LOSSES, VIEWS, gradients
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler, which torch.compile needs")
@@ -258,7 +259,7 @@ def test_a_run_records_its_precision(run_config, processor):
     about = json.loads((result.folder / "environment.json").read_text(encoding="utf8"))
     assert (about["precision"], about["precision_reason"]) == ("bf16", "as configured")
     run = prepare(run_config.replace(precision="auto"))
-    assert run.config.precision == "fp32"
-    assert run.facts["device"].startswith("cpu (fp32: the default of training on processors, also with AVX512-BF16; ")
+    assert run.config.precision == "bf16"
+    assert run.facts["device"].startswith("cpu (bf16: AVX512-BF16, a matrix product is 2.0 times as fast; ")
     processor(())
     assert prepare(run_config.replace(precision="auto")).facts["device"].startswith("cpu (fp32: the processor has no ")

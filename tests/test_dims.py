@@ -98,7 +98,7 @@ def test_scores_by_number_of_dimensions_are_those_of_cut_encoders(unit_model, tm
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["suites"][suite]["tasks"]
     assert [row["dims"] for row in rows] == [32, 4, 2]
-    from cse.evaluation.suites import open_suites
+    from cse.evaluation.open_suites import open_suites
 
     evaluation = open_suites([suite], str(data))[suite]
     for row in rows:

@@ -63,6 +63,18 @@ class Context:
             raise ValueError("encoder: text methods are constructed before the model is loaded")
         return self.encoder
 
+    @cached_property
+    def base(self) -> Frozen:
+        """The encoder as it is before training, on its device: a copy that methods share, made when first asked for.
+
+        For methods of the embeddings, losses and evaluations; raises ``ValueError`` for a text method.
+        """
+        import copy
+
+        from .views import Frozen
+
+        return Frozen(copy.deepcopy(self.trained))
+
     def depends_on(self, path: str | Path) -> Path:
         """Declares a file that the results depend on, and returns its path.
 

@@ -24,14 +24,23 @@ class SpansOptions:
     shortest: Annotated[float, Field(gt=0, le=1, description="minimum fraction of the words in a span")] = 0.5
     longest: Annotated[float, Field(gt=0, le=1, description="maximum fraction of the words in a span")] = 0.9
     min_words: Annotated[int, Field(ge=2, description="shorter sentences are not cut (dropout positives)")] = 4
+    least_words: Annotated[
+        int, Field(ge=1, description="upper limit of the minimum of words in a span; with most_words")
+    ] = 8
+    most_words: Annotated[
+        int | None, Field(ge=1, description="maximum words in a span; short passages of long rows (default: no limit)")
+    ] = None
 
 
 class Spans(Pairing):
     """Anchor and positive are two contiguous spans of words, sampled independently.
 
-    The fraction of words in a span is uniform between ``shortest`` and ``longest``, its start position is uniform.
-    Words are separated by whitespace. A sentence of fewer than ``min_words`` words is not cut: anchor and positive are
-    the whole sentence, encoded under different dropout masks. Raises ``InputError`` if ``shortest > longest``.
+    The fraction of words in a span is uniform between ``shortest`` and ``longest``, its start position is uniform. With
+    ``most_words`` the number of words is uniform between ``min(shortest * n, least_words)`` and ``min(longest * n,
+    most_words)``, rounded, for a sentence of n words: spans of long rows are short passages, and those of sentences
+    remain as they are. Words are separated by whitespace. A sentence of fewer than ``min_words`` words is not cut: anchor and positive are
+    the whole sentence, encoded under different dropout masks. Raises ``InputError`` if ``shortest > longest`` or
+    ``least_words > most_words``.
     """
 
     Options = SpansOptions
@@ -42,6 +51,12 @@ class Spans(Pairing):
         if options.shortest > options.longest:
             raise InputError(
                 f"spans.shortest: {options.shortest} was given, and it must be at most spans.longest, {options.longest}"
+            )
+
+        if options.most_words is not None and options.least_words > options.most_words:
+            raise InputError(
+                f"spans.least_words: {options.least_words} was given, and it must be at most spans.most_words, "
+                f"{options.most_words}"
             )
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
@@ -58,6 +73,11 @@ class Spans(Pairing):
         if len(words) < self.options.min_words:
             return text
         low, high = self.options.shortest, self.options.longest
-        length = max(1, round(len(words) * (low + (high - low) * share)))
+        wanted = len(words) * (low + (high - low) * share)
+        most = self.options.most_words
+        if most is not None and (low * len(words) > self.options.least_words or high * len(words) > most):
+            low, high = min(low * len(words), self.options.least_words), min(high * len(words), most)
+            wanted = low + (high - low) * share
+        length = max(1, round(wanted))
         start = int(place * (len(words) - length + 1))
         return " ".join(words[start : start + length])

@@ -51,7 +51,7 @@ def command(
     paired t-test over seeds.
     """
     from ..evaluation.run import compare_models
-    from ..evaluation.suites import option_tables
+    from ..evaluation.open_suites import option_tables
 
     options.check_pooler(pooler)
     console.check_output()

@@ -59,7 +59,7 @@ def command(
     console.check_output()
     from ..evaluation.published import PUBLISHED, SEED_NOTE, TEXT_NOTE
     from ..evaluation.run import evaluate
-    from ..evaluation.suites import option_tables
+    from ..evaluation.open_suites import option_tables
 
     options.check_pooler(pooler)
     if compare_published and "sts" not in suites:

@@ -46,7 +46,7 @@ def command(
     data = {suite: path for suite, path in data.items() if path is not None}
     console.check_output()
     from ..evaluation.run import compare_models
-    from ..evaluation.suites import open_suites
+    from ..evaluation.open_suites import open_suites
     from ..models.device import set_threads
     from ..models.onnx_export import export_onnx
 

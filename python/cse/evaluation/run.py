@@ -15,7 +15,7 @@ from .base import Encodes, Evaluation, Report
 from .comparison import adjust
 from .comparison import compare as compare_reports
 from .dims import evaluate_dims
-from .suites import open_suites
+from .open_suites import open_suites
 
 if TYPE_CHECKING:
     from ..models.inference import Encoder

@@ -27,12 +27,14 @@ LOSS_TERMS: Registry[type[LossTerm]] = Registry(
     {
         "contrastive": "cse.losses.contrastive:Contrastive",
         "diffcse": "cse.losses.diffcse:DiffCSE",
+        "keep-similarities": "cse.losses.keep_similarities:KeepSimilarities",
         "matryoshka": "cse.losses.matryoshka:Matryoshka",
         "mlm": "cse.losses.mlm:MLM",
         "scd": "cse.losses.scd:SCD",
     },
     options={
         CONTRASTIVE: "cse.losses.options:ContrastiveOptions",
+        "keep-similarities": "cse.losses.options:KeepSimilaritiesOptions",
         "matryoshka": "cse.losses.options:MatryoshkaOptions",
         "mlm": "cse.losses.options:MLMOptions",
     },

@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from ..errors import InputError
 from ..registry import Note
 
-__all__ = ["ContrastiveOptions", "MLMOptions", "MatryoshkaOptions", "parse_dims"]
+__all__ = ["ContrastiveOptions", "KeepSimilaritiesOptions", "MLMOptions", "MatryoshkaOptions", "parse_dims"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,14 @@ class MLMOptions:
         float, Gt(0), Note("adds masked language modelling with this weight", "--mlm-weight", default="0", enables=True)
     ] = 0.1
     share: Annotated[float, Gt(0), Lt(1), Note("share of the tokens that is predicted")] = 0.15
+
+
+@dataclass(frozen=True)
+class KeepSimilaritiesOptions:
+    """Options of the term that keeps the similarities of the base model."""
+
+    weight: Annotated[float, Gt(0), Note("weight of the term")] = 1.0
+    temperature: Annotated[float, Ge(1e-4), Note("temperature of the similarities that are kept")] = 0.05
 
 
 @dataclass(frozen=True)

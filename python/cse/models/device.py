@@ -65,18 +65,16 @@ def set_threads(threads: int) -> None:
         _core.set_default_threads(threads)
 
 
-def pick_precision(device: str, precision: str = "auto", training: bool = False) -> tuple[str, str]:
+def pick_precision(device: str, precision: str = "auto") -> tuple[str, str]:
     """Returns the precision of forward passes, ``fp32`` or ``bf16``, and the reason for it as text.
 
     The weights are float32 in either. ``auto`` is bf16 on CUDA, and on processors that have instructions for bfloat16
     and multiply matrices faster in it; else fp32. The processor is timed once per process, so that another process may
-    decide otherwise: whoever goes on with earlier results should store the precision and pass it on.
+    decide otherwise: code that continues earlier results should store the precision and pass it on.
 
     Args:
         device: A PyTorch device.
         precision: One of ``PRECISIONS``.
-        training: Whether the forward passes are those of training, for which ``auto`` is fp32 on processors: that bf16
-            changes no score was shown with emulated products only (docs/benchmarks.md).
 
     Raises:
         InputError: For another precision.
@@ -95,8 +93,6 @@ def pick_precision(device: str, precision: str = "auto", training: bool = False)
     names = " and ".join(bf16_instructions())
     if not names:
         return "fp32", "the processor has no instructions for bf16"
-    if training:
-        return "fp32", f"the default of training on processors, also with {names}"
     speedup = bf16_speedup()
     if speedup <= 1:
         return "fp32", f"{names}, but a matrix product in bf16 takes {1 / speedup:.1f} times as long"

@@ -13,11 +13,11 @@ from sentence_transformers.base.losses.merged_forward import embed_columns
 from sentence_transformers.util import all_gather, all_gather_with_grad
 from torch import Tensor, nn
 
-from .. import rng
 from ..errors import InputError, unknown
 from ..losses.contrastive import Contrastive, contrastive_loss
 from ..losses.logits import LOGITS
 from ..losses.options import ContrastiveOptions
+from ..losses.partners import partners
 from ..losses.rules import incompatibility
 from ..views import Role
 from .citations import citations
@@ -272,7 +272,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         facts: Facts,
         device: torch.device,
     ) -> Tensor | None:
-        """The partners of mixed negatives, drawn as in ``cse train``; see ``cse.rng.partners``."""
+        """The partners of mixed negatives, drawn as in ``cse train``; see ``cse.losses.partners``."""
         given: dict[str, Any] = {
             "objective": self.parts["objective"],
             "mixed_negatives": self.parts["mixed"] is not None,
@@ -288,7 +288,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         excluded = None if duplicates is None else duplicates.cpu().numpy()
         if excluded is not None and not excluded.any():
             excluded = None
-        found = rng.partners(
+        found = partners(
             facts.rows.cpu().numpy(), self.seed, int(facts.epoch[0]), anchors, len(names), valid, excluded=excluded
         )
         return torch.from_numpy(found).to(device)

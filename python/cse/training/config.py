@@ -228,7 +228,7 @@ class Optimisation:
 
     The gradients are those of the whole batch, for a second forward pass."""
     precision: Precision = "auto"
-    """Precision of the encoder; auto: bf16 on CUDA.
+    """Precision of the encoder; auto: bf16 on CUDA and on processors with instructions for it.
 
     ``bf16`` is autocast; for ``auto`` see ``cse.models.device.pick_precision``. Weights, optimizer and loss are
     float32. A run stores what ``auto`` was, and keeps it when it is resumed."""

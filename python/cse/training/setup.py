@@ -104,7 +104,7 @@ def prepare(
     set_threads(config.threads)
     world = world or World()
     device = world.device(pick_device(config.device))
-    own, reason = pick_precision(device, config.precision, training=True)
+    own, reason = pick_precision(device, config.precision)
     precision = world.agreed(lambda: own)  # another rank may have found another speed
     watching = loggers(config.loggers)
     context = Context(

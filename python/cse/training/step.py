@@ -15,7 +15,7 @@ from ..losses.base import RowTerm
 from ..losses.contrastive import Contrastive, similarity_summary
 from ..models.device import begin_step, on_device
 from ..models.tokens import POOLED
-from ..views import BatchStep, RowStep, Views
+from ..views import BatchStep, Frozen, RowStep, Views
 from .batches import Batch
 from .chunks import chunks_of
 from .distributed import World
@@ -171,8 +171,18 @@ def batch_step(
     """Returns what batch terms and feature methods are given of a batch."""
     device = forward.device
 
-    def encode(block: str, encoder: Callable[[dict[str, Tensor]], Tensor] | None = None) -> Tensor:
-        model = state.encoder if encoder is None else encoder
+    block_of = {view.name: name for name, block in batch.blocks.items() for view in block.views}
+    known: dict[tuple[str, Frozen], Tensor] = {}
+
+    def encode(name: str, encoder: Callable[[dict[str, Tensor]], Tensor] | None = None) -> Tensor:
+        block = block_of.get(name, name)
+        if not isinstance(encoder, Frozen):
+            return embeddings(block, state.encoder if encoder is None else encoder)
+        if (block, encoder) not in known:
+            known[block, encoder] = embeddings(block, encoder)
+        return known[block, encoder]
+
+    def embeddings(block: str, model: Callable[[dict[str, Tensor]], Tensor]) -> Tensor:
         if block in tokens:
             return world.gather(forward.encode(model, tokens[block]), len(batch.rows))
         width = getattr(getattr(model, "model", model), "embedding_dim", None)  # a Frozen has the model inside

@@ -14,7 +14,7 @@ use crate::text::tokenize::Scratch;
 use crate::una::casing::{stands_alone, take_case};
 use crate::una::options::{Options, OutputForm, ReplaceWith, Report};
 use crate::una::probabilities::set_probabilities;
-use crate::una::sampler::RankSearch;
+use crate::una::radius::RankSearch;
 
 /// One word of a sentence.
 #[derive(Clone, Copy, Debug)]

@@ -5,6 +5,6 @@ pub(crate) mod casing;
 pub mod files;
 pub mod options;
 mod probabilities;
+pub mod radius;
 pub mod record;
-pub mod sampler;
 pub mod texts;

@@ -1,0 +1,59 @@
+"""Which candidate each anchor's positive is mixed with, for mixed negatives (MixCSE)."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ..rng import MIX, bits
+
+__all__ = ["partners"]
+
+Rows = npt.NDArray[np.int64]
+
+
+def partners(
+    rows: Rows,
+    seed: int,
+    epoch: int,
+    anchor_views: int,
+    candidate_views: int,
+    valid: npt.NDArray[np.bool_] | None = None,
+    excluded: npt.NDArray[np.bool_] | None = None,
+) -> npt.NDArray[np.int64]:
+    """Samples, for MixCSE, the candidate that each anchor's positive is mixed with.
+
+    Args:
+        rows: ``(B,)`` int64 row numbers.
+        seed: Seed of the run.
+        epoch: Epoch, from 0.
+        anchor_views: Number of views that contain anchors; anchors are ordered by view, then by row.
+        candidate_views: Number of views to sample from; candidates are ordered by view, then by row.
+        valid: ``(candidate_views, B)`` bool, True where a candidate may be sampled. None: all candidates are valid.
+        excluded: ``(B, B)`` bool, True for pairs of rows that are not mixed, like rows with the same sentence.
+
+    Returns:
+        ``(anchor_views * B,)`` int64 positions among the ``candidate_views * B`` candidates, uniform over the valid
+        candidates of other rows that are not excluded. If there are none, the anchor's own position is returned.
+    """
+    batch = len(rows)
+    own = np.arange(batch)
+    # Sampling order of the candidates: by view, then by row, cyclically from the row after the anchor's.
+    others = (own[:, None] + 1 + np.arange(batch - 1)[None, :]) % batch  # (B, B - 1)
+    found = []
+    for view in range(anchor_views):
+        random = bits(seed, epoch, rows, MIX + view)
+        if (valid is None or valid.all()) and excluded is None:
+            draw = (random % np.uint64((batch - 1) * candidate_views)).astype(np.int64)
+            found.append(draw // (batch - 1) * batch + others[own, draw % (batch - 1)])
+            continue
+        holds = np.ones((candidate_views, batch), dtype=bool) if valid is None else valid
+        allowed = np.concatenate([holds[candidate][others] for candidate in range(candidate_views)], axis=1)
+        if excluded is not None:
+            allowed &= np.tile(~np.take_along_axis(excluded, others, axis=1), (1, candidate_views))
+        places = np.concatenate([candidate * batch + others for candidate in range(candidate_views)], axis=1)
+        counts = allowed.sum(1)
+        nth = (random % np.maximum(counts, 1).astype(np.uint64)).astype(np.int64)
+        at = np.argmax(np.cumsum(allowed, axis=1) > nth[:, None], axis=1)
+        found.append(np.where(counts > 0, places[own, at], view * batch + own))
+    return np.concatenate(found)
