@@ -71,6 +71,24 @@ def test_spans_are_two_independent_runs_of_half_to_nine_tenths_of_the_words():
         made("spans", ["a b c d"], shortest=0.9, longest=0.5)
 
 
+def test_spans_of_long_rows_have_a_limited_number_of_words():
+    lengths = {}
+    for count in (10, 30, 200):
+        text = " ".join(f"w{i}" for i in range(count))
+        found = pairs("spans", [text] * 3000, shortest=0.3, longest=0.7, most_words=24)
+        assert all(is_span(part, text.split()) for pair in found[:50] for part in pair)
+        lengths[count] = [len(part.split()) for pair in found for part in pair]
+    # min(0.3 n, 8) to min(0.7 n, 24)
+    assert {count: (min(each), max(each)) for count, each in lengths.items()} == {10: (3, 7), 30: (8, 21), 200: (8, 24)}
+    assert np.mean(lengths[200]) == pytest.approx(16, abs=0.2)
+    short = [" ".join(f"w{i}" for i in range(9))] * 100
+    assert pairs("spans", short, shortest=0.3, longest=0.7, most_words=24) == pairs(
+        "spans", short, shortest=0.3, longest=0.7
+    )
+    with pytest.raises(InputError, match=r"spans\.least_words: 8 was given, and it must be at most spans\.most_words, 4"):
+        made("spans", ["a b c d"], most_words=4)
+
+
 def test_crop_keeps_a_run_of_the_words_and_single_words():
     text = " ".join(f"w{i}" for i in range(20))
     *cropped, single = made("crop", [text] * 500 + ["one"], share=0.2)

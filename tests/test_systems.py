@@ -71,6 +71,14 @@ SYSTEMS = {
         "anchor_dropout": 0.05,
         "positive_dropout": 0.155,
     },
+    "kept similarities": {
+        "loss": "focal",
+        "loss_terms": ("keep-similarities",),
+        "options": {"keep-similarities": {"weight": 2.0}},
+        "positive": "halves",
+        "una": {"every": 1},
+        "negatives": ("una",),
+    },
     "lora": {"encoder_methods": ("lora",), "options": {"lora": {"rank": 4, "dropout": 0.1}}},
     "lora of two encoders": {"encoder_methods": ("lora",), "positive_encoder": "copy", "pooler": "avg"},
     # Registered from outside, by a file.

@@ -548,7 +548,7 @@ def test_recipes_come_in_their_order():
     columns = TrainConfig(una={"use_as": "hard-negatives"}, negatives=("una",))
     assert resolve(columns, "bert-base").objective == "infonce"
     small = resolve(plain, "adapt", "avg")
-    assert (small.positive, small.temperature) == ("spans", 0.1)
+    assert (small.positive, small.temperature, small.loss) == ("spans", 0.05, "focal")
     focal = resolve(TrainConfig(loss="focal", una=True), "adapt", "avg")
     assert (focal.temperature, focal.objective, focal.options["una"]["every"]) == (0.05, "infonce", 1)
     paper = resolve(TrainConfig(una={"use_as": "pairs"}, negatives=("una",)), "adapt", "avg")
@@ -583,6 +583,19 @@ def test_the_first_layer_that_has_a_value_decides(first):
         ({"loss": "focal"}, "adapt", None, "temperature", 0.05),  # loss before family
         ({"loss": "focal"}, "adapt", None, "merge_with_base", 0.0),
         ({"loss": "mixed"}, "adapt", None, "merge_with_base", 0.5),
+        ({}, "adapt", None, "loss", "focal"),
+        ({}, "adapt", None, "loss_terms", ("keep-similarities",)),
+        ({"loss": "standard"}, "adapt", None, "temperature", 0.1),
+        ({"loss": "standard"}, "adapt", None, "loss_terms", ("keep-similarities",)),
+        ({"loss": "standard", "loss_terms": ()}, "adapt", None, "loss_terms", ()),
+        ({"loss_terms": ("mlm",)}, "adapt", None, "loss_terms", ("mlm",)),
+        ({"loss": "scd"}, "adapt", None, "loss_terms", ()),
+        ({"pairs": "nli.csv"}, "adapt", None, "loss", "standard"),
+        ({"pairs": "nli.csv"}, "adapt", None, "loss_terms", ()),
+        ({"preset": "adapt"}, "bert-base", None, "loss", "focal"),
+        ({"preset": "simcse-bert-base"}, "adapt", None, "loss", "standard"),
+        ({"preset": "simcse-bert-base"}, "adapt", None, "loss_terms", ()),
+        ({}, "bert-base", None, "loss", "standard"),
         ({"merge_with_base": 0.25}, "adapt", None, "merge_with_base", 0.25),
         ({"pairs": "nli.csv"}, "adapt", None, "merge_with_base", 0.0),
         ({}, "bert-base", None, "merge_with_base", 0.0),

@@ -21,6 +21,8 @@ from .validation import ResolvedConfig, TrainConfig
 __all__ = ["families", "merge", "other_limit", "preset_names", "preset_values", "resolve", "with_preset"]
 
 SETTINGS = TrainConfig.model_fields.keys()
+# Table of the defaults that apply without --pairs.
+UNLABELLED = "unlabelled"
 DEFAULT_MODEL = "bert-base-uncased"
 PAPERS = (
     "simcse",
@@ -55,7 +57,8 @@ def _presets() -> dict[str, dict[str, Any]]:
 def families() -> dict[str, dict[str, Any]]:
     """Returns the defaults by model family, for every loss; those in ``all`` apply to every family."""
     return {
-        family: {k: v for k, v in table.items() if k not in CONTRASTIVE_LOSSES} for family, table in _file().items()
+        family: {k: v for k, v in table.items() if k not in (*CONTRASTIVE_LOSSES, UNLABELLED)}
+        for family, table in _file().items()
     }
 
 
@@ -86,8 +89,9 @@ def with_preset(config: TrainConfig) -> TrainConfig:
     stored = preset_values(config.preset) if config.preset else {}
     given = config.values()
     if config.preset == "adapt":  # the defaults of a family, over which those of the loss have precedence
-        completed = config.model_copy(update={"options": merge({"options": config.options}, stored).get("options", {})})
-        stored = {**stored, **loss_recipe(completed, "adapt")}
+        chosen = with_loss(config, "adapt")
+        completed = chosen.model_copy(update={"options": merge({"options": config.options}, stored).get("options", {})})
+        stored = {"loss": chosen.loss, **stored, **loss_recipe(completed, "adapt")}
     if config.pairs:
         stored = {name: value for name, value in stored.items() if name != "positive"}
     if other := other_limit(given):
@@ -112,7 +116,7 @@ def resolve(
         precision: What ``auto`` is on the device. Default: the given value.
     """
     named = set(config.options)
-    config = with_preset(config)
+    config = with_loss(with_preset(config), family)
     given = config.values()
     declared = {"pooler": own_pooler} if own_pooler else {}
     tables = dict(families())
@@ -142,7 +146,20 @@ def loss_recipe(config: TrainConfig, family: str) -> dict[str, Any]:
     if config.pairs:
         recipe["positive"] = PAIRS_POSITIVE
         config = config.model_copy(update={"positive": PAIRS_POSITIVE})
+    elif config.loss in CONTRASTIVE_LOSSES and (terms := _unlabelled(config, family).get("loss_terms")):
+        recipe["loss_terms"] = tuple(terms)
     return {**recipe, **_file()[family].get(config.loss, {}), **config.implied()}
+
+
+def _unlabelled(config: TrainConfig, family: str) -> dict[str, Any]:
+    published = (config.given or config.values()).get("preset") not in (None, "adapt")
+    return {} if config.pairs or published else _file()[family].get(UNLABELLED, {})
+
+
+def with_loss(config: TrainConfig, family: str) -> TrainConfig:
+    """Returns the configuration with the loss of the family, if neither a loss nor a preset was given."""
+    loss = _unlabelled(config, family).get("loss")
+    return config if loss is None or "loss" in config.values() else config.replace(loss=loss)
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,92 @@
+"""The term that keeps the similarities of the base model."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn.functional import cosine_similarity
+
+from cse.losses.keep_similarities import similarity_divergence
+from cse.training.batches import Prefetcher
+from cse.training.distributed import World
+from cse.training.setup import prepare
+from cse.training.step import batch_step, propagate
+
+TAU = 0.1
+
+
+def slow(base, z, valid):
+    """KL(p || q) of each valid row by loops, and their mean."""
+    rows = [i for i in range(len(z)) if valid[i]]
+    total = 0.0
+    for i in rows:
+        others = [j for j in rows if j != i]
+        if not others:
+            continue
+        weights = []
+        for vectors in (base, z):
+            powers = [math.exp(float(cosine_similarity(vectors[i], vectors[j], dim=0)) / TAU) for j in others]
+            weights.append([power / sum(powers) for power in powers])
+        total += sum(p * math.log(p / q) for p, q in zip(*weights, strict=True))
+    return total / max(len(rows), 1)
+
+
+@pytest.mark.parametrize("masked", [(), (1,), (0, 3, 4), (0, 1, 2, 3), (0, 1, 2, 3, 4)])
+def test_the_divergence_is_that_of_the_definition(masked):
+    generator = torch.Generator().manual_seed(1)
+    base, z = (torch.randn(5, 4, generator=generator, dtype=torch.float64) for _ in range(2))
+    valid = torch.tensor([i not in masked for i in range(5)])
+    z.requires_grad_(True)
+    found = similarity_divergence(base, z, TAU, valid)
+    assert float(found.detach()) == pytest.approx(slow(base, z.detach(), valid), rel=1e-12, abs=1e-14)
+    found.backward()
+    assert torch.isfinite(z.grad).all()
+    assert not z.grad[list(masked)].any()
+    assert float(similarity_divergence(base, 3 * base, TAU)) == pytest.approx(0, abs=1e-14)
+
+
+@pytest.mark.parametrize("positive", ["dropout", "spans"])
+def test_the_term_is_the_mean_over_anchors_and_positives_before_training(run_config, positive):
+    values = {"loss_terms": ("keep-similarities",), "positive": positive}
+    run = prepare(run_config.replace(**values, options={"keep-similarities": {"weight": 0.5, "temperature": TAU}}))
+    state = run.state
+    for module in state.modules().values():
+        module.double().eval()
+    term = state.terms["keep-similarities"]
+    with torch.no_grad():
+        for parameter in state.encoder.parameters():  # another encoder than the base
+            parameter.add_(0.01 * torch.randn_like(parameter))
+    with Prefetcher(run.batches, state.encoder.tokenizer, 32) as batches:
+        (batch,) = batches.get(0)
+    metrics = propagate(state, batch, run.forward)
+    step = batch_step(state, batch, batch.tokens, run.forward, World())
+    names = ("anchor", "positive")
+    base = {name: step.encode(name, term.base) for name in names}
+    with torch.no_grad():
+        new = {name: step.encode(name) for name in names}
+    valid = [True] * len(batch.rows)
+    expected = sum(slow(base[name], new[name], valid) for name in names) / 2
+    assert float(metrics["kept"]) == pytest.approx(expected, rel=1e-9)
+    assert float(metrics["loss/keep-similarities"]) == pytest.approx(expected / 2, rel=1e-9)
+    assert expected > 0
+    before = prepare(run_config)
+    before.state.encoder.double().eval()
+    same = batch_step(before.state, batch, batch.tokens, before.forward, World())
+    assert torch.allclose(same.encode("anchor"), base["anchor"], rtol=1e-9)
+
+
+def test_a_frozen_encoder_encodes_a_block_once_in_a_step(run_config):
+    run = prepare(run_config.replace(loss_terms=("keep-similarities",)))
+    base = run.state.terms["keep-similarities"].base
+    calls = []
+    run_forward = replace(run.forward)
+    handle = base.model.register_forward_hook(lambda *_: calls.append(1))
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as batches:
+        (batch,) = batches.get(0)
+    step = batch_step(run.state, batch, batch.tokens, run_forward, World())
+    first = step.encode("anchor", base)
+    assert step.encode("anchor", base) is first
+    assert step.encode("positive", base) is first  # a dropout positive is a view of the same block
+    assert calls == [1]
+    handle.remove()
