@@ -1,8 +1,10 @@
 """Checks before training: a run in which there is nothing to learn is refused, with what to change."""
 
+import numpy as np
 import pytest
 
 from cse import InputError, TfidfIndex, TrainConfig
+from cse.training.checks import cut_off
 from cse.training.setup import prepare
 
 EMOJI = ["\U0001f600", "\U0001f602", "\U0001f60d", "\U0001f44d"]
@@ -48,3 +50,23 @@ def test_negatives_that_are_all_unchanged_are_refused_with_advice_for_their_scri
     with pytest.raises(InputError, match=rf"^--negative una: in all 16 .*{remedy}"):
         of_rows(rows, negatives=("una",))
     of_rows(rows, negatives=("una",), una={"every": 0})
+
+
+def test_what_is_cut_off_is_that_of_the_texts_that_are_trained_on(of_rows):
+    rows = [" ".join(f"w{(row * 7 + i) % 50}" for i in range(100)) for row in range(16)]
+    whole = of_rows(rows, positive="dropout", max_length=16).facts["text"]
+    assert "100.0% of the texts and 94.3% of their tokens " in whole
+    assert "cut off at 16 tokens (--max-length 32: " in whole
+    short = of_rows(rows, positive="spans", spans={"most_words": 8, "least_words": 2}, max_length=64).facts["text"]
+    assert "0.0% of the texts and 0.0% of their tokens cut off at 64 tokens, " in short
+
+
+def test_what_a_larger_length_takes():
+    lengths = np.array([10, 20, 40, 60])
+    # 10 + 16 + 16 + 16 = 58 of 130 tokens; with 32: 10 + 20 + 32 + 32 = 94
+    expected = (
+        "75.0% of the texts and 55.4% of their tokens cut off at 16 tokens (--max-length 32: 27.7%, for 1.6 times "
+    )
+    assert cut_off(lengths, 16, 512) == f"{expected}the computation)"
+    assert cut_off(lengths, 16, 16) == "75.0% of the texts and 55.4% of their tokens cut off at 16 tokens"
+    assert cut_off(lengths, 64, 512) == "0.0% of the texts and 0.0% of their tokens cut off at 64 tokens"

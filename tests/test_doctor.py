@@ -3,6 +3,7 @@
 import gzip
 import json
 
+import numpy as np
 import pytest
 
 FAULTS = {
@@ -65,6 +66,10 @@ def test_the_sample_is_sound_and_its_replacement_rate_is_foretold(sample, sample
     assert seen["replacement_rate"] == pytest.approx(report.replaced / report.words, rel=0.01)
     lengths = sorted(len(sample_index.tokenize(row)) for row in sample_rows)
     assert seen["words_quantiles"] == [lengths[499], lengths[4999], lengths[9499], lengths[-1]]
+    for limit, rows, words in seen["cut_off"]:
+        assert rows == pytest.approx(np.mean([length > limit for length in lengths]))
+        assert words == pytest.approx(sum(max(length - limit, 0) for length in lengths) / sum(lengths))
+    assert [limit for limit, _, _ in seen["cut_off"]] == [24, 48, 96, 192]
     assert dict(seen["scripts"])["Latin"] == pytest.approx(1, abs=0.01)
 
 

@@ -19,6 +19,7 @@ from cse.evaluation.base import embed
 from cse.evaluation.classifiers import AdamClassifier, converged, senteval
 from cse.evaluation.retrieval import Retrieval, RetrievalOptions, ndcg, recall, reciprocal_rank
 from cse.io import write_text
+from cse.passages import Cutter
 from forked import Forked
 
 
@@ -242,6 +243,46 @@ def test_a_collection_is_ranked_and_scored(tmp_path, kind, monkeypatch):
     assert row["mrr@10"] == pytest.approx(75)
     assert row["recall@100"] == pytest.approx(75)
     assert report.notes == ["1 relevant documents are not in the corpus"]
+
+
+def test_a_document_counts_as_its_best_passage(tmp_path, tiny_bert, sample_rows, monkeypatch, cse):
+    monkeypatch.setattr("cse.evaluation.retrieval.PASSAGES_BLOCK", 7)
+    folder = tmp_path / "long"
+    (folder / "qrels").mkdir(parents=True)
+    documents = {f"d{n:02}": " ".join(sample_rows[5 * n : 5 * n + 5]) for n in range(20)} | {"d20": ""}
+    queries = {f"q{n}": sample_rows[5 * n + 3] for n in range(20)}
+    texts = ((documents, "corpus"), (queries, "queries"))
+    for table, name in texts:
+        lines = (json.dumps({"_id": key, "text": text}) + "\n" for key, text in table.items())
+        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf8")
+    judged = "".join(f"q{n}\td{n:02}\t1\n" for n in range(20))
+    (folder / "qrels" / "test.tsv").write_text(judged, encoding="utf8")
+    encoder = Encoder(tiny_bert, pooler="cls", device="cpu")
+    found = Retrieval(RetrievalOptions(passages=24), str(folder))(encoder).rows[0]
+    # By a loop over queries, documents and their passages.
+    cut = Cutter(encoder, 24)
+    rankings = []
+    for query in queries.values():
+        scores = {}
+        for key, text in documents.items():
+            parts = [text[start:end] for start, end in cut([text])[0]] or [text]
+            vectors = encoder.encode([query, *parts]).astype(np.float64)
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            scores[key] = max(vectors[1:] @ vectors[0])
+        rankings.append(sorted(scores, key=lambda key: (scores[key], key), reverse=True))
+    expected = [100 * ndcg(ranking, {f"d{n:02}": 1}) for n, ranking in enumerate(rankings)]
+    assert found["ndcg@10"] == pytest.approx(np.mean(expected), abs=1e-6)
+    whole = Retrieval(RetrievalOptions(), str(folder))(encoder).rows[0]
+    assert whole["ndcg@10"] < found["ndcg@10"]
+    flags = ["eval", tiny_bert, "--suite", "retrieval", "--data", folder, "--pooler", "cls", "--json"]
+    done = cse(*flags, "--passages", "24")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["suites"]["retrieval"]["tasks"][0]["ndcg@10"] == pytest.approx(found["ndcg@10"])
+    done = cse("eval", tiny_bert, "--data", folder, "--passages", "24")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "--passages: cuts the documents of --suite retrieval" in done.stderr
+    with pytest.raises(InputError, match=r"retrieval\.passages: needs an encoder of cse"):
+        Retrieval(RetrievalOptions(passages=8), str(folder))(Table({}))
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_spans_of_long_rows_have_a_limited_number_of_words():
     assert pairs("spans", short, shortest=0.3, longest=0.7, most_words=24) == pairs(
         "spans", short, shortest=0.3, longest=0.7
     )
-    with pytest.raises(InputError, match=r"spans\.least_words: 8 was given, and it must be at most spans\.most_words, 4"):
+    with pytest.raises(InputError, match=r"spans\.least_words: 8 .* at most spans\.most_words, 4"):
         made("spans", ["a b c d"], most_words=4)
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from cse import Encoder, InputError, SearchIndex
+from cse.passages import Cutter
 from cse.search import build, store
 from cse.search.bm25 import Bm25
 from cse.search.fusion import fuse
-from cse.search.passages import Cutter
 from cse.search.vectors import unit
 from random_texts import some_texts
 from test_cli import refused

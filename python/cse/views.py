@@ -142,13 +142,13 @@ class BatchStep(_Facts):
     """
 
     partners: Tensor | None = None
-    """``(M,)`` int64, positions of the mixing partners of mixed negatives; see ``cse.losses.partners``."""
+    """``(M,)`` int64, positions of the mixing partners of mixed negatives; see ``cse.mixing.partners``."""
     duplicates: Tensor | None = None
     """``(B, B)`` bool, True for different rows with the same sentence; None if there are none."""
     encode: Callable[..., Tensor] | None = None
-    """``encode(name, encoder=None)`` returns the embeddings ``(B, D)`` of the texts of a view or block, like ``anchor``,
-    from another forward pass of the run's encoder, or of another encoder with the same token ids, in the run's
-    precision. Those of a ``Frozen`` encoder are computed once per step, whoever asks for them."""
+    """``encode(name, encoder=None)`` returns the embeddings ``(B, D)`` of the texts of a view or block, like
+    ``anchor``, from another forward pass of the run's encoder, or of another encoder with the same token ids, in the
+    run's precision. Those of a ``Frozen`` encoder are computed once per step, whoever asks for them."""
     contrastive: Callable[..., Tensor] | None = None
     """``contrastive(views, **changes)`` is the run's contrastive loss of other views, with changed options; None if the
     run has none."""

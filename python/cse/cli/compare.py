@@ -20,6 +20,7 @@ from .progress import progress_of
 @options.option("--markdown", is_flag=True, show_default=False, help="Print Markdown tables.")
 @options.pooler
 @encoder_options.prompt
+@encoder_options.evaluated_passages
 @options.device
 @options.precision("fp32")
 @options.threads
@@ -50,8 +51,8 @@ def command(
     checkpoints of one method separated by commas, with the same seeds in the same order, and methods are compared by a
     paired t-test over seeds.
     """
-    from ..evaluation.run import compare_models
     from ..evaluation.open_suites import option_tables
+    from ..evaluation.run import compare_models
 
     options.check_pooler(pooler)
     console.check_output()

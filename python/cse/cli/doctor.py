@@ -62,10 +62,16 @@ def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], seconds: fl
     low, middle, high, most = seen["words_quantiles"]
     longest = f"{most:,}" + (" or more" if most == 4096 else "")
     scripts = [(name, share) for name, share in seen["scripts"] if share >= 0.0005][:6]
+    cut = [
+        f"{words:.0%} of the words at {limit} ({rows:.0%} of the rows are longer)"
+        for limit, rows, words in seen["cut_off"]
+        if rows >= 0.005
+    ]
     facts = [
         ("files", f"{len(seen['files']):,}, {sum(file['bytes'] for file in seen['files']) / 1e6:,.1f} MB"),
         ("rows", f"{seen['rows']:,}; {seen['blank']:,} blank, {seen['duplicates']:,} repeat an earlier one"),
         ("words", f"{seen['tokens']:,}; per row {low} at 5 %, {middle} at 50 %, {high} at 95 %, {longest} at most"),
+        ("cut off", f"{'; '.join(cut) or 'no words at 24'} (24, 48, 96, 192 words have about 32, 64, 128, 256 tokens)"),
         ("terms", f"{seen['terms']:,}; {seen['singletons'] / seen['terms']:.1%} in one sentence only"),
         ("scripts", ", ".join(f"{name} {share:.1%}" for name, share in scripts) or "none"),
         (

@@ -2,10 +2,40 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import InputError
 from .options import option
 
-__all__ = ["prompt"]
+__all__ = ["evaluated_passages", "passage_size", "prompt"]
 
 prompt = option(
     "--prompt", metavar="NAME|TEXT", help="Text before each sentence.", default_text="the model's default prompt"
 )
+
+
+def passage_size(text: str | None) -> int | str | None:
+    """Returns the value of --passages: a number, ``max`` or None; raises ``InputError`` for another one."""
+    if text is None or text == "max":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"--passages: must be a number of tokens or max, got {text!r}") from None
+
+
+def evaluated_passages(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds ``--passages``, which sets the option of this name of the suite ``retrieval``."""
+
+    @functools.wraps(command)
+    def call(*, passages: str | None, suites: tuple[str, ...], settings: tuple[str, ...], **values: Any) -> None:
+        size = passage_size(passages)
+        if size is not None:
+            if "retrieval" not in suites:
+                raise InputError("--passages: cuts the documents of --suite retrieval; add it, or leave --passages out")
+            settings = (*settings, f"retrieval.passages={0 if size == 'max' else size}")
+        command(suites=suites, settings=settings, **values)
+
+    return option("--passages", metavar="N|max", help="Cut documents into passages of N tokens; the best counts.")(call)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @options.option("--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="An option of an evaluation.")
 @options.pooler
 @encoder_options.prompt
+@encoder_options.evaluated_passages
 @options.option("--dims", metavar="N,N,...", help="Evaluate the first N dimensions, each.", default_text="all")
 @options.device
 @options.precision("fp32")
@@ -57,9 +58,9 @@ def command(
     if as_json and markdown:
         raise InputError("--markdown: cannot be combined with --json; choose one")
     console.check_output()
+    from ..evaluation.open_suites import option_tables
     from ..evaluation.published import PUBLISHED, SEED_NOTE, TEXT_NOTE
     from ..evaluation.run import evaluate
-    from ..evaluation.open_suites import option_tables
 
     options.check_pooler(pooler)
     if compare_published and "sts" not in suites:

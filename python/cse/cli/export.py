@@ -45,8 +45,8 @@ def command(
     data = {"sts": sts, "retrieval": retrieval}
     data = {suite: path for suite, path in data.items() if path is not None}
     console.check_output()
-    from ..evaluation.run import compare_models
     from ..evaluation.open_suites import open_suites
+    from ..evaluation.run import compare_models
     from ..models.device import set_threads
     from ..models.onnx_export import export_onnx
 

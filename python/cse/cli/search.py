@@ -14,6 +14,7 @@ from ..data import readers
 from ..errors import InputError, shortened
 from . import console, corpus_index, options
 from .corpus_index import Encoding
+from .encoder_options import passage_size
 from .progress import counting
 
 if TYPE_CHECKING:
@@ -120,16 +121,6 @@ def read_queries(queries: tuple[str, ...], file: str | None, column: str | None,
         return [*queries, *rows.take(rows.filled())]
     except InputError:
         raise InputError(f"--queries {file}: holds no query; write one per row") from None
-
-
-def passage_size(text: str | None) -> int | str | None:
-    """Returns the value of --passages: a number, ``max`` or None; raises ``InputError`` for another one."""
-    if text is None or text == "max":
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise InputError(f"--passages: {text!r} was given, and it must be a number of tokens, or max") from None
 
 
 def lines(hits: list[Hit]) -> list[str]:

@@ -105,7 +105,8 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         add(
             "note",
             f"over 128 words: {counted('long')}" if faults["long"]["rows"] else "half the rows are over 64 words",
-            "training reads the first 32 tokens of a row: split rows into sentences, or raise --max-length",
+            "--positive spans with --set spans.most_words=24, the default for sentence encoders, trains on short "
+            "passages; others read the first 32 tokens of a row: split rows into sentences, or raise --max-length",
         )
     if faults["short"]["rows"] > MANY * documents:
         add("note", f"under 3 words: {counted('short')}", "remove headings and fragments")

@@ -28,6 +28,8 @@ import numpy as np
 from pydantic import Field
 
 from ..errors import InputError
+from ..models.inference import Encoder
+from ..passages import Cutter
 from .base import Encodes, Evaluation, Report, Sample, read_lines
 from .geometry import unit
 
@@ -36,6 +38,8 @@ __all__ = ["Retrieval", "RetrievalOptions", "ndcg", "rank_documents", "recall", 
 DEPTH = 100
 # Documents encoded and ranked at a time, which bounds memory.
 BLOCK = 4096
+# The same of documents that are cut into passages.
+PASSAGES_BLOCK = 256
 
 Relevance = Mapping[str, int]
 
@@ -73,8 +77,12 @@ def rank_documents(
     documents: Mapping[str, str],
     progress: Callable[[int], None] | None = None,
     depth: int = DEPTH,
+    passages: int | None = None,
 ) -> list[list[str]]:
     """Returns the ids of the ``depth`` documents with the highest cosine for each query, best first.
+
+    With ``passages``, documents are cut into passages of at most so many tokens (0: as many as the model reads), and
+    the score of a document is that of its best passage.
 
     An encoder with ``encode_query`` and ``encode_document`` encodes by them, with the prompts of its model; one whose
     ``similarity_name`` is ``dot`` is ranked by dot products. The embeddings of at most ``BLOCK`` documents are in
@@ -89,11 +97,20 @@ def rank_documents(
     wanted = comparable(ask(list(queries), progress=progress))
     # Ties are ordered by descending id, so the position in this order serves as the second key.
     ids = sorted(documents, reverse=True)
+    cut = _cutter(encoder, passages)
+    rows = BLOCK if cut is None else PASSAGES_BLOCK
     scores = np.empty((len(queries), 0))
     found = np.empty((len(queries), 0), dtype=np.int64)
-    for start in range(0, len(ids), BLOCK):
-        block = ids[start : start + BLOCK]
-        cosines = wanted @ comparable(answer([documents[each] for each in block], progress=progress)).T
+    for start in range(0, len(ids), rows):
+        block = ids[start : start + rows]
+        texts = [documents[each] for each in block]
+        if cut is None:
+            cosines = wanted @ comparable(answer(texts, progress=progress)).T
+        else:
+            parts, firsts = _passages(cut, texts)
+            cosines = np.maximum.reduceat(wanted @ comparable(answer(parts)).T, firsts, axis=1)
+            if progress is not None:
+                progress(len(block))
         scores = np.hstack([scores, cosines])
         found = np.hstack([found, np.broadcast_to(np.arange(start, start + len(block)), cosines.shape)])
         order = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
@@ -101,11 +118,34 @@ def rank_documents(
     return [[ids[number] for number in row] for row in found.tolist()]
 
 
+def _cutter(encoder: Encodes, passages: int | None) -> Cutter | None:
+    """Returns what cuts documents into passages for an encoder, or None."""
+    if passages is None:
+        return None
+    whole = getattr(encoder, "encoder", encoder)  # of the first dimensions only
+    if not isinstance(whole, Encoder):
+        raise InputError("retrieval.passages: needs an encoder of cse, like cse.Encoder; leave it out for another one")
+    return Cutter(whole, passages or None)
+
+
+def _passages(cut: Cutter, texts: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Returns the passages of all texts, and the number of the first passage of each; a blank text is one passage."""
+    parts, firsts = [], []
+    for text, spans in zip(texts, cut(texts), strict=True):
+        firsts.append(len(parts))
+        parts += [text[start:end] for start, end in spans] or [text]
+    return parts, firsts
+
+
 @dataclass(frozen=True)
 class RetrievalOptions:
     """Options of the retrieval evaluation."""
 
     split: Annotated[str, Field(description="file of the judgements in qrels/, without .tsv")] = "test"
+    passages: Annotated[
+        int | None,
+        Field(ge=0, description="cut documents into passages of this many tokens, 0: the model's; the best one counts"),
+    ] = None
 
 
 class Retrieval(Evaluation):
@@ -142,7 +182,8 @@ class Retrieval(Evaluation):
 
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
         """Returns a report with one row: the means over the queries, x 100."""
-        rankings = rank_documents(encoder, list(self.queries.values()), self.documents, progress)
+        queries = list(self.queries.values())
+        rankings = rank_documents(encoder, queries, self.documents, progress, passages=self.options.passages)
         pairs = list(zip(rankings, self.judgements.values(), strict=True))
         per_query = np.array([100 * ndcg(*pair) for pair in pairs])
         row = {

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ..data.corpus import Corpus
 from ..errors import InputError
 from ..models.inference import Encoder
-from .passages import Cutter
+from ..passages import Cutter
 from .store import PLACE, Store
 from .vectors import unit
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..errors import InputError
 from ..models.digest import model_digest
 from ..models.inference import Encoder
-from .passages import Cutter
+from ..passages import Cutter
 from .store import Store
 
 __all__ = ["check_model", "check_settings", "new_settings"]

@@ -17,8 +17,8 @@ from ..errors import InputError, unknown
 from ..losses.contrastive import Contrastive, contrastive_loss
 from ..losses.logits import LOGITS
 from ..losses.options import ContrastiveOptions
-from ..losses.partners import partners
 from ..losses.rules import incompatibility
+from ..mixing import partners
 from ..views import Role
 from .citations import citations
 from .facts import Facts, facts_of, stripped
@@ -272,7 +272,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         facts: Facts,
         device: torch.device,
     ) -> Tensor | None:
-        """The partners of mixed negatives, drawn as in ``cse train``; see ``cse.losses.partners``."""
+        """The partners of mixed negatives, drawn as in ``cse train``; see ``cse.mixing.partners``."""
         given: dict[str, Any] = {
             "objective": self.parts["objective"],
             "mixed_negatives": self.parts["mixed"] is not None,

@@ -13,7 +13,7 @@ from ..augment.base import Draws, Edit, Pairing
 from ..data.corpus import Corpus
 from ..errors import InputError
 
-__all__ = ["check_learnable", "corpus_warnings", "once_warnings", "replaceable", "sample_of"]
+__all__ = ["check_learnable", "corpus_warnings", "cut_off", "once_warnings", "replaceable", "sample_of"]
 
 SAMPLE_ROWS = 2000
 FEW_ROWS = 64
@@ -100,32 +100,74 @@ def replaceable(texts: Sequence[str]) -> str:
     return "check that the index was built from this corpus"
 
 
-def corpus_warnings(
-    corpus: Corpus, rows: npt.NDArray[np.int64], tokenizer: Any, max_length: int, model: str
-) -> tuple[str, list[str]]:
-    """Computes the fractions of duplicate rows, of truncated sentences and of unknown tokens.
+def cut_off(lengths: npt.NDArray[np.int64], max_length: int, longest: int) -> str:
+    """Returns what is cut off at the maximum length as text, and what a larger one would take.
 
-    Duplicates are counted over all rows, the other two over at most 2,000 training rows at regular intervals.
+    Args:
+        lengths: ``(n,)`` numbers of tokens of texts, which are not truncated.
+        max_length: Maximum number of tokens of a text.
+        longest: Largest maximum that the model takes.
+    """
+    read = np.minimum(lengths, max_length).sum()
+    rows, tokens = np.mean(lengths > max_length), 1 - read / lengths.sum()
+    text = f"{rows:.1%} of the texts and {tokens:.1%} of their tokens cut off at {max_length} tokens"
+    larger = min(2 * max_length, longest)
+    if rows <= MANY or larger <= max_length:
+        return text
+    more = np.minimum(lengths, larger).sum()
+    return (
+        f"{text} (--max-length {larger}: {1 - more / lengths.sum():.1%}, for {more / read:.1f} times the computation)"
+    )
+
+
+def trained_texts(
+    method: Edit | Pairing, corpus: Corpus, rows: npt.NDArray[np.int64], seed: int
+) -> tuple[list[str], list[str]]:
+    """Returns at most 2,000 rows at regular intervals, and the anchors and positives that are made of them."""
+    chosen = sample_of(rows, method)
+    texts = corpus.take(chosen)
+    made = method(texts, chosen, Draws(seed, 0))
+    if isinstance(made, list):
+        return texts, [*texts, *made]
+    return texts, [*made.anchors, *(made.positives or ())]
+
+
+def corpus_warnings(
+    corpus: Corpus,
+    rows: npt.NDArray[np.int64],
+    positive: Edit | Pairing,
+    seed: int,
+    tokenizer: Any,
+    max_length: int,
+    longest: int,
+    model: str,
+) -> tuple[str, list[str]]:
+    """Computes the fractions of duplicate rows, of what is cut off, and of unknown tokens.
+
+    Duplicates are counted over all rows, the others in the texts of at most 2,000 training rows at regular intervals.
 
     Args:
         corpus: The corpus.
         rows: ``(n,)`` row numbers to train on.
+        positive: The method that makes anchors and positives of the rows.
+        seed: Seed of the run.
         tokenizer: A Hugging Face tokenizer.
-        max_length: Maximum number of tokens of a sentence.
+        max_length: Maximum number of tokens of a text.
+        longest: Largest maximum that the model takes.
         model: Name of the model, for the warning.
 
     Returns:
         The fractions as text, and a list of warnings: one if over 5 % of the tokens are unknown, else none.
     """
     duplicates = corpus.repeats() / max(int(np.count_nonzero(corpus.word_counts())), 1)
-    sample = corpus.take(sample_of(rows))
+    sample, made = trained_texts(positive, corpus, rows, seed)
     ids = tokenizer(sample, add_special_tokens=True, truncation=False, verbose=False)["input_ids"]
-    cut = float(np.mean([len(each) > max_length for each in ids]))
+    encoded = tokenizer(made, add_special_tokens=True, truncation=False, verbose=False)["input_ids"]
+    lengths = np.array([len(each) for each in encoded], dtype=np.int64)
     unknown = tokenizer.unk_token_id
     tokens = sum(map(len, ids))
     missing = sum(each.count(unknown) for each in ids) / max(tokens, 1) if unknown is not None else 0.0
-    text = f"{duplicates:.1%} duplicate rows, {cut:.1%} of the sentences cut at {max_length} tokens, "
-    text += f"{missing:.1%} unknown tokens"
+    text = f"{duplicates:.1%} duplicate rows, {cut_off(lengths, max_length, longest)}, {missing:.1%} unknown tokens"
     if missing <= MANY:
         return text, []
     return text, [f"{missing:.0%} of the tokens are unknown to {model}; choose a model of the language of the corpus"]

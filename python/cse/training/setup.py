@@ -116,9 +116,9 @@ def prepare(
     pairs = {path: read_pairs(path) for path in config.dev}
     tasks = load_tasks(config.data, config.allow_partial) if config.data else []
     resumed = folder is not None
-    folder = folder or choose_folder(config)
     source = find_model(config.model or DEFAULT_MODEL)
     resolved = resolve(config, source.family, source.pooler, precision)
+    folder = folder or choose_folder(resolved)
     if resolved.max_length > source.max_length:
         raise InputError(
             f"--max-length: {resolved.max_length} is more than the {source.max_length} tokens the model takes"
@@ -160,7 +160,16 @@ def prepare(
     first = next(iter(negatives.values()), None)
     synthetic = first(held_out, split.held_out, Draws(resolved.seed, 0)) if held_out and first else []
     selector = Selector(encoder, pairs, held_out, synthetic)
-    text, warnings = corpus_warnings(corpus, split.train, encoder.tokenizer, resolved.max_length, resolved.model)
+    text, warnings = corpus_warnings(
+        corpus,
+        split.train,
+        positive,
+        resolved.seed,
+        encoder.tokenizer,
+        resolved.max_length,
+        source.max_length,
+        resolved.model,
+    )
     unchanged = unchanged_warning(
         list(negatives.values()), corpus, split.train, resolved.seed, encoder.tokenizer, resolved.max_length
     )

@@ -37,6 +37,8 @@ const HASHES: usize = 1 << 24;
 const SAMPLE_BYTES: usize = 4096;
 /// Largest number of words that the quantiles distinguish.
 const LONGEST: usize = 4096;
+/// Numbers of words that have about 32, 64, 128 and 256 tokens.
+const LIMITS: [usize; 4] = [24, 48, 96, 192];
 
 /// The result of [`diagnose`].
 #[derive(Debug, Serialize)]
@@ -58,6 +60,8 @@ pub struct Diagnosis {
     pub duplicates_estimated: bool,
     /// Quantiles of the number of words of a row, at 5, 50, 95 and 100 per cent of the rows that are not blank.
     pub words_quantiles: [usize; 4],
+    /// What is cut off at a number of words: this number, the share of the rows that are not blank, and of the words.
+    pub cut_off: [(usize, f64, f64); 4],
     /// Fraction of letters by Unicode script, largest first.
     pub scripts: Vec<(&'static str, f64)>,
     pub faults: Faults,
@@ -306,6 +310,7 @@ fn summarize(
         duplicates,
         duplicates_estimated,
         words_quantiles: [0.05, 0.5, 0.95, 1.0].map(|share| quantile(&lengths, share)),
+        cut_off: LIMITS.map(|limit| cut_off(&lengths, limit)),
         scripts,
         faults,
         sampled_rows: sample.len(),
@@ -342,6 +347,22 @@ fn quantile(lengths: &[u64], share: f64) -> usize {
         sum >= wanted
     });
     place.unwrap_or(0)
+}
+
+/// Returns a number of words, and the shares of the rows with more words and of the words beyond it; rows of more than
+/// `LONGEST` words count as that long.
+fn cut_off(lengths: &[u64], limit: usize) -> (usize, f64, f64) {
+    let (mut rows, mut words, mut long, mut beyond) = (0, 0, 0, 0);
+    for (length, &n) in lengths.iter().enumerate() {
+        rows += n;
+        words += n * length as u64;
+        if length > limit {
+            long += n;
+            beyond += n * (length - limit) as u64;
+        }
+    }
+    let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+    (limit, share(long, rows), share(beyond, words))
 }
 
 /// Returns the expected shares of words that are replaced, words that cannot be replaced, and rows that do not change.

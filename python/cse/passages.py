@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .. import _core
-from ..errors import InputError
-from ..models.encoders import OtherEncoder
-from ..models.inference import Encoder
-from ..tfidf.options import word_options
+from . import _core
+from .errors import InputError
+from .models.encoders import OtherEncoder
+from .models.inference import Encoder
+from .tfidf.options import word_options
 
 __all__ = ["Cutter", "windows"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ..rng import MIX, bits
+from .rng import MIX, bits
 
 __all__ = ["partners"]
 
