@@ -88,6 +88,8 @@ def rank_documents(
     ``similarity_name`` is ``dot`` is ranked by dot products. The embeddings of at most ``BLOCK`` documents are in
     memory at a time.
     """
+    cut = _cutter(encoder, passages)
+    rows = BLOCK if cut is None else PASSAGES_BLOCK
     ask, answer = (getattr(encoder, f"encode_{role}", encoder.encode) for role in ("query", "document"))
     by_dot = getattr(encoder, "similarity_name", "cosine") == "dot"
 
@@ -97,8 +99,6 @@ def rank_documents(
     wanted = comparable(ask(list(queries), progress=progress))
     # Ties are ordered by descending id, so the position in this order serves as the second key.
     ids = sorted(documents, reverse=True)
-    cut = _cutter(encoder, passages)
-    rows = BLOCK if cut is None else PASSAGES_BLOCK
     scores = np.empty((len(queries), 0))
     found = np.empty((len(queries), 0), dtype=np.int64)
     for start in range(0, len(ids), rows):
