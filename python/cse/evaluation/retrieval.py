@@ -130,7 +130,8 @@ def _cutter(encoder: Encodes, passages: int | None) -> Cutter | None:
 
 def _passages(cut: Cutter, texts: Sequence[str]) -> tuple[list[str], list[int]]:
     """Returns the passages of all texts, and the number of the first passage of each; a blank text is one passage."""
-    parts, firsts = [], []
+    parts: list[str] = []
+    firsts: list[int] = []
     for text, spans in zip(texts, cut(texts), strict=True):
         firsts.append(len(parts))
         parts += [text[start:end] for start, end in spans] or [text]
