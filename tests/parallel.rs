@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use cse_core::index::{build, store};
-use cse_core::una::files::{OutputOptions, augment_files};
+use cse_core::una::files::{Compression, OutputOptions, augment_files};
 use cse_core::{Options, Progress, ReadOptions, Tokenizer, VocabularyFilter, doctor};
 
 #[test]
@@ -39,6 +39,8 @@ fn no_call_starts_the_global_pool() {
     let writing = OutputOptions {
         copies: 1,
         as_records: false,
+        compression: Compression::None,
+        first_row: None,
     };
     let (options, output) = (Options::new(&index), folder.path().join("out.txt"));
     let output = Some(output.as_path());

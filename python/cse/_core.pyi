@@ -14,6 +14,7 @@ __all__ = [
     "__version__",
     "build_to",
     "count",
+    "count_rows",
     "diagnose",
     "hash_file",
     "merge",
@@ -103,6 +104,19 @@ class Index:
         progress: Progress | None = None,
     ) -> _Report: ...
 
+    def augment_part(
+        self,
+        paths: _Inputs,
+        output: _Path,
+        compression: str,
+        first_row: int,
+        copies: int,
+        as_records: bool,
+        drawing: _Options,
+        reading: _Options,
+        progress: Progress | None = None,
+    ) -> tuple[_Report, list[_File]]: ...
+
 @final
 class Rows:
     @staticmethod
@@ -125,6 +139,7 @@ def build_to(
     progress: Progress | None = None,
 ) -> tuple[_Counts, list[_File]]: ...
 def count(paths: _Inputs, words: _Options, reading: _Options) -> bytes: ...
+def count_rows(paths: _Inputs, reading: _Options, progress: Progress | None = None) -> list[_File]: ...
 def merge(shards: list[bytes]) -> bytes: ...
 def save(dir: _Path, bytes: bytes) -> tuple[_Counts, list[_File]]: ...
 def tokenize(text: str, words: _Options) -> list[tuple[int, int, str]]: ...

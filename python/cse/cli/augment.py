@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -14,12 +15,15 @@ from ..errors import InputError
 from ..tfidf.index import TfidfIndex
 from ..tfidf.results import AugmentReport
 from . import console, options
+from . import parts as many
 from .progress import in_background
 
 
 @click.command("augment")
 @click.argument("sentences", nargs=-1)
-@options.option("-o", "--output", metavar="FILE", help="Output file.", default_text="standard output")
+@options.option(
+    "-o", "--output", metavar="FILE", help="Output file; --parts: a folder.", default_text="standard output"
+)
 @options.option("--format", "form", default="text", metavar="text|jsonl", help="Text, or JSON with the replacements.")
 @options.option("--copies", default=1, type=click.IntRange(1, 10_000), metavar="N", help="Negatives per row.")
 @options.option(
@@ -30,6 +34,11 @@ from .progress import in_background
 @options.option(
     "--epoch", default=0, type=click.IntRange(0, 2**64 - 1), metavar="N", help="Epoch; negatives differ by epoch."
 )
+@many.parts
+@many.engine
+@options.option(
+    "--compression", metavar="none|gz|zst", help="Compression of the parts.", default_text="zst; without parts none"
+)
 @options.reading
 @options.threads
 @options.as_json
@@ -38,6 +47,9 @@ def command(
     output: str | None,
     form: str,
     copies: int,
+    as_parts: bool,
+    engine: str,
+    compression: str | None,
     tfidf: str,
     min_df: int,
     max_terms: int | None,
@@ -53,16 +65,36 @@ def command(
     Blank rows stay blank, so that rows of input and output correspond. The negative of a row depends only on its text,
     its row number, the index, --seed, --epoch and the sampling options. With --format jsonl, each negative is a JSON
     object that includes the replaced words: their character offsets, replacements, probabilities, and ranks.
+
+    With --parts, -o is a folder with one part per file, such as part-00000.txt.zst, and a manifest; rows are numbered
+    through all files, so that negatives are those of one call without --parts. An interrupted call is completed by the
+    same command. --engine ray distributes the files over a Ray cluster, and writes the same folder.
     """
+    as_parts = many.wants_parts(as_parts, engine, output, sentences)
+    if compression not in (None, "none", "gz", "zst"):
+        raise InputError(f"--compression: {compression!r} is unknown; choose none, gz or zst")
+    if compression is not None and not as_parts:
+        raise InputError("--compression: is for parts; add --parts, or leave it out")
     if as_json and output is None:
         raise InputError("--json: needs -o FILE, because otherwise the negatives are written to standard output")
-    if output is not None and output.lower().endswith((".gz", ".zst", ".parquet", ".csv")):
+    if output is not None and not as_parts and output.lower().endswith((".gz", ".zst", ".parquet", ".csv")):
         raise InputError(f"-o {output}: the output is plain lines; give it another suffix, such as .txt")
     if form not in ("text", "jsonl"):
         raise InputError(f"--format: {form!r} is unknown; choose text or jsonl")
     index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)
     drawn = index.draw_options(**drawing)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
+    if as_parts:
+        from ..cluster import connected
+        from ..sharding.jobs import AugmentJob
+
+        job = AugmentJob(tfidf, min_df, max_terms, dict(drawn), copies, form, compression or "zst", reading)
+        assert output is not None
+        with connected() if engine == "ray" else nullcontext() as ray:
+            known = many.sources(sentences, column, reading, index.files, tfidf, ray)
+            summary = many.make_parts(job, job.settings(), known, output, ray=ray, threads=threads)
+        many.report(summary, "sentences", as_json)
+        return
     found = readers.resolve(sentences or ["-"], column)
     started = time.perf_counter()
     report = AugmentReport(

@@ -6,23 +6,44 @@ import shutil
 import sys
 import tempfile
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
 from ..data import readers
+from ..data.reading import reading_options
 from ..errors import InputError
 from ..io import write_atomically
 from . import console, encoder_options, options
+from . import parts as many
 from .progress import PhaseDisplay, counting
+
+if TYPE_CHECKING:
+    from ..sharding.jobs import EncodeJob
 
 
 @click.command("encode")
 @click.argument("model")
 @click.argument("sentences", nargs=-1)
 @options.option(
-    "-o", "--output", metavar="FILE", help="FILE.npy, .safetensors or .parquet.", default_text="standard output, .npy"
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="FILE.npy, .safetensors or .parquet; --parts: a folder.",
+    default_text="standard output, .npy",
+)
+@many.parts
+@many.engine
+@many.gpus_per_worker
+@options.option(
+    "--format",
+    "form",
+    metavar="npy|safetensors|parquet",
+    help="Format of the parts.",
+    default_text="npy; without parts by the name of FILE",
 )
 @options.option("--batch-size", default=64, type=click.IntRange(min=1))
 @options.option("--cache", metavar="DIR", help="Cache folder for large inputs.", default_text="the user's; cse cache")
@@ -39,6 +60,10 @@ def command(
     model: str,
     sentences: tuple[str, ...],
     output: str | None,
+    as_parts: bool,
+    engine: str,
+    gpus_per_worker: float | None,
+    form: str | None,
     batch_size: int,
     cache: str | None,
     pooler: str | None,
@@ -57,8 +82,37 @@ def command(
     The file contains float32 embeddings (rows, dimensions) in the order of the rows; blank rows are zeros. .npy is a
     NumPy array, .safetensors has one tensor, embeddings, and .parquet the columns row and embedding. Memory does not
     grow with the input. If the command is interrupted, FILE.part remains, and the same command goes on from there.
+
+    With --parts, -o is a folder with one part per file and a manifest, which cse search opens as one index; rows are
+    numbered through all files. An interrupted call is completed by the same command. --engine ray distributes the files
+    over a Ray cluster, whose workers load the model once, and writes the same folder.
     """
+    as_parts = many.wants_parts(as_parts, engine, output, sentences)
+    if form is not None and not as_parts:
+        raise InputError("--format: is for parts; add --parts, or name the file by its format")
+    if form not in (None, "npy", "safetensors", "parquet"):
+        raise InputError(f"--format: {form!r} is unknown; choose npy, safetensors or parquet")
+    if gpus_per_worker is not None and engine != "ray":
+        raise InputError("--gpus-per-worker: is for --engine ray; add it, or leave this out")
     options.check_pooler(pooler)
+    if as_parts:
+        assert output is not None
+        from ..sharding.jobs import EncodeJob
+
+        job = EncodeJob(
+            options.model_folder(model),
+            precision,
+            reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads),
+            suffix=f".{form or 'npy'}",
+            pooler=pooler,
+            prompt=prompt,
+            dims=dims,
+            device=device,
+            batch_size=batch_size,
+            cache=cache,
+        )
+        encode_parts(job, sentences, column, output, engine, gpus_per_worker or 0, as_json)
+        return
     model = options.model_folder(model)
     if output is None:
         console.check_output()
@@ -130,6 +184,43 @@ def command(
             f"{len(corpus):,} rows x {encoder.embedding_dim} in {seconds:.1f} s "
             f"({summary['sentences_per_second']:,} sentences/s), {done.blank:,} blank"
         )
+
+
+def encode_parts(
+    given: EncodeJob,
+    sentences: tuple[str, ...],
+    column: str | None,
+    output: str,
+    engine: str,
+    gpus: float,
+    as_json: bool,
+) -> None:
+    """Encodes files into a folder of parts."""
+    if engine == "ray" and given.precision == "auto":
+        raise InputError("--precision auto: the processors of a cluster may differ; choose fp32 or bf16")
+    from ..cluster import connected
+    from ..models.device import describe_device
+    from ..models.inference import Encoder
+    from ..models.vector_files import check_format
+
+    check_format(f"part{given.suffix}")
+    encoder = Encoder(
+        given.model,
+        pooler=given.pooler,
+        device="cpu" if engine == "ray" else given.device,  # here it only says what the model is
+        precision=given.precision,
+        prompt=given.prompt,
+        dims=given.dims,
+    )
+    job = replace(given, precision=encoder.precision)
+    settings = job.settings(encoder)
+    if engine == "local":
+        console.say(f"on {describe_device(encoder.device, encoder.precision, encoder.precision_reason)}")
+    del encoder
+    with connected() if engine == "ray" else nullcontext() as ray:
+        found = many.sources(sentences, column, job.reading, [], "", ray)
+        summary = many.make_parts(job, settings, found, output, ray=ray, threads=job.reading["threads"], gpus=gpus)
+    many.report({**summary, "precision": job.precision, "embedding_dim": settings["width"]}, "rows", as_json)
 
 
 def is_device(path: str) -> bool:

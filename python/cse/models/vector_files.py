@@ -25,7 +25,15 @@ from ..io import dumps, naming, write_atomically, write_text
 from .encoders import OtherEncoder
 from .inference import Encoder
 
-__all__ = ["FORMATS", "EncodedFile", "check_format", "encode_to_file", "model_stamp", "partial_precision"]
+__all__ = [
+    "FORMATS",
+    "EncodedFile",
+    "check_format",
+    "encode_to_file",
+    "model_stamp",
+    "partial_precision",
+    "write_vectors",
+]
 
 FORMATS = (".npy", ".safetensors", ".parquet")
 # Rows between updates of OUTPUT.part.json, and of a row group of Parquet.
@@ -114,6 +122,7 @@ def encode_to_file(
     key: dict[str, Any],
     *,
     batch_size: int = 64,
+    first_row: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> EncodedFile:
     """Encodes all rows of a corpus into a file; blank rows are zeros.
@@ -126,6 +135,7 @@ def encode_to_file(
         key: What identifies corpus, model and precision, serialisable to JSON; rows of an earlier call with another key
             are encoded anew.
         batch_size: Texts per forward pass.
+        first_row: The first value of the column ``row``.
         progress: Called with the number of rows done since its last call, including those of an earlier call.
 
     Raises:
@@ -159,7 +169,7 @@ def encode_to_file(
             array[start:stop] = block
             array.flush()
             write_text(state, dumps({"key": key, "done": stop}) + "\n")
-        _finish(array, part, output)
+        _finish(array, part, output, first_row)
         state.unlink(missing_ok=True)
         if part.exists():
             part.unlink()
@@ -193,13 +203,21 @@ def _rows_done(part: Path, state: Path, key: dict[str, Any], shape: tuple[int, i
         return 0
 
 
-def _finish(array: npt.NDArray[np.float32], part: Path, output: Path) -> None:
+def _finish(array: npt.NDArray[np.float32], part: Path, output: Path, first_row: int) -> None:
     """Renames or converts the complete array to the output."""
     if output.suffix == ".npy" and (output.is_file() or not output.exists()) and not output.is_symlink():
         with naming(output):
             os.replace(part, output)
         return
-    writers = {".npy": _write_npy, ".safetensors": _write_safetensors, ".parquet": _write_parquet}
+    write_vectors(array, output, first_row)
+
+
+def write_vectors(array: npt.NDArray[np.float32], output: Path, first_row: int = 0) -> None:
+    """Writes vectors ``(n, D)`` atomically, in the format of the name; see ``encode_to_file``."""
+    if output.suffix == ".parquet":
+        write_atomically(output, lambda file: _write_parquet(array, first_row, file))
+        return
+    writers = {".npy": _write_npy, ".safetensors": _write_safetensors}
     write_atomically(output, lambda file: writers[output.suffix](array, file))
 
 
@@ -225,14 +243,13 @@ def _write_safetensors(array: npt.NDArray[np.float32], file: BinaryIO) -> None:
         file.write(block.tobytes())
 
 
-def _write_parquet(array: npt.NDArray[np.float32], file: BinaryIO) -> None:
+def _write_parquet(array: npt.NDArray[np.float32], start: int, file: BinaryIO) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     kind = pa.list_(pa.float32(), array.shape[1])
     schema = pa.schema([("row", pa.int64()), ("embedding", kind)])
     with pq.ParquetWriter(file, schema) as writer:
-        start = 0
         for block in _blocks(array):
             flat = pa.array(np.ascontiguousarray(block).reshape(-1))
             rows = pa.array(np.arange(start, start + len(block)))

@@ -6,13 +6,13 @@ order. Ray handles placement, retries and lost workers. Every node must be able 
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 from .. import _core
+from ..cluster import RETRIES, cause_of, connected, enter, first_line
 from ..data import readers
 from ..data.reading import ReadOptions
 from ..errors import InputError
@@ -20,7 +20,6 @@ from .options import WordOptions
 
 __all__ = ["count_on_cluster"]
 
-RETRIES = 3
 SAY_SECONDS = 5.0
 
 
@@ -28,8 +27,7 @@ def count_shard(
     path: str, column: str | None, words: WordOptions, reading: ReadOptions, home: str
 ) -> tuple[bytes, int]:
     """Returns the index of one file as bytes, and its number of fields with a line break. Runs on a worker."""
-    if os.path.isdir(home):
-        os.chdir(home)  # resolves relative paths as in the calling process; they are recorded as given
+    enter(home)  # paths are recorded as given
     found = readers.resolve([path], column if readers.is_table(path) else None)
     return _core.count(found, words, reading), readers.joined_lines(found)
 
@@ -54,22 +52,8 @@ def count_on_cluster(
     files = [item if isinstance(item, str) else item.path for item in readers.resolve(paths, column)]
     if "-" in files:
         raise InputError("-: standard input cannot be read by --engine ray; name files that every worker can open")
-    try:
-        import ray
-    except ImportError:
-        raise InputError("--engine ray: Ray is not installed; run pip install 'cse[ray]'") from None
-
-    ours = not ray.is_initialized()
-    if ours:
-        try:
-            ray.init(log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError) as error:
-            raise InputError(f"--engine ray: no cluster could be reached ({str(error).splitlines()[0]})") from None
-    try:
+    with connected() as ray:
         return _on_cluster(ray, files, column, words, reading, say)
-    finally:
-        if ours:
-            ray.shutdown()
 
 
 def _on_cluster(
@@ -100,11 +84,9 @@ def _on_cluster(
                 say(f"counting: {done:,} of {len(tasks):,} files{left}")
         return ray.get(level[0]), sum(ray.get([joined for _, joined in tasks]))
     except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, (InputError, OSError)):
-            raise error.cause from None
-        raise
+        raise cause_of(error) from None
     except ray.exceptions.RayError as error:
         raise InputError(
-            f"--engine ray: the cluster failed after {RETRIES} retries ({str(error).splitlines()[0]}); "
+            f"--engine ray: the cluster failed after {RETRIES} retries ({first_line(error)}); "
             "look at its logs, or use --engine local"
         ) from None

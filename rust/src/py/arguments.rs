@@ -9,6 +9,7 @@ use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::text::reader::{Column, EncodingErrors, Input, ReadOptions};
+use crate::una::files::Compression;
 use crate::una::options::{Named, Options, default_surface};
 use crate::{Error, Tokenizer};
 
@@ -86,6 +87,19 @@ impl Reading {
             max_line_bytes: self.max_line_bytes,
             ..ReadOptions::default()
         })
+    }
+}
+
+/// Converts the name of a compression.
+pub fn compression(name: &str) -> PyResult<Compression> {
+    match name {
+        "none" => Ok(Compression::None),
+        "gz" => Ok(Compression::Gzip),
+        "zst" => Ok(Compression::Zstd),
+        other => {
+            let why = format!("{other:?} is unknown; choose none, gz or zst");
+            Err(Error::invalid("--compression", why).into())
+        }
     }
 }
 

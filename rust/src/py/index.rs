@@ -16,7 +16,7 @@ use crate::py::convert::{
 use crate::py::corpus::{Progress, shared};
 use crate::py::numbers::Numbers;
 use crate::text::reader::Input;
-use crate::una::files::{self, OutputOptions};
+use crate::una::files::{self, Compression, OutputOptions};
 use crate::una::texts::{self, Explained, Replaced};
 
 /// An open index.
@@ -216,13 +216,61 @@ impl Index {
     ) -> PyResult<ReportTuple> {
         let (options, read) = (drawing.options(&self.0)?, reading.options()?);
         let progress = shared(progress);
-        let writing = OutputOptions { copies, as_records };
+        let writing = OutputOptions {
+            copies,
+            as_records,
+            compression: Compression::None,
+            first_row: None,
+        };
         let (output, threads) = (output.as_deref(), reading.threads);
-        let report = py.detach(|| {
+        let (report, _) = py.detach(|| {
             files::augment_files(
                 &self.0, options, writing, paths, read, output, threads, &progress,
             )
         })?;
         Ok(report_tuple(&report))
+    }
+
+    /// Writes the synthetic sentences of a part of a corpus, which begins with the row `first_row` and may be empty, to
+    /// `output`, compressed by `gz`, `zst` or `none`. Returns the report and the files that were read.
+    #[pyo3(signature = (paths, output, compression, first_row, copies, as_records, drawing, reading, progress=None))]
+    #[allow(clippy::too_many_arguments)]
+    fn augment_part(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
+        #[pyo3(from_py_with = arguments::dir)] output: PathBuf,
+        compression: &str,
+        first_row: u64,
+        #[pyo3(from_py_with = arguments::copies)] copies: u64,
+        as_records: bool,
+        drawing: Drawing,
+        reading: Reading,
+        progress: Option<&Progress>,
+    ) -> PyResult<(ReportTuple, Vec<FileTuple>)> {
+        let (options, read) = (drawing.options(&self.0)?, reading.options()?);
+        let progress = shared(progress);
+        let writing = OutputOptions {
+            copies,
+            as_records,
+            compression: arguments::compression(compression)?,
+            first_row: Some(first_row),
+        };
+        let (report, files) = py.detach(|| {
+            files::augment_files(
+                &self.0,
+                options,
+                writing,
+                paths,
+                read,
+                Some(&output),
+                reading.threads,
+                &progress,
+            )
+        })?;
+        Ok((
+            report_tuple(&report),
+            files.iter().map(file_tuple).collect(),
+        ))
     }
 }

@@ -11,7 +11,7 @@ use pyo3::types::PyBytes;
 
 use crate::index::build;
 use crate::random;
-use crate::text::reader::Input;
+use crate::text::reader::{self, Input};
 use crate::{Error, Tokenizer, checksum, doctor, text};
 
 mod arguments;
@@ -21,7 +21,7 @@ mod index;
 mod numbers;
 
 use arguments::{Reading, Text, Words};
-use convert::{CountsTuple, FileTuple, stored_tuple};
+use convert::{CountsTuple, FileTuple, file_tuple, stored_tuple};
 use corpus::{Progress, Rows, shared, write_rows};
 
 create_exception!(
@@ -83,6 +83,20 @@ fn count(
     let threads = reading.threads;
     let work = || build::count(paths, tokenizer, read, threads, &Default::default())?.to_bytes();
     Ok(PyBytes::new(py, &py.detach(work)?).unbind())
+}
+
+/// Returns the files, with their numbers of rows; there may be no row.
+#[pyfunction]
+#[pyo3(signature = (paths, reading, progress=None))]
+fn count_rows(
+    py: Python<'_>,
+    #[pyo3(from_py_with = arguments::inputs)] paths: Vec<Input>,
+    reading: Reading,
+    progress: Option<&Progress>,
+) -> PyResult<Vec<FileTuple>> {
+    let (read, progress) = (reading.options()?, shared(progress));
+    let files = py.detach(|| reader::count_rows(paths, read, &progress))?;
+    Ok(files.iter().map(file_tuple).collect())
 }
 
 /// Merges indexes given as bytes, in this order, and returns the bytes of the index of all their files.
@@ -173,6 +187,7 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<Rows>()?;
     m.add_function(wrap_pyfunction!(build_to, m)?)?;
     m.add_function(wrap_pyfunction!(count, m)?)?;
+    m.add_function(wrap_pyfunction!(count_rows, m)?)?;
     m.add_function(wrap_pyfunction!(merge, m)?)?;
     m.add_function(wrap_pyfunction!(save, m)?)?;
     m.add_function(wrap_pyfunction!(tokenize, m)?)?;

@@ -140,6 +140,17 @@ pub fn collect_results<T>(results: Vec<Result<T, ChunkError>>) -> Result<Vec<T>>
     first.map_or(Ok(done), |first| Err(first.error))
 }
 
+/// Returns the records of `files`, with their numbers of rows, without looking at the rows. There may be no row.
+pub fn count_rows(
+    files: Vec<Input>,
+    options: ReadOptions,
+    progress: &Progress,
+) -> Result<Vec<FileRecord>> {
+    let reader = Reader::open(files, options, progress)?;
+    collect_results(vec![reader.work(|_| Ok(()))])?;
+    Ok(reader.into_parts().0)
+}
+
 struct State {
     inputs: std::vec::IntoIter<Input>,
     current: Option<OpenFile>,

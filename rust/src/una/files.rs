@@ -1,16 +1,19 @@
 //! UNA applied to files.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Mutex;
+
+use flate2::write::GzEncoder;
 
 use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::output::{PendingFile, StandardOutput};
 use crate::parallel::{on_each_thread, with_threads};
 use crate::progress::Progress;
-use crate::text::reader::{ChunkError, Input, ReadOptions, Reader, collect_results};
+use crate::text::reader::{ChunkError, FileRecord, Input, ReadOptions, Reader, collect_results};
 use crate::una::augment::Augmenter;
 use crate::una::options::{Options, Report};
 use crate::una::record;
@@ -22,10 +25,22 @@ pub struct OutputOptions {
     pub copies: u64,
     /// Write JSON objects instead of plain lines.
     pub as_records: bool,
+    /// Compression of a file; standard output is never compressed.
+    pub compression: Compression,
+    /// The files are a part of a corpus, which begins with this row and may be empty. `None`: they are a whole corpus.
+    pub first_row: Option<u64>,
+}
+
+/// Compression of a file that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    None,
+    Gzip,
+    Zstd,
 }
 
 /// Writes the synthetic sentences of each row of `files`, in order, to the file `output`, or to standard output if that is
-/// `None`.
+/// `None`. Returns totals, and the files that were read.
 #[allow(clippy::too_many_arguments)]
 pub fn augment_files(
     index: &Index,
@@ -36,7 +51,7 @@ pub fn augment_files(
     output: Option<&Path>,
     threads: usize,
     progress: &Progress,
-) -> Result<Report> {
+) -> Result<(Report, Vec<FileRecord>)> {
     // The output of a chunk is kept in memory until those of all earlier chunks are written.
     let read = ReadOptions {
         chunk_bytes: (read.chunk_bytes / writing.copies.max(1) as usize).max(4096),
@@ -53,24 +68,51 @@ pub fn augment_files(
             }
             Ok::<_, Error>(total)
         })??;
-        reader.into_records()?;
+        let records = match writing.first_row {
+            Some(_) => reader.into_parts().0,
+            None => reader.into_records()?,
+        };
         progress.check()?;
-        Ok(total)
+        Ok((total, records))
     };
     let Some(path) = output else {
         return run(&mut StandardOutput::open(progress)?);
     };
-    let mut result = Ok(Report::default());
+    let mut result = Ok((Report::default(), Vec::new()));
     let pending = PendingFile::write(path, |file| {
-        result = run(file);
-        match result {
-            Ok(_) => Ok(()),
-            Err(_) => Err(io::Error::other("not written")), // `result` has the cause
-        }
+        compressed(file, writing.compression, |out| {
+            result = run(out);
+            match result {
+                Ok(_) => Ok(()),
+                Err(_) => Err(io::Error::other("not written")), // `result` has the cause
+            }
+        })
     });
-    let report = result?;
+    let done = result?;
     pending?.commit()?;
-    Ok(report)
+    Ok(done)
+}
+
+/// Calls `write` with a writer that compresses into `file`. The bytes are a function of what is written: gzip's header has
+/// no time in it.
+fn compressed(
+    file: &mut File,
+    compression: Compression,
+    write: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>,
+) -> io::Result<()> {
+    match compression {
+        Compression::None => write(file),
+        Compression::Gzip => {
+            let mut out = GzEncoder::new(file, flate2::Compression::default());
+            write(&mut out)?;
+            out.finish().map(drop)
+        }
+        Compression::Zstd => {
+            let mut out = zstd::Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL)?;
+            write(&mut out)?;
+            out.finish().map(drop)
+        }
+    }
 }
 
 /// Augments chunks on one thread until there is none left.
@@ -86,6 +128,7 @@ fn augment_part(
     reader.work(|chunk| {
         let mut written = Vec::with_capacity(chunk.byte_len() * 5 / 4);
         chunk.for_each_row(|row, text| {
+            let row = row + writing.first_row.unwrap_or(0);
             augmenter.weigh(text);
             for copy in options.copy..options.copy + writing.copies {
                 if writing.as_records {

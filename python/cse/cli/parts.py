@@ -1,0 +1,171 @@
+"""Commands over many files with one output part per file: options, and what they print."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ..data import readers
+from ..data.reading import ReadOptions, SourceFile
+from ..errors import InputError
+from ..sharding.engines import Failure, count_here, count_on_cluster, run_here, run_on_cluster
+from ..sharding.jobs import Job
+from ..sharding.plan import Parts, Shard, Source
+from . import console, options
+from .progress import counting
+
+__all__ = ["check_engine", "engine", "gpus_per_worker", "make_parts", "parts", "wants_parts"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Files whose parts are missing that a message lists.
+LISTED = 5
+
+parts = options.option(
+    "--parts", "as_parts", is_flag=True, show_default=False, help="Write a folder -o with one part per file."
+)
+engine = options.option(
+    "--engine", default="local", metavar="local|ray", help="Run here, or on a Ray cluster; ray implies --parts."
+)
+gpus_per_worker = options.option(
+    "--gpus-per-worker", type=click.FloatRange(min=0), metavar="G", help="GPUs of a worker.", default_text="ray: 0"
+)
+
+
+def check_engine(name: str) -> None:
+    """Raises ``InputError`` for an unknown engine."""
+    if name not in ("local", "ray"):
+        raise InputError(f"--engine: {name!r} is unknown; choose local or ray")
+
+
+def wants_parts(as_parts: bool, engine: str, output: str | None, sentences: Sequence[str]) -> bool:
+    """Returns whether a command makes parts; raises ``InputError`` for options that do not go together."""
+    check_engine(engine)
+    if not as_parts and engine == "local":
+        return False
+    flag = "--parts" if as_parts else f"--engine {engine}"
+    if output is None:
+        raise InputError(f"{flag}: writes a folder; name it with -o")
+    if not sentences or "-" in sentences:
+        raise InputError(f"{flag}: makes one part per file, and standard input is none; name files")
+    return True
+
+
+def sources(
+    files: Sequence[str],
+    column: str | None,
+    reading: ReadOptions,
+    known: Sequence[SourceFile],
+    index: str,
+    ray: Any,
+) -> list[Source]:
+    """Returns the files of a corpus with their rows: those that an index knows, else they are counted.
+
+    Args:
+        files: Paths and patterns.
+        column: Column of the tables.
+        reading: How files are read.
+        known: The files of an index.
+        index: Its folder, for messages.
+        ray: The module ``ray`` if files are counted on a cluster.
+
+    Raises:
+        InputError: If a file is known with another size, or cannot be read.
+    """
+    found = readers.resolve(list(files), column)
+    wanted = [(item, None) if isinstance(item, str) else (item.path, item.column) for item in found]
+    by_path = {(each.path, each.column): each for each in known}
+    listed: dict[tuple[str, str | None], Source] = {}
+    for path, name in wanted:
+        each = by_path.get((path, name))
+        if each is None or (ray is None and not os.path.isfile(path)):
+            continue
+        if os.path.isfile(path) and os.path.getsize(path) != each.bytes:
+            raise InputError(
+                f"{path}: has {os.path.getsize(path):,} bytes, and had {each.bytes:,} when the index {index} was "
+                "built; build it again from these files"
+            )
+        listed[path, name] = Source(each.path, each.column, each.bytes, each.rows, each.xxh3)
+    unknown = list(dict.fromkeys(each for each in wanted if each not in listed))
+    if unknown and ray is not None:
+        console.say(f"counting the rows of {len(unknown):,} files")
+        counted = count_on_cluster(ray, unknown, reading)
+    else:
+        with counting("counting rows", len(unknown), "files") as more:
+            counted = count_here(unknown, reading, more)
+    listed.update(zip(unknown, counted, strict=True))
+    return [listed[each] for each in wanted]
+
+
+def make_parts(
+    job: Job,
+    settings: dict[str, Any],
+    found: Sequence[Source],
+    output: str,
+    *,
+    ray: Any,
+    threads: int,
+    gpus: float = 0,
+) -> dict[str, Any]:
+    """Makes the parts that are missing, and returns a summary; raises ``InputError`` if some could not be made."""
+    folder = Parts(output, job.kind, settings, found, job.suffix)
+    started = time.perf_counter()
+    with folder.locked():
+        wanted = folder.missing()
+        kept = len(folder.shards) - len(wanted)
+        if kept:
+            console.say(f"{output}: {kept:,} of {len(folder.shards):,} parts were made by an earlier call")
+        rows = sum(shard.source.rows for shard in wanted)
+        failures: list[Failure] = []
+        try:
+            if wanted and ray is not None:
+                failures = run_on_cluster(ray, job, wanted, folder.folder, threads, console.say, gpus)
+            elif wanted:
+                with counting(job.kind, rows, "rows") as more:
+                    failures = run_here(job, wanted, folder.folder, threads, more)
+        finally:
+            manifest = folder.finish()
+    if failures:
+        raise InputError(missing(output, failures, folder.missing(), len(folder.shards)))
+    seconds = time.perf_counter() - started
+    counted: dict[str, int] = {}
+    for part in manifest["parts"]:
+        for name, value in part["counted"].items():
+            counted[name] = counted.get(name, 0) + value
+    return {
+        "output": output,
+        "files": len(folder.shards),
+        "made": len(wanted),
+        **{**counted, "rows": folder.rows},
+        "seconds": round(seconds, 3),
+        "rows_per_second": round(rows / seconds),
+    }
+
+
+def missing(output: str, failures: Sequence[Failure], left: Sequence[Shard], total: int) -> str:
+    """Returns the sentence about parts that could not be made."""
+    reasons = {failure.shard.part: failure.error for failure in failures}
+    named = []
+    for shard in left[:LISTED]:
+        error = reasons[shard.part]
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        named.append(f"{shard.source.path} ({why.removeprefix(f'{shard.source.path}: ')})")
+    more = f" and {len(left) - LISTED:,} more" if len(left) > LISTED else ""
+    return (
+        f"{output}: {len(left):,} of {total:,} parts are missing, those of {', '.join(named)}{more}; mend this, and run "
+        "the same command again"
+    )
+
+
+def report(summary: dict[str, Any], unit: str, as_json: bool) -> None:
+    """Prints the summary of ``make_parts``."""
+    lines = [
+        f"{Path(summary['output'])}: {summary['files']:,} parts, {summary['rows']:,} rows; {summary['made']:,} parts "
+        f"made in {summary['seconds']:.1f} s ({summary['rows_per_second']:,} {unit}/s)"
+    ]
+    console.result(summary, as_json, lines)

@@ -1,0 +1,219 @@
+"""Runs a job over many files: one after the other on this machine, or on a Ray cluster (extra ``cse[ray]``).
+
+On a cluster, each worker is an actor that loads the index or the model once and makes one part at a time. A worker that
+is lost is replaced, and its file given to another. Ray Data was not used: its blocks have no row numbers of the whole
+corpus and do not end where files end, and it reads neither ``.zst`` text nor writes one output file per input file.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import _core
+from ..cluster import RETRIES, cause_of, enter, first_line
+from ..data import readers
+from ..data.reading import ReadOptions
+from ..errors import InputError
+from .jobs import Job, make
+from .plan import Shard, Source
+
+__all__ = ["Failure", "count_here", "count_on_cluster", "run_here", "run_on_cluster"]
+
+SAY_SECONDS = 5.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A part that was not made."""
+
+    shard: Shard
+    error: Exception
+
+
+def count(path: str, column: str | None, reading: ReadOptions) -> Source:
+    """Counts the rows of a file."""
+    ((_, size, rows, xxh3, name),) = _core.count_rows(readers.resolve([path], column), reading)
+    return Source(path, name, size, rows, xxh3)
+
+
+def count_here(files: Sequence[tuple[str, str | None]], reading: ReadOptions, progress: Callable[[int], None]) -> Any:
+    """Returns the ``Source`` of each file, a path and a column; calls the progress after each."""
+    found = []
+    for path, column in files:
+        found.append(count(path, column, reading))
+        progress(1)
+    return found
+
+
+def run_here(
+    job: Job, shards: Sequence[Shard], folder: Path, threads: int, progress: Callable[[int], None]
+) -> list[Failure]:
+    """Makes the parts of shards one after the other; returns those that could not be made.
+
+    Args:
+        job: What is made.
+        shards: The shards.
+        folder: Folder of the parts.
+        threads: CPU threads; 0: all cores.
+        progress: Called with the number of further rows.
+    """
+    work = job.worker(None, threads)
+    failures = []
+    for shard in shards:
+        try:
+            make(work, shard, folder, progress)
+        except (InputError, OSError) as error:
+            failures.append(Failure(shard, error))
+    return failures
+
+
+def _count_there(path: str, column: str | None, reading: ReadOptions, home: str) -> Source:
+    enter(home)
+    return count(path, column, reading)
+
+
+def count_on_cluster(ray: Any, files: Sequence[tuple[str, str | None]], reading: ReadOptions) -> list[Source]:
+    """As ``count_here``, with one task per file; raises the error of the first file that cannot be read."""
+    task = ray.remote(num_cpus=1, max_retries=RETRIES)(_count_there)
+    try:
+        found: list[Source] = ray.get([task.remote(path, column, reading, os.getcwd()) for path, column in files])
+    except ray.exceptions.RayTaskError as error:
+        raise cause_of(error) from None
+    except ray.exceptions.RayError as error:
+        raise InputError(f"--engine ray: the cluster failed ({first_line(error)}); look at its logs") from None
+    return found
+
+
+class _Worker:
+    """An actor that makes parts."""
+
+    def __init__(self, job: Job, shared: bytes | None, threads: int, home: str) -> None:
+        self._arguments = job, shared, threads, home
+        self._work: Any = None
+
+    def load(self) -> None:
+        """Loads the index or the model; not in the constructor, whose errors Ray reports without their cause."""
+        job, shared, threads, home = self._arguments
+        enter(home)
+        self._work = job.worker(shared, threads)
+        self._arguments = job, None, threads, home
+
+    def make(self, shard: Shard, folder: Path) -> int:
+        """Makes the part of a shard; returns its number of rows."""
+        make(self._work, shard, folder, lambda rows: None)
+        return shard.source.rows
+
+
+def run_on_cluster(
+    ray: Any, job: Job, shards: Sequence[Shard], folder: Path, threads: int, say: Say, gpus: float = 0
+) -> list[Failure]:
+    """Makes the parts of shards on the workers of a cluster; returns those that could not be made.
+
+    Args:
+        ray: The connected module.
+        job: What is made.
+        shards: The shards.
+        folder: Folder of the parts, which all workers must be able to write to.
+        threads: CPU threads of a worker; 0: one.
+        say: Called with lines of progress.
+        gpus: GPUs of a worker; several workers share one if it is below 1.
+
+    Raises:
+        InputError: If the cluster has no place for a worker, or lost more workers than ``RETRIES`` in a row.
+    """
+    threads = max(threads, 1)
+    total = ray.cluster_resources()
+    places = int(total.get("CPU", 0) // threads)
+    if gpus:
+        places = min(places, int(total.get("GPU", 0) / gpus))
+    if places < 1:
+        wanted = f"{threads} CPU" + (f" and {gpus:g} GPU" if gpus else "")
+        raise InputError(
+            f"--engine ray: no node has {wanted} for a worker; lower --threads or --gpus-per-worker, or add nodes"
+        )
+    home, shared = os.getcwd(), job.shared()
+    stored = None if shared is None else ray.put(shared)  # once for all workers
+    actor = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=0)(_Worker)
+    waiting, tries, failures = deque(shards), Counter[str](), list[Failure]()
+    running: dict[Any, tuple[Any, Shard | None]] = {}
+    lost = 0  # workers in a row, without a part in between
+
+    def start() -> None:
+        worker = actor.remote(job, stored, threads, home)
+        running[worker.load.remote()] = (worker, None)
+
+    for _ in range(min(places, len(waiting))):
+        start()
+    progress = _Lines(job.kind, shards, say)
+    while waiting or any(shard is not None for _, shard in running.values()):
+        ready, _ = ray.wait(list(running), timeout=SAY_SECONDS)
+        for reference in ready:
+            worker, shard = running.pop(reference)
+            try:
+                rows = ray.get(reference)
+            except ray.exceptions.RayTaskError as error:
+                cause = cause_of(error)
+                if shard is None:
+                    raise cause from None  # the index or the model cannot be loaded
+                failures.append(Failure(shard, cause))
+            except ray.exceptions.RayError as error:
+                lost += 1
+                if shard is not None:
+                    tries[shard.part] += 1
+                    if tries[shard.part] > RETRIES:
+                        why = f"{RETRIES + 1} workers were lost while they read it ({first_line(error)})"
+                        failures.append(Failure(shard, InputError(f"{shard.source.path}: {why}")))
+                    else:
+                        waiting.appendleft(shard)
+                if lost > RETRIES + len(shards):
+                    raise InputError(
+                        f"--engine ray: {lost} workers were lost ({first_line(error)}); look at the cluster's logs"
+                    ) from None
+                if waiting:
+                    say("a worker was lost; its file is given to another")
+                    start()
+                continue
+            else:
+                if shard is not None:
+                    progress.add(rows)
+            if waiting:
+                shard = waiting.popleft()
+                running[worker.make.remote(shard, folder.absolute())] = (worker, shard)
+            else:
+                ray.kill(worker)
+        progress.show()
+    for worker, _ in running.values():
+        ray.kill(worker)
+    return failures
+
+
+class _Lines:
+    """Lines of progress: files, rows per second and time left, at most every ``SAY_SECONDS``."""
+
+    def __init__(self, kind: str, shards: Sequence[Shard], say: Say) -> None:
+        self._kind, self._say = kind, say
+        self._files, self._rows = len(shards), sum(shard.source.rows for shard in shards)
+        self._made, self._done = 0, 0
+        self._started = self._shown = time.monotonic()
+
+    def add(self, rows: int) -> None:
+        self._made, self._done = self._made + 1, self._done + rows
+
+    def show(self) -> None:
+        now = time.monotonic()
+        if now - self._shown < SAY_SECONDS:
+            return
+        self._shown = now
+        text = f"{self._kind}: {self._made:,} of {self._files:,} files"
+        if self._done:
+            rate = self._done / (now - self._started)
+            text += f", {rate:,.0f} rows/s, about {(self._rows - self._done) / rate:,.0f} s left"
+        self._say(text)

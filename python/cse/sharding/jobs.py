@@ -1,0 +1,237 @@
+"""What is made of one file: negatives, or embeddings.
+
+A job is a value: it is sent to other processes, where ``worker`` loads the index or the model once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from .. import _core
+from ..background import in_thread
+from ..data import readers
+from ..data.reading import ReadOptions
+from ..errors import InputError
+from ..io import dumps, write_text
+from ..tfidf.index import TfidfIndex
+from ..tfidf.results import AugmentReport
+from .plan import Shard
+
+if TYPE_CHECKING:
+    from ..models.inference import Encoder
+
+__all__ = ["AugmentJob", "EncodeJob", "Job", "Work", "as_input", "make"]
+
+Progress = Callable[[int], None]
+Work = Callable[[Shard, Path, Progress], dict[str, Any]]
+"""Makes the part of a shard at a path, calls the progress with the number of further rows, and returns what it counted.
+
+A ``file`` among the counts is the hash of the file as it was read.
+"""
+
+
+class Job(Protocol):
+    """What is made of each file of a corpus."""
+
+    kind: ClassVar[str]
+    """Name of the command."""
+
+    @property
+    def suffix(self) -> str:
+        """Suffix of the parts."""
+        ...
+
+    def shared(self) -> bytes | None:
+        """Returns data that all workers need, which a cluster stores once."""
+        ...
+
+    def worker(self, shared: bytes | None, threads: int) -> Work:
+        """Loads what is needed, and returns the function that makes a part. ``threads``: 0 is all cores."""
+        ...
+
+
+def as_input(shard: Shard) -> list[str | readers.Column]:
+    """Returns the file of a shard as an input of the core; raises ``InputError`` if it cannot be opened."""
+    return readers.resolve([shard.source.path], shard.source.column)
+
+
+def make(work: Work, shard: Shard, folder: Path, progress: Progress) -> None:
+    """Makes the part of a shard, and writes what was counted beside it.
+
+    Raises ``InputError`` if the file is not what it was when its rows were counted; there is then no part.
+    """
+    path = folder / shard.part
+    counted = work(shard, path, progress)
+    if counted.pop("file") != shard.source.xxh3:
+        path.unlink(missing_ok=True)
+        raise InputError(f"{shard.source.path}: was changed after its rows were counted; make the parts in a new folder")
+    record = {
+        "xxh3": shard.source.xxh3,
+        "first_row": shard.first_row,
+        "part_bytes": path.stat().st_size,
+        "part_xxh3": _core.hash_file(path),
+        "counted": counted,
+    }
+    write_text(f"{path}.json", dumps(record) + "\n")
+
+
+@dataclass(frozen=True)
+class AugmentJob:
+    """``cse augment``: negatives of the rows of a file."""
+
+    kind: ClassVar[str] = "augment"
+
+    tfidf: str
+    min_df: int
+    max_terms: int | None
+    drawing: dict[str, Any]
+    """Complete drawing options; see ``TfidfIndex.draw_options``."""
+    copies: int
+    form: str
+    """``text`` or ``jsonl``."""
+    compression: str
+    """``none``, ``gz`` or ``zst``."""
+    reading: ReadOptions
+
+    @property
+    def suffix(self) -> str:
+        """See ``Job``."""
+        plain = ".txt" if self.form == "text" else ".jsonl"
+        return plain if self.compression == "none" else f"{plain}.{self.compression}"
+
+    @property
+    def _index_file(self) -> Path:
+        return Path(self.tfidf) / "index.safetensors"
+
+    def settings(self) -> dict[str, Any]:
+        """What the parts depend on; the index by its hash."""
+        return {
+            "index": _core.hash_file(self._index_file),
+            "min_df": self.min_df,
+            "max_terms": self.max_terms,
+            **self.drawing,
+            "copies": self.copies,
+            "format": self.form,
+            "compression": self.compression,
+            "encoding_errors": self.reading["encoding_errors"],
+            "max_line_bytes": self.reading["max_line_bytes"],
+        }
+
+    def shared(self) -> bytes | None:
+        """The bytes of the index."""
+        return self._index_file.read_bytes()
+
+    def worker(self, shared: bytes | None, threads: int) -> Work:
+        """See ``Job``; without shared data the index is opened from its folder."""
+        if shared is None:
+            index = TfidfIndex.open(self.tfidf, min_df=self.min_df, max_terms=self.max_terms)
+        else:
+            index = TfidfIndex.from_bytes(shared, min_df=self.min_df, max_terms=self.max_terms)
+        reading: ReadOptions = {**self.reading, "threads": threads}
+
+        def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
+            found = as_input(shard)
+            report, (file,) = in_thread(
+                lambda shared: index._core.augment_part(
+                    found,
+                    path,
+                    self.compression,
+                    shard.first_row,
+                    self.copies,
+                    self.form == "jsonl",
+                    self.drawing,
+                    reading,
+                    shared,
+                ),
+                lambda done, total: None,
+            )
+            progress(shard.source.rows)
+            counts = AugmentReport(*report)
+            return {**asdict(counts), "joined_lines": readers.joined_lines(found), "file": file[3]}
+
+        return work
+
+
+@dataclass(frozen=True)
+class EncodeJob:
+    """``cse encode``: embeddings of the rows of a file."""
+
+    kind: ClassVar[str] = "encode"
+
+    model: str
+    precision: str
+    """``fp32`` or ``bf16``."""
+    reading: ReadOptions
+    suffix: str = ".npy"
+    pooler: str | None = None
+    prompt: str | None = None
+    dims: int | None = None
+    device: str = "auto"
+    batch_size: int = 64
+    cache: str | None = None
+
+    def settings(self, encoder: Encoder) -> dict[str, Any]:
+        """What the parts depend on, and what is needed to search in them; ``encoder`` is that of the job."""
+        from ..models.digest import model_digest
+
+        return {
+            "model": str(Path(self.model).resolve()) if Path(self.model).is_dir() else self.model,
+            "pooler": self.pooler,
+            "digest": model_digest(encoder),
+            "precision": self.precision,
+            "prompt": encoder.prompt,
+            "dims": self.dims,
+            "width": encoder.embedding_dim,
+            "similarity": "dot" if encoder.similarity_name == "dot" else "cosine",
+            "format": self.suffix[1:],
+            "encoding_errors": self.reading["encoding_errors"],
+            "max_line_bytes": self.reading["max_line_bytes"],
+        }
+
+    def shared(self) -> bytes | None:
+        """Nothing: workers load the model themselves."""
+        return None
+
+    def worker(self, shared: bytes | None, threads: int) -> Work:
+        """See ``Job``."""
+        import numpy as np
+
+        from ..data.corpus import Corpus
+        from ..models.device import set_threads
+        from ..models.inference import Encoder
+        from ..models.vector_files import encode_to_file, model_stamp, write_vectors
+
+        set_threads(threads)
+        encoder = Encoder(
+            self.model,
+            pooler=self.pooler,
+            device=self.device,
+            precision=self.precision,
+            prompt=self.prompt,
+            dims=self.dims,
+        )
+        stamp = model_stamp(encoder)
+        given = {name: self.reading[name] for name in ("encoding_errors", "max_line_bytes")}  # type: ignore[literal-required]
+
+        def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
+            if not shard.source.rows:  # which Corpus refuses
+                write_vectors(np.empty((0, encoder.embedding_dim), dtype=np.float32), path, shard.first_row)
+                return {"blank": 0, "joined_lines": 0, "repaired": 0, "file": _core.hash_file(shard.source.path)}
+            corpus = Corpus.open(as_input(shard), **given, cache=self.cache)
+            file = corpus.files[0].xxh3
+            key = {"file": file, **given, "model": stamp, "precision": self.precision, "first_row": shard.first_row}
+            done = encode_to_file(
+                encoder,
+                corpus,
+                path,
+                key,
+                batch_size=self.batch_size,
+                first_row=shard.first_row,
+                progress=progress,
+            )
+            return {"blank": done.blank, "joined_lines": corpus.joined_lines, "repaired": corpus.repaired, "file": file}
+
+        return work

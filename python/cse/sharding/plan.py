@@ -1,0 +1,186 @@
+"""A folder of parts: one part for each file of a corpus, beside a manifest.
+
+==========================  ==========================================================================================
+file                        content
+==========================  ==========================================================================================
+``manifest.json``           what the parts are: settings, files with their rows and hashes, ``complete``
+``part-00000.npy`` ...      part of the first file, and so on; a part appears whole or not at all
+``part-00000.npy.json``     what was counted while the part was made; moved into the manifest when all parts are there
+``.lock``                   locked by the process that makes parts
+==========================  ==========================================================================================
+
+The manifest is written before the first part and after the last one. A later call with the same settings and files makes
+the parts that are missing. Files may be added at the end. Nothing depends on times, machines or the engine, so that all
+engines write the same bytes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..errors import InputError
+from ..io import dumps, naming, write_text
+
+__all__ = ["MANIFEST", "Parts", "Shard", "Source", "read_manifest"]
+
+MANIFEST = "manifest.json"
+LOCK = ".lock"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of the corpus, as it was when its rows were counted."""
+
+    path: str
+    column: str | None
+    bytes: int
+    rows: int
+    xxh3: str
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file and the part that is made of it."""
+
+    source: Source
+    part: str
+    """Name of the file in the folder."""
+    first_row: int
+    """Number of its first row in the whole corpus."""
+
+
+def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """Returns the manifest of a folder of parts; None if it has none, or that of something else.
+
+    Raises ``InputError`` for one of another version.
+    """
+    path = Path(folder) / MANIFEST
+    try:
+        found = json.loads(path.read_text(encoding="utf8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(found, dict) or "parts" not in found or "kind" not in found:
+        return None
+    if found.get("version") != VERSION:
+        raise InputError(f"{path}: was written by another version of cse; make the parts again in a new folder")
+    return found
+
+
+class Parts:
+    """The folder of a call that makes parts.
+
+    Args:
+        folder: The folder.
+        kind: ``augment`` or ``encode``.
+        settings: What the content of the parts depends on besides the files, serialisable to JSON.
+        sources: The files of the corpus, in order.
+        suffix: Suffix of the parts.
+    """
+
+    def __init__(
+        self, folder: str, kind: str, settings: dict[str, Any], sources: Sequence[Source], suffix: str
+    ) -> None:
+        self.folder = Path(folder)
+        self._head = {"version": VERSION, "cse": __version__, "kind": kind, "settings": json.loads(dumps(settings))}
+        digits = max(5, len(str(len(sources) - 1)))
+        self.shards: list[Shard] = []
+        first = 0
+        for number, source in enumerate(sources):
+            self.shards.append(Shard(source, f"part-{number:0{digits}}{suffix}", first))
+            first += source.rows
+        self.rows = first
+        """Number of rows of the whole corpus."""
+        self._known: dict[str, dict[str, Any]] = {}
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Context manager to make parts in: creates the folder, checks what it holds, and writes the first manifest.
+
+        Raises ``InputError`` if another process makes parts there, or the folder holds other files, or parts of other
+        settings or files.
+        """
+        folder = self.folder
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"-o {folder}: is a file; name a folder for the parts")
+        known = read_manifest(folder)
+        if known is None and folder.is_dir() and any(path.name != LOCK for path in folder.iterdir()):
+            raise InputError(f"-o {folder}: holds other files than parts; name a new folder")
+        with naming(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        with naming(folder / LOCK), open(folder / LOCK, "a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise InputError(f"-o {folder}: another process makes parts there; wait for it") from None
+            if known is not None:
+                self._compare(known)
+                self._known = {each["part"]: each for each in known["parts"] if known["complete"]}
+            if self.missing():
+                self._write({shard.part: self._made(shard) or {} for shard in self.shards}, complete=False)
+            yield
+
+    def _compare(self, known: dict[str, Any]) -> None:
+        remedy = "name a new folder, or remove this one"
+        if known["kind"] != self._head["kind"]:
+            raise InputError(f"-o {self.folder}: holds parts of cse {known['kind']}; {remedy}")
+        before, now = known["settings"], self._head["settings"]
+        for name in sorted({*before, *now} - {"model"}):  # a model may be moved; its files have a hash
+            if before.get(name) != now.get(name):
+                raise InputError(
+                    f"-o {self.folder}: its parts were made with {name} {before.get(name)}, not {now.get(name)}; use "
+                    f"the same settings, {remedy}"
+                )
+        old = [Source(**{name: each[name] for name in Source.__dataclass_fields__}) for each in known["parts"]]
+        new = [shard.source for shard in self.shards]
+        for number, source in enumerate(old):
+            if number >= len(new) or source != new[number]:
+                other = new[number].path if number < len(new) else "no file"
+                what = "is another file now" if other == source.path else f"was made of {source.path}, not of {other}"
+                raise InputError(f"-o {self.folder}: {known['parts'][number]['part']} {what}; {remedy}")
+
+    def missing(self) -> list[Shard]:
+        """Returns the shards whose part is not there, or not whole."""
+        return [shard for shard in self.shards if self._made(shard) is None]
+
+    def _made(self, shard: Shard) -> dict[str, Any] | None:
+        """Returns what was counted while a part was made; None if the part is not there."""
+        path = self.folder / shard.part
+        record = self._known.get(shard.part)
+        if record is None:
+            try:
+                record = json.loads(Path(f"{path}.json").read_text(encoding="utf8"))
+            except (OSError, ValueError):
+                return None
+            if record.get("xxh3") != shard.source.xxh3 or record.get("first_row") != shard.first_row:
+                return None
+        whole = path.is_file() and path.stat().st_size == record["part_bytes"]
+        return {name: record[name] for name in ("part_bytes", "part_xxh3", "counted")} if whole else None
+
+    def finish(self) -> dict[str, Any]:
+        """Writes the manifest, complete or not, and returns it."""
+        made = {shard.part: self._made(shard) for shard in self.shards}
+        complete = all(record is not None for record in made.values())
+        self._write({part: record or {} for part, record in made.items()}, complete)
+        if complete:
+            for shard in self.shards:
+                Path(f"{self.folder / shard.part}.json").unlink(missing_ok=True)
+        found = read_manifest(self.folder)
+        assert found is not None
+        return found
+
+    def _write(self, made: dict[str, dict[str, Any]], complete: bool) -> None:
+        parts = [
+            {"part": shard.part, **asdict(shard.source), "first_row": shard.first_row, **made[shard.part]}
+            for shard in self.shards
+        ]
+        manifest = {**self._head, "complete": complete, "rows": self.rows, "parts": parts}
+        write_text(self.folder / MANIFEST, dumps(manifest, indent=1) + "\n")
