@@ -116,6 +116,8 @@ def prepare(
     pairs = {path: read_pairs(path) for path in config.dev}
     tasks = load_tasks(config.data, config.allow_partial) if config.data else []
     resumed = folder is not None
+    if config.name is not None:
+        folder = folder or choose_folder(config)  # checked before the model is loaded
     source = find_model(config.model or DEFAULT_MODEL)
     resolved = resolve(config, source.family, source.pooler, precision)
     folder = folder or choose_folder(resolved)
