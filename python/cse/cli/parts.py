@@ -30,7 +30,7 @@ parts = options.option(
     "--parts", "as_parts", is_flag=True, show_default=False, help="Write a folder -o with one part per file."
 )
 engine = options.option(
-    "--engine", default="local", metavar="local|ray", help="Run here, or on a Ray cluster; ray implies --parts."
+    "--engine", default="local", metavar="local|ray", help="Run here, or on a Ray cluster."
 )
 gpus_per_worker = options.option(
     "--gpus-per-worker", type=click.FloatRange(min=0), metavar="G", help="GPUs of a worker.", default_text="ray: 0"

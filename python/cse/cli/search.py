@@ -13,6 +13,7 @@ import click
 from ..data import readers
 from ..errors import InputError, shortened
 from . import console, corpus_index, options
+from . import parts as many
 from .corpus_index import Encoding
 from .encoder_options import passage_size
 from .progress import counting
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 @options.option("--query-column", metavar="NAME", help="Column with the queries, if their file is a table.")
 @options.option("--top", default=10, type=click.IntRange(min=1), metavar="K", help="Rows per query.")
 @options.option("--hybrid", is_flag=True, show_default=False, help="Fuse the ranking with that of BM25.")
+@many.engine
 @options.group("Encoding and reading")
 @corpus_index.encoding
 def command(
@@ -51,6 +53,7 @@ def command(
     query_column: str | None,
     top: int,
     hybrid: bool,
+    engine: str,
     encoding: Encoding,
     as_json: bool,
 ) -> None:
@@ -59,7 +62,13 @@ def command(
     The first call encodes CORPUS into the folder -o, which later calls use, with the same CORPUS or without one; an
     interrupted call is completed by the same command, and rows added at the end of CORPUS are added to the index.
     Without a query, queries are asked for at a terminal; an empty line ends. The search is exact.
+
+    -o may be a folder of parts of cse encode --parts, which is searched as one index; with --engine ray by the workers
+    of a Ray cluster. CORPUS is then left out.
     """
+    many.check_engine(engine)
+    if engine == "ray" and corpus:
+        raise InputError("--engine ray: searches in the parts of cse encode; leave CORPUS out, and name them with -o")
     console.check_output()
     asked = read_queries(queries, query_file, query_column, encoding.reading)
     size = passage_size(passages)
@@ -69,6 +78,10 @@ def command(
         from ..search.bm25 import library
 
         library()
+    if engine == "ray":
+        from ..cluster import connected
+
+        click.get_current_context().with_resource(connected())  # once for all queries
     encoder = encoding.encoder(model)
     from ..search.index import SearchIndex
 
@@ -76,9 +89,9 @@ def command(
     if corpus:
         index = encoding.index(encoder, corpus, output, id_column=id_column, int8=int8, passages=size, rebuild=rebuild)
     else:
-        index = SearchIndex.open(output, encoder)
+        index = SearchIndex.open(output, encoder, engine=engine)
     opened = time.perf_counter() - started
-    console.say(f"{output}: {len(index):,} rows, {len(index.vectors):,} vectors of {index.vectors.width} dimensions")
+    console.say(f"{output}: {len(index):,} rows, {index.shape[0]:,} vectors of {index.shape[1]} dimensions")
     if hybrid:
         with counting("BM25", len(index), "rows") as more:
             index.bm25(more)
@@ -93,8 +106,8 @@ def command(
         summary = {
             "index": output,
             "rows": len(index),
-            "vectors": len(index.vectors),
-            "embedding_dim": index.vectors.width,
+            "vectors": index.shape[0],
+            "embedding_dim": index.shape[1],
             "index_seconds": round(opened, 3),
             "search_seconds": round(seconds, 3),
             "queries": results,

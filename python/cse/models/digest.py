@@ -17,10 +17,10 @@ MODULE = re.compile(r"\d+_\w+")
 """Folders of the modules of sentence-transformers, as 1_Pooling."""
 
 
-def model_digest(encoder: Encoder) -> str:
+def model_digest(encoder: Encoder, prompt: str | None = None) -> str:
     """Returns a hash, hexadecimal, of the files of a model (weights, configuration, tokenizer), its pooling and prompt.
 
-    The path of the folder has no influence, so a model can be moved.
+    The path of the folder has no influence, so a model can be moved. ``prompt`` takes the place of the encoder's.
     """
     model = encoder.model
     name = type(model).__name__
@@ -37,6 +37,6 @@ def model_digest(encoder: Encoder) -> str:
         others = [stage.folder for stage in model.source.modules.stages if stage.folder.parent != folder]
         others += [Path(model.source.base)] if model.source.base else []
         files += [(f"{each.name}/{path.name}", path) for each in others for path in each.iterdir() if path.is_file()]
-    content = [name, encoder.pooling, str(encoder.embedding_dim), str(getattr(encoder, "prompt", ""))]
+    content = [name, encoder.pooling, str(encoder.embedding_dim), str(getattr(encoder, "prompt", "")) if prompt is None else prompt]
     content += sorted(f"{name} {_core.hash_file(str(path))}" for name, path in files)
     return hashlib.sha256("\n".join(content).encode()).hexdigest()[:32]

@@ -138,10 +138,18 @@ class Encoder:
         """As ``encode_query``, with the prompt of documents: the first of ``document``, ``passage`` and ``corpus``."""
         return self._encode_role(texts, DOCUMENT, settings)
 
+    @property
+    def document_prompt(self) -> str:
+        """The text that ``encode_document`` puts before each text."""
+        return self._role_prompt(DOCUMENT)
+
+    def _role_prompt(self, names: tuple[str, ...]) -> str:
+        own = role_prompt(self.prompts, names)
+        return (self._given_prompt or "") if own is None else own
+
     def _encode_role(self, texts: Iterable[str], names: tuple[str, ...], settings: dict[str, Any]) -> Vectors:
         if settings.get("prompt") is None and settings.get("prompt_name") is None:
-            own = role_prompt(self.prompts, names)
-            settings = {**settings, "prompt": (self._given_prompt or "") if own is None else own}
+            settings = {**settings, "prompt": self._role_prompt(names)}
         return self.encode(texts, **settings)
 
     def encode(

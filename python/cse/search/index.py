@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ..cluster import connected
 from ..data.corpus import Corpus
 from ..errors import InputError, check_texts
 from ..models.inference import Encoder
@@ -20,6 +21,7 @@ from .bm25 import Bm25
 from .build import check_rows, extend, queries_of
 from .fusion import fuse
 from .nearest import nearest
+from .parts import PartsStore, check_parts, nearest_on_cluster
 from .settings import check_model, check_settings, new_settings
 from .store import BM25, MANIFEST, Store, locked
 from .vectors import Unit, Vectors, unit
@@ -27,6 +29,8 @@ from .vectors import Unit, Vectors, unit
 __all__ = ["Hit", "SearchIndex"]
 
 Floats = npt.NDArray[np.float32]
+# Row, score, and the place of its vector; without a place the row is one text.
+Found = tuple[int, float, int | None]
 # Rows of each of the two rankings that --hybrid fuses.
 FUSED = 100
 
@@ -51,13 +55,15 @@ class SearchIndex:
     Vectors are mapped into memory, texts are read when they are found. Blank rows are never found.
     """
 
-    def __init__(self, store: Store, encoder: Encoder) -> None:
+    def __init__(self, store: Store | PartsStore, encoder: Encoder, engine: str = "local") -> None:
         self._store, self._encoder = store, encoder
+        self._on_cluster = engine == "ray"
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._open()
 
     def _open(self) -> None:
-        self._vectors, self._places = self._store.vectors(), self._store.places()
+        if not self._on_cluster:
+            self._vectors, self._places = self._store.vectors(), self._store.places()
         self._bm25: Bm25 | None = None
         self.__dict__.pop("unit_vectors", None)
 
@@ -119,17 +125,37 @@ class SearchIndex:
         return index
 
     @classmethod
-    def open(cls, folder: str | PathLike[str], encoder: Encoder | None = None, *, device: str = "auto") -> SearchIndex:
-        """Opens an index.
+    def open(
+        cls,
+        folder: str | PathLike[str],
+        encoder: Encoder | None = None,
+        *,
+        device: str = "auto",
+        engine: str = "local",
+    ) -> SearchIndex:
+        """Opens an index, or the parts of ``cse encode --parts`` as one.
 
         Args:
             folder: The folder.
             encoder: The encoder that built it; None: it is loaded by the name that the index holds.
             device: Device of an encoder that is loaded.
+            engine: ``local``, or ``ray``: parts are searched by the workers of a Ray cluster, and ``vectors`` cannot be
+                used.
 
         Raises:
-            InputError: If there is no complete index in the folder, or it is of another model.
+            InputError: If there is no complete index in the folder, it is of another model, or ``engine`` is ``ray``
+                for an index that is not of parts.
         """
+        if engine not in ("local", "ray"):
+            raise InputError(f"--engine: {engine!r} is unknown; choose local or ray")
+        parts = PartsStore.open(Path(folder))
+        if parts is not None:
+            known = parts.manifest
+            used = encoder or Encoder(known["model"], pooler=known["pooler"], device=device, dims=known["dims"])
+            check_parts(parts, used)
+            return cls(parts, used, engine)
+        if engine == "ray":
+            raise InputError(f"--engine ray: {fspath(folder)} holds no parts; make them with cse encode --parts")
         store = Store.open(Path(folder))
         known = store.manifest
         if store.rows < known["wanted"]:
@@ -167,6 +193,11 @@ class SearchIndex:
         return self._vectors if plain else Unit(self._vectors)
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Number of vectors, and of their dimensions."""
+        return self._store.manifest["vectors"], self._store.manifest["width"]
+
+    @property
     def rows(self) -> npt.NDArray[np.int64]:
         """Row of each vector, ``(vectors,)`` int64, ascending."""
         found: npt.NDArray[np.int64] = self._places["row"]
@@ -197,6 +228,8 @@ class SearchIndex:
             InputError: For invalid texts or ids, or while another process writes to the index.
             OSError: If a file cannot be written.
         """
+        if isinstance(self._store, PartsStore):
+            raise InputError(f"{self.folder}: holds parts of cse encode; encode further files into it with --parts")
         corpus = Corpus.from_texts(texts)
         if (ids is not None) != bool(self._store.manifest["ids"]):
             raise InputError(f"ids: the rows of {self.folder} have {'' if ids is None else 'no '}ids; so must these")
@@ -235,15 +268,15 @@ class SearchIndex:
         listed = check_texts(queries)
         _check_k(k)
         vectors = queries_of(self._encoder, listed, batch_size=batch_size, progress=progress)
-        places = self._best_places(vectors, max(k, FUSED) if hybrid else int(k))
+        nearest_rows = self._nearest_rows(vectors, max(k, FUSED) if hybrid else int(k))
         found: list[list[Hit]] = []
-        for text, hits in zip(listed, places, strict=True):
+        for text, hits in zip(listed, nearest_rows, strict=True):
             if not text.strip():
                 found.append([])
             elif hybrid:
                 found.append(self._fused(text, hits, int(k)))
             else:
-                found.append(self._hits([(int(self.rows[place]), score, place) for place, score in hits]))
+                found.append(self._hits(hits))
         return found
 
     def search_vectors(self, vectors: npt.NDArray[np.floating], k: int = 10) -> list[list[Hit]]:
@@ -254,19 +287,30 @@ class SearchIndex:
         """
         _check_k(k)
         given = np.asarray(vectors)
-        if given.ndim != 2 or given.shape[1] != self._vectors.width or given.dtype.kind != "f":
+        if given.ndim != 2 or given.shape[1] != self.shape[1] or given.dtype.kind != "f":
             raise InputError(
                 f"vectors: an array of shape {given.shape} and type {given.dtype} was given, and it must be "
-                f"(queries, {self._vectors.width}) of floats, as the index {self.folder} has them"
+                f"(queries, {self.shape[1]}) of floats, as the index {self.folder} has them"
             )
         if not np.isfinite(given).all():
             raise InputError("vectors: they hold NaN or infinity; a query must be finite")
-        places = self._best_places(given, int(k))
-        return [self._hits([(int(self.rows[place]), score, place) for place, score in hits]) for hits in places]
+        return [self._hits(hits) for hits in self._nearest_rows(given, int(k))]
 
-    def _best_places(self, vectors: npt.NDArray[np.floating], k: int) -> list[list[tuple[int, float]]]:
-        """Returns the best vector and score of each of the k best rows, for each query."""
+    def _nearest_rows(self, vectors: npt.NDArray[np.floating], k: int) -> list[list[Found]]:
+        """Returns the k best rows for each query."""
         queries = unit(vectors) if self._store.manifest["similarity"] == "cosine" else vectors.astype(np.float32)
+        if self._on_cluster and isinstance(self._store, PartsStore):
+            with connected() as ray:
+                scores, rows = nearest_on_cluster(ray, self._store, queries, k)
+            return [
+                [(row, score, None) for row, score in zip(numbers, line, strict=True)]
+                for numbers, line in zip(rows.tolist(), scores.tolist(), strict=True)
+            ]
+        best = self._best_places(queries, k)
+        return [[(int(self.rows[place]), score, place) for place, score in hits] for hits in best]
+
+    def _best_places(self, queries: Floats, k: int) -> list[list[tuple[int, float]]]:
+        """Returns the best vector and score of each of the k best rows, for each query."""
         total = len(self._vectors)
         found: list[list[tuple[int, float]]] = [[] for _ in queries]
         left, depth = np.arange(len(queries)), k
@@ -283,7 +327,7 @@ class SearchIndex:
             left, depth = np.array(short, dtype=np.int64), 2 * depth
         return found
 
-    def _hits(self, found: Sequence[tuple[int, float, int | None]]) -> list[Hit]:
+    def _hits(self, found: Sequence[Found]) -> list[Hit]:
         rows = [row for row, _, _ in found]
         hits = []
         for (row, score, place), name, text in zip(found, self.ids(rows), self.texts(rows), strict=True):
@@ -293,8 +337,8 @@ class SearchIndex:
             hits.append(Hit(row, name, score, text))
         return hits
 
-    def _fused(self, query: str, hits: Sequence[tuple[int, float]], k: int) -> list[Hit]:
-        by_row = {int(self.rows[place]): place for place, _ in hits}
+    def _fused(self, query: str, hits: Sequence[Found], k: int) -> list[Hit]:
+        by_row = {row: place for row, _, place in hits}
         words = self.bm25().search(query, max(k, FUSED)).tolist()
         return self._hits([(row, score, by_row.get(row)) for row, score in fuse([list(by_row), words], k)])
 

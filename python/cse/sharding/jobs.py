@@ -180,7 +180,7 @@ class EncodeJob:
         return {
             "model": str(Path(self.model).resolve()) if Path(self.model).is_dir() else self.model,
             "pooler": self.pooler,
-            "digest": model_digest(encoder),
+            "digest": model_digest(encoder, prompt=""),
             "precision": self.precision,
             "prompt": encoder.prompt,
             "dims": self.dims,

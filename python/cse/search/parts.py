@@ -1,0 +1,310 @@
+"""A folder of parts of ``cse encode`` as one index: the vectors of many files, one after the other.
+
+Vectors are mapped into memory, and texts are read from the files of the corpus when they are found. The rows that are
+found, and their scores, are those of an index of the whole corpus; see ``tests/test_sharding.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cluster import RETRIES, cause_of, enter, first_line
+from ..data import readers
+from ..data.corpus import Corpus
+from ..errors import InputError
+from ..models.digest import model_digest
+from ..models.inference import Encoder
+from ..sharding.plan import read_manifest
+from .nearest import nearest
+from .store import PLACE
+from .vectors import Doubles, Float32, Floats, Rows, Unit, Vectors
+
+__all__ = ["Joined", "PartsStore", "check_parts", "nearest_on_cluster"]
+
+# Vectors whose norms are computed at a time while a part is opened.
+BLOCK = 1 << 16
+# Files of the corpus whose rows are kept open.
+OPEN_FILES = 64
+
+
+class Some:
+    """Some of other vectors.
+
+    Args:
+        vectors: n vectors.
+        rows: The numbers of the vectors, ascending.
+    """
+
+    def __init__(self, vectors: Vectors, rows: Rows) -> None:
+        self._vectors, self._rows = vectors, rows
+        self.longest, self.most = vectors.longest, vectors.most
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self._vectors.width
+
+    def _range(self, start: int, stop: int) -> tuple[int, int, Rows]:
+        """Returns the range that has the vectors from ``start`` to ``stop``, and their places in it."""
+        rows = self._rows[start:stop]
+        first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+        return first, last, rows - first
+
+    def block(self, start: int, stop: int) -> Floats:
+        """See ``Vectors``."""
+        first, last, rows = self._range(start, stop)
+        return self._vectors.block(first, last)[rows]
+
+    def products(self, queries: Floats, start: int, stop: int) -> Floats:
+        """See ``Vectors``."""
+        first, last, rows = self._range(start, stop)
+        return np.ascontiguousarray(self._vectors.products(queries, first, last)[:, rows])
+
+    def take(self, rows: Rows) -> Doubles:
+        """See ``Vectors``."""
+        return self._vectors.take(self._rows[rows])
+
+
+class Joined:
+    """Vectors one after the other.
+
+    Args:
+        parts: At least one, of equal width.
+    """
+
+    def __init__(self, parts: Sequence[Vectors]) -> None:
+        self.parts = parts
+        self.longest = max(part.longest for part in parts)
+        self.most = min(part.most for part in parts)
+        self.starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+        """Number of the first vector of each part, and the number of all vectors."""
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.parts[0].width
+
+    def _pieces(self, start: int, stop: int) -> list[tuple[Vectors, int, int]]:
+        """Returns the parts of a range, with the range in each."""
+        pieces = []
+        for part, first in zip(self.parts, self.starts[:-1].tolist(), strict=True):
+            low, high = max(start - first, 0), min(stop - first, len(part))
+            if low < high:
+                pieces.append((part, low, high))
+        return pieces
+
+    def block(self, start: int, stop: int) -> Floats:
+        """See ``Vectors``."""
+        found = [part.block(low, high) for part, low, high in self._pieces(start, stop)]
+        return found[0] if len(found) == 1 else np.concatenate([*found, np.empty((0, self.width), np.float32)])
+
+    def products(self, queries: Floats, start: int, stop: int) -> Floats:
+        """See ``Vectors``."""
+        found = [part.products(queries, low, high) for part, low, high in self._pieces(start, stop)]
+        return found[0] if len(found) == 1 else np.hstack([*found, np.empty((len(queries), 0), np.float32)])
+
+    def take(self, rows: Rows) -> Doubles:
+        """See ``Vectors``."""
+        found = np.empty((len(rows), self.width))
+        numbers = np.searchsorted(self.starts, rows, side="right") - 1
+        for number in np.unique(numbers):
+            at = numbers == number
+            found[at] = self.parts[number].take(rows[at] - self.starts[number])
+        return found
+
+
+def check_parts(store: PartsStore, encoder: Encoder) -> None:
+    """Raises ``InputError`` if parts were encoded by another model, or with another prompt than an index would use."""
+    known = store.manifest
+    if known["digest"] != model_digest(encoder, prompt=""):
+        raise InputError(f"{store.folder}: was encoded by another model ({known['model']}); use that one")
+    prompt = encoder.document_prompt
+    if known["prompt"] != prompt:
+        raise InputError(
+            f"{store.folder}: was encoded with the prompt {known['prompt']!r}, and documents of this model have "
+            f"{prompt!r}; encode it with --prompt {prompt!r}"
+        )
+
+
+def open_part(folder: Path, part: dict[str, Any], similarity: str) -> tuple[Vectors, Rows]:
+    """Returns the vectors of the rows of a part that are not blank, and the numbers of these rows in the corpus.
+
+    For cosines they have unit length. Raises ``InputError`` if the file is not that of the manifest.
+    """
+    path = folder / part["part"]
+    if not path.is_file() or path.stat().st_size != part["part_bytes"]:
+        raise InputError(f"{path}: is missing or was changed; run the same cse encode again")
+    values = _values(path)
+    rows = np.arange(len(values))
+    if part["counted"]["blank"]:
+        blocks = range(0, len(values), BLOCK)
+        rows = np.concatenate([start + np.flatnonzero(values[start : start + BLOCK].any(axis=1)) for start in blocks])
+    whole: Vectors = Float32(values)
+    if similarity == "cosine":
+        whole = Unit(whole)
+    return (whole if len(rows) == len(values) else Some(whole, rows)), rows + part["first_row"]
+
+
+def _values(path: Path) -> Floats:
+    """Returns the array of a part, mapped into memory."""
+    if path.suffix == ".npy":
+        found = np.load(path, mmap_mode="r")
+    elif path.suffix == ".safetensors":
+        from safetensors import safe_open
+
+        with safe_open(path, framework="np") as file:
+            found = file.get_tensor("embeddings")
+    else:
+        import pyarrow.parquet as pq
+
+        column = pq.read_table(path, columns=["embedding"]).column("embedding").combine_chunks()
+        found = column.flatten().to_numpy().reshape(len(column), -1)
+    return np.asarray(found)
+
+
+class PartsStore:
+    """A folder of parts with the interface of ``cse.search.store.Store``; it cannot be written to.
+
+    Args:
+        folder: The folder.
+        manifest: Its manifest.
+    """
+
+    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+        settings = manifest["settings"]
+        self.folder, self.parts = folder, [each for each in manifest["parts"] if each["rows"]]
+        self.rows: int = manifest["rows"]
+        self.reading = {name: settings[name] for name in ("encoding_errors", "max_line_bytes")}
+        self.manifest: dict[str, Any] = {
+            **settings,
+            "rows": self.rows,
+            "wanted": self.rows,
+            "vectors": self.rows - sum(part["counted"]["blank"] for part in self.parts),
+            "int8": False,
+            "ids": False,
+            "passages": None,
+        }
+        self._open: dict[int, Corpus] = {}
+        self._vectors: Joined | None = None
+        self._rows: Rows = np.empty(0, dtype=np.int64)
+
+    @classmethod
+    def open(cls, folder: Path) -> PartsStore | None:
+        """Opens a folder; None if it holds no parts.
+
+        Raises ``InputError`` if it holds those of another command, or some are missing.
+        """
+        manifest = read_manifest(folder)
+        if manifest is None:
+            return None
+        if manifest["kind"] != "encode":
+            raise InputError(f"{folder}: holds parts of cse {manifest['kind']}; make vectors with cse encode --parts")
+        if not manifest["complete"]:
+            missing = sum("counted" not in part for part in manifest["parts"])
+            raise InputError(
+                f"{folder}: {missing:,} of {len(manifest['parts']):,} parts are missing; run the same cse encode again"
+            )
+        if not manifest["rows"]:
+            raise InputError(f"{folder}: has no rows to search in; encode files with sentences")
+        return cls(folder, manifest)
+
+    def _load(self) -> Joined:
+        if self._vectors is None:
+            similarity = self.manifest["similarity"]
+            opened = [open_part(self.folder, part, similarity) for part in self.parts]
+            self._vectors = Joined([vectors for vectors, _ in opened])
+            self._rows = np.concatenate([rows for _, rows in opened])
+        return self._vectors
+
+    def vectors(self) -> Vectors:
+        """Returns the vectors of the rows that are not blank."""
+        return self._load()
+
+    def places(self) -> npt.NDArray[Any]:
+        """Returns the row of each vector, as ``Store.places``; the part of its text is all of it."""
+        self._load()
+        places = np.empty(len(self._rows), dtype=PLACE)
+        places["row"], places["start"], places["end"] = self._rows, 0, np.iinfo(np.uint32).max
+        return places
+
+    def ids(self, rows: Sequence[int]) -> list[str]:
+        """Returns the numbers of some rows."""
+        return [str(row) for row in rows]
+
+    def texts(self, rows: Sequence[int]) -> list[str]:
+        """Returns the texts of some rows, from the files of the corpus.
+
+        Raises ``InputError`` for a file that is not what it was when it was encoded.
+        """
+        starts = [part["first_row"] for part in self.parts]
+        found = []
+        for row in rows:
+            if not 0 <= row < self.rows:
+                raise InputError(f"row: {row} is not below the {self.rows:,} rows of {self.folder}")
+            number = bisect_right(starts, row) - 1
+            found += self._corpus(number).take([row - starts[number]])
+        return found
+
+    def _corpus(self, number: int) -> Corpus:
+        if number not in self._open:
+            part = self.parts[number]
+            corpus = Corpus.open(readers.resolve([part["path"]], part["column"]), **self.reading)
+            if corpus.files[0].xxh3 != part["xxh3"]:
+                raise InputError(f"{part['path']}: was changed after it was encoded; encode it again")
+            if len(self._open) >= OPEN_FILES:
+                self._open.pop(next(iter(self._open)))
+            self._open[number] = corpus
+        return self._open[number]
+
+
+def _search_part(
+    folder: Path, part: dict[str, Any], similarity: str, queries: Floats, k: int, home: str
+) -> tuple[Doubles, Rows]:
+    """Returns the scores and rows of the k nearest of a part. Runs on a worker."""
+    enter(home)
+    vectors, rows = open_part(folder, part, similarity)
+    scores, places = nearest(vectors, queries, k)
+    return scores, rows[places]
+
+
+def nearest_on_cluster(ray: Any, store: PartsStore, queries: Floats, k: int) -> tuple[Doubles, Rows]:
+    """As ``nearest``, with one task per part on a cluster and a merge of their results.
+
+    Args:
+        ray: The module ``ray``, connected to a cluster whose workers can read the folder.
+        store: The parts.
+        queries: ``(Q, D)`` float32; for cosines of unit length.
+        k: Number of rows per query.
+
+    Returns:
+        Scores ``(Q, min(k, n))`` float64 and rows of the corpus, of the same shape.
+
+    Raises:
+        InputError: If a part cannot be read, or the cluster failed.
+    """
+    task = ray.remote(num_cpus=1, max_retries=RETRIES)(_search_part)
+    given, home = ray.put(queries), os.getcwd()
+    folder, similarity = store.folder.absolute(), store.manifest["similarity"]
+    try:
+        found = ray.get([task.remote(folder, part, similarity, given, k, home) for part in store.parts])
+    except ray.exceptions.RayTaskError as error:
+        raise cause_of(error) from None
+    except ray.exceptions.RayError as error:
+        raise InputError(f"--engine ray: the cluster failed ({first_line(error)}); look at its logs") from None
+    scores = np.hstack([each for each, _ in found])
+    rows = np.hstack([each for _, each in found])
+    order = np.lexsort((rows, -scores), axis=1)[:, :k]
+    return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
