@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,21 +14,11 @@ from cse import InputError, TfidfIndex  # noqa: E402
 from cse.data.reading import reading_options  # noqa: E402
 from cse.tfidf.build import build_index  # noqa: E402
 from cse.tfidf.options import word_options  # noqa: E402
+from ray_clusters import processes_reading, two_nodes, wait_for  # noqa: E402
+
+cluster = pytest.fixture(scope="module")(two_nodes)
 
 OPTIONS = {"words": word_options(), "reading": reading_options()}
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """A cluster of two nodes, separate processes with one core each."""
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    cluster.add_node(num_cpus=1)
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
 
 
 @pytest.fixture
@@ -39,27 +28,6 @@ def shards(tmp_path, sample_rows, monkeypatch):
     for n in range(5):
         Path(f"shard{n}.txt").write_text("\n".join(sample_rows[2000 * n : 2000 * (n + 1)]) + "\n", encoding="utf8")
     return tmp_path
-
-
-def readers(path):
-    """Returns the worker processes that have this file open; Ray names them by their task."""
-    pids = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if "ray::count_shard" in (folder / "cmdline").read_text():
-                links = [os.readlink(link) for link in (folder / "fd").iterdir()]
-                pids |= {int(folder.name)} if str(path.resolve()) in links else set()
-        except OSError:
-            pass
-    return pids
-
-
-def wait_for(condition, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.1)
-    return found
 
 
 def test_a_cluster_gives_the_bytes_of_one_build(cluster, shards):
@@ -104,9 +72,9 @@ def test_a_killed_worker_is_replaced(cluster, shards):
         target=lambda: outcome.update(done=build_index("shard*.txt", "ray", engine="ray", **OPTIONS))
     )
     run.start()
-    (victim,) = wait_for(lambda: readers(path))
+    (victim,) = wait_for(lambda: processes_reading(path, "ray::count_shard"))
     os.kill(victim, signal.SIGKILL)
-    (heir,) = wait_for(lambda: readers(path) - {victim})
+    (heir,) = wait_for(lambda: processes_reading(path, "ray::count_shard") - {victim})
     assert heir != victim
     with os.fdopen(pipe, "wb") as file:
         file.write(text)

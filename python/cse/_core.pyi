@@ -103,7 +103,6 @@ class Index:
         reading: _Options,
         progress: Progress | None = None,
     ) -> _Report: ...
-
     def augment_part(
         self,
         paths: _Inputs,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from contextlib import nullcontext
+from dataclasses import asdict
 from typing import Any
 
 import click

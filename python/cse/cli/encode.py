@@ -7,8 +7,8 @@ import sys
 import tempfile
 import time
 from contextlib import closing, nullcontext
-from pathlib import Path
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click

@@ -29,9 +29,7 @@ LISTED = 5
 parts = options.option(
     "--parts", "as_parts", is_flag=True, show_default=False, help="Write a folder -o with one part per file."
 )
-engine = options.option(
-    "--engine", default="local", metavar="local|ray", help="Run here, or on a Ray cluster."
-)
+engine = options.option("--engine", default="local", metavar="local|ray", help="Run here, or on a Ray cluster.")
 gpus_per_worker = options.option(
     "--gpus-per-worker", type=click.FloatRange(min=0), metavar="G", help="GPUs of a worker.", default_text="ray: 0"
 )
@@ -157,8 +155,8 @@ def missing(output: str, failures: Sequence[Failure], left: Sequence[Shard], tot
         named.append(f"{shard.source.path} ({why.removeprefix(f'{shard.source.path}: ')})")
     more = f" and {len(left) - LISTED:,} more" if len(left) > LISTED else ""
     return (
-        f"{output}: {len(left):,} of {total:,} parts are missing, those of {', '.join(named)}{more}; mend this, and run "
-        "the same command again"
+        f"{output}: {len(left):,} of {total:,} parts are missing, those of {', '.join(named)}{more}; mend this, and "
+        "run the same command again"
     )
 
 

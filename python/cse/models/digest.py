@@ -37,6 +37,11 @@ def model_digest(encoder: Encoder, prompt: str | None = None) -> str:
         others = [stage.folder for stage in model.source.modules.stages if stage.folder.parent != folder]
         others += [Path(model.source.base)] if model.source.base else []
         files += [(f"{each.name}/{path.name}", path) for each in others for path in each.iterdir() if path.is_file()]
-    content = [name, encoder.pooling, str(encoder.embedding_dim), str(getattr(encoder, "prompt", "")) if prompt is None else prompt]
+    content = [
+        name,
+        encoder.pooling,
+        str(encoder.embedding_dim),
+        str(getattr(encoder, "prompt", "")) if prompt is None else prompt,
+    ]
     content += sorted(f"{name} {_core.hash_file(str(path))}" for name, path in files)
     return hashlib.sha256("\n".join(content).encode()).hexdigest()[:32]

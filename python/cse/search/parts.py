@@ -1,7 +1,7 @@
 """A folder of parts of ``cse encode`` as one index: the vectors of many files, one after the other.
 
-Vectors are mapped into memory, and texts are read from the files of the corpus when they are found. The rows that are
-found, and their scores, are those of an index of the whole corpus; see ``tests/test_sharding.py``.
+Vectors of ``.npy`` parts are mapped into memory, and texts are read from the files of the corpus when they are found.
+The rows that are found, and their scores, are those of an index of the whole corpus; see ``tests/test_sharding.py``.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def open_part(folder: Path, part: dict[str, Any], similarity: str) -> tuple[Vect
 
 
 def _values(path: Path) -> Floats:
-    """Returns the array of a part, mapped into memory."""
+    """Returns the array of a part, mapped into memory if it is a .npy file, else read."""
     if path.suffix == ".npy":
         found = np.load(path, mmap_mode="r")
     elif path.suffix == ".safetensors":
@@ -171,7 +171,7 @@ def _values(path: Path) -> Floats:
         import pyarrow.parquet as pq
 
         column = pq.read_table(path, columns=["embedding"]).column("embedding").combine_chunks()
-        found = column.flatten().to_numpy().reshape(len(column), -1)
+        found = column.flatten().to_numpy().reshape(len(column), column.type.list_size)
     return np.asarray(found)
 
 

@@ -67,7 +67,9 @@ def make(work: Work, shard: Shard, folder: Path, progress: Progress) -> None:
     counted = work(shard, path, progress)
     if counted.pop("file") != shard.source.xxh3:
         path.unlink(missing_ok=True)
-        raise InputError(f"{shard.source.path}: was changed after its rows were counted; make the parts in a new folder")
+        raise InputError(
+            f"{shard.source.path}: was changed after its rows were counted; make the parts in a new folder"
+        )
     record = {
         "xxh3": shard.source.xxh3,
         "first_row": shard.first_row,
@@ -214,15 +216,21 @@ class EncodeJob:
             dims=self.dims,
         )
         stamp = model_stamp(encoder)
-        given = {name: self.reading[name] for name in ("encoding_errors", "max_line_bytes")}  # type: ignore[literal-required]
+        errors, longest = self.reading["encoding_errors"], self.reading["max_line_bytes"]
 
         def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
             if not shard.source.rows:  # which Corpus refuses
                 write_vectors(np.empty((0, encoder.embedding_dim), dtype=np.float32), path, shard.first_row)
                 return {"blank": 0, "joined_lines": 0, "repaired": 0, "file": _core.hash_file(shard.source.path)}
-            corpus = Corpus.open(as_input(shard), **given, cache=self.cache)
+            corpus = Corpus.open(as_input(shard), encoding_errors=errors, max_line_bytes=longest, cache=self.cache)
             file = corpus.files[0].xxh3
-            key = {"file": file, **given, "model": stamp, "precision": self.precision, "first_row": shard.first_row}
+            key = {
+                "file": file,
+                "encoding_errors": errors,
+                "model": stamp,
+                "precision": self.precision,
+                "first_row": shard.first_row,
+            }
             done = encode_to_file(
                 encoder,
                 corpus,

@@ -9,9 +9,9 @@ file                        content
 ``.lock``                   locked by the process that makes parts
 ==========================  ==========================================================================================
 
-The manifest is written before the first part and after the last one. A later call with the same settings and files makes
-the parts that are missing. Files may be added at the end. Nothing depends on times, machines or the engine, so that all
-engines write the same bytes.
+The manifest is written before the first part and after the last one. A later call with the same settings and files
+makes the parts that are missing. Files may be added at the end. Nothing depends on times, machines or the engine, so
+that all engines write the same bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -126,7 +126,14 @@ class Parts:
                 self._known = {each["part"]: each for each in known["parts"] if known["complete"]}
             if self.missing():
                 self._write({shard.part: self._made(shard) or {} for shard in self.shards}, complete=False)
-            yield
+            try:
+                yield
+            finally:
+                if len(self.missing()) == len(self.shards) > 0:  # a call that made nothing leaves nothing
+                    (folder / MANIFEST).unlink(missing_ok=True)
+                    (folder / LOCK).unlink(missing_ok=True)
+                    with suppress(OSError):  # half of a part of encode
+                        folder.rmdir()
 
     def _compare(self, known: dict[str, Any]) -> None:
         remedy = "name a new folder, or remove this one"
@@ -170,11 +177,12 @@ class Parts:
         made = {shard.part: self._made(shard) for shard in self.shards}
         complete = all(record is not None for record in made.values())
         self._write({part: record or {} for part, record in made.items()}, complete)
-        if complete:
-            for shard in self.shards:
-                Path(f"{self.folder / shard.part}.json").unlink(missing_ok=True)
         found = read_manifest(self.folder)
         assert found is not None
+        if complete:
+            self._known = {each["part"]: each for each in found["parts"]}
+            for shard in self.shards:
+                Path(f"{self.folder / shard.part}.json").unlink(missing_ok=True)
         return found
 
     def _write(self, made: dict[str, dict[str, Any]], complete: bool) -> None:

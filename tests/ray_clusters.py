@@ -1,0 +1,40 @@
+"""Clusters of Ray for tests, and their processes."""
+
+import os
+import time
+from pathlib import Path
+
+
+def two_nodes():
+    """Fixture: a cluster of two nodes, separate processes with one core each."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster.add_node(num_cpus=1)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def processes_reading(path, name):
+    """Returns the worker processes that have this file open; Ray names them by their task or their actor."""
+    pids = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if name in (folder / "cmdline").read_text():
+                links = [os.readlink(link) for link in (folder / "fd").iterdir()]
+                pids |= {int(folder.name)} if str(path.resolve()) in links else set()
+        except OSError:
+            pass
+    return pids
+
+
+def wait_for(condition, seconds=120):
+    """Waits until a condition is true, and returns its value."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.1)
+    return found

@@ -1,0 +1,383 @@
+"""Folders of parts: what many files give is what one file gives, for any engine, also after an interruption."""
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cse import Encoder, InputError, SearchIndex, TfidfIndex
+from cse.data.reading import reading_options
+from cse.search.nearest import nearest
+from cse.search.parts import Joined, Some
+from cse.search.vectors import Float32, unit
+from cse.sharding import engines
+from cse.sharding.jobs import AugmentJob
+from cse.sharding.plan import Parts
+from random_texts import some_texts
+from ray_clusters import processes_reading, two_nodes, wait_for
+from test_cli import refused
+
+READING = reading_options()
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'cse[ray]'")
+    yield from two_nodes()
+
+
+@pytest.fixture
+def shards(tmp_path, monkeypatch):
+    """Four files of random words in the working directory, one of them empty, and whole.txt with all their rows."""
+    monkeypatch.chdir(tmp_path)
+    texts = some_texts(400)
+    texts[150], texts[151], texts[399] = "", "  ", ""
+    pieces = {"shard0.txt": texts[:100], "shard1.txt.gz": texts[100:260], "shard2.txt": [], "shard3.txt": texts[260:]}
+    for name, rows in pieces.items():
+        data = "".join(f"{row}\n" for row in rows).encode()
+        Path(name).write_bytes(gzip.compress(data, mtime=0) if name.endswith(".gz") else data)
+    Path("whole.txt").write_text("".join(f"{row}\n" for row in texts))
+    TfidfIndex.build("shard*").save("tfidf")
+    return texts
+
+
+def content(path):
+    """Returns the decompressed content of a part."""
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        return gzip.decompress(data)
+    if path.suffix == ".zst":
+        import pyarrow as pa
+
+        return pa.input_stream(path, compression="zstd").read() if data else b""
+    return data
+
+
+def all_parts(folder):
+    return b"".join(content(path) for path in sorted(Path(folder).glob("part-*")))
+
+
+def same_folder(left, right):
+    names = [sorted(path.name for path in Path(folder).iterdir()) for folder in (left, right)]
+    assert names[0] == names[1]
+    for name in names[0]:
+        assert (Path(left) / name).read_bytes() == (Path(right) / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    ("flags", "suffix"),
+    [
+        ((), ".txt.zst"),
+        (("--compression", "gz"), ".txt.gz"),
+        (("--compression", "none", "--copies", "3"), ".txt"),
+        (("--format", "jsonl", "--seed", "7", "--beta", "0.2"), ".jsonl.zst"),
+    ],
+)
+def test_parts_of_many_files_are_the_negatives_of_one(shards, cse, flags, suffix):
+    done = cse("augment", "--parts", "shard*", "-o", "parts", *flags, "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["files"], summary["made"], summary["rows"]) == (4, 4, 400)
+    plain = [flag for flag in flags if flag not in ("--compression", "gz", "none")]
+    assert cse("augment", "whole.txt", "-o", "expected", *plain).returncode == 0
+    assert all_parts("parts") == Path("expected").read_bytes()
+    parts = [f"part-{number:05}{suffix}" for number in range(4)]
+    assert sorted(os.listdir("parts")) == [".lock", "manifest.json", *parts]
+    manifest = json.loads(Path("parts/manifest.json").read_text())
+    assert manifest["complete"]
+    assert [part["first_row"] for part in manifest["parts"]] == [0, 100, 260, 260]
+    assert [part["path"] for part in manifest["parts"]] == ["shard0.txt", "shard1.txt.gz", "shard2.txt", "shard3.txt"]
+
+
+def test_files_that_the_index_does_not_know_are_counted(shards, cse):
+    Path("other").mkdir()
+    for name in ("shard0.txt", "shard3.txt"):
+        shutil.copy(name, f"other/{name}")
+    assert cse("augment", "--parts", "other/*.txt", "-o", "parts").returncode == 0
+    Path("two.txt").write_bytes(Path("shard0.txt").read_bytes() + Path("shard3.txt").read_bytes())
+    assert cse("augment", "two.txt", "-o", "expected").returncode == 0
+    assert all_parts("parts") == Path("expected").read_bytes()
+
+
+def test_columns_of_tables_have_parts(shards, cse):
+    for number, rows in enumerate((["a word1", 'with "quotes" word2'], ["word3\nword4"])):
+        lines = (json.dumps({"text": row}) + "\n" for row in rows)
+        Path(f"t{number}.jsonl").write_text("".join(lines))
+    done = cse("augment", "--parts", "t*.jsonl", "--column", "text", "-o", "parts", "--compression", "none", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["joined_lines"] == 1
+    assert cse("augment", "t0.jsonl", "t1.jsonl", "--column", "text", "-o", "expected").returncode == 0
+    assert all_parts("parts") == Path("expected").read_bytes()
+
+
+def test_a_later_call_makes_what_is_missing(shards, cse):
+    assert cse("augment", "--parts", "shard*", "-o", "whole").returncode == 0
+    shutil.copytree("whole", "parts")
+    manifest = json.loads(Path("parts/manifest.json").read_text())
+    kept = Path("parts/part-00000.txt.zst").stat().st_mtime_ns
+    Path("parts/part-00003.txt.zst").unlink()  # lost
+    Path("parts/part-00001.txt.zst").write_bytes(b"cut off")
+    done = cse("augment", "--parts", "shard*", "-o", "parts", "--json")
+    assert json.loads(done.stdout)["made"] == 2
+    assert "2 of 4 parts were made by an earlier call" in done.stderr
+    same_folder("whole", "parts")
+    assert Path("parts/part-00000.txt.zst").stat().st_mtime_ns == kept
+    # a file at the end of the corpus is one more part
+    Path("shard4.txt").write_text("word7 word8 word9\n")
+    done = cse("augment", "--parts", "shard*", "-o", "parts", "--json")
+    assert json.loads(done.stdout)["made"] == 1
+    assert json.loads(Path("parts/manifest.json").read_text())["parts"][:4] == manifest["parts"]
+
+
+def test_a_killed_call_is_completed(shards, cse, tmp_path):
+    """The third file is a pipe: the call waits for its rows until it is killed."""
+    assert cse("augment", "--parts", "shard*", "-o", "whole").returncode == 0
+    pipe = Path("shard2.txt")
+    pipe.unlink()
+    os.mkfifo(pipe)
+    writer = os.open(pipe, os.O_RDWR)
+    script = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_sharding import augment_job
+from cse.sharding.engines import run_here
+job, parts = augment_job("parts", "whole/manifest.json")
+with parts.locked():
+    run_here(job, parts.missing(), parts.folder, 1, lambda rows: None)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script])
+    wait_for(lambda: Path("parts/part-00001.txt.zst.json").exists())
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    os.close(writer)
+    pipe.unlink()
+    pipe.touch()
+    assert not json.loads(Path("parts/manifest.json").read_text())["complete"]
+    done = cse("augment", "--parts", "shard*", "-o", "parts", "--json")
+    assert json.loads(done.stdout)["made"] == 2
+    same_folder("whole", "parts")
+
+
+def augment_job(folder, manifest):
+    """Returns the job of a manifest, and the parts to make by it in another folder."""
+    known = json.loads(Path(manifest).read_text())
+    index = TfidfIndex.open()
+    job = AugmentJob("tfidf", 0, None, dict(index.draw_options()), 1, "text", "zst", READING)
+    names = ("path", "column", "bytes", "rows", "xxh3")
+    from cse.sharding.plan import Source
+
+    sources = [Source(**{name: part[name] for name in names}) for part in known["parts"]]
+    return job, Parts(folder, "augment", job.settings(), sources, job.suffix)
+
+
+def test_what_does_not_fit_the_folder_is_refused(shards, cse, glove):
+    assert cse("augment", "--parts", "shard*", "-o", "parts").returncode == 0
+    before = Path("parts/manifest.json").read_bytes()
+    refused(cse("augment", "--parts", "shard*", "-o", "parts", "--beta", "0.1"), "-o parts", "beta 0.5, not 0.1")
+    refused(cse("augment", "--parts", "shard3.txt", "-o", "parts"), "part-00000.txt.zst", "shard0.txt", "shard3.txt")
+    refused(cse("encode", glove, "--parts", "shard*", "-o", "parts"), "-o parts: holds parts of cse augment")
+    refused(cse("search", glove, "-o", "parts", "--query", "word1"), "parts: holds parts of cse augment")
+    assert Path("parts/manifest.json").read_bytes() == before
+    Path("other").mkdir()
+    Path("other/mine.txt").touch()
+    refused(cse("augment", "--parts", "shard*", "-o", "other"), "-o other: holds other files")
+    refused(cse("augment", "--parts", "shard*", "-o", "whole.txt"), "-o whole.txt: is a file")
+    refused(cse("augment", "--parts", "shard*"), "--parts: writes a folder; name it with -o")
+    refused(cse("augment", "--parts", "-o", "x"), "--parts: makes one part per file")
+    refused(cse("augment", "whole.txt", "-o", "x", "--compression", "gz"), "--compression: is for parts")
+    refused(cse("augment", "--parts", "whole.txt", "-o", "x", "--compression", "bz2"), "'bz2' is unknown")
+    refused(cse("augment", "whole.txt", "-o", "x", "--engine", "spark"), "--engine: 'spark' is unknown")
+    refused(cse("encode", glove, "whole.txt", "-o", "x.npy", "--format", "npy"), "--format: is for parts")
+    refused(cse("encode", glove, "--parts", "whole.txt", "-o", "x", "--format", "hdf5"), "'hdf5' is unknown")
+    refused(cse("encode", glove, "whole.txt", "-o", "x.npy", "--gpus-per-worker", "1"), "--gpus-per-worker: is for")
+    assert not Path("x").exists()
+
+
+def test_an_index_of_other_files_is_refused(shards, cse):
+    with open("shard3.txt", "a") as file:
+        file.write("one more row\n")
+    refused(cse("augment", "--parts", "shard*", "-o", "parts"), "shard3.txt: has", "when the index tfidf was built")
+    assert not Path("parts").exists()
+
+
+def test_a_changed_file_has_no_part_and_the_others_have(shards, cse):
+    """A change that keeps the size is found when the file is read."""
+    rows = Path("shard0.txt").read_bytes()
+    Path("shard0.txt").write_bytes(rows[::-1].strip(b"\n") + b"\n")
+    done = cse("augment", "--parts", "shard*", "-o", "parts")
+    refused(done, "parts: 1 of 4 parts are missing, those of shard0.txt (was changed after its rows were counted")
+    assert sorted(path.name[:10] for path in Path("parts").glob("*.zst")) == ["part-00001", "part-00002", "part-00003"]
+    Path("shard0.txt").write_bytes(rows)
+    assert cse("augment", "--parts", "shard*", "-o", "parts").returncode == 0
+
+
+@pytest.mark.parametrize("form", ["npy", "safetensors", "parquet"])
+def test_vectors_of_many_files_are_those_of_one(shards, cse, glove, form):
+    done = cse("encode", glove, "--parts", "shard*", "-o", "parts", "--format", form, "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["rows"], summary["blank"], summary["embedding_dim"]) == (400, 3, 16)
+    expected = Encoder(glove).encode(shards)
+    from cse.search.parts import _values
+
+    parts = sorted(Path("parts").glob(f"part-*.{form}"))
+    np.testing.assert_allclose(np.vstack([_values(part) for part in parts]), expected, atol=1e-6)
+    if form == "parquet":
+        import pyarrow.parquet as pq
+
+        rows = [row for part in parts for row in pq.read_table(part).column("row").to_pylist()]
+        assert rows == list(range(400))
+    index = SearchIndex.open("parts")
+    assert index.shape == (397, 16)
+    assert index.search(["word1 word2"], 5) == SearchIndex.open("parts", Encoder(glove)).search(["word1 word2"], 5)
+
+
+def same_hits(left, right):
+    """Scores differ by the rounding of unit vectors to float32, which the index stores."""
+    for ours, theirs in zip(left, right, strict=True):
+        assert [(hit.row, hit.id, hit.text) for hit in ours] == [(hit.row, hit.id, hit.text) for hit in theirs]
+        np.testing.assert_allclose([hit.score for hit in ours], [hit.score for hit in theirs], atol=1e-6)
+
+
+def test_search_in_parts_is_search_in_one_index(shards, cse, glove):
+    assert cse("encode", glove, "--parts", "shard*", "-o", "parts").returncode == 0
+    encoder = Encoder(glove)
+    whole, parts = SearchIndex.build(encoder, shards), SearchIndex.open("parts", encoder)
+    queries = [shards[3], "word1 word2", "", "word77"]
+    for k in (1, 7, 396, 397, 1000):
+        same_hits(parts.search(queries, k), whole.search(queries, k))
+    same_hits(parts.search(queries, 9, hybrid=True), whole.search(queries, 9, hybrid=True))
+    assert len(parts) == 400
+    with pytest.raises(InputError, match="holds parts"):
+        parts.add(["word1"])
+    done = cse("search", glove, "-o", "parts", "--query", "word1 word2", "--top", "3", "--json")
+    hits = json.loads(done.stdout)["queries"][0]["hits"]
+    assert [hit["row"] for hit in hits] == [hit.row for hit in whole.search(["word1 word2"], 3)[0]]
+
+
+def test_parts_of_another_model_or_prompt_cannot_be_searched(shards, cse, glove, tiny_bert, tmp_path):
+    assert cse("encode", str(tiny_bert), "--parts", "shard0.txt", "-o", "parts", "--prompt", "a text: ").returncode == 0
+    with pytest.raises(InputError, match="was encoded by another model"):
+        SearchIndex.open("parts", Encoder(glove))
+    with pytest.raises(InputError, match="encoded with the prompt 'a text: '"):
+        SearchIndex.open("parts", Encoder(tiny_bert))
+    assert len(SearchIndex.open("parts", Encoder(tiny_bert, prompt="a text: "))) == 100
+    Path("parts/part-00000.npy").write_bytes(b"")
+    with pytest.raises(InputError, match=r"part-00000\.npy: is missing or was changed"):
+        SearchIndex.open("parts", Encoder(tiny_bert, prompt="a text: "))
+    with pytest.raises(InputError, match="no parts"):
+        SearchIndex.open(tmp_path / "nowhere", engine="ray")
+
+
+def test_texts_of_a_changed_file_are_not_shown(shards, cse, glove):
+    assert cse("encode", glove, "--parts", "shard*", "-o", "parts").returncode == 0
+    Path("shard3.txt").write_text("another text\n" * 140)
+    with pytest.raises(InputError, match=r"shard3\.txt: was changed after it was encoded"):
+        SearchIndex.open("parts").search([shards[300]], 1)
+
+
+def test_joined_vectors_are_those_of_their_parts():
+    draw = np.random.default_rng(5)
+    arrays = [unit(draw.standard_normal((count, 8))) for count in (30, 1, 57, 12)]
+    rows = [np.flatnonzero(draw.random(len(array)) < 0.6) for array in arrays]
+    parts = [
+        Some(Float32(array), kept) if len(kept) else Float32(array) for array, kept in zip(arrays, rows, strict=True)
+    ]
+    expected = np.vstack([array[kept] if len(kept) else array for array, kept in zip(arrays, rows, strict=True)])
+    joined, queries = Joined(parts), unit(draw.standard_normal((4, 8)))
+    assert (len(joined), joined.width) == expected.shape
+    for start, stop in ((0, len(joined)), (5, 5), (7, 40), (len(joined) - 1, len(joined))):
+        assert np.array_equal(joined.block(start, stop), expected[start:stop])
+        np.testing.assert_allclose(joined.products(queries, start, stop), queries @ expected[start:stop].T, atol=1e-6)
+    some = draw.permutation(len(joined))[:20]
+    assert np.array_equal(joined.take(some), expected[some].astype(np.float64))
+    for found, wanted in zip(nearest(joined, queries, 10), nearest(Float32(expected), queries, 10), strict=True):
+        assert np.array_equal(found, wanted)
+
+
+def test_a_cluster_writes_the_bytes_of_this_machine(cluster, shards, cse, glove):
+    address = {"RAY_ADDRESS": cluster.address}
+    for command, model in (("augment", ()), ("encode", (glove,))):
+        here = cse(command, *model, "--parts", "shard*", "-o", f"{command}-here")
+        there = cse(command, *model, "--engine", "ray", "shard*", "-o", f"{command}-there", "--json", env=address)
+        assert (here.returncode, there.returncode) == (0, 0), there.stderr
+        assert json.loads(there.stdout)["made"] == 4
+        same_folder(f"{command}-here", f"{command}-there")
+    query = (
+        "search",
+        glove,
+        "--query",
+        "word1 word2",
+        "--query",
+        shards[3],
+        "--top",
+        "400",
+        "--json",
+        "-o",
+        "encode-there",
+    )
+    here, there = (json.loads(cse(*query, *more, env=address).stdout)["queries"] for more in ((), ("--engine", "ray")))
+    assert [[hit["row"] for hit in each["hits"]] for each in here] == [
+        [hit["row"] for hit in each["hits"]] for each in there
+    ]
+    assert [len(each["hits"]) for each in there] == [397, 397]
+    assert here == there
+
+
+def test_a_killed_worker_of_parts_is_replaced(cluster, shards, cse):
+    """The third file is a pipe: its worker waits for data until it is killed; its replacement gets the data."""
+    import ray
+
+    assert cse("augment", "--parts", "shard*", "-o", "whole").returncode == 0
+    pipe = Path("shard3.txt")
+    text = pipe.read_bytes()
+    pipe.unlink()
+    os.mkfifo(pipe)
+    writer = os.open(pipe, os.O_RDWR)
+    job, parts = augment_job("parts", "whole/manifest.json")
+    said, outcome = [], {}
+
+    def run():
+        with parts.locked():
+            failures = engines.run_on_cluster(ray, job, parts.missing(), parts.folder, 1, said.append)
+            outcome.update(failures=failures, manifest=parts.finish())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    (victim,) = wait_for(lambda: processes_reading(pipe, "ray::_Worker"))
+    os.kill(victim, signal.SIGKILL)
+    (heir,) = wait_for(lambda: processes_reading(pipe, "ray::_Worker") - {victim})
+    with os.fdopen(writer, "wb") as file:
+        file.write(text)
+    thread.join(120)
+    assert (outcome["failures"], outcome["manifest"]["complete"], heir != victim) == ([], True, True)
+    assert any("a worker was lost" in line for line in said)
+    pipe.unlink()
+    pipe.write_bytes(text)
+    same_folder("whole", "parts")
+
+
+def test_faults_on_a_cluster_are_the_users_sentences(cluster, shards, cse, glove):
+    address = {"RAY_ADDRESS": cluster.address}
+    rows = Path("shard0.txt").read_bytes()
+    Path("shard0.txt").write_bytes(rows.replace(b"w", b"\xff", 1))
+    done = cse("augment", "--engine", "ray", "shard*", "-o", "parts", env=address)
+    refused(done, "parts: 1 of 4 parts are missing, those of shard0.txt (line 1 is not valid UTF-8")
+    Path("shard0.txt").write_bytes(rows)
+    assert cse("augment", "--engine", "ray", "shard*", "-o", "parts", env=address).returncode == 0
+    refused(cse("augment", "--engine", "ray", "nowhere.txt", "-o", "x", env=address), "nowhere.txt")
+    refused(cse("augment", "--engine", "ray", "shard*", "-o", "x", "--threads", "9", env=address), "--threads")
+    refused(cse("encode", glove, "--engine", "ray", "shard*", "-o", "x", "--precision", "auto"), "--precision auto")
+    refused(
+        cse("encode", glove, "--engine", "ray", "shard*", "-o", "x", "--gpus-per-worker", "1", env=address),
+        "no node has 1 CPU and 1 GPU",
+    )
+    refused(cse("search", glove, "shard*", "--engine", "ray", "--query", "word1"), "leave CORPUS out")
