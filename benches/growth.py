@@ -1,6 +1,7 @@
 """Time and memory of `cse build-tfidf --no-matrix` as a function of corpus size, for 10,000 to 10 million sentences.
 
     python benches/growth.py                 # needs 1.2 GB of temporary files; --max 300000 for a short run
+    python benches/growth.py --engine ray --max 3000000    # rows per second of 1 and 2 workers of a Ray cluster
 
 The text is generated, so that its distribution is the same at every size. Words are sampled independently from a Zipf
 distribution with two slopes, as Gerlach and Altmann (Physical Review X 3, 021006, 2013) measured for English: 1 up to
@@ -48,6 +49,8 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--largest-once", action="store_true", help="do not repeat the largest size")
     parser.add_argument("--augment", action="store_true", help="also measure cse augment, with the index of each size")
+    parser.add_argument("--engine", choices=("local", "ray"), default="local")
+    parser.add_argument("--encoded", type=int, default=1600, help="with --engine ray, sentences that are encoded")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--folder", type=Path, help="folder for temporary files")
     parser.add_argument("--seed", type=int, default=0)
@@ -55,6 +58,12 @@ def main() -> None:
     sizes = [size for size in SIZES if size <= options.max]
     if not sizes:
         parser.error(f"--max is at least {SIZES[0]}")
+    if options.engine == "ray":
+        from growth_ray import compare
+
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            print(compare(Path(folder), sizes[-1], options.encoded, options.repeat, options.seed))
+        return
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         found = grow(Path(folder), sizes, options)
     found["exponents"] = exponents(found)
