@@ -39,6 +39,8 @@ FRESH_SEEDS = (21, 22, 23, 24, 25)
 RESAMPLES = 2000
 # The recipe adapt, as it is in presets/defaults.toml, with each loss.
 RECIPES = (
+    "passages, kept, una",
+    "passages, kept",
     "focal una spans .3 to .7, tau .05, 60 steps",
     "standard spans .3 to .7, tau .1, 60 steps",
     "mixed spans .3 to .7, tau .1, 60 steps",
@@ -56,6 +58,17 @@ COMMON: dict[str, Any] = {
     "temperature": 0.1,
     "merge_with_base": 0.0,
 }
+# What these candidates do without, and a run of this model has by default.
+PLAIN: dict[str, Any] = {"loss": "standard", "loss_terms": []}
+UNLIMITED = {"most_words": 10_000}
+# The recipe that a run of this model has by default.
+PASSAGES: dict[str, Any] = {
+    "loss": "focal",
+    "temperature": 0.05,
+    "max_steps": 60,
+    "spans": {"shortest": 0.3, "longest": 0.7, "most_words": 24},
+    "loss_terms": ["keep-similarities"],
+}
 
 
 def spans(shortest: float, longest: float, **settings: Any) -> dict[str, Any]:
@@ -70,6 +83,8 @@ def sixty(shortest: float, longest: float, **settings: Any) -> dict[str, Any]:
 
 # Candidates of the search; each differs from its neighbours in one or two settings.
 CANDIDATES: dict[str, dict[str, Any]] = {
+    "passages, kept": PASSAGES,
+    "passages, kept, una": {**PASSAGES, **UNA},
     "spans tau .1 lr 1e-5": {},
     "spans tau .1 lr 2e-5": {"lr": 2e-5},
     "spans tau .1 lr 1e-5, 60 steps": {"max_steps": 60},
@@ -155,9 +170,11 @@ def run(name: str, seed: int, data: Path, keys: tuple[str, ...]) -> dict[str, An
     base = Encoder("minilm", device="cpu")
     if name == "before":
         return {"trained": scores(base, pairs, held_out), "versions": versions()}
-    settings = {**COMMON, **CANDIDATES[name]}
+    settings = {**PLAIN, **COMMON, **CANDIDATES[name]}
     if settings["positive"] != "spans":
         del settings["spans"]
+    else:
+        settings["spans"] = {**UNLIMITED, **settings["spans"]}
     with tempfile.TemporaryDirectory() as folder, optimizer(settings.pop("optimizer", "adamw")):
         TfidfIndex.build(sample).save(f"{folder}/tfidf")
         config = TrainConfig(

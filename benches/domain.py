@@ -145,7 +145,9 @@ def trained(settings: dict[str, Any], seed: int, collection: Collection, kept: P
     """Trains on the documents of a collection; returns the encoder, and the record of the run without its figures."""
     from cse import Encoder, TfidfIndex, TrainConfig, train
 
-    given = dict(settings)
+    given = {"loss_terms": [], **settings}  # what a run of this model has by default is not that of other candidates
+    if "spans" in given:
+        given["spans"] = {"most_words": 10_000, **given["spans"]}
     rows = collection.rows(given.pop("rows"))
     with tempfile.TemporaryDirectory() as folder:
         corpus = Path(folder) / "corpus.txt"

@@ -54,6 +54,8 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 THEIRS = "sentence-transformers"
 LENGTH = 32
 TEMPERATURE = 0.05
+# Pairs of dropout masks and the loss alone, in place of what the model would be trained with by default.
+PLAIN = {"positive": "dropout", "temperature": TEMPERATURE, "pooler": "avg", "loss": "standard", "loss_terms": []}
 ADAMW = {"lr": 1e-5, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
 
 
@@ -136,7 +138,7 @@ def time_cse(
             compile=options.gpu,
             precision=precision,
             dev=write_pairs(folder, rows),
-            **{"positive": "dropout", "temperature": TEMPERATURE, "pooler": "avg", **ADAM_FLAGS, **settings},
+            **{**PLAIN, **ADAM_FLAGS, **settings},
         )
         clock = Clock()
         with emulation(precision, options), counted(SentenceEncoder, "forward", counts):

@@ -383,6 +383,26 @@ def test_the_command_builds_once_and_answers_queries(corpus, cse):
     assert json.loads(hybrid.stdout)["queries"][0]["hits"][0]["score"] > 1 / 61
 
 
+def test_an_index_keeps_the_prompt_and_the_dimensions_of_its_encoder(corpus, cse, glove):
+    flags = ("--column", "text", "--prompt", "word1 word2 ", "--dims", "5")
+    built = cse("search", "glove:v.txt", "c.csv", *flags, "--query", "word3 word9", "--json", cwd=corpus)
+    assert built.returncode == 0, built.stderr
+    hits = json.loads(built.stdout)["queries"][0]["hits"]
+    encoder = Encoder(glove, prompt="word1 word2 ", dims=5)
+    expected = SearchIndex.build(encoder, some_texts(50)).search(["word3 word9"])[0]
+    assert [hit["row"] for hit in hits] == [hit.row for hit in expected]
+    assert SearchIndex.open(corpus / "search").search(["word3 word9"])[0][3].score == pytest.approx(hits[3]["score"])
+    refused(cse("search", "glove:v.txt", "--query", "x", cwd=corpus), "search: was built with --prompt 'word1 word2 '")
+    refused(
+        cse("search", "glove:v.txt", "--query", "x", "--prompt", "word1 word2 ", "--dims", "6", cwd=corpus),
+        "search: was built with --dims 5",
+    )
+    done = cse("similarity", "glove:v.txt", "word3", "word4", "--dims", "5", cwd=corpus)
+    assert float(done.stdout) == pytest.approx(
+        float(np.dot(*unit(Encoder(glove, dims=5).encode(["word3", "word4"])))), abs=1e-4
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "phrases"),
     [

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from ..losses.options import parse_dims
 from . import console, encoder_options, options
 from .progress import progress_of
 
@@ -21,6 +22,7 @@ from .progress import progress_of
 @options.pooler
 @encoder_options.prompt
 @encoder_options.evaluated_passages
+@options.option("--dims", metavar="N,N,...", help="Compare the first N dimensions, each.", default_text="all")
 @options.device
 @options.precision("fp32")
 @options.threads
@@ -36,6 +38,7 @@ def command(
     markdown: bool,
     pooler: str | None,
     prompt: str | None,
+    dims: str | None,
     device: str,
     precision: str,
     threads: int,
@@ -68,6 +71,7 @@ def command(
             allow_partial=allow_partial,
             pooler=pooler,
             prompt=prompt,
+            dims=None if dims is None else parse_dims(dims),
             device=device,
             precision=precision,
             threads=threads,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,7 +12,7 @@ import click
 
 from ..data import readers
 from ..errors import InputError
-from . import console, options
+from . import console, encoder_options, options
 from .progress import PhaseDisplay, counting
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ class Encoding:
     """The values of the options for encoding and reading a corpus."""
 
     pooler: str | None
+    prompt: str | None
+    dims: int | None
     device: str
     precision: str
     threads: int
@@ -38,7 +40,9 @@ class Encoding:
 
     def encoder(self, model: str) -> Encoder:
         """Loads the encoder, and says on which device it runs."""
-        return load_encoder(model, self.pooler, self.device, self.precision, self.threads)
+        return load_encoder(
+            model, self.pooler, self.device, self.precision, self.threads, prompt=self.prompt, dims=self.dims
+        )
 
     def index(self, encoder: Encoder, files: Sequence[str], folder: str | None, **settings: Any) -> SearchIndex:
         """Builds or completes the index of some files; see ``build_index``."""
@@ -52,9 +56,10 @@ def encoding(command: Callable[..., None]) -> Callable[..., None]:
     """
 
     @wraps(command)
-    def call(*, pooler: str | None, device: str, precision: str, threads: int, batch_size: int, **values: Any) -> None:
+    def call(**values: Any) -> None:
         reading = {name: values.pop(name) for name in ("column", "encoding_errors", "max_line_bytes", "cache")}
-        command(encoding=Encoding(pooler, device, precision, threads, batch_size, reading), **values)
+        names = [each.name for each in fields(Encoding) if each.name != "reading"]
+        command(encoding=Encoding(**{name: values.pop(name) for name in names}, reading=reading), **values)
 
     decorators: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
         options.option("--batch-size", default=64, type=click.IntRange(min=1)),
@@ -62,6 +67,8 @@ def encoding(command: Callable[..., None]) -> Callable[..., None]:
             "--cache", metavar="DIR", help="Cache folder for large inputs.", default_text="the user's; cse cache"
         ),
         options.pooler,
+        encoder_options.prompt,
+        encoder_options.first_dims,
         options.device,
         options.precision("fp32"),
         options.reading,
@@ -81,7 +88,9 @@ def stored(command: F) -> F:
     return options.option("--index", "folder", metavar="DIR", help=text, default_text="vectors are not kept")(command)
 
 
-def load_encoder(model: str, pooler: str | None, device: str, precision: str, threads: int) -> Encoder:
+def load_encoder(
+    model: str, pooler: str | None, device: str, precision: str, threads: int, **further: Any
+) -> Encoder:
     """Loads the encoder of a command, and says on which device it runs."""
     options.check_pooler(pooler)
     model = options.model_folder(model)
@@ -94,7 +103,7 @@ def load_encoder(model: str, pooler: str | None, device: str, precision: str, th
             from threadpoolctl import threadpool_limits
 
             threadpool_limits(threads)  # of NumPy's products
-    encoder = Encoder(model, pooler=pooler, device=device, precision=precision)
+    encoder = Encoder(model, pooler=pooler, device=device, precision=precision, **further)
     if encoder.plain:
         console.say(f"{model}: the directory does not declare a pooling; using --pooler avg")
     console.say(f"on {describe_device(encoder.device, encoder.precision, encoder.precision_reason)}")

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 @options.option("--cache", metavar="DIR", help="Cache folder for large inputs.", default_text="the user's; cse cache")
 @options.pooler
 @encoder_options.prompt
-@options.option("--dims", type=int, metavar="N", help="Keep only the first N dimensions.", default_text="all")
+@encoder_options.first_dims
 @options.device
 @options.precision("fp32")
 @options.reading

@@ -9,11 +9,13 @@ from typing import Any
 from ..errors import InputError
 from .options import option
 
-__all__ = ["evaluated_passages", "passage_size", "prompt"]
+__all__ = ["evaluated_passages", "first_dims", "passage_size", "prompt"]
 
 prompt = option(
     "--prompt", metavar="NAME|TEXT", help="Text before each sentence.", default_text="the model's default prompt"
 )
+
+first_dims = option("--dims", type=int, metavar="N", help="Keep only the first N dimensions.", default_text="all")
 
 
 def passage_size(text: str | None) -> int | str | None:

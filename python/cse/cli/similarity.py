@@ -9,7 +9,7 @@ import click
 from ..data import readers
 from ..data.pair_columns import ROLE_OF
 from ..errors import InputError, shortened
-from . import console, options
+from . import console, encoder_options, options
 from .corpus_index import load_encoder
 from .progress import counting
 
@@ -22,6 +22,8 @@ from .progress import counting
 )
 @options.option("--batch-size", default=64, type=click.IntRange(min=1))
 @options.pooler
+@encoder_options.prompt
+@encoder_options.first_dims
 @options.device
 @options.precision("fp32")
 @options.threads
@@ -33,6 +35,8 @@ def command(
     columns: str | None,
     batch_size: int,
     pooler: str | None,
+    prompt: str | None,
+    dims: int | None,
     device: str,
     precision: str,
     threads: int,
@@ -57,7 +61,7 @@ def command(
         raise InputError(f"--columns {columns}: names columns of a table; give one table, or leave it out")
     else:
         raise InputError(f"TEXTS: {len(texts)} were given; give two texts, or one table with two columns of text")
-    encoder = load_encoder(model, pooler, device, precision, threads)
+    encoder = load_encoder(model, pooler, device, precision, threads, prompt=prompt, dims=dims)
     from ..search.pairs import cosines
 
     distinct = list(dict.fromkeys([*left, *right]))

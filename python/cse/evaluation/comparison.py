@@ -59,7 +59,8 @@ def plain_differences(before: Sequence[Report], after: Sequence[Report], row: in
     for name, value in first.items():
         if isinstance(value, float):
             a, b = (sum(report.rows[row][name] for report in side) / len(side) for side in (before, after))
-            records.append({"task": f"{first['task']}: {name}", "examples": None, "a": a, "b": b, "mean": b - a})
+            size = f" ({first['dims']} dimensions)" if "dims" in first else ""
+            records.append({"task": f"{first['task']}{size}: {name}", "examples": None, "a": a, "b": b, "mean": b - a})
     return records
 
 

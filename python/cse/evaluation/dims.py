@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .base import Evaluation, Progress, Report
+from .base import Evaluation, Progress, Report, Sample
 
 __all__ = ["evaluate_dims"]
 
@@ -74,12 +75,13 @@ def evaluate_dims(
         progress: Called with the units of work done since its last call, ``len(dims)`` times ``evaluation.work()``.
 
     Returns:
-        A report whose rows have the number of dimensions after the name of the task, and whose summary has a value for
-        each number.
+        A report whose rows have the number of dimensions after the name of the task, whose summary has a value for each
+        number, and whose samples have it in the name of the task.
     """
     rows: list[dict[str, Any]] = []
     summary: dict[str, Any] = {}
     notes: dict[str, None] = {}
+    samples: list[Sample] = []
     with tempfile.TemporaryDirectory(prefix="cse-dims-") as folder:
         replayed = Replayed(encoder, Path(folder))
         for size in dims:
@@ -88,7 +90,8 @@ def evaluate_dims(
             rows += [{"task": row["task"], "dims": size, **row} for row in report.rows]
             summary |= {f"{key} ({size} dimensions)": value for key, value in report.summary.items()}
             notes |= dict.fromkeys(report.notes)
-    return Report(sorted(rows, key=lambda row: _place(rows, row["task"])), summary, list(notes))
+            samples += [replace(each, task=f"{each.task} ({size} dimensions)") for each in report.samples]
+    return Report(sorted(rows, key=lambda row: _place(rows, row["task"])), summary, list(notes), samples)
 
 
 def _place(rows: Sequence[dict[str, Any]], task: str) -> int:

@@ -126,8 +126,7 @@ def evaluate(
     name, encoder = _load(model, pooler, device, precision, prompt)
     known = _as_encoder(encoder)
     sizes = list(dims or ())
-    if sizes and known is None:
-        raise InputError("dims: are those of a cse.Encoder; cut the embeddings of another encoder yourself")
+    _check_dims(known, sizes)
     (reports,) = _run(suites, [lambda: encoder], progress, sizes)
     notes: list[str] = []
     if known is None:
@@ -158,8 +157,8 @@ def compare(
         b: Likewise; as many as ``a``.
         suite: See ``evaluate``, as for ``data``.
         data: File or folder of the data.
-        **settings: ``options``, ``allow_partial``, ``pooler``, ``prompt``, ``device``, ``precision``, ``threads`` and
-            ``progress`` of ``evaluate``.
+        **settings: ``options``, ``allow_partial``, ``pooler``, ``prompt``, ``dims``, ``device``, ``precision``, ``threads``
+            and ``progress`` of ``evaluate``.
 
     Raises:
         InputError: As ``evaluate``, and for lists of different or too small lengths.
@@ -179,6 +178,7 @@ def compare_models(
     allow_partial: bool = False,
     pooler: str | None = None,
     prompt: str | None = None,
+    dims: Sequence[int] | None = None,
     device: str = "auto",
     precision: str = "fp32",
     threads: int | None = None,
@@ -195,6 +195,7 @@ def compare_models(
         allow_partial: Accept incomplete files.
         pooler: See ``cse.Encoder``.
         prompt: See ``cse.Encoder``.
+        dims: See ``evaluate``.
         device: A PyTorch device.
         precision: ``fp32``, ``bf16`` or ``auto``.
         threads: Number of CPU threads.
@@ -221,9 +222,10 @@ def compare_models(
         names[key], encoder = _load(models[key], pooler, device, precision, prompt)
         if known := _as_encoder(encoder):
             used = (known.precision, known.precision_reason)
+        _check_dims(known, dims)
         return encoder
 
-    found = _run(suites, [partial(opened, key) for key in models], progress)
+    found = _run(suites, [partial(opened, key) for key in models], progress, list(dims or ()))
     reports = dict(zip(models, found, strict=True))
     first = sides[0]
     results = []
@@ -288,6 +290,11 @@ def _as_encoder(encoder: Encodes) -> Encoder | None:
     from ..models.inference import Encoder
 
     return encoder if isinstance(encoder, Encoder) else None
+
+
+def _check_dims(encoder: Encoder | None, dims: Sequence[int] | None) -> None:
+    if dims and encoder is None:
+        raise InputError("dims: are those of a cse.Encoder; cut the embeddings of another encoder yourself")
 
 
 def _set_threads(threads: int | None) -> None:

@@ -88,9 +88,10 @@ class Encoder:
             self.model, modules = self._load(name, pooler)
         self.prompts: Mapping[str, str] = modules.prompts
         """The prompts that the model declares, by name."""
-        self._given_prompt = None if prompt is None else find_prompt(prompt, self.prompts, name)
+        self.given_prompt = None if prompt is None else find_prompt(prompt, self.prompts, name)
+        """The text of the prompt that was given."""
         default = self.prompts.get(modules.default_prompt or "", "")
-        self.prompt = default if self._given_prompt is None else self._given_prompt
+        self.prompt = default if self.given_prompt is None else self.given_prompt
         """The text that ``encode`` puts before each sentence, unless another is given."""
         self.similarity_name = modules.similarity
         """How embeddings are compared, as the model declares: ``cosine``, ``dot``, ``euclidean`` or ``manhattan``."""
@@ -145,7 +146,7 @@ class Encoder:
 
     def _role_prompt(self, names: tuple[str, ...]) -> str:
         own = role_prompt(self.prompts, names)
-        return (self._given_prompt or "") if own is None else own
+        return (self.given_prompt or "") if own is None else own
 
     def _encode_role(self, texts: Iterable[str], names: tuple[str, ...], settings: dict[str, Any]) -> Vectors:
         if settings.get("prompt") is None and settings.get("prompt_name") is None:

@@ -151,7 +151,8 @@ class SearchIndex:
         parts = PartsStore.open(Path(folder))
         if parts is not None:
             known = parts.manifest
-            used = encoder or Encoder(known["model"], pooler=known["pooler"], device=device, dims=known["dims"])
+            given = {"prompt": known["prompt"] or None, "dims": known["dims"]}
+            used = encoder or Encoder(known["model"], pooler=known["pooler"], device=device, **given)
             check_parts(parts, used)
             return cls(parts, used, engine)
         if engine == "ray":
@@ -163,7 +164,8 @@ class SearchIndex:
                 f"{fspath(folder)}: its build was interrupted after {store.rows:,} of {known['wanted']:,} rows; run "
                 "the same command again to complete it"
             )
-        used = encoder or Encoder(known["model"], pooler=known["pooler"], device=device)
+        given = {"prompt": known.get("prompt"), "dims": known.get("dims")}
+        used = encoder or Encoder(known["model"], pooler=known["pooler"], device=device, **given)
         check_model(store, used)
         return cls(store, used)
 

@@ -20,6 +20,8 @@ def new_settings(encoder: Encoder, int8: bool, has_ids: bool, passages: int | st
     return {
         "model": str(Path(name).resolve()) if Path(name).is_dir() else name,
         "pooler": pooler,
+        "prompt": getattr(encoder, "given_prompt", None),
+        "dims": getattr(encoder, "dims", None),
         "digest": model_digest(encoder),
         "precision": encoder.precision,
         "width": encoder.embedding_dim,
@@ -66,6 +68,13 @@ def check_settings(store: Store, encoder: Encoder, int8: bool | None, passages: 
 def check_model(store: Store, encoder: Encoder) -> None:
     """Raises ``InputError`` if an index was built with another model."""
     known = store.manifest
+    for name, value in (("prompt", getattr(encoder, "given_prompt", None)), ("dims", getattr(encoder, "dims", None))):
+        if name in known and known[name] != value:  # indexes of older versions do not say
+            built = f"without --{name}" if known[name] is None else f"with --{name} {known[name]!r}"
+            raise InputError(
+                f"{store.folder}: was built {built}; use the same option, build the index again with --rebuild, or "
+                "name another folder"
+            )
     if known["digest"] != model_digest(encoder) or known["similarity"] != _similarity(encoder):
         raise InputError(
             f"{store.folder}: was built with another model ({known['model']}); use that one, build the index again "

@@ -18,7 +18,16 @@ from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES
 from .keywords import with_tables
 from .validation import ResolvedConfig, TrainConfig
 
-__all__ = ["families", "merge", "other_limit", "preset_names", "preset_values", "resolve", "with_preset"]
+__all__ = [
+    "families",
+    "merge",
+    "other_limit",
+    "preset_names",
+    "preset_values",
+    "recipe_reason",
+    "resolve",
+    "with_preset",
+]
 
 SETTINGS = TrainConfig.model_fields.keys()
 # Table of the defaults that apply without --pairs.
@@ -160,6 +169,19 @@ def with_loss(config: TrainConfig, family: str) -> TrainConfig:
     """Returns the configuration with the loss of the family, if neither a loss nor a preset was given."""
     loss = _unlabelled(config, family).get("loss")
     return config if loss is None or "loss" in config.values() else config.replace(loss=loss)
+
+
+def recipe_reason(config: ResolvedConfig, family: str) -> str:
+    """Returns as text where the values come from that were not given, and why."""
+    preset = (config.given or {}).get("preset")
+    if preset not in (None, "adapt"):
+        return f"preset {preset}"
+    if family != "adapt":
+        return f"defaults of {family}"
+    kept = ["its similarities are kept"] if "keep-similarities" in config.loss_terms else []
+    cut = ["short passages of the rows are the positives"] if config.positive == "spans" else []
+    why = " and ".join([*kept, *cut])
+    return f"adapt: the model is a sentence encoder already{f', so {why}' if why else ''}"
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:

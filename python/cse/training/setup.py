@@ -26,7 +26,7 @@ from ..tfidf.index import TfidfIndex
 from .batches import Batches
 from .callbacks import Callback
 from .checks import check_learnable, corpus_warnings, once_warnings
-from .defaults import DEFAULT_MODEL, resolve, with_preset
+from .defaults import DEFAULT_MODEL, recipe_reason, resolve, with_preset
 from .distributed import World
 from .encode import Forward
 from .facts import facts_of
@@ -209,6 +209,7 @@ def prepare(
         tasks=tasks,
         facts={
             "device": describe_device(device, precision, reason),
+            "recipe": recipe_reason(resolved, source.family),
             **facts_of(resolved, corpus, split, batches),
             **({"processes": f"{world.size}, each with a part of the batch"} if world.size > 1 else {}),
             **({"columns": data.labelled.describe()} if data.labelled is not None else {}),
