@@ -1,9 +1,11 @@
-# make quickstart   create a virtual environment, install cse, build an index, train on the shipped sample, and write a page about the run
+# make quickstart   create a virtual environment, install cse, build an index, train on the shipped sample, search in it before and after,
+#                   and write a page about the run
 # make test         run all tests in the same environment, in JOBS processes (default 2)
 # make lint         run formatters, linters and type checkers
 #
 # PYTHON=python3.12 make ...         use another interpreter
 # make quickstart DEV=stsb.dev.tsv   also evaluate Spearman's correlation on a TSV file of score, sentence1, sentence2
+# make quickstart QUERY="a question" another query than the built-in one
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,6 +13,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 RUST := Cargo.toml Cargo.lock $(wildcard rust/src/*.rs rust/src/*/*.rs)
 STEPS ?= 60
+QUERY ?= an illness that doctors could not cure
+LAST := $$(ls -td quickstart/runs/*/ | head -n 1)
 JOBS ?= 2
 
 .PHONY: quickstart test lint bench-core bench-growth bench-losses bench-train bench-search clean
@@ -33,8 +37,12 @@ quickstart: $(READY)
 	@echo; echo "== cse train: $(STEPS) steps of Focal-InfoNCE with UNA's hard negatives"
 	$(BIN)/cse train --loss focal --una --model minilm --max-steps $(STEPS) \
 		--tfidf quickstart/tfidf -o quickstart/runs $(if $(DEV),--dev $(DEV))
+	@echo; echo "== cse search: one query in 2,000 of the sentences, before and after"
+	head -n 2000 python/cse/resources/sample.txt > quickstart/some.txt
+	$(BIN)/cse search minilm quickstart/some.txt -o quickstart/before --query "$(QUERY)" --top 5
+	$(BIN)/cse search $(LAST) quickstart/some.txt -o quickstart/after --rebuild --query "$(QUERY)" --top 5
 	@echo; echo "== cse report: a page about the run"
-	$(BIN)/cse report "$$(ls -td quickstart/runs/*/ | head -n 1)"
+	$(BIN)/cse report "$(LAST)"
 
 # Each process computes with one thread: on two cores, two processes of two threads each are slower.
 test: $(READY)

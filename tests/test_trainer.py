@@ -25,7 +25,7 @@ from cse.context import Context
 from cse.data.corpus import Corpus, hold_out
 from cse.evaluation.sts import read_pairs, score_pairs
 from cse.models.inference import Encoder
-from cse.training.defaults import merge, preset_names, resolve
+from cse.training.defaults import merge, preset_names, recipe_reason, resolve
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
 from runs import batches_of
@@ -298,6 +298,24 @@ def test_one_limit_of_the_steps_replaces_that_of_the_recipe():
         config = resolve(TrainConfig(preset=preset, model="m", **given), "bert-base")
         assert (config.epochs, config.max_steps) == expected
     assert "epochs" not in resolve(TrainConfig(model="m"), "adapt").to_toml()
+
+
+@pytest.mark.parametrize(
+    ("values", "family", "reason"),
+    [
+        ({}, "adapt", "adapt: the model is a sentence encoder already, so its similarities are kept and short passages"),
+        ({"loss_terms": (), "positive": "dropout"}, "adapt", "adapt: the model is a sentence encoder already"),
+        ({"preset": "adapt", "positive": "halves"}, "bert-base", "preset adapt"),
+        ({}, "roberta-large", "defaults of roberta-large"),
+        ({"preset": "simcse-bert-base"}, "bert-base", "preset simcse-bert-base"),
+    ],
+)
+def test_the_recipe_is_named_with_its_reason(values, family, reason):
+    given = TrainConfig(**{"model": "m", **values})
+    found = recipe_reason(resolve(given, family, "avg"), family)
+    assert found.startswith(reason)
+    assert len(found) == len(reason) or family == "adapt"
+
 
 
 def test_the_last_batch_may_be_short(base, tmp_path, sample_rows):

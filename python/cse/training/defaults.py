@@ -174,7 +174,7 @@ def with_loss(config: TrainConfig, family: str) -> TrainConfig:
 def recipe_reason(config: ResolvedConfig, family: str) -> str:
     """Returns as text where the values come from that were not given, and why."""
     preset = (config.given or {}).get("preset")
-    if preset not in (None, "adapt"):
+    if preset is not None and (preset, family) != ("adapt", "adapt"):
         return f"preset {preset}"
     if family != "adapt":
         return f"defaults of {family}"
