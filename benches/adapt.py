@@ -160,7 +160,8 @@ def main() -> None:
 def run(name: str, seed: int, data: Path, keys: tuple[str, ...]) -> dict[str, Any]:
     """Trains a candidate and evaluates its final weights, and their average with the base weights."""
     from cse import Encoder, TfidfIndex, TrainConfig, train
-    from cse.data.corpus import Corpus, hold_out
+    from cse.data.corpus import Corpus
+    from cse.data.held_out import hold_out
     from cse.models.encoder import SentenceEncoder
 
     sample = str(files("cse") / "resources" / "sample.txt")

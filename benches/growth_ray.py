@@ -56,7 +56,7 @@ def compare(folder: Path, rows: int, encoded: int, repeat: int, seed: int) -> st
                         assert path.read_bytes() == (there / path.name).read_bytes(), path.name
                     rates.setdefault((name, f"{workers} workers"), []).append(found["rows_per_second"])
     finally:
-        cluster.shutdown()
+        cluster.shutdown()  # type: ignore[no-untyped-call]
     table = [
         "| rows/s, median (range) | local, 1 thread | 1 worker | 2 workers | 2 / 1 |",
         "| --- | ---: | ---: | ---: | ---: |",

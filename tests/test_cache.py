@@ -10,7 +10,8 @@ import torch
 
 from cse import InputError, TrainConfig, train
 from cse.data.cache import ends_fit
-from cse.data.corpus import Corpus, hold_out
+from cse.data.corpus import Corpus
+from cse.data.held_out import hold_out
 from cse.training.batches import Prefetcher
 from cse.training.callbacks import Callback
 from cse.training.setup import prepare

@@ -425,8 +425,8 @@ def test_terms_that_look_like_markup_are_shown_as_they_are(cse, tmp_path):
 
 def test_every_setting_and_every_flag_of_a_method_is_an_option_of_train():
     from cse.cli.train import command
-    from cse.training.config import hints
     from cse.training.method_flags import method_flags
+    from cse.training.settings import hints
 
     named = {option.name for option in command.params}
     assert set(hints()) <= named

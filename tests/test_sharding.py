@@ -15,12 +15,12 @@ import pytest
 
 from cse import Encoder, InputError, SearchIndex, TfidfIndex
 from cse.data.reading import reading_options
+from cse.search.joined_parts import Joined, Some
 from cse.search.nearest import nearest
-from cse.search.parts import Joined, Some
 from cse.search.vectors import Float32, unit
 from cse.sharding import engines
 from cse.sharding.jobs import AugmentJob
-from cse.sharding.plan import Parts
+from cse.sharding.parts import Parts
 from random_texts import some_texts
 from ray_clusters import processes_reading, two_nodes, wait_for
 from test_cli import refused
@@ -172,7 +172,7 @@ def augment_job(folder, manifest):
     index = TfidfIndex.open()
     job = AugmentJob("tfidf", 0, None, dict(index.draw_options()), 1, "text", "zst", READING)
     names = ("path", "column", "bytes", "rows", "xxh3")
-    from cse.sharding.plan import Source
+    from cse.sharding.parts import Source
 
     sources = [Source(**{name: part[name] for name in names}) for part in known["parts"]]
     return job, Parts(folder, "augment", job.settings(), sources, job.suffix)
@@ -226,7 +226,7 @@ def test_vectors_of_many_files_are_those_of_one(shards, cse, glove, form):
     summary = json.loads(done.stdout)
     assert (summary["rows"], summary["blank"], summary["embedding_dim"]) == (400, 3, 16)
     expected = Encoder(glove).encode(shards)
-    from cse.search.parts import _values
+    from cse.search.joined_parts import _values
 
     parts = sorted(Path("parts").glob(f"part-*.{form}"))
     np.testing.assert_allclose(np.vstack([_values(part) for part in parts]), expected, atol=1e-6)

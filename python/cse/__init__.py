@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .tfidf.index import TfidfIndex
     from .training.callbacks import Callback, ProgressCallback
     from .training.loop import RunResult, train
-    from .training.validation import TrainConfig
+    from .training.train_config import TrainConfig
 
 __all__ = [
     "Callback",
@@ -50,7 +50,7 @@ _MODULES = {
     "RunResult": ".training.loop",
     "SearchIndex": ".search.index",
     "TfidfIndex": ".tfidf.index",
-    "TrainConfig": ".training.validation",
+    "TrainConfig": ".training.train_config",
     "compare": ".evaluation.run",
     "evaluate": ".evaluation.run",
     "train": ".training.loop",

@@ -88,9 +88,7 @@ def stored(command: F) -> F:
     return options.option("--index", "folder", metavar="DIR", help=text, default_text="vectors are not kept")(command)
 
 
-def load_encoder(
-    model: str, pooler: str | None, device: str, precision: str, threads: int, **further: Any
-) -> Encoder:
+def load_encoder(model: str, pooler: str | None, device: str, precision: str, threads: int, **further: Any) -> Encoder:
     """Loads the encoder of a command, and says on which device it runs."""
     options.check_pooler(pooler)
     model = options.model_folder(model)

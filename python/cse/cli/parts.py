@@ -15,7 +15,7 @@ from ..data.reading import ReadOptions, SourceFile
 from ..errors import InputError
 from ..sharding.engines import Failure, count_here, count_on_cluster, run_here, run_on_cluster
 from ..sharding.jobs import Job
-from ..sharding.plan import Parts, Shard, Source
+from ..sharding.parts import Parts, Shard, Source
 from . import console, options
 from .progress import counting
 

@@ -16,7 +16,7 @@ from .train_options import HEADINGS, given_values, setting_options
 from .training_display import ConsoleCallback
 
 if TYPE_CHECKING:
-    from ..training.validation import TrainConfig
+    from ..training.train_config import TrainConfig
 
 
 class TrainCommand(options.GroupedCommand):
@@ -50,7 +50,7 @@ def command(
     from ..training.defaults import merge, with_preset
     from ..training.inputs import check_source
     from ..training.repeating import repeated
-    from ..training.validation import TrainConfig, read_toml
+    from ..training.train_config import TrainConfig, read_toml
 
     given, tables = given_values(values)
     for text in settings:

@@ -1,4 +1,4 @@
-"""The options of ``cse train``, made from the settings of ``cse.training.config`` and from the options of methods.
+"""The options of ``cse train``, made from the settings of ``cse.training.settings`` and from the options of methods.
 
 Nothing here names a setting: type, range, choices, help and default are read from the declaration. No module that this
 one imports needs pydantic, NumPy or torch.
@@ -18,9 +18,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 import click
 from click.shell_completion import CompletionItem
 
-from ..training import config
-from ..training.config import GROUPS, Named, Shown, flag, hints, marker, shown_of
+from ..training import settings as run_settings
 from ..training.method_flags import MethodFlag, method_flags, switches
+from ..training.settings import GROUPS, Named, Shown, flag, hints, marker, shown_of
 
 __all__ = ["HEADINGS", "given_values", "setting_options"]
 
@@ -190,7 +190,7 @@ def _families() -> dict[str, Any]:
 
 def _docstrings() -> dict[str, str]:
     """The first paragraph of the docstring of each setting, by name, from the source; empty without source files."""
-    path = Path(str(config.__file__))
+    path = Path(str(run_settings.__file__))
     tree = ast.parse(path.read_text(encoding="utf8")) if path.suffix == ".py" and path.exists() else ast.parse("")
     found = {}
     for group in (node for node in tree.body if isinstance(node, ast.ClassDef)):

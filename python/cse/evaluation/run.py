@@ -157,8 +157,8 @@ def compare(
         b: Likewise; as many as ``a``.
         suite: See ``evaluate``, as for ``data``.
         data: File or folder of the data.
-        **settings: ``options``, ``allow_partial``, ``pooler``, ``prompt``, ``dims``, ``device``, ``precision``, ``threads``
-            and ``progress`` of ``evaluate``.
+        **settings: ``options``, ``allow_partial``, ``pooler``, ``prompt``, ``dims``, ``device``, ``precision``,
+            ``threads`` and ``progress`` of ``evaluate``.
 
     Raises:
         InputError: As ``evaluate``, and for lists of different or too small lengths.

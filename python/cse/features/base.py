@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
-from ..parts import embedding_output, parts_of
+from ..transformer_layers import embedding_output, parts_of
 from ..views import BatchStep, RowStep, Views
 
 if TYPE_CHECKING:

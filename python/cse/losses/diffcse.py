@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..parts import embedding_output
+from ..transformer_layers import embedding_output
 from ..views import RowStep, Views
 from .base import RowTerm
 from .mlm import mask_tokens

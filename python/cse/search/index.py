@@ -20,8 +20,8 @@ from ..models.inference import Encoder
 from .bm25 import Bm25
 from .build import check_rows, extend, queries_of
 from .fusion import fuse
+from .joined_parts import PartsStore, check_parts, nearest_on_cluster
 from .nearest import nearest
-from .parts import PartsStore, check_parts, nearest_on_cluster
 from .settings import check_model, check_settings, new_settings
 from .store import BM25, MANIFEST, Store, locked
 from .vectors import Unit, Vectors, unit

@@ -21,7 +21,7 @@ from ..data import readers
 from ..data.reading import ReadOptions
 from ..errors import InputError
 from .jobs import Job, make
-from .plan import Shard, Source
+from .parts import Shard, Source
 
 __all__ = ["Failure", "count_here", "count_on_cluster", "run_here", "run_on_cluster"]
 

@@ -18,7 +18,7 @@ from ..errors import InputError
 from ..io import dumps, write_text
 from ..tfidf.index import TfidfIndex
 from ..tfidf.results import AugmentReport
-from .plan import Shard
+from .parts import Shard
 
 if TYPE_CHECKING:
     from ..models.inference import Encoder

@@ -11,7 +11,7 @@
 ``best/``                  the encoder selected so far: its weights are hard links to the run's best/, or copies
 =========================  =======================================================================================
 
-A checkpoint is written to a temporary folder, which is then renamed.
+When one is written, ``loop.py`` decides: every ``--save-every`` steps, after a signal, and at the end. A checkpoint is written to a temporary folder, which is then renamed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .distributed import World
 from .leftovers import FOLDER, is_unsaved
 from .manifest import MANIFEST, contents, damage, flush, flushed, identity, read_manifest, verify, verify_all
 from .state import TrainState
-from .validation import TrainConfig
+from .train_config import TrainConfig
 
 __all__ = [
     "Checkpoint",

@@ -16,7 +16,7 @@ from ..augment import PAIRS_POSITIVE
 from ..errors import InputError, unknown
 from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES
 from .keywords import with_tables
-from .validation import ResolvedConfig, TrainConfig
+from .train_config import ResolvedConfig, TrainConfig
 
 __all__ = [
     "families",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ..data.corpus import Corpus, Split
+from ..data.corpus import Corpus
+from ..data.held_out import Split
 from ..losses import CONTRASTIVE_LOSSES
 from .batches import Batches
-from .validation import ResolvedConfig
+from .train_config import ResolvedConfig
 
 __all__ = ["describe_loss", "facts_of"]
 

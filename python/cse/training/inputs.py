@@ -17,7 +17,7 @@ from ..data.pairs import LabelledPairs, open_pairs
 from ..data.reading import SourceFile
 from ..errors import InputError, check_texts, shortened
 from ..tfidf.index import TfidfIndex
-from .validation import TrainConfig
+from .train_config import TrainConfig
 
 __all__ = ["check_indexed", "check_same", "check_source", "fingerprints", "open_corpus", "open_labelled", "with_texts"]
 

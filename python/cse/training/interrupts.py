@@ -15,10 +15,10 @@ from typing import Any
 
 from ..errors import InputError
 from ..registry import option_notes
-from .config import flag
 from .distributed import World
 from .leftovers import has_checkpoint, is_unsaved
-from .validation import TrainConfig
+from .settings import flag
+from .train_config import TrainConfig
 
 __all__ = ["MAY_CHANGE", "Agreement", "StopRequest", "check_changes", "check_equal", "check_free", "locked"]
 

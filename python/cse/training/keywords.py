@@ -8,8 +8,8 @@ from typing import Any
 
 from ..augment import AUGMENTATIONS
 from ..errors import InputError
-from .config import Paths, hints, marker
 from .method_flags import method_flags
+from .settings import Paths, hints, marker
 
 __all__ = ["given_forms", "tables", "with_tables"]
 

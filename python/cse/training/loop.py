@@ -33,7 +33,7 @@ from .outputs import copied, describe, opened, resumed_folder, run_folder, save,
 from .records import count, failures, log_record
 from .setup import Run, prepare
 from .step import training_step
-from .validation import TrainConfig
+from .train_config import TrainConfig
 
 __all__ = ["RunResult", "Trainer", "resumed_config", "train"]
 

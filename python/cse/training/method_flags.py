@@ -13,7 +13,7 @@ from ..augment import AUGMENTATIONS
 from ..features import ENCODER_METHODS
 from ..losses import LOSS_TERMS
 from ..registry import Note, Registry
-from .config import Augmentation, Loss, Model, marker
+from .settings import Augmentation, Loss, Model, marker
 
 __all__ = ["MethodFlag", "method_flags", "switches"]
 

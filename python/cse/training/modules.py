@@ -24,7 +24,7 @@ from ..models.encoder import SentenceEncoder, check_mask, load_encoder
 from ..models.resolve import Source, find_model
 from ..registry import Registry, parse_options
 from .batches import Batches
-from .validation import ResolvedConfig
+from .train_config import ResolvedConfig
 
 __all__ = ["Modules", "build_modules", "connect", "create", "views_of"]
 

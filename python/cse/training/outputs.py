@@ -24,7 +24,7 @@ from .facts import describe_loss
 from .interrupts import locked
 from .leftovers import FOLDER, clear, is_unsaved, tidy
 from .setup import Run, choose_folder
-from .validation import ResolvedConfig, TrainConfig
+from .train_config import ResolvedConfig, TrainConfig
 
 __all__ = ["copied", "describe", "opened", "resumed_folder", "run_folder", "save", "score_best"]
 

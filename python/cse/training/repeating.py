@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .defaults import merge, other_limit
-from .validation import TrainConfig
+from .train_config import TrainConfig
 
 __all__ = ["repeated"]
 

@@ -13,7 +13,8 @@ from ..augment import AUGMENTATIONS
 from ..augment.base import Draws, Edit, Example, Pairing, TextMethod
 from ..background import ProgressCallback
 from ..context import Context
-from ..data.corpus import Corpus, hold_out
+from ..data.corpus import Corpus
+from ..data.held_out import hold_out
 from ..data.pairs import LabelledPairs
 from ..errors import InputError
 from ..evaluation.sts import Pairs, Task, load_tasks, read_pairs
@@ -39,8 +40,8 @@ from .saturation import SaturationCheck
 from .selection import Selector
 from .state import TrainState
 from .token_files import StoredTokens, open_tokens
+from .train_config import LOSS_SETTINGS, ResolvedConfig, TrainConfig
 from .unchanged import unchanged_warning
-from .validation import LOSS_SETTINGS, ResolvedConfig, TrainConfig
 
 __all__ = ["Run", "prepare"]
 

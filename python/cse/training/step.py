@@ -101,7 +101,7 @@ def propagate(
             value, local = row_value(term, views, batch, tokens, forward, world, metrics, state.steps)
         else:
             value = term(views, step)
-            local = value / world.size
+            local = world.share_of_batch_term(value)
             metrics.update(term.metrics)
         total = local if total is None else total + local
         values[name] = value.detach()
@@ -158,10 +158,9 @@ def row_value(
         for name, before in sums.items():
             first, second = term.metrics[name]
             sums[name] = (before[0] + first.detach(), before[1] + second)
-    everything = world.total(count).clamp(min=1)
     for name, (first, second) in sums.items():
         metrics[name] = world.total(first) / world.total(second).clamp(min=1)
-    local = total / everything
+    local = world.share_of_row_term(total, count)
     return world.total(local.detach()), local
 
 

@@ -21,7 +21,7 @@ from ..data.corpus import Corpus
 from ..errors import InputError
 from ..models.digest import model_digest
 from ..models.inference import Encoder
-from ..sharding.plan import read_manifest
+from ..sharding.parts import read_manifest
 from .nearest import nearest
 from .store import PLACE
 from .vectors import Doubles, Float32, Floats, Rows, Unit, Vectors

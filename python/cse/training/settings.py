@@ -1,6 +1,6 @@
 """The settings of a training run: name, type, range, default and documentation of each.
 
-This is the only declaration of a setting. ``cse.training.validation`` validates values against it,
+This is the only declaration of a setting. ``cse.training.train_config`` validates values against it,
 ``cse.cli.train_options`` makes the options of ``cse train`` from it, and ``cse.training.defaults`` has the defaults
 that depend on loss and model. A docstring is the help of the option; what follows its first paragraph is shown only
 in the documentation. The classes are the headings of the help, in order.

@@ -21,8 +21,8 @@ from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ..losses.options import ContrastiveOptions
 from ..losses.rules import incompatibility
 from ..registry import Registry, explain_validation, import_methods, parse_options
-from .config import Named, Objective, Pooler, Scheduler, Settings, flag, hints, marker
 from .keywords import given_forms, tables
+from .settings import Named, Objective, Pooler, Scheduler, Settings, flag, hints, marker
 
 __all__ = ["LOSS_SETTINGS", "ResolvedConfig", "TrainConfig", "read_toml"]
 
@@ -37,7 +37,7 @@ LOSS_SETTINGS = {
 
 
 class TrainConfig(Settings, BaseModel):
-    """Training configuration: the settings of ``cse.training.config``, and options of methods.
+    """Training configuration: the settings of ``cse.training.settings``, and options of methods.
 
     Defaults of settings that are None depend on preset, loss and model; see ``cse.training.defaults``. Invalid values
     raise ``InputError``. Settings are given as keyword arguments; ``una=True`` enables UNA, ``una={"beta": 0.3}`` sets

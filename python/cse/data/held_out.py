@@ -1,0 +1,103 @@
+"""Which rows of a corpus are held out from training, for scores without labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import rng
+from .corpus import Corpus
+
+__all__ = ["HELD_OUT_WORDS", "Split", "hold_out"]
+
+HELD_OUT_ROWS = 2000
+HELD_OUT_SHARE = 0.05
+HELD_OUT_WORDS = 8
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Split:
+    """The split of a corpus. ``train`` and ``held_out`` are ascending row numbers, ``blank`` is a number of rows."""
+
+    train: Rows
+    held_out: Rows
+    blank: int
+    repeats: int = 0
+    """Number of rows with the same text as a held-out row, which are excluded from training."""
+
+
+def hold_out(corpus: Corpus, seed: int, wanted: bool, rows: Rows | None = None) -> Split:
+    """Splits a corpus into training rows and held-out rows for the label-free score.
+
+    At most min(2000, 5 % of the rows) are held out; they have at least 8 words and distinct texts, and are selected by
+    seed and row number. Blank rows and rows with the same text as a held-out row are excluded from training.
+
+    Args:
+        corpus: The corpus.
+        seed: Seed of the run.
+        wanted: If False, no row is held out.
+        rows: The rows to split, ascending; None: all that are not blank.
+
+    Raises:
+        InputError: If all rows are blank.
+    """
+    words = corpus.word_counts()
+    rows = corpus.filled() if rows is None else rows
+    blank = len(words) - len(rows)
+    if not wanted:
+        return Split(rows, rows[:0], blank)
+    hashes = corpus.hashes()
+    kept = np.zeros(len(words), dtype=bool)
+    kept[rows] = True
+    held, same = _first_distinct(hashes, words, kept, min(HELD_OUT_ROWS, int(HELD_OUT_SHARE * len(rows))), seed)
+    if len(held) < 2:
+        return Split(rows, rows[:0], blank)
+    kept[same] = False
+    train = np.flatnonzero(kept)
+    return Split(train, held, blank, len(rows) - len(train) - len(held))
+
+
+def _first_distinct(
+    hashes: npt.NDArray[np.uint64],
+    words: npt.NDArray[np.uint32],
+    splittable: npt.NDArray[np.bool_],
+    count: int,
+    seed: int,
+) -> tuple[Rows, Rows]:
+    """Selects up to ``count`` of the splittable rows that have enough words, and are the first with their text.
+
+    The rows with the smallest keys are selected. Only as many rows are looked at as are needed: sorting all hashes
+    takes a minute for ten million.
+
+    Returns:
+        The selected rows, and all splittable rows with the same text as one of them, both ascending.
+    """
+    eligible = np.flatnonzero(splittable & (words >= HELD_OUT_WORDS))
+    keys = rng.bits(seed, 0, eligible, rng.HOLD_OUT)
+    share = min(1.0, (2 * count + 100) / max(len(eligible), 1))  # of the keys that are looked at, which are uniform
+    while True:
+        nearest = np.flatnonzero(keys < np.uint64(share * 2.0**64)) if share < 1 else np.arange(len(keys))
+        candidates = eligible[nearest[np.argsort(keys[nearest], kind="stable")]]
+        same = _with_hashes(hashes, hashes[candidates])
+        same = same[splittable[same]]
+        first = same[np.unique(hashes[same], return_index=True)[1]]
+        found = candidates[np.isin(candidates, first)][:count]
+        if len(found) == count or share == 1:
+            return np.sort(found), same[np.isin(hashes[same], hashes[found])]
+        share = min(1.0, 4 * share)
+
+
+def _with_hashes(hashes: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> Rows:
+    """Returns the ascending positions of the hashes that are among a few wanted ones.
+
+    A table of their low bits excludes nearly all hashes; ``np.isin`` alone would sort all of them.
+    """
+    low = np.uint64(2**20 - 1)
+    table = np.zeros(2**20, dtype=bool)
+    table[wanted & low] = True
+    places = np.flatnonzero(table[hashes & low])
+    return places[np.isin(hashes[places], wanted)]
