@@ -383,7 +383,8 @@ def test_the_command_builds_once_and_answers_queries(corpus, cse):
     assert json.loads(hybrid.stdout)["queries"][0]["hits"][0]["score"] > 1 / 61
 
 
-def test_an_index_keeps_the_prompt_and_the_dimensions_of_its_encoder(corpus, cse, glove):
+def test_an_index_keeps_the_prompt_and_the_dimensions_of_its_encoder(corpus, cse, glove, monkeypatch):
+    monkeypatch.chdir(corpus)
     flags = ("--column", "text", "--prompt", "word1 word2 ", "--dims", "5")
     built = cse("search", "glove:v.txt", "c.csv", *flags, "--query", "word3 word9", "--json", cwd=corpus)
     assert built.returncode == 0, built.stderr

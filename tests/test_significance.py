@@ -80,6 +80,6 @@ def test_compare_prints_differences_with_a_verdict(cse, tiny_bert, tiny_roberta,
     cut = {row["task"]: row for row in value["comparisons"][0]["tasks"]}
     assert list(cut) == ["STS-B dev (16 dimensions)", "STS-B dev (8 dimensions)"]
     alone = json.loads(cse("eval", tiny_roberta, *flags, "--dims", "8", "--json").stdout)
-    assert cut["STS-B dev (8 dimensions)"]["b"] == pytest.approx(alone["reports"]["sts"]["rows"][0]["spearman"])
+    assert cut["STS-B dev (8 dimensions)"]["b"] == pytest.approx(alone["suites"]["sts"]["tasks"][0]["spearman"])
     for arguments in ((tiny_bert,), (both, tiny_bert, "--seeds")):
         assert cse("compare", *arguments, *flags).returncode == 2
