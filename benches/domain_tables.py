@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cse.evaluation.significance import t_interval
+
 Vector = npt.NDArray[np.float64]
 Runs = dict[str, Any]
 
@@ -74,14 +76,32 @@ def references(found: Runs) -> str:
     return "\n".join(lines)
 
 
+def over_seeds(found: Runs) -> dict[tuple[str, str], list[float]]:
+    """Changes of nDCG@10 by (candidate, share): the mean over collections of each seed that was run on all of them."""
+    bases = bases_of(found)
+    gains: dict[tuple[str, str], dict[int, list[float]]] = {}
+    for run in found.values():
+        if run["name"] == "base":
+            continue
+        before = np.mean(bases[run["collection"]]["references"]["base"]["ndcg"])
+        for share, figures in run["shares"].items():
+            seeds = gains.setdefault((run["name"], share), {})
+            seeds.setdefault(run["seed"], []).append(float(np.mean(figures["ndcg"]) - before))
+    return {
+        key: [float(np.mean(each)) for each in seeds.values() if len(each) == len(bases)]
+        for key, seeds in gains.items()
+    }
+
+
 def table(found: Runs) -> str:
     """Table of all runs, the best mean first; those that were not run on all collections last."""
     names = sorted(bases_of(found))
     lines = [
-        f"| trained, share of the base | {' | '.join(names)} | mean nDCG@10 | 95 % interval | mean recall@100 | "
-        "worst nDCG@10, recall@100 |"
+        f"| trained, share of the base | {' | '.join(names)} | mean nDCG@10 | over queries | over seeds | "
+        "mean recall@100 | worst nDCG@10, recall@100 |"
     ]
-    lines.append("| --- |" + " ---: |" * (len(names) + 4))
+    lines.append("| --- |" + " ---: |" * (len(names) + 5))
+    seeds = over_seeds(found)
     rows: list[tuple[int, float, str]] = []
     for (name, share), sets in differences(found).items():
         cells = [
@@ -91,11 +111,20 @@ def table(found: Runs) -> str:
         mean, low, high = stratified([each["ndcg"] for each in sets.values()])
         recall = np.mean([each["recall"].mean() for each in sets.values()])
         worst = [min(each[metric].mean() for each in sets.values()) for metric in ("ndcg", "recall")]
-        cells += [f"{mean:+.2f}", f"[{low:+.2f}, {high:+.2f}]", f"{recall:+.2f}", f"{worst[0]:+.2f}, {worst[1]:+.2f}"]
+        gains = seeds.get((name, share), [])
+        spread = "one seed"
+        if len(gains) > 1:
+            interval = t_interval(gains)
+            spread = f"[{interval.low:+.2f}, {interval.high:+.2f}], {len(gains)} seeds"
+        cells += [f"{mean:+.2f}", f"[{low:+.2f}, {high:+.2f}]", spread]
+        cells += [f"{recall:+.2f}", f"{worst[0]:+.2f}, {worst[1]:+.2f}"]
         rows.append((len(sets), mean, f"| {name}, {share} | {' | '.join(cells)} |"))
     lines += [text for _, _, text in sorted(rows, key=lambda row: row[:2], reverse=True)]
     runs = sum(each["name"] != "base" for each in found.values())
-    note = f"{runs} runs, one for each collection and seed; cells are differences to the base of nDCG@10 / recall@100."
+    note = (
+        f"{runs} runs, one for each collection and seed; cells are differences to the base of nDCG@10 / recall@100, "
+        "means over seeds. Intervals are of 95 %."
+    )
     return "\n".join([*lines, "", f"{note} Means, intervals and the worst are over the collections that were run."])
 
 
