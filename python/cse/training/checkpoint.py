@@ -11,7 +11,8 @@
 ``best/``                  the encoder selected so far: its weights are hard links to the run's best/, or copies
 =========================  =======================================================================================
 
-When one is written, ``loop.py`` decides: every ``--save-every`` steps, after a signal, and at the end. A checkpoint is written to a temporary folder, which is then renamed.
+When one is written, ``loop.py`` decides: every ``--save-every`` steps, after a signal, and at the end. A checkpoint
+is written to a temporary folder, which is then renamed.
 """
 
 from __future__ import annotations
