@@ -333,6 +333,7 @@ def stored(changes):
         runs[str(number)] = {
             "name": f"run {number}",
             "collection": "one",
+            "seed": number,
             "settings": {"max_steps": 60},
             "shares": {"0": {**after, "label_free": {"known held words": 0.5 + change / 100}}},
         }
@@ -343,9 +344,12 @@ def test_tables_show_every_run_and_flag_the_harmful_ones():
     found = stored([-3.0, -1.0, -0.7, 1.0, 2.0])
     shown = domain_tables.table(found)
     assert [line.split(",")[0] for line in shown.split("\n")[2:7]] == [f"| run {n}" for n in (4, 3, 2, 1, 0)]
-    assert "| run 0, 0 | -3.00 / -1.50 | -3.00 | [-3.00, -3.00] | -1.50 | -3.00, -1.50 |" in shown
+    assert "| run 0, 0 | -3.00 / -1.50 | -3.00 | [-3.00, -3.00] | one seed | -1.50 | -3.00, -1.50 |" in shown
     assert "+1.00" in domain_tables.correlations(found)
     assert "| one | known held words |" in domain_tables.flags(found)
     assert "100% of 3, alarms 0%" in domain_tables.flags(found)
+    seeds = {key: {**run, "name": "base" if key == "b" else "run"} for key, run in found.items()}
+    assert domain_tables.over_seeds(seeds)["run", "0"] == pytest.approx([-3.0, -1.0, -0.7, 1.0, 2.0])
+    assert "[-2.74, +2.06], 5 seeds" in domain_tables.table(seeds)
     few = stored([-3.0, 1.0])
     assert "nothing can be said" in domain_tables.correlations(few)
