@@ -240,6 +240,24 @@ def test_vectors_of_many_files_are_those_of_one(shards, cse, glove, form):
     assert index.search(["word1 word2"], 5) == SearchIndex.open("parts", Encoder(glove)).search(["word1 word2"], 5)
 
 
+def test_an_index_is_never_built_over_parts(shards, cse, glove):
+    assert cse("encode", glove, "--parts", "shard*", "-o", "parts").returncode == 0
+    before = Path("parts/manifest.json").read_bytes()
+    for flags in ((), ("--rebuild",)):
+        done = cse("search", glove, "whole.txt", "-o", "parts", "--query", "word1", *flags)
+        refused(done, "parts: holds parts; search in them without CORPUS")
+    assert Path("parts/manifest.json").read_bytes() == before
+
+
+def test_a_row_of_unknown_words_is_not_blank(shards, cse, glove):
+    """Its vector is zero, as that of a blank row, which is never found."""
+    Path("some.txt").write_text("word1 word2\n\nunknown words\nword3\n")
+    assert cse("encode", glove, "--parts", "some.txt", "-o", "parts").returncode == 0
+    encoder = Encoder(glove)
+    whole = SearchIndex.build(encoder, ["word1 word2", "", "unknown words", "word3"])
+    same_hits(SearchIndex.open("parts", encoder).search(["word1"], 9), whole.search(["word1"], 9))
+
+
 def same_hits(left, right):
     """Scores differ by the rounding of unit vectors to float32, which the index stores."""
     for ours, theirs in zip(left, right, strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import Any, TypeVar
 
 import click
 
-from ..data import readers
 from ..data.reading import ReadOptions, SourceFile
 from ..errors import InputError
 from ..sharding.engines import Failure, count_here, count_on_cluster, run_here, run_on_cluster
 from ..sharding.jobs import Job
 from ..sharding.parts import Parts, Shard, Source
+from ..sharding.sources import find_sources
 from . import console, options
 from .progress import counting
 
@@ -62,42 +61,16 @@ def sources(
     index: str,
     ray: Any,
 ) -> list[Source]:
-    """Returns the files of a corpus with their rows: those that an index knows, else they are counted.
+    """Returns the files of a corpus with their rows, and shows the progress of counting; see ``find_sources``."""
 
-    Args:
-        files: Paths and patterns.
-        column: Column of the tables.
-        reading: How files are read.
-        known: The files of an index.
-        index: Its folder, for messages.
-        ray: The module ``ray`` if files are counted on a cluster.
-
-    Raises:
-        InputError: If a file is known with another size, or cannot be read.
-    """
-    found = readers.resolve(list(files), column)
-    wanted = [(item, None) if isinstance(item, str) else (item.path, item.column) for item in found]
-    by_path = {(each.path, each.column): each for each in known}
-    listed: dict[tuple[str, str | None], Source] = {}
-    for path, name in wanted:
-        each = by_path.get((path, name))
-        if each is None or (ray is None and not os.path.isfile(path)):
-            continue
-        if os.path.isfile(path) and os.path.getsize(path) != each.bytes:
-            raise InputError(
-                f"{path}: has {os.path.getsize(path):,} bytes, and had {each.bytes:,} when the index {index} was "
-                "built; build it again from these files"
-            )
-        listed[path, name] = Source(each.path, each.column, each.bytes, each.rows, each.xxh3)
-    unknown = list(dict.fromkeys(each for each in wanted if each not in listed))
-    if unknown and ray is not None:
-        console.say(f"counting the rows of {len(unknown):,} files")
-        counted = count_on_cluster(ray, unknown, reading)
-    else:
+    def count(unknown: Sequence[tuple[str, str | None]]) -> list[Source]:
+        if ray is not None:
+            console.say(f"counting the rows of {len(unknown):,} files")
+            return count_on_cluster(ray, unknown, reading)
         with counting("counting rows", len(unknown), "files") as more:
-            counted = count_here(unknown, reading, more)
-    listed.update(zip(unknown, counted, strict=True))
-    return [listed[each] for each in wanted]
+            return count_here(unknown, reading, more)
+
+    return find_sources(files, column, known, index, count, elsewhere=ray is not None)
 
 
 def make_parts(

@@ -139,10 +139,11 @@ def check_parts(store: PartsStore, encoder: Encoder) -> None:
         )
 
 
-def open_part(folder: Path, part: dict[str, Any], similarity: str) -> tuple[Vectors, Rows]:
+def open_part(folder: Path, part: dict[str, Any], similarity: str, reading: dict[str, Any]) -> tuple[Vectors, Rows]:
     """Returns the vectors of the rows of a part that are not blank, and the numbers of these rows in the corpus.
 
-    For cosines they have unit length. Raises ``InputError`` if the file is not that of the manifest.
+    For cosines they have unit length. Blank rows are zeros; if other rows are zeros as well (all words unknown), the
+    file of the corpus says which are blank. Raises ``InputError`` if a file is not that of the manifest.
     """
     path = folder / part["part"]
     if not path.is_file() or path.stat().st_size != part["part_bytes"]:
@@ -152,10 +153,20 @@ def open_part(folder: Path, part: dict[str, Any], similarity: str) -> tuple[Vect
     if part["counted"]["blank"]:
         blocks = range(0, len(values), BLOCK)
         rows = np.concatenate([start + np.flatnonzero(values[start : start + BLOCK].any(axis=1)) for start in blocks])
+        if len(rows) != len(values) - part["counted"]["blank"]:
+            rows = np.flatnonzero(open_corpus(part, reading).word_counts() > 0)
     whole: Vectors = Float32(values)
     if similarity == "cosine":
         whole = Unit(whole)
     return (whole if len(rows) == len(values) else Some(whole, rows)), rows + part["first_row"]
+
+
+def open_corpus(part: dict[str, Any], reading: dict[str, Any]) -> Corpus:
+    """Opens the file that a part was made of; raises ``InputError`` if it was changed since."""
+    corpus = Corpus.open(readers.resolve([part["path"]], part["column"]), **reading)
+    if corpus.files[0].xxh3 != part["xxh3"]:
+        raise InputError(f"{part['path']}: was changed after it was encoded; encode it again")
+    return corpus
 
 
 def _values(path: Path) -> Floats:
@@ -224,7 +235,7 @@ class PartsStore:
     def _load(self) -> Joined:
         if self._vectors is None:
             similarity = self.manifest["similarity"]
-            opened = [open_part(self.folder, part, similarity) for part in self.parts]
+            opened = [open_part(self.folder, part, similarity, self.reading) for part in self.parts]
             self._vectors = Joined([vectors for vectors, _ in opened])
             self._rows = np.concatenate([rows for _, rows in opened])
         return self._vectors
@@ -260,10 +271,7 @@ class PartsStore:
 
     def _corpus(self, number: int) -> Corpus:
         if number not in self._open:
-            part = self.parts[number]
-            corpus = Corpus.open(readers.resolve([part["path"]], part["column"]), **self.reading)
-            if corpus.files[0].xxh3 != part["xxh3"]:
-                raise InputError(f"{part['path']}: was changed after it was encoded; encode it again")
+            corpus = open_corpus(self.parts[number], self.reading)
             if len(self._open) >= OPEN_FILES:
                 self._open.pop(next(iter(self._open)))
             self._open[number] = corpus
@@ -271,11 +279,17 @@ class PartsStore:
 
 
 def _search_part(
-    folder: Path, part: dict[str, Any], similarity: str, queries: Floats, k: int, home: str
+    folder: Path,
+    part: dict[str, Any],
+    similarity: str,
+    reading: dict[str, Any],
+    queries: Floats,
+    k: int,
+    home: str,
 ) -> tuple[Doubles, Rows]:
     """Returns the scores and rows of the k nearest of a part. Runs on a worker."""
     enter(home)
-    vectors, rows = open_part(folder, part, similarity)
+    vectors, rows = open_part(folder, part, similarity, reading)
     scores, places = nearest(vectors, queries, k)
     return scores, rows[places]
 
@@ -299,7 +313,7 @@ def nearest_on_cluster(ray: Any, store: PartsStore, queries: Floats, k: int) -> 
     given, home = ray.put(queries), os.getcwd()
     folder, similarity = store.folder.absolute(), store.manifest["similarity"]
     try:
-        found = ray.get([task.remote(folder, part, similarity, given, k, home) for part in store.parts])
+        found = ray.get([task.remote(folder, part, similarity, store.reading, given, k, home) for part in store.parts])
     except ray.exceptions.RayTaskError as error:
         raise cause_of(error) from None
     except ray.exceptions.RayError as error:

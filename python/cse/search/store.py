@@ -33,6 +33,7 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from ..io import dumps, naming, write_text
+from ..sharding.parts import read_manifest
 from .vectors import Float32, Int8, Vectors, quantize
 
 __all__ = ["BM25", "PLACE", "Store", "locked"]
@@ -54,6 +55,8 @@ def locked(folder: Path) -> Iterator[None]:
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file; name a folder for the index")
+    if read_manifest(folder) is not None:  # --rebuild would remove their manifest
+        raise InputError(f"{folder}: holds parts; search in them without CORPUS, or name another folder for the index")
     if folder.is_dir() and not (folder / LOCK).exists() and any(folder.iterdir()):
         raise InputError(f"{folder}: holds other files than an index; name a new folder")
     path = folder / LOCK

@@ -44,7 +44,9 @@ def count(path: str, column: str | None, reading: ReadOptions) -> Source:
     return Source(path, name, size, rows, xxh3)
 
 
-def count_here(files: Sequence[tuple[str, str | None]], reading: ReadOptions, progress: Callable[[int], None]) -> Any:
+def count_here(
+    files: Sequence[tuple[str, str | None]], reading: ReadOptions, progress: Callable[[int], None]
+) -> list[Source]:
     """Returns the ``Source`` of each file, a path and a column; calls the progress after each."""
     found = []
     for path, column in files:
