@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from cse import InputError, TrainConfig, train
+from cse.models.by_length import by_length
 from cse.models.lookup import one_lookup
 from cse.training.batches import Prefetcher
-from cse.training.encode import by_length
 from cse.training.optimizer import learning_rate
 from cse.training.setup import prepare
 from cse.training.step import propagate

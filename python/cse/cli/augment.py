@@ -14,8 +14,7 @@ from ..data.reading import reading_options
 from ..errors import InputError
 from ..tfidf.index import TfidfIndex
 from ..tfidf.results import AugmentReport
-from . import console, options
-from . import parts as many
+from . import console, options, parts_options
 from .progress import in_background
 
 
@@ -34,8 +33,8 @@ from .progress import in_background
 @options.option(
     "--epoch", default=0, type=click.IntRange(0, 2**64 - 1), metavar="N", help="Epoch; negatives differ by epoch."
 )
-@many.parts
-@many.engine
+@parts_options.parts
+@parts_options.engine
 @options.option(
     "--compression", metavar="none|gz|zst", help="Compression of the parts.", default_text="zst; without parts none"
 )
@@ -70,7 +69,7 @@ def command(
     through all files, so that negatives are those of one call without --parts. An interrupted call is completed by the
     same command. --engine ray distributes the files over a Ray cluster, and writes the same folder.
     """
-    as_parts = many.wants_parts(as_parts, engine, output, sentences)
+    as_parts = parts_options.wants_parts(as_parts, engine, output, sentences)
     if compression not in (None, "none", "gz", "zst"):
         raise InputError(f"--compression: {compression!r} is unknown; choose none, gz or zst")
     if compression is not None and not as_parts:
@@ -87,6 +86,7 @@ def command(
     if as_parts:
         from ..cluster import connected
         from ..sharding.jobs import AugmentJob
+        from . import parts as many
 
         job = AugmentJob(tfidf, min_df, max_terms, dict(drawn), copies, form, compression or "zst", reading)
         assert output is not None

@@ -17,8 +17,7 @@ from ..data import readers
 from ..data.reading import reading_options
 from ..errors import InputError
 from ..io import write_atomically
-from . import console, encoder_options, options
-from . import parts as many
+from . import console, encoder_options, options, parts_options
 from .progress import PhaseDisplay, counting
 
 if TYPE_CHECKING:
@@ -35,9 +34,9 @@ if TYPE_CHECKING:
     help="FILE.npy, .safetensors or .parquet; --parts: a folder.",
     default_text="standard output, .npy",
 )
-@many.parts
-@many.engine
-@many.gpus_per_worker
+@parts_options.parts
+@parts_options.engine
+@parts_options.gpus_per_worker
 @options.option(
     "--format",
     "form",
@@ -87,7 +86,7 @@ def command(
     numbered through all files. An interrupted call is completed by the same command. --engine ray distributes the files
     over a Ray cluster, whose workers load the model once, and writes the same folder.
     """
-    as_parts = many.wants_parts(as_parts, engine, output, sentences)
+    as_parts = parts_options.wants_parts(as_parts, engine, output, sentences)
     if form is not None and not as_parts:
         raise InputError("--format: is for parts; add --parts, or name the file by its format")
     if form not in (None, "npy", "safetensors", "parquet"):
@@ -202,6 +201,7 @@ def encode_parts(
     from ..models.device import describe_device
     from ..models.inference import Encoder
     from ..models.vector_files import check_format
+    from . import parts as many
 
     check_format(f"part{given.suffix}")
     encoder = Encoder(

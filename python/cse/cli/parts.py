@@ -1,13 +1,11 @@
-"""Commands over many files with one output part per file: options, and what they print."""
+"""Commands over many files with one output part per file: how parts are made, and what is printed."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-
-import click
+from typing import Any
 
 from ..data.reading import ReadOptions, SourceFile
 from ..errors import InputError
@@ -15,42 +13,13 @@ from ..sharding.engines import Failure, count_here, count_on_cluster, run_here, 
 from ..sharding.jobs import Job
 from ..sharding.parts import Parts, Shard, Source
 from ..sharding.sources import find_sources
-from . import console, options
+from . import console
 from .progress import counting
 
-__all__ = ["check_engine", "engine", "gpus_per_worker", "make_parts", "parts", "wants_parts"]
-
-F = TypeVar("F", bound=Callable[..., Any])
+__all__ = ["make_parts", "missing", "report", "sources"]
 
 # Files whose parts are missing that a message lists.
 LISTED = 5
-
-parts = options.option(
-    "--parts", "as_parts", is_flag=True, show_default=False, help="Write a folder -o with one part per file."
-)
-engine = options.option("--engine", default="local", metavar="local|ray", help="Run here, or on a Ray cluster.")
-gpus_per_worker = options.option(
-    "--gpus-per-worker", type=click.FloatRange(min=0), metavar="G", help="GPUs of a worker.", default_text="ray: 0"
-)
-
-
-def check_engine(name: str) -> None:
-    """Raises ``InputError`` for an unknown engine."""
-    if name not in ("local", "ray"):
-        raise InputError(f"--engine: {name!r} is unknown; choose local or ray")
-
-
-def wants_parts(as_parts: bool, engine: str, output: str | None, sentences: Sequence[str]) -> bool:
-    """Returns whether a command makes parts; raises ``InputError`` for options that do not go together."""
-    check_engine(engine)
-    if not as_parts and engine == "local":
-        return False
-    flag = "--parts" if as_parts else f"--engine {engine}"
-    if output is None:
-        raise InputError(f"{flag}: writes a folder; name it with -o")
-    if not sentences or "-" in sentences:
-        raise InputError(f"{flag}: makes one part per file, and standard input is none; name files")
-    return True
 
 
 def sources(

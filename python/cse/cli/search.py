@@ -12,8 +12,7 @@ import click
 
 from ..data import readers
 from ..errors import InputError, shortened
-from . import console, corpus_index, options
-from . import parts as many
+from . import console, corpus_index, options, parts_options
 from .corpus_index import Encoding
 from .encoder_options import passage_size
 from .progress import counting
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 @options.option("--query-column", metavar="NAME", help="Column with the queries, if their file is a table.")
 @options.option("--top", default=10, type=click.IntRange(min=1), metavar="K", help="Rows per query.")
 @options.option("--hybrid", is_flag=True, show_default=False, help="Fuse the ranking with that of BM25.")
-@many.engine
+@parts_options.engine
 @options.group("Encoding and reading")
 @corpus_index.encoding
 def command(
@@ -66,7 +65,7 @@ def command(
     -o may be a folder of parts of cse encode --parts, which is searched as one index; with --engine ray by the workers
     of a Ray cluster. CORPUS is then left out.
     """
-    many.check_engine(engine)
+    parts_options.check_engine(engine)
     if engine == "ray" and corpus:
         raise InputError("--engine ray: searches in the parts of cse encode; leave CORPUS out, and name them with -o")
     console.check_output()

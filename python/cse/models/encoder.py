@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from .adapters import Adapters, with_adapter
+from .by_length import batches_by_length
 from .device import autocast, pick_precision, uncompiled
 from .mlm_head import load_mlm_head, mlm_head, save_mlm_head
 from .pooling import pool
@@ -160,9 +161,7 @@ class SentenceEncoder(nn.Module):
                     [prompt + text for text in texts[start : start + BLOCK]] if prompt else texts[start : start + BLOCK]
                 )
                 tokens = token_lists(self.tokenizer, block, self.source.max_length)
-                order = np.argsort([-len(ids) for ids in tokens["input_ids"]], kind="stable")
-                for first in range(0, len(order), batch_size):
-                    rows = order[first : first + batch_size]
+                for rows in batches_by_length(tokens["input_ids"], batch_size):
                     batch = with_pooled(pad(self.tokenizer, tokens, rows.tolist()), left_out)
                     out[start + rows] = self._encode_batch(batch)
                     if progress:

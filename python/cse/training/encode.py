@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import rng
+from ..models.by_length import by_length
 from ..models.device import autocast, on_device
 from ..models.encoder import SentenceEncoder
 from ..models.lookup import one_lookup
@@ -25,7 +26,7 @@ from .passes import encoder_of
 if TYPE_CHECKING:
     from .state import TrainState
 
-__all__ = ["Forward", "by_length", "encode_views", "gathered_views", "keyed_uniform", "nothing", "step_of_rows"]
+__all__ = ["Forward", "encode_views", "gathered_views", "keyed_uniform", "nothing", "step_of_rows"]
 
 # Rows of a group of similar length on the CPU, where fewer rows are computed as efficiently; a GPU needs whole batches.
 GROUP = 32
@@ -155,28 +156,6 @@ def gathered_views(
     everything = dict(zip([*local, *(f"mask of {name}" for name in owned)], gathered, strict=True))
     masks |= {name: everything[f"mask of {name}"][:, 0] > 0.5 for name in owned}
     return Views({name: everything[name] for name in local}, batch.roles, masks)
-
-
-def by_length(function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], size: int) -> Tensor:
-    """Applies a function to groups of rows of similar length, and returns the results in the order of the rows.
-
-    A group has no columns that are padding in all its rows, so that less padding is computed. Up to ``size`` rows are
-    passed as they are.
-
-    Args:
-        function: Maps tokens of n rows to a tensor of n rows, whatever their padding.
-        inputs: Token ids, attention masks and so on, each ``(N, T)``.
-        size: Rows of a group.
-    """
-    mask = inputs["attention_mask"]
-    if len(mask) <= size:
-        return function(dict(inputs))
-    order = mask.sum(1).argsort(stable=True)
-    found = []
-    for rows in torch.split(order, size):
-        used = mask[rows].any(0)
-        found.append(function({name: values[rows][:, used] for name, values in inputs.items()}))
-    return torch.cat(found)[order.argsort()]
 
 
 def keyed_uniform(seed: int, epoch: int, rows: npt.NDArray[np.int64], device: str) -> Callable[[str, int], Tensor]:

@@ -1,10 +1,8 @@
-"""The corpus, the labelled pairs and the index of a run: opening them, and what identifies them when it is resumed."""
+"""Opening the corpus, the labelled pairs and the index of a run."""
 
 from __future__ import annotations
 
-import contextlib
 import glob
-import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,7 +17,7 @@ from ..errors import InputError, check_texts, shortened
 from ..tfidf.index import TfidfIndex
 from .train_config import TrainConfig
 
-__all__ = ["check_indexed", "check_same", "check_source", "fingerprints", "open_corpus", "open_labelled", "with_texts"]
+__all__ = ["check_indexed", "check_source", "open_corpus", "open_labelled", "with_texts"]
 
 
 def open_labelled(config: TrainConfig, progress: ProgressCallback | None = None) -> LabelledPairs | None:
@@ -43,18 +41,6 @@ def _reading(config: TrainConfig) -> dict[str, Any]:
     }
 
 
-def fingerprints(rows: Corpus | LabelledPairs, tfidf: str | None, others: dict[str, str]) -> dict[str, Any]:
-    """Returns the hashes of the files of the corpus, of the index in the folder ``tfidf``, and of other files."""
-    corpora = [rows] if isinstance(rows, Corpus) else rows.corpora
-    files = [[file.xxh3, file.rows, file.column] for corpus in corpora for file in corpus.files]
-    found: dict[str, Any] = {"corpus": files, "index": None, **({"files": others} if others else {})}
-    with contextlib.suppress(OSError):
-        if tfidf is not None:
-            with open(Path(tfidf) / "index.safetensors", "rb") as file:
-                found["index"] = hashlib.file_digest(file, "sha256").hexdigest()
-    return found
-
-
 def with_texts(config: TrainConfig, texts: Iterable[str] | None) -> tuple[TrainConfig, list[str] | None]:
     """Returns the configuration of a run on texts in memory, and the texts as a list.
 
@@ -73,18 +59,6 @@ def check_source(config: TrainConfig) -> None:
         raise InputError(
             "CORPUS: no file was given, and there is no TF-IDF index whose files could be taken; name a text file with "
             "one sentence per line (cse train corpus.txt), or build its index first (cse build-tfidf corpus.txt)"
-        )
-
-
-def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
-    """Raises ``InputError`` if fingerprints of a resumed run are not those it began with."""
-    old, new = before.get("files", {}), now.get("files", {})
-    changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
-    if changed:
-        raise InputError(f"{where}: {changed[0]} has changed since the run began; restore it, or start a new run")
-    if before != now:
-        raise InputError(
-            f"{where}: the corpus or the index is not the one of the run; restore the files, or start a new run"
         )
 
 

@@ -25,12 +25,13 @@ from .checkpoint import (
 )
 from .distributed import World, connected
 from .environment import environment
-from .inputs import check_same, check_source, with_texts
+from .inputs import check_source, with_texts
 from .interrupts import Agreement, StopRequest, check_changes, check_equal, locked
 from .metrics import Clock, MetricBuffer, check_finite
 from .optimizer import learning_rate
 from .outputs import copied, describe, opened, resumed_folder, run_folder, save, score_best
 from .records import count, failures, log_record
+from .same_inputs import check_same
 from .setup import Run, prepare
 from .step import training_step
 from .train_config import TrainConfig

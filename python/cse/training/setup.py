@@ -31,17 +31,18 @@ from .defaults import DEFAULT_MODEL, recipe_reason, resolve, with_preset
 from .distributed import World
 from .encode import Forward
 from .facts import facts_of
-from .inputs import check_indexed, fingerprints, open_corpus, open_labelled
+from .inputs import check_indexed, open_corpus, open_labelled
 from .interrupts import check_free
 from .loggers import loggers
 from .modules import build_modules, connect, create, views_of
 from .optimizer import build_optimizer
+from .same_inputs import fingerprints
 from .saturation import SaturationCheck
 from .selection import Selector
 from .state import TrainState
 from .token_files import StoredTokens, open_tokens
 from .train_config import LOSS_SETTINGS, ResolvedConfig, TrainConfig
-from .unchanged import unchanged_warning
+from .unchanged_edits import unchanged_warning
 
 __all__ = ["Run", "prepare"]
 

@@ -1,0 +1,41 @@
+"""Rows of similar length are encoded together, so that little padding is processed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+__all__ = ["batches_by_length", "by_length"]
+
+
+def batches_by_length(tokens: Sequence[Sequence[int]], size: int) -> Iterator[npt.NDArray[np.intp]]:
+    """Yields the numbers of rows in batches of ``size``, the rows with the most tokens first."""
+    order = np.argsort([-len(ids) for ids in tokens], kind="stable")
+    for first in range(0, len(order), size):
+        yield order[first : first + size]
+
+
+def by_length(function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], size: int) -> Tensor:
+    """Applies a function to groups of rows of similar length, and returns the results in the order of the rows.
+
+    A group has no columns that are padding in all its rows, so that less padding is computed. Up to ``size`` rows are
+    passed as they are.
+
+    Args:
+        function: Maps tokens of n rows to a tensor of n rows, whatever their padding.
+        inputs: Token ids, attention masks and so on, each ``(N, T)``.
+        size: Rows of a group.
+    """
+    mask = inputs["attention_mask"]
+    if len(mask) <= size:
+        return function(dict(inputs))
+    order = mask.sum(1).argsort(stable=True)
+    found = []
+    for rows in torch.split(order, size):
+        used = mask[rows].any(0)
+        found.append(function({name: values[rows][:, used] for name, values in inputs.items()}))
+    return torch.cat(found)[order.argsort()]

@@ -1,0 +1,38 @@
+"""A resumed run reads the files that it began with: the corpus, the index, and the files of imported methods."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from ..data.corpus import Corpus
+from ..data.pairs import LabelledPairs
+from ..errors import InputError
+
+__all__ = ["check_same", "fingerprints"]
+
+
+def fingerprints(rows: Corpus | LabelledPairs, tfidf: str | None, others: dict[str, str]) -> dict[str, Any]:
+    """Returns the hashes of the files of the corpus, of the index in the folder ``tfidf``, and of other files."""
+    corpora = [rows] if isinstance(rows, Corpus) else rows.corpora
+    files = [[file.xxh3, file.rows, file.column] for corpus in corpora for file in corpus.files]
+    found: dict[str, Any] = {"corpus": files, "index": None, **({"files": others} if others else {})}
+    with contextlib.suppress(OSError):
+        if tfidf is not None:
+            with open(Path(tfidf) / "index.safetensors", "rb") as file:
+                found["index"] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
+    """Raises ``InputError`` if fingerprints of a resumed run are not those it began with."""
+    old, new = before.get("files", {}), now.get("files", {})
+    changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
+    if changed:
+        raise InputError(f"{where}: {changed[0]} has changed since the run began; restore it, or start a new run")
+    if before != now:
+        raise InputError(
+            f"{where}: the corpus or the index is not the one of the run; restore the files, or start a new run"
+        )
