@@ -3,6 +3,7 @@
     python benches/adapt.py search --data DIR            # tunes on STS-B train, SICK-R train and the label-free MRR
     python benches/adapt.py accept --data DIR            # STS-B dev, SICK-R dev, STS16; fresh seeds
     python benches/adapt.py table                        # prints the stored results
+    python benches/adapt.py peers --data DIR             # beside other systems, see adapt_peers.py; DIR as of domain.py
 
 Each run trains all-MiniLM-L6-v2 on the shipped sample. The scores of the trained weights and of their average with the
 base weights (``merged``) are written to benches/results/adapt.json when a run ends; stored runs are skipped. ``search``
@@ -30,6 +31,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+import adapt_peers
 
 RESULTS = Path(__file__).parent / "results" / "adapt.json"
 TUNE = ("stsb.train", "sickr.train")
@@ -126,12 +129,20 @@ CANDIDATES: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("search", "accept", "table"))
+    parser.add_argument("what", choices=("search", "accept", "table", "peers"))
     parser.add_argument("--data", type=Path, help="Folder with stsb.train.tsv, sickr.train.tsv and the others.")
     parser.add_argument("--only", nargs="*", help="Names of candidates.")
     parser.add_argument("--seeds", nargs="*", type=int)
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--collections", nargs="*", help="peers: names of collections; default: all.")
+    parser.add_argument("--results", type=Path)
     options = parser.parse_args()
+    if options.what == "peers":
+        options.results = options.results or adapt_peers.RESULTS
+        if options.data is not None:
+            adapt_peers.peers(options.data, options.results, options.collections, (options.seeds or [0])[0])
+        print(adapt_peers.table(adapt_peers.read(options.results)))
+        return
+    options.results = options.results or RESULTS
     found: dict[str, Any] = json.loads(options.results.read_text()) if options.results.exists() else {}
     if options.what == "table":
         print(tables(found, options.what))

@@ -257,9 +257,9 @@ class Trainer:
         return time.perf_counter() - began
 
     def out_of_patience(self) -> bool:
-        """Returns whether the scores have not risen for ``patience`` evaluations; the same on every rank."""
+        """Returns whether the run ends early by ``Selector.out_of_patience``; the same on every rank."""
         patience = self.config.patience
-        return bool(patience and self.world.any(int(self.state.selector.misses >= patience)))
+        return bool(patience and self.world.any(int(self.state.selector.out_of_patience(patience))))
 
     def checkpoint(self) -> None:
         """Saves the state of the run, after the log of its steps, which a resumed run does not write again.

@@ -129,6 +129,10 @@ class Selector:
             self.best_step, self.best_record = step, self.records[-1]
         return record, keep
 
+    def out_of_patience(self, patience: int | None) -> bool:
+        """Returns whether the scores have not risen for ``patience`` evaluations, so that the run ends early."""
+        return patience is not None and self.misses >= patience
+
     def _score_pairs(self) -> dict[str, float]:
         """Returns the scores of the development sets: their means, and each correlation if there are several."""
         scores = {name: score_pairs(self.model, pairs).to_dict() for name, pairs in self.pairs.items()}

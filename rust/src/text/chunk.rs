@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::error::{Error, Place, Result};
+use crate::error::Result;
 use crate::text::reader::{EncodingErrors, ReadOptions};
+use crate::text::row_checks::{faulty_rows, invalid_utf8, row_too_long};
 
 /// Whole rows of one file.
 #[derive(Debug, Default)]
@@ -38,7 +39,17 @@ impl Chunk {
         let text = match std::str::from_utf8(&self.bytes) {
             Ok(text) => text,
             Err(error) => match self.options.encoding_errors {
-                EncodingErrors::Strict => return Err(self.invalid_utf8(error.valid_up_to())),
+                EncodingErrors::Strict => {
+                    let (line, at) = (self.first_line, error.valid_up_to());
+                    return Err(invalid_utf8(
+                        &self.path,
+                        self.column.as_ref(),
+                        &self.bytes,
+                        at,
+                        line,
+                        self.offset,
+                    ));
+                }
                 EncodingErrors::Replace => {
                     let faulty = faulty_rows(&self.bytes);
                     self.repaired = faulty.len() as u64;
@@ -55,11 +66,13 @@ impl Chunk {
             let mut line = &text[start..end];
             let too_long = line.len() > self.options.max_line_bytes;
             if too_long && !self.options.lenient {
-                return Err(Error::LineTooLong {
-                    path: self.path.clone(),
-                    place: self.place(row - self.first_row, None),
-                    limit: self.options.max_line_bytes,
-                });
+                let line = self.first_line + row - self.first_row;
+                return Err(row_too_long(
+                    &self.path,
+                    self.column.as_ref(),
+                    line,
+                    &self.options,
+                ));
             }
             if too_long {
                 line = prefix(line, self.options.max_line_bytes);
@@ -75,38 +88,6 @@ impl Chunk {
     pub fn byte_len(&self) -> usize {
         self.bytes.len()
     }
-
-    fn invalid_utf8(&self, at: usize) -> Error {
-        let before = memchr::memchr_iter(b'\n', &self.bytes[..at]).count();
-        Error::InvalidUtf8 {
-            path: self.path.clone(),
-            place: self.place(before as u64, Some(self.offset + at as u64)),
-        }
-    }
-
-    /// Returns the position of the `nth` row of the chunk.
-    fn place(&self, nth: u64, offset: Option<u64>) -> Place {
-        place(self.column.as_ref(), self.first_line + nth, offset)
-    }
-}
-
-/// Returns the position of a line, or of a row of a table.
-pub(super) fn place(column: Option<&String>, line: u64, offset: Option<u64>) -> Place {
-    match column {
-        Some(column) => Place::Row {
-            row: line,
-            column: column.clone(),
-        },
-        None => Place::Line { line, offset },
-    }
-}
-
-/// Returns the positions of the rows that are not UTF-8.
-fn faulty_rows(bytes: &[u8]) -> Vec<u64> {
-    let rows = (0..).zip(bytes.split(|&b| b == b'\n'));
-    rows.filter(|(_, row)| std::str::from_utf8(row).is_err())
-        .map(|(nth, _)| nth)
-        .collect()
 }
 
 /// Returns the beginning of a text, of at most `len` bytes.

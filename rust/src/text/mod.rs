@@ -4,6 +4,7 @@ pub mod chunk;
 pub mod format;
 mod open_file;
 pub mod reader;
+mod row_checks;
 pub mod row_files;
 pub mod rows;
 pub mod source;

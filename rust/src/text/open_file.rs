@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
 use crate::progress::Progress;
-use crate::text::chunk::place;
 use crate::text::format::FileFormat;
 use crate::text::reader::{FileRecord, Input, ReadOptions};
+use crate::text::row_checks::row_too_long;
 use crate::text::source::{Blocks, FileStamp, Source};
 use crate::wait::{Until, wait};
 
@@ -93,11 +93,12 @@ impl OpenFile {
                     self.rows += 1;
                     return Ok(1);
                 }
-                return Err(Error::LineTooLong {
-                    path: self.path.clone(),
-                    place: place(self.column.as_ref(), self.rows + 1, None),
-                    limit: options.max_line_bytes,
-                });
+                return Err(row_too_long(
+                    &self.path,
+                    self.column.as_ref(),
+                    self.rows + 1,
+                    options,
+                ));
             } else {
                 continue;
             };

@@ -13,8 +13,8 @@ use crate::text::term::{Key, PAD, Term};
 use crate::text::tokenize::Scratch;
 use crate::una::casing::{stands_alone, take_case};
 use crate::una::options::{Options, OutputForm, ReplaceWith, Report};
-use crate::una::probabilities::set_probabilities;
 use crate::una::radius::RankSearch;
+use crate::una::replacement_probability::set_probabilities;
 
 /// One word of a sentence.
 #[derive(Clone, Copy, Debug)]

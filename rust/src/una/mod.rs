@@ -4,7 +4,7 @@ pub mod augment;
 pub(crate) mod casing;
 pub mod files;
 pub mod options;
-mod probabilities;
 pub mod radius;
 pub mod record;
+mod replacement_probability;
 pub mod texts;

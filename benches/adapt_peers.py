@@ -1,0 +1,327 @@
+"""cse beside what a user would take instead, on the documents of retrieval collections; called by benches/adapt.py.
+
+Every system trains all-MiniLM-L6-v2 on the documents that ``domain_scores.Collection`` does not hold out, for the
+processor time that the default of ``cse train`` takes on the same collection (seconds of all threads, so that other
+work on the machine changes little), in the same precision, and in a process of its own. Rows that train, and their
+settings:
+
+* ``cse, default``: ``cse train --model minilm`` without further flags.
+* ``SimCSE``: sentence-transformers' MultipleNegativesRankingLoss on pairs of equal documents, batches of 64.
+* ``TSDAE``: its DenoisingAutoEncoderLoss, batches of 8, mean pooling as the model has it; each word is deleted with
+  probability 0.6, drawn here, because its own deletion needs data of NLTK.
+* ``ContrastiveTension``: its loss, batches of 32, of which every eighth pair is equal.
+* ``continued MLM``: transformers' trainer, batches of 32, 15 % of the tokens masked; a new head.
+
+The last four have rates of 5e-5 (that of the trainers, where nothing is chosen) and 1e-5 (that of cse's default),
+constant without warmup, as the number of steps follows from the time, and texts of at most 64 tokens. Rows that do not
+train: BM25 (bm25s, Lucene's, k1 1.5, b 0.75), and the rankings of an encoder and BM25 fused by reciprocal ranks.
+"""
+
+# The trainers of sentence-transformers and of transformers have no types.
+# mypy: disable-error-code="arg-type,import-untyped,import-not-found,attr-defined,no-untyped-call,no-any-return"
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from domain_scores import Collection, Vectors, judged
+from domain_tables import stratified
+
+RESULTS = Path(__file__).parent / "results" / "adapt_peers.json"
+MODEL = "minilm"
+DEFAULT = "cse, default"
+LENGTH = 64
+DELETED = 0.6
+EQUAL_PAIRS = 8
+TEMPERATURE = 0.05
+CONSTANT = 60  # k of reciprocal rank fusion
+
+
+def peers(data: Path, results: Path, collections: list[str] | None, seed: int) -> None:
+    """Runs what is not stored, one collection after the other, and stores each row when it ends."""
+    for folder in sorted(path.parent for path in data.glob("*/corpus.*")):
+        if collections and folder.name not in collections:
+            continue
+        budget = 0.0
+        for name in ("before", DEFAULT, *OTHERS):
+            key = f"{folder.name}/{name}/{seed}"
+            if key not in read(results):
+                command = [sys.executable, __file__, str(folder), name, str(seed), str(budget)]
+                record = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+                part = results.with_suffix(".tmp")
+                lines = [
+                    f"{json.dumps(each)}: {json.dumps(row)}" for each, row in (read(results) | {key: record}).items()
+                ]
+                part.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+                part.replace(results)
+                shown = {kind: round(float(np.mean(each["ndcg"])), 2) for kind, each in record["found"].items()}
+                print(f"{key}: {record['processor_seconds']:.0f} s, {shown}", file=sys.stderr, flush=True)
+            if name == DEFAULT:
+                budget = read(results)[key]["processor_seconds"]
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The stored rows."""
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def one(folder: Path, name: str, seed: int, budget: float) -> dict[str, Any]:
+    """One row: trains if ``name`` is not ``before``, evaluates, and returns figures, times and the peak of memory."""
+    from cse import Encoder
+    from cse.evaluation.geometry import unit
+
+    collection = Collection(folder)
+    rows = collection.rows("documents")
+    with tempfile.TemporaryDirectory() as place:
+        started, used = time.perf_counter(), time.process_time()
+        steps, path = (0, MODEL) if name == "before" else TRAINERS[name](rows, place, seed, budget)
+        spent = {"seconds": time.perf_counter() - started, "processor_seconds": time.process_time() - used}
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # before the evaluation, which needs more
+        encoder = Encoder(path, device="cpu")
+        cosines: Vectors = unit(encoder.encode(collection.queries)) @ unit(encoder.encode(collection.documents)).T
+    lexical = collection.lexical(collection.queries)
+    ranks = [(-scores).argsort(1).argsort(1) + 1 for scores in (cosines, lexical)]
+    found = {"alone": judged(collection, cosines)}
+    if name in ("before", DEFAULT):
+        found["with BM25"] = judged(collection, 1 / (CONSTANT + ranks[0]) + 1 / (CONSTANT + ranks[1]))
+    if name == "before":
+        found["BM25"] = judged(collection, lexical)
+    versions = {each: version(each) for each in ("cse", "torch", "transformers", "sentence-transformers", "bm25s")}
+    return {"hash": collection.hash, "steps": steps, **spent, "peak": peak, "found": found, "versions": versions}
+
+
+def train_cse(rows: list[str], place: str, seed: int, budget: float) -> tuple[int, str]:
+    """Trains as ``cse build-tfidf`` and ``cse train --model minilm`` do; returns the steps and the folder."""
+    from cse import TfidfIndex, TrainConfig, train
+
+    corpus = Path(place) / "corpus.txt"
+    corpus.write_text("\n".join(rows) + "\n", encoding="utf8")
+    TfidfIndex.build(corpus).save(f"{place}/tfidf")
+    config = TrainConfig(
+        corpus=str(corpus), tfidf=f"{place}/tfidf", output=place, model=MODEL, seed=seed, device="cpu", eval_every=0
+    )
+    result = train(config)
+    return result.steps, str(result.folder / "last")
+
+
+def deadline(budget: float) -> Any:
+    """A callback that ends a trainer after the step in which the process has spent ``budget`` seconds from now on."""
+    from transformers import TrainerCallback
+
+    end = time.process_time() + budget
+
+    class Deadline(TrainerCallback):
+        def on_step_end(self, arguments: Any, state: Any, control: Any, **_: Any) -> None:
+            control.should_training_stop = time.process_time() >= end
+
+    return Deadline()
+
+
+def arguments_of(kind: Any, place: str, batch_size: int, rate: float, seed: int) -> Any:
+    """Arguments of a trainer: constant rate, the precision that cse takes, nothing saved or logged."""
+    from cse.models.device import pick_precision
+
+    return kind(
+        f"{place}/trainer",
+        per_device_train_batch_size=batch_size,
+        num_train_epochs=10_000,
+        learning_rate=rate,
+        lr_scheduler_type="constant",
+        bf16=pick_precision("cpu", "auto")[0] == "bf16",
+        optim="adamw_torch_fused",
+        seed=seed,
+        save_strategy="no",
+        logging_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+
+
+def by_sentence_transformers(
+    columns: Callable[[list[str], int], dict[str, list[Any]]],
+    build_loss: Callable[[Any], Any],
+    batch_size: int,
+    rate: float,
+) -> Callable[[list[str], str, int, float], tuple[int, str]]:
+    """Returns a function that trains by the trainer of sentence-transformers, until the time is spent."""
+
+    def run(rows: list[str], place: str, seed: int, budget: float) -> tuple[int, str]:
+        from datasets import Dataset
+        from sentence_transformers import (
+            SentenceTransformer,
+            SentenceTransformerTrainer,
+            SentenceTransformerTrainingArguments,
+        )
+
+        from cse.models.resolve import find_model
+
+        encoder = SentenceTransformer(str(find_model(MODEL).path), device="cpu")
+        encoder.max_seq_length = LENGTH
+        trainer = SentenceTransformerTrainer(
+            model=encoder,
+            args=arguments_of(SentenceTransformerTrainingArguments, place, batch_size, rate, seed),
+            train_dataset=Dataset.from_dict(columns(rows, seed)),
+            loss=build_loss(encoder),
+            callbacks=[deadline(budget)],
+        )
+        trainer.train()
+        encoder.max_seq_length = SentenceTransformer(str(find_model(MODEL).path), device="cpu").max_seq_length
+        encoder.save(f"{place}/model", create_model_card=False)
+        return trainer.state.global_step, f"{place}/model"
+
+    return run
+
+
+def equal_pairs(rows: list[str], seed: int) -> dict[str, list[Any]]:
+    """Each document twice."""
+    return {"anchor": rows, "positive": rows}
+
+
+def damaged(rows: list[str], seed: int) -> dict[str, list[Any]]:
+    """Each document without about ``DELETED`` of its words, at least one kept, beside itself."""
+    found = []
+    for number, row in enumerate(rows):
+        words, generator = row.split(), np.random.default_rng([seed, number])
+        kept = np.flatnonzero(generator.random(len(words)) >= DELETED)
+        kept = kept if len(kept) else generator.integers(0, len(words), 1)
+        found.append(" ".join(words[place] for place in kept))
+    return {"damaged": found, "original": rows}
+
+
+def tension_pairs(rows: list[str], seed: int) -> dict[str, list[Any]]:
+    """Pairs, of which one of ``EQUAL_PAIRS`` is a document twice, and the others are a document and a random one."""
+    generator = np.random.default_rng(seed)
+    others = generator.integers(0, len(rows), len(rows))
+    equal = generator.random(len(rows)) < 1 / EQUAL_PAIRS
+    return {
+        "first": rows,
+        "second": [rows[n if same else o] for n, (same, o) in enumerate(zip(equal, others, strict=True))],
+    }
+
+
+def ranking_loss(encoder: Any) -> Any:
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+
+    return MultipleNegativesRankingLoss(encoder, scale=1 / TEMPERATURE)
+
+
+def denoising_loss(encoder: Any) -> Any:
+    from sentence_transformers.sentence_transformer.losses import DenoisingAutoEncoderLoss
+
+    return DenoisingAutoEncoderLoss(encoder, tie_encoder_decoder=True)
+
+
+def tension_loss(encoder: Any) -> Any:
+    from sentence_transformers.sentence_transformer.losses import ContrastiveTensionLoss
+
+    return ContrastiveTensionLoss(encoder)
+
+
+def masked_language_model(rate: float) -> Callable[[list[str], str, int, float], tuple[int, str]]:
+    """Returns a function that continues masked language modelling, and puts the transformer back into the encoder."""
+
+    def run(rows: list[str], place: str, seed: int, budget: float) -> tuple[int, str]:
+        from sentence_transformers import SentenceTransformer
+        from transformers import (
+            AutoModelForMaskedLM,
+            AutoTokenizer,
+            DataCollatorForLanguageModeling,
+            Trainer,
+            TrainingArguments,
+            set_seed,
+        )
+
+        from cse.models.resolve import find_model
+
+        set_seed(seed)  # the head is new
+        source = str(find_model(MODEL).path)
+        tokenizer, model = AutoTokenizer.from_pretrained(source), AutoModelForMaskedLM.from_pretrained(source)
+        data = [{"input_ids": ids} for ids in tokenizer(rows, truncation=True, max_length=LENGTH)["input_ids"]]
+        trainer = Trainer(
+            model=model,
+            args=arguments_of(TrainingArguments, place, 32, rate, seed),
+            train_dataset=data,
+            data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15),
+            callbacks=[deadline(budget)],
+        )
+        trainer.train()
+        encoder = SentenceTransformer(source, device="cpu")
+        encoder[0].auto_model.load_state_dict(model.base_model.state_dict(), strict=False)
+        encoder.save(f"{place}/model", create_model_card=False)
+        return trainer.state.global_step, f"{place}/model"
+
+    return run
+
+
+RATES = (5e-5, 1e-5)
+OTHERS: dict[str, Callable[[list[str], str, int, float], tuple[int, str]]] = {}
+for _rate in RATES:
+    OTHERS |= {
+        f"SimCSE, rate {_rate:g}": by_sentence_transformers(equal_pairs, ranking_loss, 64, _rate),
+        f"TSDAE, rate {_rate:g}": by_sentence_transformers(damaged, denoising_loss, 8, _rate),
+        f"ContrastiveTension, rate {_rate:g}": by_sentence_transformers(tension_pairs, tension_loss, 32, _rate),
+        f"continued MLM, rate {_rate:g}": masked_language_model(_rate),
+    }
+TRAINERS = {DEFAULT: train_cse, **OTHERS}
+
+
+def table(found: dict[str, Any]) -> str:
+    """Table of the rows that were run on all collections: differences to the model before training."""
+    names = sorted({key.split("/")[0] for key in found})
+    seed = min(key.split("/")[2] for key in found)
+    before = {name: found[f"{name}/before/{seed}"]["found"]["alone"] for name in names}
+    lines = [
+        f"| nDCG@10 / recall@100 | {' | '.join(names)} | mean nDCG@10 | over queries | mean recall@100 | steps | "
+        "processor s | GB |"
+    ]
+    lines.append("| --- |" + " ---: |" * (len(names) + 6))
+    cells = [f"{np.mean(before[name]['ndcg']):.2f} / {np.mean(before[name]['recall']):.2f}" for name in names]
+    lines.append(f"| before training | {' | '.join(cells)} | | | | | | |")
+    wanted = [
+        *((system, "alone", system) for system in TRAINERS),
+        ("before", "BM25", "BM25"),
+        ("before", "with BM25", "before training, with BM25"),
+        (DEFAULT, "with BM25", f"{DEFAULT}, with BM25"),
+    ]
+    for system, kind, label in wanted:
+        if any(f"{name}/{system}/{seed}" not in found for name in names):
+            continue
+        records = [found[f"{name}/{system}/{seed}"] for name in names]
+        changes = {
+            metric: [
+                np.array(record["found"][kind][metric]) - np.array(before[name][metric])
+                for name, record in zip(names, records, strict=True)
+            ]
+            for metric in ("ndcg", "recall")
+        }
+        cells = [f"{a.mean():+.2f} / {b.mean():+.2f}" for a, b in zip(changes["ndcg"], changes["recall"], strict=True)]
+        mean, low, high = stratified(changes["ndcg"])
+        recall = np.mean([each.mean() for each in changes["recall"]])
+        cells += [f"{mean:+.2f}", f"[{low:+.2f}, {high:+.2f}]", f"{recall:+.2f}"]
+        trained = system != "before"
+        cells += [span([r["steps"] for r in records]) if trained else ""]
+        cells += [span([r["processor_seconds"] for r in records]) if trained else ""]
+        cells += [f"{max(r['peak'] for r in records) / 1e9:.1f}" if trained else ""]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def span(values: list[float]) -> str:
+    """The smallest and the largest value."""
+    return f"{min(values):.0f} to {max(values):.0f}"
+
+
+if __name__ == "__main__":
+    print(json.dumps(one(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))))
