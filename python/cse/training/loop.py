@@ -26,12 +26,13 @@ from .checkpoint import (
 from .distributed import World, connected
 from .environment import environment
 from .inputs import check_source, with_texts
-from .interrupts import Agreement, StopRequest, check_changes, check_equal, locked
+from .interrupts import Agreement, StopRequest, locked
 from .metrics import Clock, MetricBuffer, check_finite
 from .optimizer import learning_rate
 from .outputs import copied, describe, opened, resumed_folder, run_folder, save, score_best
 from .records import count, failures, log_record
 from .same_inputs import check_same
+from .same_settings import check_changes, check_equal
 from .setup import Run, prepare
 from .step import training_step
 from .train_config import TrainConfig
@@ -124,7 +125,7 @@ def train(
 
 
 def resumed_config(resume: str | Path, given: dict[str, Any] | None = None) -> TrainConfig:
-    """Returns the configuration of a run with the given changes; see ``cse.training.interrupts.MAY_CHANGE``.
+    """Returns the configuration of a run with the given changes; see ``cse.training.same_settings.MAY_CHANGE``.
 
     Raises ``InputError`` for a folder without a checkpoint, and for a change that is not allowed.
     """

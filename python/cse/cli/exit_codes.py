@@ -1,0 +1,54 @@
+"""What the program says and how it exits when a command fails, or is interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from ..errors import InputError, Interrupted, RunError, sentence
+from .group import cli
+from .mistakes import explained, said_by_another_rank
+
+__all__ = ["main"]
+
+
+def main() -> NoReturn:
+    """Runs a command and exits.
+
+    Exit codes: 0, success; 1, internal error, or a training run that failed after it began; 2, invalid input or flag;
+    130, interrupted (SIGINT); 143, terminated (SIGTERM). If standard output is closed by its reader, the process ends
+    by SIGPIPE, like ``cat`` (141 in a shell).
+    """
+    terminated = []
+
+    def stop(*_: object) -> None:
+        terminated.append(True)
+        raise KeyboardInterrupt  # handled like Ctrl-C, which removes temporary files
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        code: Any = cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error = explained(error)
+        if not said_by_another_rank(error.format_message()):
+            error.show()
+        sys.exit(2)
+    except (InputError, OSError, RunError) as error:
+        # With torchrun, the other ranks may have failed for the same reason or for one of their own.
+        rank = os.environ.get("RANK", "0")
+        if not said_by_another_rank(sentence(error)):
+            click.echo(f"Error{'' if rank == '0' else f' on rank {rank}'}: {sentence(error)}", err=True)
+        sys.exit(1 if isinstance(error, RunError) else 2)
+    except (click.Abort, KeyboardInterrupt) as error:
+        stopped = error.__cause__ if isinstance(error, click.Abort) else error
+        if isinstance(stopped, Interrupted):
+            sys.exit(stopped.code)
+        text = "Terminated." if terminated else "Interrupted."
+        if not said_by_another_rank(text):
+            click.echo(text, err=True)
+        sys.exit(143 if terminated else 130)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,97 @@
+"""The commands and their help lines. A command is imported when it runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from .. import __version__
+from ..errors import did_you_mean
+
+# Help line of each command, so that cse --help does not import the commands.
+COMMANDS = {
+    "build-tfidf": "Build a TF-IDF index from a corpus.",
+    "doctor": "Check a corpus before it is used.",
+    "merge-tfidf": "Merge the indexes of several corpora.",
+    "train": "Train a sentence encoder on a corpus.",
+    "eval": "Evaluate an encoder.",
+    "compare": "Compare encoders, with intervals.",
+    "runs": "List the runs of a folder with their settings and scores.",
+    "plot": "Draw pictures of runs.",
+    "report": "Write a page about a run.",
+    "augment": "Write a synthetic hard negative for each sentence.",
+    "explain": "Show the TF-IDF, rank and replacements of each word of a sentence.",
+    "encode": "Encode sentences into embeddings.",
+    "search": "Search the rows of a corpus by meaning.",
+    "similarity": "Print the cosine similarity of texts.",
+    "duplicates": "Find near-duplicate rows of a corpus.",
+    "cluster": "Group the rows of a corpus.",
+    "mine": "Find hard negatives for labelled pairs.",
+    "export": "Export an encoder to ONNX.",
+    "cache": "List or clear the cache of large corpora.",
+    "methods": "List augmentations, loss terms and evaluations with their options.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports the module of a command when the command runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Returns the names of the commands in the order of typical use."""
+        return list(COMMANDS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Finds the command of the arguments; for an unknown one, the error names the most similar."""
+        name = str(args[0])
+        if name not in COMMANDS and not name.startswith("-"):
+            ctx.fail(f"No such command {name!r}{did_you_mean(name, COMMANDS)}.")
+        return super().resolve_command(ctx, args)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports ``cse.cli.<name>`` and returns its command; None for an unknown name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f".{cmd_name.replace('-', '_')}", __name__)
+        command: click.Command = module.command
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command. A broken pipe is handled here, because click would exit with code 1."""
+        try:
+            value = super().invoke(ctx)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            return value
+        except BrokenPipeError:
+            _end_by_sigpipe()
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the help lines of ``COMMANDS``, without importing the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="cse")
+def cli() -> None:
+    """Train contrastive sentence embeddings on an unlabelled corpus.
+
+    \b
+    cse build-tfidf corpus.txt          build the index         -> tfidf/
+    cse train --loss focal --una        train on it             -> runs/<name>/
+    cse eval runs/<name>/best --data DIR                        evaluate it on STS
+    """
+
+
+def _end_by_sigpipe() -> NoReturn:
+    """Ends the process by SIGPIPE without a message, as is usual for a filter in a pipeline."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGPIPE)
+    os._exit(141)  # reached only if the signal is blocked
