@@ -18,7 +18,7 @@ train: BM25 (bm25s, Lucene's, k1 1.5, b 0.75), and the rankings of an encoder an
 """
 
 # The trainers of sentence-transformers and of transformers have no types.
-# mypy: disable-error-code="arg-type,import-untyped,import-not-found,attr-defined,no-untyped-call,no-any-return"
+# mypy: disable-error-code="arg-type,import-untyped,import-not-found,attr-defined,no-untyped-call,no-any-return,override"
 from __future__ import annotations
 
 import json
@@ -57,7 +57,8 @@ def peers(data: Path, results: Path, collections: list[str] | None, seed: int) -
             key = f"{folder.name}/{name}/{seed}"
             if key not in read(results):
                 command = [sys.executable, __file__, str(folder), name, str(seed), str(budget)]
-                record = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+                said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+                record = json.loads(said.splitlines()[-1])  # the trainers print as well
                 part = results.with_suffix(".tmp")
                 lines = [
                     f"{json.dumps(each)}: {json.dumps(row)}" for each, row in (read(results) | {key: record}).items()

@@ -34,6 +34,7 @@ AUGMENTATIONS: Registry[type[TextMethod]] = Registry(
         "parallel": "cse.augment.neighbours:Parallel",
         "repetition": "cse.augment.repetition:Repetition",
         "spans": "cse.augment.spans:Spans",
+        "substitution": "cse.augment.substitution:Substitution",
         "uda": "cse.augment.uda:UDA",
         "una": "cse.augment.una:UNA",
     },

@@ -22,6 +22,7 @@ COMMANDS = {
     "eval": "Evaluate an encoder.",
     "compare": "Compare encoders, with intervals.",
     "runs": "List the runs of a folder with their settings and scores.",
+    "reproduce": "Repeat a published table.",
     "plot": "Draw pictures of runs.",
     "report": "Write a page about a run.",
     "augment": "Write a synthetic hard negative for each sentence.",
@@ -58,7 +59,7 @@ class LazyGroup(click.Group):
         """Imports ``cse.cli.<name>`` and returns its command; None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f".{cmd_name.replace('-', '_')}", __name__)
+        module = import_module(f".{cmd_name.replace('-', '_')}", __package__)
         command: click.Command = module.command
         return command
 

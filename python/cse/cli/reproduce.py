@@ -1,0 +1,269 @@
+"""cse reproduce."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import InputError
+from . import console, options
+
+if TYPE_CHECKING:
+    from ..reproduce.cells import Cell, Inputs
+    from ..reproduce.tables import Row, Table
+
+
+@click.command("reproduce")
+@click.argument("table", required=False)
+@options.option("--list", "as_list", is_flag=True, show_default=False, help="List the tables, or the rows of TABLE.")
+@options.option("--data", metavar="DIR", help="Folder of the evaluation data.", show_default=False)
+@options.option("--corpus", metavar="FILE", help="Sentences to train on.", show_default=False)
+@options.option("--pairs", metavar="FILE", help="Labelled pairs of supervised rows.", show_default=False)
+@options.option("--file", "files", multiple=True, metavar="NAME=PATH", help="A file that a row needs; see --list.")
+@options.option("--row", "names", multiple=True, metavar="NAME", help="Only these rows.", default_text="all")
+@options.option("--seeds", default=1, type=click.IntRange(1, 100), metavar="N", help="Seeds 0 to N - 1 of each run.")
+@options.option("--max-steps", type=click.IntRange(1), metavar="N", help="Limit of the steps.", default_text="recipe")
+@options.option("-o", "--output", metavar="DIR", help="Folder of the cells.", default_text="reproduce/TABLE")
+@options.option("--smoke", is_flag=True, show_default=False, help="Run each cell for two steps with a tiny model.")
+@options.option("--dry-run", is_flag=True, show_default=False, help="Only say what would run, and what it costs.")
+@options.option("--keep-models", is_flag=True, show_default=False, help="Keep the encoders, not only their scores.")
+@options.option("--picture", metavar="FILE", help="Draw the table as .png or .svg.", show_default=False)
+@options.device
+@options.precision("auto")
+@options.threads
+@options.as_json
+def command(
+    table: str | None,
+    as_list: bool,
+    data: str | None,
+    corpus: str | None,
+    pairs: str | None,
+    files: tuple[str, ...],
+    names: tuple[str, ...],
+    seeds: int,
+    max_steps: int | None,
+    output: str | None,
+    smoke: bool,
+    dry_run: bool,
+    keep_models: bool,
+    picture: str | None,
+    device: str,
+    precision: str,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Repeat a published TABLE: train and evaluate its rows, and print published values beside ours.
+
+    A row is complete before the next begins. Every cell is stored when it is scored, so that an interrupted call goes
+    on where it was; --row and --seeds may grow. Rows without a recipe are published only. No table of the papers was
+    repeated at full size by the authors of this program: that takes a GPU.
+    """
+    from ..reproduce.tables import find_table
+
+    if table is None or as_list:
+        show_list(None if table is None else find_table(table), as_json)
+        return
+    console.check_output()
+    if picture is not None:
+        if Path(picture).suffix not in (".png", ".svg"):
+            raise InputError(f"--picture {picture}: ends neither in .png nor in .svg")
+        from ..reports.style import require_extra
+
+        require_extra("--picture")
+    found = find_table(table)
+    if not found.suite:
+        raise InputError(f"{table}: has no row that can be repeated; cse reproduce --list names the tables that have")
+    rows = found.find_rows(names)
+    place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")
+    if smoke:
+        from ..reproduce.smoke import smoke_inputs
+
+        given = {"--data": data, "--corpus": corpus, "--pairs": pairs, "--file": files, "--max-steps": max_steps}
+        for flag, value in given.items():
+            if value:
+                raise InputError(f"{flag}: cannot be combined with --smoke, which has data of its own; leave it out")
+        inputs = smoke_inputs(found, place / "smoke", device, threads)
+    else:
+        inputs = inputs_of(found, data, corpus, pairs, files, device, precision, threads, max_steps)
+    stored, notes = work(found, rows, list(range(seeds)), inputs, place, dry_run, keep_models, smoke)
+    if dry_run:
+        return
+    from ..reproduce.results import markdown, panels, to_dict
+
+    console.result(
+        to_dict(found, rows, stored, notes),
+        as_json,
+        [
+            *(["A trial with a tiny model and two steps: the scores mean nothing.", ""] if smoke else []),
+            markdown(found, rows, stored, notes),
+        ],
+    )
+    if picture is not None:
+        from ..reports.style import write
+
+        write(panels(found, rows, stored), Path(picture))
+        console.say(f"wrote {picture}")
+
+
+def show_list(table: Table | None, as_json: bool) -> None:
+    """Prints the tables, or the rows of one with what they need."""
+    from ..reproduce.tables import tables
+
+    if table is None:
+        records = [
+            {
+                "table": each.name,
+                "rows": len(each.rows),
+                "with a recipe": sum(bool(row.recipes) for row in each.rows),
+                "source": each.source,
+            }
+            for each in tables().values()
+        ]
+    else:
+        records = [
+            {
+                "row": row.name,
+                "recipe": status(row),
+                "needs": ", ".join(
+                    sorted({name for recipe in row.recipes.values() for name in recipe.needs()})
+                    + (["--pairs"] if any(recipe.labelled for recipe in row.recipes.values()) else [])
+                ),
+            }
+            for row in table.rows
+        ]
+    if as_json:
+        console.result({"tables" if table is None else "rows": records}, True, [])
+    else:
+        console.table([{key: str(value) for key, value in each.items()} for each in records])
+
+
+def status(row: Row) -> str:
+    """Returns what is run for a row, in a few words."""
+    if not row.recipes:
+        return "published only"
+    first = next(iter(row.recipes.values()))
+    if first.encoder is not None:
+        return f"evaluates {first.encoder}"
+    return first.preset or "the default of the model"
+
+
+def inputs_of(
+    table: Table,
+    data: str | None,
+    corpus: str | None,
+    pairs: str | None,
+    files: tuple[str, ...],
+    device: str,
+    precision: str,
+    threads: int,
+    max_steps: int | None,
+) -> Inputs:
+    """Returns the inputs of the runs; raises ``InputError`` for those that are missing or cannot be read."""
+    from ..reproduce.cells import Inputs
+    from ..reproduce.suites import check_data
+
+    if data is None:
+        raise InputError("--data: name the folder of the evaluation data, with files like stsb.dev.tsv")
+    named = {}
+    for each in files:
+        name, equals, path = each.partition("=")
+        if not equals or not path:
+            raise InputError(f"--file {each}: has not the form NAME=PATH")
+        named[name] = path
+    paths = {"--corpus": corpus, "--pairs": pairs, **{f"--file {name}": path for name, path in named.items()}}
+    for flag, given in paths.items():
+        if given is not None and not Path(given).exists():
+            raise InputError(f"{flag} {given}: there is no such file")
+    needed = {name for row in table.rows for recipe in row.recipes.values() for name in recipe.needs()} | {"synonyms"}
+    if named.keys() - needed:
+        raise InputError(
+            f"--file {min(named.keys() - needed)}: no row of {table.name} uses it; cse reproduce --list "
+            f"{table.name} says which files are used"
+        )
+    check_data(table.suite, table.columns, Path(data))
+    return Inputs(
+        Path(data),
+        None if corpus is None else Path(corpus),
+        None if pairs is None else Path(pairs),
+        named,
+        device,
+        precision,
+        threads,
+        max_steps,
+    )
+
+
+def work(
+    table: Table,
+    rows: list[Row],
+    seeds: list[int],
+    inputs: Inputs,
+    place: Path,
+    dry_run: bool,
+    keep_models: bool,
+    smoke: bool,
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
+    """Runs the cells that are missing; returns the stored ones, and why rows have none, by the name of the row."""
+    from ..reproduce.cells import cells_of, read_cell, run_cell
+
+    stored: dict[str, list[dict[str, Any]]] = {}
+    notes = {row.name: "published only" for row in rows if not row.recipes}
+    wanted: list[Cell] = []
+    for cell in cells_of(table, rows, seeds):
+        known = read_cell(cell, inputs, place)
+        lacks = cell.lacks(inputs)
+        if known is not None:
+            stored.setdefault(cell.row.name, []).append(known)
+        elif lacks is not None:
+            notes[cell.row.name] = f"needs {lacks}"
+        else:
+            wanted.append(cell)
+    total = sum(map(len, stored.values())) + len(wanted)
+    console.say(f"{table.name}: {total:,} cells, {total - len(wanted):,} of them stored in {place}")
+    for name, note in notes.items():
+        console.say(f"{name}: {note}")
+    if wanted and not smoke:
+        announce(wanted, inputs, place)
+    if dry_run:
+        for cell in wanted:
+            console.say(f"would run {cell.name}")
+        return stored, notes
+    from ..models.device import set_threads
+
+    set_threads(inputs.threads)
+    for number, cell in enumerate(wanted, 1):
+        callback = None
+        if not smoke:
+            from .training_display import ConsoleCallback
+
+            callback = ConsoleCallback() if cell.recipe.encoder is None else None
+        console.say(f"cell {number:,} of {len(wanted):,}: {cell.name}")
+        record = run_cell(cell, inputs, place, callback, keep_models)
+        stored.setdefault(cell.row.name, []).append(record)
+        scores = ", ".join(
+            f"{name if name != '*' else 'score'} {value:.2f}" for name, value in record["scores"].items()
+        )
+        console.say(f"  {scores}; {record['seconds']:.0f} s")
+    return stored, notes
+
+
+def announce(wanted: list[Cell], inputs: Inputs, place: Path) -> None:
+    """Says about how long the runs take, and how much memory; loads no weights."""
+    from ..reproduce.estimates import estimate
+
+    rows = 0
+    if inputs.corpus is not None and any(cell.recipe.encoder is None for cell in wanted):
+        from ..data.corpus import Corpus
+
+        rows = len(Corpus.open([str(inputs.corpus)]))
+    cost = estimate(wanted, inputs, rows, place)
+    if cost.runs:
+        hours = cost.seconds / 3600
+        shown = f"{hours:,.1f} hours" if hours >= 1 else f"{math.ceil(cost.seconds / 60)} minutes"
+        console.say(
+            f"{cost.runs:,} runs: about {shown} of training and {cost.memory / 1e9:.1f} GB of memory, estimated from "
+            "full batches of the longest rows; to within a factor of two or so"
+        )

@@ -1,0 +1,1 @@
+"""Published tables, and the runs that repeat them: what ``cse reproduce`` does."""

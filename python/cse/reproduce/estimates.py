@@ -1,0 +1,97 @@
+"""What the runs of a table will cost, before they begin: steps, time and memory."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .cells import Cell, Inputs, config_of
+
+__all__ = ["Estimate", "estimate"]
+
+# Seconds of a step over those of its matrix products at the measured rate: attention, normalisation, optimizer.
+OVERHEAD = 2.0
+# Bytes per token, layer and hidden unit that the backward pass needs, in float32 (Korthikanti et al. 2022, section 4,
+# has 34 in half precision); of these, attention has 10 per head and pair of tokens.
+ACTIVATIONS, ATTENTION = 68, 10
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Cost of runs, to within a factor of about two. Batches are counted at full length, so that most need less."""
+
+    runs: int
+    seconds: float
+    memory: int
+    """Bytes of weights, gradients, AdamW's moments and activations of the largest run."""
+
+
+def estimate(cells: Sequence[Cell], inputs: Inputs, rows: int, place: Path) -> Estimate:
+    """Estimates the cost of training some cells.
+
+    Args:
+        cells: Cells that are not stored.
+        inputs: What their runs read.
+        rows: Number of rows of the corpus.
+        place: Folder of the cells.
+
+    Returns:
+        The estimate; evaluations and encoders that are not trained are not counted.
+    """
+    trained = [cell for cell in cells if cell.recipe.encoder is None]
+    if not trained:
+        return Estimate(0, 0.0, 0)
+    rate = matrix_rate(inputs.device)
+    seconds, memory = 0.0, 0
+    known: dict[str, tuple[float, int]] = {}
+    for cell in trained:
+        key = f"{cell.row.name} {cell.column}"
+        if key not in known:
+            known[key] = _cost(config_of(cell, inputs, place), rows, rate)
+        seconds, memory = seconds + known[key][0], max(memory, known[key][1])
+    return Estimate(len(trained), seconds, memory)
+
+
+def _cost(config: Any, rows: int, rate: float) -> tuple[float, int]:
+    from transformers import AutoConfig
+
+    from ..models.resolve import find_model
+    from ..training.defaults import DEFAULT_MODEL, resolve, with_preset
+
+    completed = with_preset(config)
+    source = find_model(completed.model or DEFAULT_MODEL)
+    resolved = resolve(completed, source.family, source.pooler)
+    shape = AutoConfig.from_pretrained(source.path, local_files_only=True)
+    width, layers = shape.hidden_size, shape.num_hidden_layers
+    parameters = layers * 12 * width**2
+    steps = resolved.max_steps or math.ceil((resolved.epochs or 1) * rows / resolved.batch_size)
+    views = 2 + 2 * len(resolved.negatives) + len(resolved.loss_terms)
+    tokens = resolved.batch_size * views * resolved.max_length
+    seconds = steps * 6 * parameters * tokens / rate * OVERHEAD
+    heads = getattr(shape, "num_attention_heads", 1)
+    live = min(resolved.chunk_size or resolved.batch_size, resolved.batch_size) * views * resolved.max_length
+    activations = live * layers * (ACTIVATIONS * width + ATTENTION * heads * resolved.max_length)
+    embeddings = getattr(shape, "vocab_size", 0) * width
+    return seconds, 16 * (parameters + embeddings) + activations
+
+
+def matrix_rate(device: str) -> float:
+    """Returns the floating-point operations per second of a product of large matrices, in the precision of a run."""
+    import torch
+
+    from ..models.device import pick_device, pick_precision
+
+    name = pick_device(device)
+    dtype = torch.bfloat16 if pick_precision(name, "auto")[0] == "bf16" else torch.float32
+    size = 1024 if name == "cpu" else 8192
+    a = torch.randn(size, size, device=name, dtype=dtype)
+    best = math.inf
+    for _ in range(4):
+        started = time.perf_counter()
+        float((a @ a)[0, 0])  # waits for the device
+        best = min(best, time.perf_counter() - started)
+    return 2 * size**3 / best

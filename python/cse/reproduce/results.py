@@ -1,0 +1,211 @@
+"""Published values beside ours: means, intervals, tests, and the forms in which they are printed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..evaluation.significance import Difference, holm, t_interval
+from .suites import ANY
+from .tables import Row, Table
+
+if TYPE_CHECKING:
+    from ..reports.style import Panel
+
+__all__ = ["Ours", "collect", "markdown", "panels", "tests", "to_dict"]
+
+Stored = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Stored cells by the name of the row."""
+
+
+@dataclass(frozen=True)
+class Ours:
+    """Our scores of one cell of the printed table, in its scale."""
+
+    by_seed: Mapping[int | None, float]
+
+    @property
+    def mean(self) -> float:
+        """Mean over the seeds."""
+        return float(np.mean(list(self.by_seed.values())))
+
+    @property
+    def sd(self) -> float:
+        """Standard deviation over the seeds (divisor n - 1); NaN for one."""
+        values = list(self.by_seed.values())
+        return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+
+    @property
+    def interval(self) -> Difference | None:
+        """95 % interval of the mean by Student's t; None for one seed."""
+        values = list(self.by_seed.values())
+        return t_interval(values) if len(values) > 1 else None
+
+    def holds(self, published: float) -> bool | None:
+        """Returns whether a published value lies in the interval; None if there is no interval or no value."""
+        interval = self.interval
+        if interval is None or math.isnan(published):
+            return None
+        return interval.low <= published <= interval.high
+
+
+def collect(table: Table, row: Row, stored: Stored) -> dict[str, Ours]:
+    """Returns our scores of a row by column; columns without a stored cell are left out."""
+    found: dict[str, dict[int | None, float]] = {}
+    for cell in stored.get(row.name, ()):
+        for column in table.columns:
+            if cell["column"] not in (None, column):
+                continue
+            score = cell["scores"].get(column, cell["scores"].get(ANY))
+            if score is not None:
+                found.setdefault(column, {})[cell["seed"]] = score * table.scale
+    return {column: Ours(values) for column, values in found.items()}
+
+
+def tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict[str, Any]]:
+    """Paired t-tests over common seeds, of each of our rows against the first one of the same model, for each column.
+
+    Returns:
+        Records of ``row``, ``against``, ``column``, ``seeds``, ``mean``, ``low``, ``high``, ``p`` and ``p_holm``, the
+        p-value adjusted over all of them. A published mean is never one of the two.
+    """
+    records: list[dict[str, Any]] = []
+    first: dict[str, tuple[Row, dict[str, Ours]]] = {}
+    for row in rows:
+        ours = collect(table, row, stored)
+        if not ours or any(None in each.by_seed for each in ours.values()):
+            continue
+        base, theirs = first.setdefault(row.model, (row, ours))
+        if base is row:
+            continue
+        for column in ours.keys() & theirs.keys():
+            a, b = theirs[column].by_seed, ours[column].by_seed
+            seeds = sorted(set(a) & set(b), key=str)
+            if len(seeds) < 2:
+                continue
+            found = t_interval([b[seed] - a[seed] for seed in seeds])
+            about = {"row": row.name, "against": base.name, "column": column, "seeds": len(seeds)}
+            records.append({**about, "mean": found.mean, "low": found.low, "high": found.high, "p": found.p})
+    records.sort(key=lambda each: ([row.name for row in rows].index(each["row"]), table.columns.index(each["column"])))
+    for record, p in zip(records, holm([each["p"] for each in records]), strict=True):
+        record["p_holm"] = p
+    return records
+
+
+def to_dict(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the table as an object of JSON. ``notes`` says of rows by name why they have no scores of ours."""
+    found = []
+    for row in rows:
+        ours = collect(table, row, stored)
+        cells = {}
+        for place, column in enumerate(table.columns):
+            cell: dict[str, Any] = {"published": row.values[place]}
+            if row.sd:
+                cell["published_sd"] = row.sd[place]
+            if column in ours:
+                each, interval = ours[column], ours[column].interval
+                cell |= {"ours": each.mean, "sd": each.sd, "seeds": len(each.by_seed)}
+                if interval is not None:
+                    cell |= {"low": interval.low, "high": interval.high}
+                cell["published_in_interval"] = each.holds(row.values[place])
+            cells[column] = cell
+        about = {"method": row.method, "model": row.model, "note": row.note, "misprint": row.misprint}
+        found.append({**about, "status": notes.get(row.name, ""), "cells": cells})
+    return {
+        "table": table.name,
+        "source": table.source,
+        "metric": table.metric,
+        "rows": found,
+        "tests": tests(table, rows, stored),
+    }
+
+
+def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[str, str]) -> str:
+    """Returns the table as Markdown: for each row the published values, and ours below."""
+    digits = 4 if table.scale < 1 else 2
+    lines = [f"{table.source}: {table.metric}.", ""]
+    lines += [f"| row | | {' | '.join(table.columns)} |", f"| --- | --- |{' ---: |' * len(table.columns)}"]
+    remarks = []
+    for row in rows:
+        mark = ""
+        if row.misprint:
+            remarks.append(f"{row.name}: the printed values contradict each other ({row.misprint}).")
+            mark = " †"
+        if any(not math.isnan(value) for value in row.values):
+            cells = [_published(value, row.sd[n] if row.sd else math.nan, digits) for n, value in enumerate(row.values)]
+            lines.append(f"| {row.name}{mark} | published | {' | '.join(cells)} |")
+        ours = collect(table, row, stored)
+        if ours:
+            shown = [_ours(ours.get(c), row.values[n], digits) for n, c in enumerate(table.columns)]
+            seeds = max(len(each.by_seed) for each in ours.values())
+            lines.append(f"| {row.name} | ours, {seeds} seed{'s' if seeds > 1 else ''} | {' | '.join(shown)} |")
+        elif row.name in notes:
+            lines.append(f"| {row.name} | {notes[row.name]} |{' |' * len(table.columns)}")
+    lines += [
+        "",
+        "Ours: mean ± standard deviation over seeds, [95 % interval of the mean]; * published value inside it.",
+    ]
+    lines += [f"† {remark}" for remark in remarks]
+    found = tests(table, rows, stored)
+    if found:
+        lines += ["", "| paired t-test over seeds | against | column | seeds | difference | p (Holm) |"]
+        lines += ["| --- | --- | --- | ---: | ---: | ---: |"]
+        lines += [
+            f"| {each['row']} | {each['against']} | {each['column']} | {each['seeds']} | {each['mean']:+.{digits}f} "
+            f"[{each['low']:+.{digits}f}, {each['high']:+.{digits}f}] | {each['p_holm']:.3f} |"
+            for each in found
+        ]
+    return "\n".join(lines)
+
+
+def _published(value: float, sd: float, digits: int) -> str:
+    if math.isnan(value):
+        return ""
+    return f"{value:.{digits}f}" if math.isnan(sd) else f"{value:.{digits}f} ± {sd:.{digits}f}"
+
+
+def _ours(ours: Ours | None, published: float, digits: int) -> str:
+    if ours is None:
+        return ""
+    interval = ours.interval
+    if interval is None:
+        return f"{ours.mean:.{digits}f}"
+    star = " *" if ours.holds(published) else ""
+    return (
+        f"{ours.mean:.{digits}f} ± {ours.sd:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]{star}"
+    )
+
+
+def panels(table: Table, rows: Sequence[Row], stored: Stored) -> list[Panel]:
+    """Returns a panel for each column: published values as crosses, ours as points with their intervals."""
+    from ..reports.style import COLOURS, INK, Panel
+
+    def draw_column(column: str) -> Any:
+        place = table.columns.index(column)
+        some = [row for row in rows if collect(table, row, stored) or not math.isnan(row.values[place])]
+
+        def draw(axes: Any) -> None:
+            for y, row in enumerate(some):
+                if not math.isnan(row.values[place]):
+                    label = "published" if y == 0 else None
+                    axes.plot(row.values[place], y, marker="x", linestyle="", color=INK, label=label)
+                ours = collect(table, row, stored).get(column)
+                if ours is None:
+                    continue
+                interval = ours.interval
+                if interval is not None:
+                    axes.plot([interval.low, interval.high], [y, y], color=COLOURS[0], linewidth=1.6)
+                axes.plot(ours.mean, y, marker="o", linestyle="", color=COLOURS[0])
+            axes.set_yticks(range(len(some)), [row.name for row in some], fontsize=6)
+            axes.invert_yaxis()
+            axes.set_xlabel(table.metric, fontsize=7)
+            axes.grid(axis="x", alpha=0.4)
+
+        return draw
+
+    caption = "Crosses: published values. Points: our means, with 95 % intervals over seeds."
+    return [Panel(f"column-{n}", column, caption, draw_column(column)) for n, column in enumerate(table.columns)]

@@ -1,0 +1,125 @@
+"""A tiny model and tiny data, with which every cell of a table runs in seconds, to show that it runs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from .cells import Inputs
+from .suites import PAIRS, SEVEN, TRANSFER
+from .tables import Table
+
+__all__ = ["STEPS", "smoke_inputs"]
+
+STEPS = 2
+ROWS = 300
+PAIRS_EACH = 24
+VOCABULARY = 1500
+# Labels of each transfer task, as many as its files have classes.
+CLASSES = {"trec.test.tsv": 6, "trec.train.tsv": 6}
+
+
+def smoke_inputs(table: Table, place: Path, device: str, threads: int) -> Inputs:
+    """Writes a tiny model and tiny data for a table to ``place``, and returns the inputs of its runs."""
+    place.mkdir(parents=True, exist_ok=True)
+    sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").split("\n")
+    rows = [row for row in sample if len(row.split()) > 5][:ROWS]
+    corpus = place / "corpus.txt"
+    _write(corpus, rows)
+    data = place / "data"
+    data.mkdir(exist_ok=True)
+    generator = random.Random(0)
+    for name in (*SEVEN, *PAIRS.values()):
+        _write(data / name, [f"{generator.random() * 5:.2f}\t{a}\t{b}" for a, b in _pairs(rows, generator)])
+    _transfer(data, rows, generator)
+    for column in table.columns:
+        if table.suite == "columns" and column not in PAIRS:
+            _collection(data / column, rows)
+    labelled = place / "pairs.csv"
+    triples = [",".join(f'"{_plain(text)}"' for text in (a, b, a[::-1])) for a, b in _pairs(rows, generator, 48)]
+    _write(labelled, ["sent0,sent1,hard_neg", *triples])
+    words = sorted({word for row in rows for word in row.split()})
+    synonyms, glove = place / "synonyms.txt", place / "glove.txt"
+    _write(synonyms, [f"{word}\tother{word}" for word in words])
+    _write(
+        glove, [f"{word} {generator.random():.3f} {generator.random():.3f} {generator.random():.3f}" for word in words]
+    )
+    needed = {name for row in table.rows for recipe in row.recipes.values() for name in recipe.needs()}
+    parallel = place / "parallel.txt"
+    _write(parallel, [" ".join(reversed(row.split())) for row in rows])
+    given = {name: str(parallel) for name in needed}
+    given |= {"glove": str(glove), "synonyms": str(synonyms), "nli-sentences": str(corpus), "running-text": str(corpus)}
+    return Inputs(
+        data,
+        corpus,
+        labelled,
+        given,
+        device=device,
+        precision="fp32",
+        threads=threads,
+        max_steps=STEPS,
+        model=str(_model(place / "tiny", rows)),
+        partial=True,
+        batch_size=8,
+    )
+
+
+def _plain(text: str) -> str:
+    return text.replace('"', "")
+
+
+def _write(path: Path, lines: Sequence[str]) -> None:
+    path.write_text("\n".join(lines) + "\n", encoding="utf8")
+
+
+def _pairs(rows: Sequence[str], generator: random.Random, count: int = PAIRS_EACH) -> list[tuple[str, str]]:
+    return [(generator.choice(rows), generator.choice(rows)) for _ in range(count)]
+
+
+def _transfer(data: Path, rows: Sequence[str], generator: random.Random) -> None:
+    names = {*TRANSFER, "sst2.train.tsv", "sst2.dev.tsv", "trec.train.tsv", "mrpc.train.tsv"}
+    for name in sorted(names):
+        lines = []
+        for number in range(48):
+            label = number % CLASSES.get(name, 2)
+            texts = [generator.choice(rows) for _ in range(2 if name.startswith("mrpc") else 1)]
+            lines.append("\t".join([str(label), *texts]))
+        _write(data / name, lines)
+
+
+def _collection(folder: Path, rows: Sequence[str]) -> None:
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    _write(folder / "corpus.tsv", [f"d{n}\t{row}" for n, row in enumerate(rows[:60])])
+    _write(folder / "queries.tsv", [f"q{n}\t{' '.join(row.split()[:5])}" for n, row in enumerate(rows[:12])])
+    _write(folder / "qrels" / "test.tsv", ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in range(12))])
+
+
+def _model(folder: Path, rows: Sequence[str]) -> Path:
+    """Saves a BERT of two small layers with random weights, with its masked language model head, and a tokenizer."""
+    import torch
+    from tokenizers import BertWordPieceTokenizer
+    from transformers import BertConfig, BertForMaskedLM, BertTokenizer
+
+    if (folder / "config.json").exists():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    pieces = BertWordPieceTokenizer()
+    pieces.train_from_iterator(rows, vocab_size=VOCABULARY, show_progress=False)
+    pieces.save_model(str(folder))
+    tokenizer = BertTokenizer(vocab=str(folder / "vocab.txt"))
+    tokenizer.save_pretrained(folder)
+    state = torch.random.get_rng_state()
+    torch.manual_seed(0)
+    shape = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=128,
+    )
+    BertForMaskedLM(shape).save_pretrained(folder)
+    torch.random.set_rng_state(state)
+    return folder

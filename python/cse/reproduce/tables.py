@@ -1,0 +1,184 @@
+"""The published tables, and the recipes of their rows.
+
+``resources/published.toml`` has the tables cell by cell, ``resources/recipes.toml`` what has to be trained and
+evaluated for a row. A table with recipes and without published values is one of our own.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from ..errors import InputError, unknown
+
+__all__ = ["Recipe", "Row", "Table", "find_table", "merged", "tables"]
+
+# Places in values of recipes for files and models that the user gives: "{paraphrases}".
+SCALES = {"percent": 1.0, "unit": 0.01, "raw": 1.0}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is trained and evaluated for a row, or for one column of it."""
+
+    preset: str | None
+    """Preset of the run; None with ``encoder``, or for the default of the model."""
+    settings: Mapping[str, Any]
+    """Values of ``TrainConfig`` beside those of the preset."""
+    encoder: str | None = None
+    """Encoder that is evaluated without training, as ``cse eval`` takes it."""
+    pooler: str | None = None
+    """Its pooling."""
+    labelled: bool = False
+    """Whether the run is trained on labelled pairs, not on the corpus."""
+
+    def needs(self) -> list[str]:
+        """Returns the names of the files that the user gives by ``--file NAME=PATH``."""
+        found: list[str] = []
+        _placeholders([self.encoder, dict(self.settings)], found)
+        return sorted(set(found))
+
+
+def _placeholders(value: Any, found: list[str]) -> None:
+    if isinstance(value, str):
+        found += [part.split("}")[0] for part in value.split("{")[1:] if "}" in part and part.split("}")[0]]
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            _placeholders(each, found)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            _placeholders(each, found)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table."""
+
+    method: str
+    model: str
+    values: tuple[float, ...]
+    """Published values, one per column; NaN where there is none."""
+    sd: tuple[float, ...] = ()
+    """Published standard deviations, if any."""
+    note: str = ""
+    misprint: str = ""
+    """What is wrong with the printed values, if they contradict each other."""
+    recipes: Mapping[str | None, Recipe] = field(default_factory=dict)
+    """By column; None: one run for all columns. Empty: the row is published only."""
+
+    @property
+    def name(self) -> str:
+        """Method and model."""
+        return f"{self.method}, {self.model}" if self.model else self.method
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table."""
+
+    name: str
+    source: str
+    metric: str
+    scale: float
+    """Factor from our scores (x 100) to those of the table."""
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    suite: str = ""
+    """How cells are scored, see ``cells.SUITES``; empty: nothing of the table can be repeated."""
+    note: str = ""
+
+    def find_rows(self, names: Sequence[str]) -> list[Row]:
+        """Returns rows by method, or method and model; without names all. Raises ``InputError`` for unknown ones."""
+        found = []
+        for name in names:
+            some = [row for row in self.rows if name in (row.method, row.name)]
+            if not some:
+                raise InputError(f"--row: {unknown('row', name, [row.name for row in self.rows])}")
+            found += some
+        return found or list(self.rows)
+
+
+def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings of which those of ``second`` take precedence; tables of options are merged."""
+    found = dict(first)
+    for key, value in second.items():
+        found[key] = {**found[key], **value} if isinstance(value, dict) and isinstance(found.get(key), dict) else value
+    return found
+
+
+@cache
+def tables() -> dict[str, Table]:
+    """Returns all tables by name."""
+    published = {each["id"]: each for each in _read("published.toml")["table"]}
+    recipes = _read("recipes.toml")
+    return {name: _table(name, published.get(name), recipes.get(name, {})) for name in [*recipes, *published]}
+
+
+def find_table(name: str) -> Table:
+    """Returns a table; raises ``InputError`` if there is none of this name."""
+    if name not in tables():
+        raise InputError(f"TABLE: {unknown('table', name, tables())}")
+    return tables()[name]
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads((files("cse") / "resources" / name).read_text(encoding="utf8"))
+
+
+def _table(name: str, published: dict[str, Any] | None, recipes: dict[str, Any]) -> Table:
+    known = published or recipes
+    columns = tuple(known["columns"])
+    changes = recipes.get("changes", {})
+    given = {(each["method"], each.get("model", "")): each for each in recipes.get("rows", ())}
+    rows = []
+    for row in published["rows"] if published else recipes["rows"]:
+        key = (row["method"], row.get("model", ""))
+        found = _recipes(given[key], changes) if key in given else {}
+        check = row.get("check", "ok")
+        rows.append(
+            Row(
+                *key,
+                values=tuple(map(float, row.get("values", [math.nan] * len(columns)))),
+                sd=tuple(map(float, row.get("sd", ()))),
+                note=row.get("note", ""),
+                misprint="" if check == "ok" else check,
+                recipes=found,
+            )
+        )
+    lost = given.keys() - {(row.method, row.model) for row in rows}
+    if lost:
+        raise ValueError(f"recipes.toml: {name} has no row {min(lost)}")
+    return Table(
+        name,
+        known["source"],
+        known["metric"],
+        SCALES[known["scale"]],
+        columns,
+        tuple(rows),
+        recipes.get("suite", ""),
+        known.get("note", ""),
+    )
+
+
+def _recipes(row: dict[str, Any], changes: dict[str, Any]) -> dict[str | None, Recipe]:
+    """Returns the recipes of a row: one, or one per column if the columns are settings."""
+    base = row.get("settings", {})
+    if not changes:
+        return {None: _recipe(row, base)}
+    left_out = set(row.get("published_only", ()))
+    return {
+        column: _recipe(
+            {**row, **{"preset": row.get("presets", {}).get(column, row.get("preset"))}}, merged(base, change)
+        )
+        for column, change in changes.items()
+        if column not in left_out
+    }
+
+
+def _recipe(row: dict[str, Any], settings: dict[str, Any]) -> Recipe:
+    return Recipe(row.get("preset"), settings, row.get("encoder"), row.get("pooler"), row.get("labelled", False))
