@@ -41,6 +41,7 @@ SYSTEMS = {
         "negatives": ("una",),
         "options": {"dclr": {"model": "TINY", "threshold": 0.5, "noise": 2.5}},
     },
+    "dclr, infonce": {"feature_augmentations": ("dclr",), "options": {"dclr": {"model": "TINY", "threshold": 0.5}}},
     "interpolation": {"feature_augmentations": ("modals",), "options": {"modals": {"kind": "interpolation"}}},
     "linear": {"feature_augmentations": ("modals",), "options": {"modals": {"kind": "linear", "detach": False}}},
     "pca jitter": {"positive_hook": "pca", "options": {"pca": {"layers": (0, 1, 2), "curriculum": "continuous"}}},

@@ -25,6 +25,7 @@ COMMANDS = {
     "reproduce": "Repeat a published table.",
     "plot": "Draw pictures of runs.",
     "report": "Write a page about a run.",
+    "generate": "Write a paraphrase or a query for each sentence.",
     "augment": "Write a synthetic hard negative for each sentence.",
     "explain": "Show the TF-IDF, rank and replacements of each word of a sentence.",
     "encode": "Encode sentences into embeddings.",

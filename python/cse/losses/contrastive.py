@@ -138,7 +138,7 @@ def contrastive_loss(
         column = layout.columns_of("hard_negative").start + own
         scores = scores.index_put((own, column), s.new_tensor(math.log(hard_negative_weight)), accumulate=True)
     for (anchor, other), weights in (log_weights or {}).items():
-        if anchor in layout.anchors:
+        if anchor in layout.anchors and other in (*layout.candidates, *layout.columns):
             scores[layout.rows_of(anchor), layout.columns_of(other)] += weights
     extra: list[Tensor] = []  # columns that only one anchor sees
     if own_negatives:

@@ -143,7 +143,7 @@ def settings_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
         found["dev"] = [str(_find(inputs.data, name)) for name in DEV.get(paper, ("stsb.dev.tsv",))]
     if inputs.model is not None:
         found["model"] = inputs.model
-        methods = with_preset(TrainConfig(**found)).methods
+        methods = with_preset(TrainConfig(**{**source_of(cell, inputs), **found})).methods
         for method, option in MODELS_OF.items():
             if method in methods:
                 found = merged(found, {method: {option: inputs.model}})
@@ -154,6 +154,11 @@ def settings_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
     if inputs.max_steps is not None:
         found |= {"max_steps": inputs.max_steps, "eval_every": inputs.max_steps}
     return found
+
+
+def source_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
+    """Returns what a run is trained on: the corpus, or labelled pairs; a recipe may name another corpus."""
+    return {"pairs": str(inputs.pairs)} if cell.recipe.labelled else {"corpus": str(inputs.corpus)}
 
 
 def _find(data: Path, name: str) -> Path:
@@ -168,9 +173,8 @@ def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
     from ..training.train_config import TrainConfig
 
     given = settings_of(cell, inputs)
-    source: dict[str, Any] = {"pairs": str(inputs.pairs)} if cell.recipe.labelled else {"corpus": str(inputs.corpus)}
     config = TrainConfig(
-        **{**source, **given},
+        **{**source_of(cell, inputs), **given},
         output=str(place / cell.folder),
         name=f"seed-{cell.seed}",
         device=inputs.device,

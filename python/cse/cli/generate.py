@@ -1,0 +1,103 @@
+"""cse generate."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from ..data import readers
+from ..data.reading import reading_options
+from ..errors import InputError
+from . import console, options
+from .progress import counting
+
+# Options of each task that differ from those of ``GenerationOptions``: beams for a paraphrase that keeps the meaning,
+# sampling for queries, of which the most likely repeats the text (Nogueira and Lin 2019).
+TASKS = {"paraphrase": {"beams": 10, "sample": False}, "query": {"beams": 1, "sample": True}}
+VIA_BEAMS = 4
+
+
+@click.command("generate")
+@click.argument("corpus", nargs=-1, required=True)
+@options.option("--model", required=True, metavar="NAME", help="Sequence-to-sequence model.", show_default=False)
+@options.option("--task", default="paraphrase", type=click.Choice(tuple(TASKS)), help="What the model writes.")
+@options.option("--via", metavar="NAME", help="Model that translates back what --model translated.", show_default=False)
+@options.option("-o", "--output", required=True, metavar="FILE", help="FILE.txt: lines; FILE.jsonl: pairs.")
+@options.option("--prefix", default="", metavar="TEXT", help="Text before each row.", default_text="none")
+@options.option("--beams", type=click.IntRange(1, 100), metavar="N", help="Beams.", default_text="10; with --via 4")
+@options.option("--sample/--no-sample", default=None, help="Draw tokens, without beams.", default_text="for queries")
+@options.option("--top-p", default=0.95, type=click.FloatRange(0, 1, min_open=True), metavar="P", help="With --sample.")
+@options.option("--temperature", default=1.0, type=click.FloatRange(0, min_open=True), metavar="T", help="The same.")
+@options.option("--max-new-tokens", default=64, type=click.IntRange(1), metavar="N", help="Length of a text.")
+@options.option("--max-input-tokens", default=256, type=click.IntRange(1), metavar="N", help="Tokens read of a row.")
+@options.option("--batch-size", default=16, type=click.IntRange(1), metavar="N", help="Rows of a forward pass.")
+@options.seed
+@options.reading
+@options.device
+@options.threads
+@options.as_json
+def command(
+    corpus: tuple[str, ...],
+    model: str,
+    task: str,
+    via: str | None,
+    output: str,
+    prefix: str,
+    beams: int | None,
+    sample: bool | None,
+    top_p: float,
+    temperature: float,
+    max_new_tokens: int,
+    max_input_tokens: int,
+    batch_size: int,
+    seed: int,
+    column: str | None,
+    encoding_errors: str,
+    max_line_bytes: int,
+    device: str,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Write a paraphrase, a back-translation or a query for each row of CORPUS.
+
+    FILE.txt has as many lines as the corpus has rows, for cse train --positive parallel --set parallel.file=FILE.txt.
+    FILE.jsonl has pairs of generated text and row, for cse train --pairs FILE.jsonl: a query finds its document. An
+    interrupted call is repeated to go on where it was.
+    """
+    if not output.endswith((".txt", ".jsonl")):
+        raise InputError(f"-o {output}: ends neither in .txt nor in .jsonl")
+    if sample and beams is not None:
+        raise InputError("--beams: cannot be combined with --sample; choose one")
+    from ..data.corpus import Corpus
+    from ..generation import GenerationOptions, Generator, generate
+    from ..models.device import set_threads
+
+    set_threads(threads)
+    chosen = TASKS[task]
+    sampled = bool(chosen["sample"]) if sample is None and beams is None else bool(sample)
+    given = GenerationOptions(
+        prefix=prefix,
+        beams=1 if sampled else beams or (VIA_BEAMS if via else 10),
+        sample=sampled,
+        top_p=top_p,
+        temperature=temperature,
+        max_new_tokens=max_new_tokens,
+        max_input_tokens=max_input_tokens,
+        batch_size=batch_size,
+        seed=seed,
+    )
+    reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
+    texts = Corpus.read(readers.resolve(corpus, column), **reading)
+    rows = texts.take(range(len(texts)))
+    generator = Generator(model, given, via, device)
+    started = time.perf_counter()
+    with counting("generating", sum(bool(row.strip()) for row in rows), "rows") as more:
+        counts = generate(rows, generator, output, more)
+    seconds = time.perf_counter() - started
+    lines = [
+        f"{output}: {counts['rows']:,} rows, {counts['generated']:,} generated in {seconds:.1f} s "
+        f"({counts['generated'] / max(seconds, 1e-9):,.1f} rows/s); {counts['unchanged']:,} equal their row, "
+        f"{counts['empty']:,} are empty and keep it"
+    ]
+    console.result({"output": output, **counts, "seconds": round(seconds, 3)}, as_json, lines)

@@ -1,0 +1,203 @@
+"""Texts written by sequence-to-sequence models: paraphrases, back-translations and queries, one per row of a corpus.
+
+A call that was interrupted goes on where it was: texts are appended to ``OUTPUT.part`` batch by batch. Batches are made
+of rows of similar length within windows of fixed rows, and random numbers are keyed by (seed, first row of the batch),
+so that an interrupted call ends with the same texts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import InputError
+from .io import dumps, write_text
+
+__all__ = ["GenerationOptions", "Generator", "generate"]
+
+# Rows that are ordered by length together.
+WINDOW = 2048
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """How texts are generated."""
+
+    prefix: str = ""
+    """Text before each row, as some models were trained with: ``paraphrase: ``."""
+    beams: int = 10
+    """Beams; 1: the most likely token each time. UNA's paraphrases have 10, its back-translations 4."""
+    sample: bool = False
+    """Draw the tokens instead, without beams."""
+    top_p: float = 0.95
+    """With ``sample``: the share of the probability that is drawn from."""
+    temperature: float = 1.0
+    """With ``sample``."""
+    max_new_tokens: int = 64
+    """Tokens of a generated text."""
+    max_input_tokens: int = 256
+    """Tokens of a row; at most what the model reads."""
+    batch_size: int = 16
+    seed: int = 0
+
+
+class Generator:
+    """A sequence-to-sequence model, and for back-translation the one that translates back.
+
+    Args:
+        model: Folder or hub name.
+        via: Folder or hub name of the model that translates the texts of ``model`` back.
+        options: How texts are generated.
+        device: A PyTorch device, or ``auto``.
+
+    Raises:
+        InputError: If a model cannot be loaded, or is none from texts to texts.
+    """
+
+    def __init__(self, model: str, options: GenerationOptions, via: str | None = None, device: str = "auto") -> None:
+        from .models.device import pick_device
+
+        self.options, self.device = options, pick_device(device)
+        self.names = [model] if via is None else [model, via]
+        self.steps = [self._load(name) for name in self.names]
+
+    def _load(self, name: str) -> tuple[Any, Any]:
+        from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+        from .models.resolve import find_folder
+
+        folder = find_folder(name)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            model = AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True)
+        except (OSError, ValueError, ImportError, KeyError) as error:
+            raise InputError(
+                f"{name}: is no model that writes texts from texts, like T5, PEGASUS or Marian "
+                f"({str(error).strip().splitlines()[0]})"
+            ) from None
+        return tokenizer, model.eval().to(self.device)
+
+    def __call__(self, texts: Sequence[str], first: int) -> list[str]:
+        """Returns a text for each of the texts; ``first`` is the row number that keys the random numbers."""
+        import torch
+
+        found = [f"{self.options.prefix}{text}" for text in texts]
+        for step, (tokenizer, model) in enumerate(self.steps):
+            options = self.options
+            limit = min(options.max_input_tokens, tokenizer.model_max_length, _positions(model))
+            tokens = tokenizer(found, padding=True, truncation=True, max_length=limit, return_tensors="pt")
+            tokens = {name: each.to(self.device) for name, each in tokens.items() if name != "token_type_ids"}
+            keyed = hashlib.sha256(f"{options.seed} {first} {step}".encode()).digest()
+            chosen: dict[str, Any] = (
+                {"do_sample": True, "top_p": options.top_p, "top_k": 0, "temperature": options.temperature}
+                if options.sample
+                else {"do_sample": False, "num_beams": options.beams}
+            )
+            cuda = [torch.device(self.device)] if self.device.startswith("cuda") else []
+            with torch.random.fork_rng(devices=cuda), torch.inference_mode():
+                torch.manual_seed(int.from_bytes(keyed[:8], "big") >> 1)
+                out = model.generate(
+                    **tokens,
+                    max_new_tokens=min(options.max_new_tokens, _positions(model) - 1),
+                    max_length=None,
+                    **({"num_beams": 1} if options.sample else {}),
+                    **chosen,
+                )
+            found = [" ".join(text.split()) for text in tokenizer.batch_decode(out, skip_special_tokens=True)]
+        return found
+
+
+def _positions(model: Any) -> int:
+    """Returns how many tokens a model can read; models with relative positions have no limit."""
+    for name in ("max_position_embeddings", "n_positions"):
+        found = getattr(model.config, name, None)
+        if isinstance(found, int) and found > 1 and not hasattr(model.config, "relative_attention_num_buckets"):
+            return found
+    return 2**20
+
+
+def batches(texts: Sequence[str], size: int) -> Iterator[list[int]]:
+    """Yields row numbers in batches of similar length, within windows; blank rows are left out."""
+    for start in range(0, len(texts), WINDOW):
+        rows = [row for row in range(start, min(start + WINDOW, len(texts))) if texts[row].strip()]
+        rows.sort(key=lambda row: (-len(texts[row]), row))
+        for first in range(0, len(rows), size):
+            yield rows[first : first + size]
+
+
+def generate(
+    texts: Sequence[str],
+    generator: Generator,
+    output: str | Path,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, int]:
+    """Writes a text for each row, as many lines as rows; a blank row, and one for which nothing is generated, stays.
+
+    Args:
+        texts: n rows.
+        generator: The model.
+        output: A file of lines; for ``.jsonl``, objects ``{"anchor": generated, "positive": row}`` of the rows that
+            have a generated text, as ``cse train --pairs`` reads them.
+        progress: Called with the number of rows generated since its last call; first with those of an earlier call.
+
+    Returns:
+        ``rows``, ``generated``, ``unchanged`` (generated texts that equal their row) and ``empty``.
+
+    Raises:
+        InputError: If ``OUTPUT.part`` was made by a call with other rows or options.
+    """
+    output = Path(output)
+    part, about = output.with_name(output.name + ".part"), output.with_name(output.name + ".part.json")
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(text.encode() + b"\n")
+    settings = {**asdict(generator.options), "models": generator.names, "rows": digest.hexdigest()}
+    found: dict[int, str] = {}
+    if part.exists() and about.exists():
+        before = json.loads(about.read_text(encoding="utf8"))
+        if before != settings:
+            name = next(key for key in settings if before.get(key) != settings[key])
+            raise InputError(f"{part}: was begun with other {name}; remove it, or repeat the options of that call")
+        found = _read(part)
+    write_text(about, dumps(settings) + "\n")
+    if progress and found:
+        progress(len(found))
+    with open(part, "a", encoding="utf8") as file:
+        for rows in batches(texts, generator.options.batch_size):
+            if all(row in found for row in rows):
+                continue
+            written = generator([texts[row] for row in rows], rows[0])
+            for row, text in zip(rows, written, strict=True):
+                found[row] = text
+                file.write(json.dumps([row, text], ensure_ascii=False) + "\n")
+            file.flush()
+            if progress:
+                progress(len(rows))
+    counts = {"rows": len(texts), "generated": sum(bool(text) for text in found.values())}
+    counts["empty"] = len(found) - counts["generated"]
+    counts["unchanged"] = sum(text == " ".join(texts[row].split()) for row, text in found.items())
+    if output.suffix == ".jsonl":
+        pairs = ({"anchor": found[row], "positive": text} for row, text in enumerate(texts) if found.get(row))
+        lines = [json.dumps(pair, ensure_ascii=False) for pair in pairs]
+    else:
+        lines = [found.get(row) or text for row, text in enumerate(texts)]
+    write_text(output, "".join(f"{line}\n" for line in lines))
+    part.unlink()
+    about.unlink()
+    return counts
+
+
+def _read(part: Path) -> dict[int, str]:
+    """Returns the texts of an earlier call by row; a last line that was not written whole is cut off."""
+    data = part.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        with open(part, "r+b") as file:
+            file.truncate(whole)
+            os.fsync(file.fileno())
+    return {int(row): str(text) for row, text in map(json.loads, data[:whole].decode("utf8").splitlines())}
