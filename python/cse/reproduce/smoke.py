@@ -114,7 +114,7 @@ def _model(folder: Path, rows: Sequence[str]) -> Path:
     torch.manual_seed(0)
     shape = BertConfig(
         vocab_size=len(tokenizer),
-        hidden_size=32,
+        hidden_size=288,  # more than the dimensions of the Matryoshka rows
         num_hidden_layers=2,
         num_attention_heads=2,
         intermediate_size=64,

@@ -98,7 +98,7 @@ class Table:
         for name in names:
             some = [row for row in self.rows if name in (row.method, row.name)]
             if not some:
-                raise InputError(f"--row: {unknown('row', name, [row.name for row in self.rows])}")
+                raise InputError(unknown("--row", name, [row.name for row in self.rows]))
             found += some
         return found or list(self.rows)
 
@@ -122,7 +122,7 @@ def tables() -> dict[str, Table]:
 def find_table(name: str) -> Table:
     """Returns a table; raises ``InputError`` if there is none of this name."""
     if name not in tables():
-        raise InputError(f"TABLE: {unknown('table', name, tables())}")
+        raise InputError(unknown("TABLE", name, tables()))
     return tables()[name]
 
 

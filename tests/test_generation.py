@@ -1,0 +1,141 @@
+"""cse generate: paraphrases, back-translations and queries by small sequence-to-sequence models with random weights."""
+
+import json
+
+import pytest
+import torch
+
+from cse import InputError
+from cse.generation import GenerationOptions, Generator, batches, generate
+
+SHORT = {"max_new_tokens": 6, "batch_size": 4}
+
+
+@pytest.fixture(scope="session")
+def writers(tmp_path_factory, tiny_bert):
+    """Folders of a T5 and a Marian model."""
+    from transformers import AutoTokenizer, MarianConfig, MarianMTModel, T5Config, T5ForConditionalGeneration
+
+    folder = tmp_path_factory.mktemp("writers")
+    tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
+    ends = {
+        "vocab_size": len(tokenizer),
+        "decoder_start_token_id": tokenizer.cls_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.sep_token_id,
+        "d_model": 16,
+    }
+    layers = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    wide = {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 24}
+    torch.manual_seed(0)
+    t5 = T5ForConditionalGeneration(T5Config(**ends, d_kv=8, d_ff=32, num_layers=1, num_heads=2))
+    marian = MarianMTModel(MarianConfig(**ends, **layers, **wide, forced_eos_token_id=tokenizer.sep_token_id))
+    for name, model in (("t5", t5), ("marian", marian)):
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+@pytest.fixture
+def texts(sample_rows):
+    return [*sample_rows[:5], "", *sample_rows[5:10]]
+
+
+def test_as_many_lines_as_rows_and_blank_rows_stay(writers, texts, tmp_path):
+    out = tmp_path / "out.txt"
+    done = []
+    counts = generate(texts, Generator(str(writers / "t5"), GenerationOptions(**SHORT)), out, done.append)
+    lines = out.read_text(encoding="utf8").split("\n")
+    assert len(lines) == len(texts) + 1
+    assert lines[5] == ""
+    assert counts["rows"] == 11
+    assert counts["generated"] + counts["empty"] == sum(done) == 10
+    assert not list(tmp_path.glob("*.part*"))
+
+
+def test_batches_hold_every_row_once_and_rows_of_similar_length():
+    texts = ["a" * n for n in (5, 1, 9, 0, 7, 3)]
+    found = list(batches(texts, 2))
+    assert found == [[2, 4], [0, 5], [1]]
+
+
+@pytest.mark.parametrize("sample", [False, True])
+def test_an_interrupted_call_ends_with_the_same_texts(writers, texts, tmp_path, sample):
+    options = GenerationOptions(**SHORT, sample=sample, beams=2)
+    whole, resumed = tmp_path / "whole.txt", tmp_path / "resumed.txt"
+    generate(texts, Generator(str(writers / "t5"), options), whole)
+    generator = Generator(str(writers / "t5"), options)
+    calls = []
+
+    def stops(some, first):
+        calls.append(first)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return generator(some, first)
+
+    stops.options, stops.names = generator.options, generator.names
+    with pytest.raises(KeyboardInterrupt):
+        generate(texts, stops, resumed)
+    part = resumed.with_name("resumed.txt.part")
+    assert len(part.read_text(encoding="utf8").splitlines()) == 4
+    with open(part, "a", encoding="utf8") as file:
+        file.write('[3, "not whol')
+    generate(texts, generator, resumed)
+    assert resumed.read_bytes() == whole.read_bytes()
+
+
+def test_other_options_of_an_interrupted_call_are_refused(writers, texts, tmp_path):
+    out = tmp_path / "out.txt"
+    generator = Generator(str(writers / "t5"), GenerationOptions(**SHORT))
+
+    def stops(some, first):
+        raise KeyboardInterrupt
+
+    stops.options, stops.names = generator.options, generator.names
+    with pytest.raises(KeyboardInterrupt):
+        generate(texts, stops, out)
+    with pytest.raises(InputError, match="was begun with other max_new_tokens"):
+        generate(texts, Generator(str(writers / "t5"), GenerationOptions(max_new_tokens=7, batch_size=4)), out)
+    with pytest.raises(InputError, match="was begun with other rows"):
+        generate(texts[1:], generator, out)
+
+
+def test_back_translation_is_the_second_model_on_the_texts_of_the_first(writers, texts):
+    options = GenerationOptions(**SHORT, beams=2)
+    both = Generator(str(writers / "marian"), options, via=str(writers / "t5"))
+    first, second = (Generator(str(writers / name), options) for name in ("marian", "t5"))
+    assert both(texts[:3], 0) == second(first(texts[:3], 0), 0)
+
+
+def test_rows_longer_than_the_model_reads_are_cut(writers):
+    found = Generator(str(writers / "marian"), GenerationOptions(**SHORT))(["word " * 500], 0)
+    assert len(found) == 1
+
+
+def test_queries_are_pairs_that_a_run_reads(cse, writers, texts, tmp_path):
+    (tmp_path / "corpus.txt").write_text("\n".join(texts) + "\n", encoding="utf8")
+    given = ["--task", "query", "--model", writers / "t5", "--max-new-tokens", "6", "-o", "pairs.jsonl", "--json"]
+    done = cse("generate", "corpus.txt", *given, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    counts = json.loads(done.stdout)
+    rows = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text(encoding="utf8").splitlines()]
+    assert len(rows) == counts["generated"] > 0
+    assert {row["positive"] for row in rows} <= set(texts)
+    from cse.data.pairs import open_pairs
+
+    assert len(open_pairs(str(tmp_path / "pairs.jsonl"), ()).corpora[0]) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "TINY", "-o", "x.txt"], "is no model that writes texts from texts"),
+        (["--model", "T5", "-o", "x.csv"], "ends neither in .txt nor in .jsonl"),
+        (["--model", "T5", "-o", "x.txt", "--sample", "--beams", "3"], "--beams: cannot be combined with --sample"),
+    ],
+)
+def test_faulty_calls_are_refused(cse, writers, tiny_bert, sample, tmp_path, arguments, message):
+    places = {"TINY": tiny_bert, "T5": writers / "t5"}
+    done = cse("generate", sample, *(places.get(each, each) for each in arguments), cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr

@@ -1,0 +1,275 @@
+"""Published tables, their recipes, the cells of cse reproduce, and what is printed beside the published values."""
+
+import json
+import math
+import tomllib
+from dataclasses import replace
+from importlib.resources import files
+from statistics import fmean, stdev
+
+import numpy as np
+import pytest
+from scipy.stats import t, ttest_rel
+
+from cse import InputError
+from cse.models.pooling import POOLERS
+from cse.reproduce.cells import cells_of, config_of, read_cell, run_cell
+from cse.reproduce.results import Ours, collect, markdown, panels, to_dict
+from cse.reproduce.results import tests as paired_tests
+from cse.reproduce.smoke import smoke_inputs
+from cse.reproduce.suites import score_columns
+from cse.reproduce.tables import find_table, merged, tables
+from cse.training.defaults import preset_names, with_preset
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory):
+    """A function that returns the inputs of a smoke run of a table, made once per table."""
+    known = {}
+
+    def make(name):
+        if name not in known:
+            known[name] = smoke_inputs(find_table(name), tmp_path_factory.mktemp("smoke"), "cpu", 1)
+        return known[name]
+
+    return make
+
+
+def test_every_table_has_its_rows_and_every_recipe_names_what_exists():
+    published = tomllib.loads((files("cse") / "resources" / "published.toml").read_text(encoding="utf8"))["table"]
+    assert {each["id"] for each in published} <= tables().keys()
+    for each in published:
+        table = tables()[each["id"]]
+        assert [row.values for row in table.rows] == [pytest.approx(row["values"], nan_ok=True) for row in each["rows"]]
+        assert all(len(row.values) == len(table.columns) for row in table.rows)
+    for table in tables().values():
+        for row in table.rows:
+            assert table.suite or not row.recipes
+            for column, recipe in row.recipes.items():
+                assert column is None or column in table.columns
+                assert recipe.preset is None or recipe.preset in preset_names()
+                assert recipe.pooler is None or recipe.pooler in POOLERS
+                assert recipe.encoder or recipe.preset or table.name == "adapt-minilm"
+
+
+def test_every_recipe_is_a_valid_configuration(small, tmp_path):
+    inputs = replace(small("una-tableC3"), model=None, max_steps=None, batch_size=None)
+    names = {
+        name for table in tables().values() for row in table.rows for r in row.recipes.values() for name in r.needs()
+    }
+    inputs = replace(inputs, files={name: str(inputs.corpus) for name in names})
+    seen = 0
+    for table in tables().values():
+        for cell in cells_of(table, table.rows, [0]):
+            if cell.recipe.encoder is None:
+                with_preset(config_of(cell, inputs, tmp_path))
+                seen += 1
+    assert seen > 200
+
+
+def test_changes_of_columns_are_merged_into_the_settings_of_rows():
+    table = find_table("una-tableC5")
+    row = next(each for each in table.rows if each.method == "beta 0.7")
+    assert row.recipes["UNA"].settings == {"una": {"beta": 0.7}}
+    assert row.recipes["paraphrasing + UNA"].settings["una"] == {"beta": 0.7}
+    assert row.recipes["paraphrasing + UNA"].needs() == ["paraphrases"]
+    assert merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4}, "e": 5}) == {"a": {"b": 4, "c": 2}, "d": 3, "e": 5}
+
+
+def test_cells_are_stored_and_a_second_call_runs_nothing(small, tmp_path, monkeypatch):
+    table, inputs = find_table("una-table1"), small("una-table1")
+    (cell,) = cells_of(table, table.find_rows(["UNA, bert-base-uncased"]), [3])
+    record = run_cell(cell, inputs, tmp_path)
+    assert set(record["scores"]) == set(table.columns)
+    assert record["scores"]["Avg."] == pytest.approx(fmean(list(record["scores"].values())[:7]))
+    assert not (tmp_path / cell.folder / "seed-3").exists()  # the run itself is not kept
+    monkeypatch.setattr("cse.reproduce.cells._train", None)
+    assert read_cell(cell, inputs, tmp_path) == record
+
+
+def test_a_cell_of_other_settings_is_refused(small, tmp_path):
+    table, inputs = find_table("una-table1"), small("una-table1")
+    (cell,) = cells_of(table, table.find_rows(["UNA, bert-base-uncased"]), [0])
+    run_cell(cell, inputs, tmp_path)
+    with pytest.raises(InputError, match="was made with max_steps 2, not 3; choose another folder"):
+        read_cell(cell, replace(inputs, max_steps=3), tmp_path)
+    cell.path(tmp_path).write_text("{}", encoding="utf8")
+    with pytest.raises(InputError, match="is not a cell"):
+        read_cell(cell, inputs, tmp_path)
+
+
+def test_an_interrupted_cell_goes_on_from_its_checkpoint(small, tmp_path, monkeypatch):
+    from cse import Encoder
+    from cse.errors import Interrupted
+    from cse.training.callbacks import Callback
+
+    table, inputs = find_table("simcse-table1"), replace(small("simcse-table1"), max_steps=6)
+    cell, other = cells_of(table, table.find_rows(["crop 10%"]), [0, 1])
+
+    class Stop(Callback):
+        def on_step_end(self, step, steps):
+            import os
+            import signal
+
+            if step == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        run_cell(cell, inputs, tmp_path, Stop())
+    assert read_cell(cell, inputs, tmp_path) is None
+    resumed = run_cell(cell, inputs, tmp_path, keep_models=True)
+    whole = run_cell(cell, inputs, tmp_path / "whole", keep_models=True)
+    assert resumed["scores"] == whole["scores"]
+    vectors = [
+        Encoder(place / cell.folder / "seed-0" / "last", device="cpu").encode(["a sentence"])
+        for place in (tmp_path, tmp_path / "whole")
+    ]
+    assert np.array_equal(*vectors)
+    assert other.path(tmp_path) != cell.path(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["focal-table3", "simcse-table6", "una-table2", "una-tableD7", "focal-table5", "simcse-tableB2"]
+)
+def test_each_suite_scores_the_columns_of_its_table(small, name, tmp_path):
+    table, inputs = find_table(name), small(name)
+    row = next(row for row in table.rows if row.recipes)
+    stored = {row.name: [run_cell(cell, inputs, tmp_path) for cell in cells_of(table, [row], [0])]}
+    found = collect(table, row, stored)
+    expected = {c for c in table.columns if None in row.recipes or c in row.recipes}
+    assert found.keys() == expected
+    assert all(math.isfinite(each.mean) or name.startswith("focal-table3") for each in found.values())
+
+
+def test_scores_equal_those_of_cse_eval(shared, minilm):
+    from cse import Encoder, evaluate
+
+    data = shared("sts/stsb.test.tsv").parent
+    encoder = Encoder(minilm, device="cpu")
+    ours = score_columns(encoder, "stsb-test", ("value",), data.parent)["*"]
+    (row,) = evaluate(encoder, "sts", data / "stsb.test.tsv").reports["sts"].rows
+    assert ours == pytest.approx(row["spearman"], abs=1e-9)
+
+
+def stored_cells(scores):
+    """Stored cells of rows by (row, column): one per seed."""
+    found = {}
+    for (row, column), values in scores.items():
+        for seed, value in values.items():
+            found.setdefault(row, []).append({"column": column, "seed": seed, "scores": {column or "*": value}})
+    return found
+
+
+def test_intervals_and_paired_tests_equal_those_of_scipy():
+    table = find_table("simcse-table1")
+    rows = table.find_rows(["none (unsup SimCSE)", "crop 10%", "crop 20%"])
+    generator = np.random.default_rng(0)
+    values = {row.name: dict(enumerate(generator.normal(80, 1, 5))) for row in rows}
+    values[rows[2].name].pop(4)  # another number of seeds: only those in common are paired
+    stored = stored_cells({(name, None): each for name, each in values.items()})
+    ours = collect(table, rows[0], stored)["value"]
+    first = list(values[rows[0].name].values())
+    half = t.ppf(0.975, 4) * stdev(first) / math.sqrt(5)
+    assert (ours.interval.low, ours.interval.high) == pytest.approx((fmean(first) - half, fmean(first) + half))
+    assert ours.sd == pytest.approx(stdev(first))
+    assert ours.holds(fmean(first) + 0.99 * half)
+    assert not ours.holds(fmean(first) + 1.01 * half)
+    assert Ours({0: 1.0}).holds(1.0) is None
+    records = paired_tests(table, rows, stored)
+    assert [each["seeds"] for each in records] == [5, 4]
+    for record, row in zip(records, rows[1:], strict=True):
+        seeds = sorted(values[row.name])
+        expected = ttest_rel([values[row.name][s] for s in seeds], [values[rows[0].name][s] for s in seeds])
+        assert record["p"] == pytest.approx(expected.pvalue)
+    smaller, larger = sorted(records, key=lambda each: each["p"])
+    assert smaller["p_holm"] == pytest.approx(min(1, 2 * smaller["p"]))
+    assert larger["p_holm"] == pytest.approx(max(smaller["p_holm"], larger["p"]))
+
+
+def test_published_values_stand_beside_ours_and_misprints_are_marked():
+    table = find_table("focal-table2")
+    rows = table.find_rows(["Focal-InfoNCE, bert-base-uncased", "DeCLUTR"])
+    stored = {
+        rows[0].name: [
+            {"column": None, "seed": seed, "scores": {"STS12": 68.0 + seed, "Avg.": 77.0 + seed}} for seed in (0, 1)
+        ]
+    }
+    text = markdown(table, rows, stored, {rows[1].name: "published only"})
+    assert "| Focal-InfoNCE, bert-base-uncased † | published | 68.50 ± 0.08 |" in text
+    assert "68.50 ± 0.71 [62.15, 74.85] *" in text
+    assert "† Focal-InfoNCE, bert-base-uncased: the printed values contradict each other" in text
+    assert "| DeCLUTR, roberta-base | published only |" in text
+    found = to_dict(table, rows, stored, {})
+    cell = found["rows"][0]["cells"]["Avg."]
+    assert (cell["published"], cell["ours"], cell["published_in_interval"]) == (77.33, 77.5, True)
+    assert "ours" not in found["rows"][0]["cells"]["STS13"]
+    json.dumps(found)
+
+
+def test_scores_of_a_table_in_units_of_one_are_divided():
+    table = find_table("una-table1")
+    row = table.find_rows(["UNA, bert-base-uncased"])[0]
+    stored = {row.name: [{"column": None, "seed": 0, "scores": {"Avg.": 76.14}}]}
+    assert collect(table, row, stored)["Avg."].mean == pytest.approx(0.7614)
+
+
+def test_the_picture_has_a_panel_for_each_column(tmp_path):
+    pytest.importorskip("matplotlib")
+    from cse.reports.style import write
+
+    table = find_table("una-tableC4")
+    stored = stored_cells({("every 5 batches, bert-base-uncased", "UNA"): {0: 82.0, 1: 83.0}})
+    drawn = panels(table, table.rows, stored)
+    assert [panel.title for panel in drawn] == list(table.columns)
+    write(drawn, tmp_path / "table.png")
+    assert (tmp_path / "table.png").stat().st_size > 10_000
+
+
+def test_the_command_prints_a_smoke_table(cse, tmp_path):
+    done = cse("reproduce", "una-table2", "--smoke", "--json", "-o", "cells", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    by_row = {row["method"]: row for row in found["rows"]}
+    assert by_row["no step random (UNA)"]["cells"]["STS-B dev"]["seeds"] == 1
+    assert by_row["step 2 and 3 ablation, row 1"]["status"] == "published only"
+    again = cse("reproduce", "una-table2", "--smoke", "--json", "-o", "cells", cwd=tmp_path)
+    assert "1 of them stored" in again.stderr
+    assert json.loads(again.stdout) == found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "TABLE: 'nowhere' is unknown"),
+        (["una-table1"], "--data: name the folder"),
+        (["una-tableA1", "--smoke"], "has no row that can be repeated"),
+        (["una-table1", "--smoke", "--row", "UMA"], "--row: 'UMA' is unknown"),
+        (["una-table1", "--smoke", "--data", "."], "--data: cannot be combined with --smoke"),
+        (["una-table1", "--data", "."], "has no sts12.test.tsv"),
+        (["una-table1", "--data", ".", "--file", "paraphrases=none.txt"], "there is no such file"),
+        (["una-table1", "--data", ".", "--file", "paraphrases"], "has not the form NAME=PATH"),
+        (["una-table1", "--smoke", "--picture", "x.pdf"], "ends neither in .png nor in .svg"),
+    ],
+)
+def test_faulty_calls_are_refused_in_one_sentence(cse, tmp_path, arguments, message):
+    done = cse("reproduce", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_dry_run_says_what_is_missing_and_what_it_costs(cse, small, tmp_path):
+    inputs = small("adapt-minilm")
+    given = ["--data", inputs.data, "--corpus", inputs.corpus]
+    done = cse("reproduce", "una-table1", *given, "--dry-run", "--row", "paraphrasing", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "paraphrasing, bert-base-uncased: needs --file paraphrases=PATH" in done.stderr
+
+
+def test_the_cost_of_a_run_is_estimated(minilm, cse, small, tmp_path):
+    inputs = small("adapt-minilm")
+    given = ["--data", inputs.data, "--corpus", inputs.corpus, "--seeds", "2"]
+    done = cse("reproduce", "adapt-minilm", *given, "--dry-run", "--row", "standard", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 runs: about" in done.stderr
+    assert "would run standard, minilm, seed 1" in done.stderr
