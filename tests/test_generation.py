@@ -59,9 +59,9 @@ def test_batches_hold_every_row_once_and_rows_of_similar_length():
     assert found == [[2, 4], [0, 5], [1]]
 
 
-@pytest.mark.parametrize("sample", [False, True])
-def test_an_interrupted_call_ends_with_the_same_texts(writers, texts, tmp_path, sample):
-    options = GenerationOptions(**SHORT, sample=sample, beams=2)
+@pytest.mark.parametrize("drawn", [False, True])
+def test_an_interrupted_call_ends_with_the_same_texts(writers, texts, tmp_path, drawn):
+    options = GenerationOptions(**SHORT, sample=drawn, beams=2)
     whole, resumed = tmp_path / "whole.txt", tmp_path / "resumed.txt"
     generate(texts, Generator(str(writers / "t5"), options), whole)
     generator = Generator(str(writers / "t5"), options)

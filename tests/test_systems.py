@@ -87,11 +87,12 @@ SYSTEMS = {
     "repetition as a negative": {"imports": ("METHODS",), "negatives": ("repetition", "una"), "loss": "focal"},
     "parallel": {"imports": ("METHODS",), "positive": "parallel", "options": {"parallel": {"file": "PARALLEL"}}},
     "next sentence": {"imports": ("METHODS",), "positive": "next", "loss": "mixed"},
-    "substitution": {
+    "substitution as a negative": {
         "imports": ("METHODS",),
         "negatives": ("substitution",),
         "options": {"substitution": {"model": "MASKED"}},
     },
+    "substitution": {"positive": "substitution", "options": {"substitution": {"model": "MASKED", "share": 0.3}}},
     "consert": {"imports": ("METHODS",), "anchor_hook": "cutoff", "positive_hook": "shuffle", "objective": "nt-xent"},
     "momentum": {"imports": ("METHODS",), "feature_augmentations": ("momentum",), "positive": "repetition"},
     "contrastive by its options": {"loss": "contrastive", "options": {"contrastive": {"temperature": 0.2}}},
@@ -108,6 +109,7 @@ SYSTEMS = {
         "options": {"matryoshka": {"dims": (8,)}, "dclr": {"noise": 1.5}},
         "feature_augmentations": ("dclr",),
     },
+    "moving average": {"encoder_methods": ("ema",), "options": {"ema": {"decay": 0.5}}},
     "average": {"imports": ("METHODS",), "encoder_methods": ("average",)},
     "a term on gathered embeddings": {"imports": ("METHODS",), "loss_terms": ("ball",)},
 }
@@ -436,7 +438,7 @@ def test_a_file_of_methods_that_has_changed_is_refused(run_config, tmp_path, sam
 
 
 def test_an_expensive_edit_gets_the_rows_of_its_process(run_config, system):
-    values = system("substitution")
+    values = system("substitution as a negative")
     run = prepare(run_config.replace(**values))
     run.batches.part = World(1, 3).part
     seen = AUGMENTATIONS.get("substitution").seen

@@ -12,13 +12,25 @@ from . import console, options
 
 @click.command("methods")
 @click.argument("name", required=False)
+@options.option(
+    "--combinations", is_flag=True, show_default=False, help="Print which positives, losses and UNA go together."
+)
 @options.as_json
-def command(name: str | None, as_json: bool) -> None:
+def command(name: str | None, combinations: bool, as_json: bool) -> None:
     """List augmentations, loss terms and evaluations, or the options of the method NAME.
 
     Options are set in the table of the method in the configuration file, or with --set NAME.OPTION=VALUE.
     """
     console.check_output()
+    if combinations:
+        from ..training import combinations as found
+
+        records = [
+            {"positive": positive, "loss": loss, "una": form, "refused": reason}
+            for (positive, loss, form), reason in found.combinations().items()
+        ]
+        console.result({"combinations": records}, as_json, [found.markdown()])
+        return
     from ..augment import AUGMENTATIONS
     from ..errors import InputError
     from ..evaluation import EVALUATIONS

@@ -40,7 +40,11 @@ HOOKS: Registry[type[Hook]] = Registry(
 ENCODER_METHODS: Registry[type[EncoderMethod]] = Registry(
     "encoder method",
     "cse.encoder_methods",
-    {"lora": "cse.features.lora:LoRA", "prompt": "cse.features.prompt:Prompt"},
+    {
+        "ema": "cse.features.ema:EMA",
+        "lora": "cse.features.lora:LoRA",
+        "prompt": "cse.features.prompt:Prompt",
+    },
     options={"lora": "cse.features.lora_options:LoRAOptions"},
 )
 """Methods that change the encoder by name: ``cse train --encoder-method NAME``."""

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-__all__ = ["incompatibility"]
+__all__ = ["incompatibility", "unused_negatives"]
+
+WITHOUT_NEGATIVES = ("scd",)
+"""Losses that use no negatives."""
+
+
+def unused_negatives(loss: str | None, negatives: tuple[str, ...]) -> str | None:
+    """Returns an error message if there are negatives that the loss does not use, else None."""
+    if loss in WITHOUT_NEGATIVES and negatives:
+        return (
+            f"--loss {loss}: has no negatives, so that --negative {negatives[0]} has no effect; leave one of them out"
+        )
+    return None
 
 
 def incompatibility(

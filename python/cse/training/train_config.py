@@ -19,7 +19,7 @@ from ..errors import InputError
 from ..features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ..losses.options import ContrastiveOptions
-from ..losses.rules import incompatibility
+from ..losses.rules import incompatibility, unused_negatives
 from ..registry import Registry, explain_validation, import_methods, parse_options
 from .keywords import given_forms, tables
 from .settings import Named, Objective, Pooler, Scheduler, Settings, flag, hints, marker
@@ -99,7 +99,7 @@ class TrainConfig(Settings, BaseModel):
             hard_negatives=True,
             weighted=weighted,
         )
-        if problem:
+        if problem := problem or unused_negatives(self.loss, self.negatives):
             raise InputError(problem)
         if self.prompt and "prompt" in self.encoder_methods:
             raise InputError("--prompt: cannot be combined with --encoder-method prompt, which has a template")

@@ -1,0 +1,81 @@
+"""An exponential moving average of the weights (Polyak and Juditsky 1992), which is evaluated and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from .base import EncoderMethod
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+__all__ = ["EMA", "EMAOptions"]
+
+
+@dataclass(frozen=True)
+class EMAOptions:
+    """Options of the moving average."""
+
+    decay: Annotated[float, Field(ge=0, lt=1, description="share of the average that a step keeps")] = 0.99
+    warmup: Annotated[
+        bool, Field(description="after n steps keep at most (1 + n) / (10 + n), so that a short run is averaged too")
+    ] = True
+
+
+class EMA(EncoderMethod):
+    """The encoder that is evaluated and saved has the moving average of the weights; training goes on with the weights.
+
+    After step n the average is d average + (1 - d) weights, with d = min(decay, (1 + n) / (10 + n)). Checkpoints keep
+    the average. Weights that are not trained are not averaged.
+    """
+
+    Options = EMAOptions
+    summary = "evaluates and saves a moving average of the weights"
+    steps: Tensor
+
+    def __init__(self, options: EMAOptions, context: Context) -> None:
+        super().__init__(options, context)
+        self.source = (context.trained,)  # not a submodule
+        self.names = [name for name, each in context.trained.named_parameters() if each.requires_grad]
+        for number, parameter in enumerate(self._weights()):
+            self.register_buffer(f"average_{number}", parameter.detach().clone())
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    def _weights(self) -> list[nn.Parameter]:
+        named = dict(self.source[0].named_parameters())
+        return [named[name] for name in self.names]
+
+    def _averages(self) -> list[Tensor]:
+        return [self.get_buffer(f"average_{number}") for number in range(len(self.names))]
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Moves the average towards the weights."""
+        self.steps += 1
+        kept = torch.full((), self.options.decay, device=self.steps.device)
+        if self.options.warmup:
+            kept = torch.minimum(kept, (1 + self.steps) / (10 + self.steps))
+        for average, parameter in zip(self._averages(), self._weights(), strict=True):
+            average.lerp_(parameter, (1 - kept).to(average))
+
+    @contextmanager
+    def for_evaluation(self) -> Iterator[None]:
+        """Context manager in which the encoder has the average."""
+        weights = self._weights()
+        with torch.no_grad():
+            trained = [parameter.clone() for parameter in weights]
+            for average, parameter in zip(self._averages(), weights, strict=True):
+                parameter.copy_(average)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for value, parameter in zip(trained, weights, strict=True):
+                    parameter.copy_(value)

@@ -1,0 +1,165 @@
+"""Slow twins in float64 of losses and methods of other systems: SCD, the momentum queue, moving averages, edits."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from cse.augment.substitution import Substitution, SubstitutionOptions, whole_words
+from cse.context import Context
+from cse.features.ema import EMA, EMAOptions
+from cse.features.momentum import Momentum, MomentumOptions
+from cse.losses.contrastive import contrastive_loss
+from cse.losses.scd import SCD, SCDOptions, decorrelation
+from cse.rng import Draws
+from cse.views import Views
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def standardised(x):
+    return (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
+
+
+def projected(x, layers):
+    first, second, third = layers
+    return np.maximum(standardised(np.maximum(standardised(x @ first.T), 0) @ second.T), 0) @ third.T
+
+
+def test_scd_is_its_formula():
+    torch.manual_seed(0)
+    options = SCDOptions(alpha=0.7, beta=0.03, off_diagonal=0.2, temperature=0.1, width=6)
+    term = SCD(options, SimpleNamespace(trained=SimpleNamespace(embedding_dim=4))).double().train()
+    z1, z2 = drawn(9, 4), drawn(9, 4, seed=1)
+    found = term(Views({"anchor": z1, "positive": z2}), None).item()
+    layers = [each.weight.detach().numpy() for each in term.projector if isinstance(each, nn.Linear)]
+    first, second = (standardised(projected(z.numpy(), layers)) for z in (z1, z2))
+    spread = 0.0
+    for k in range(6):
+        for m in range(6):
+            c = np.mean(first[:, k] * second[:, m])
+            spread += (c - 1) ** 2 if k == m else 0.2 * c**2
+    cosines = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(z1.numpy(), z2.numpy(), strict=True)]
+    assert found == pytest.approx(0.7 * np.mean(cosines) / 0.1 + 0.03 * spread, rel=1e-9)
+    assert decorrelation(torch.eye(3).double() * 3**0.5, torch.eye(3).double() * 3**0.5, 1.0).item() == pytest.approx(0)
+
+
+class Linear(nn.Linear):
+    """An encoder of vectors, without a bias."""
+
+    def __init__(self):
+        super().__init__(3, 4, bias=False)
+        self.embedding_dim = 4
+
+
+def test_the_momentum_queue_is_its_definition():
+    torch.manual_seed(1)
+    trained = Linear().double()
+    method = Momentum(MomentumOptions(size=5, decay=0.9), SimpleNamespace(trained=trained)).double()
+    average, queue = trained.weight.detach().numpy().copy(), np.zeros((0, 4))
+    for number in range(4):
+        x = drawn(3, 3, seed=number)
+        step = SimpleNamespace(encode=lambda block, encoder, x=x: encoder(x))
+        views = method(Views({"anchor": trained(x), "positive": trained(x)}), step)
+        valid = views.masks["queue"].numpy()
+        assert valid.sum() == min(3 * number, 5)
+        assert np.allclose(views["queue"].detach().numpy()[valid], queue[: valid.sum()], atol=1e-12)
+        # the loss has the queue as further columns of each anchor
+        found = contrastive_loss(
+            dict(views.embeddings), temperature=0.2, objective="infonce", masks=views.masks, roles=views.roles
+        )
+        a, p = (views[name].detach().numpy() for name in ("anchor", "positive"))
+        columns = np.concatenate([p, queue[: valid.sum()]])
+        cosines = (
+            (a / np.linalg.norm(a, axis=1)[:, None]) @ (columns / np.linalg.norm(columns, axis=1)[:, None]).T / 0.2
+        )
+        expected = np.mean([np.log(np.exp(row).sum()) - row[n] for n, row in enumerate(cosines)])
+        assert found.item() == pytest.approx(expected, rel=1e-9)
+        queue = np.concatenate([x.numpy() @ average.T, queue])[:5]
+        with torch.no_grad():
+            trained.weight += drawn(4, 3, seed=10 + number)
+        method.after_step()
+        average = 0.9 * average + 0.1 * trained.weight.detach().numpy()
+        assert np.allclose(method.encoder.weight.detach().numpy(), average, atol=1e-12)
+
+
+@pytest.mark.parametrize("warmup", [False, True])
+def test_the_moving_average_is_its_recursion_and_training_goes_on_with_the_weights(warmup):
+    trained = Linear().double()
+    method = EMA(EMAOptions(decay=0.8, warmup=warmup), SimpleNamespace(trained=trained)).double()
+    average = trained.weight.detach().numpy().copy()
+    for number in range(1, 30):
+        with torch.no_grad():
+            trained.weight += drawn(4, 3, seed=number)
+        method.after_step()
+        kept = min(0.8, (1 + number) / (10 + number)) if warmup else 0.8
+        average = kept * average + (1 - kept) * trained.weight.detach().numpy()
+        before = trained.weight.detach().clone()
+        with method.for_evaluation():
+            assert np.allclose(trained.weight.detach().numpy(), average, atol=1e-6)
+        assert torch.equal(trained.weight, before)
+
+
+def test_weights_of_pairs_apply_to_the_columns_that_the_objective_has():
+    z = {"anchor": drawn(5, 4), "positive": drawn(5, 4, seed=1)}
+    weights = drawn(5, 5, seed=2)
+    given = {(a, b): weights for a in z for b in z}
+    found = contrastive_loss(z, temperature=0.3, objective="infonce", log_weights=given).item()
+    a, p = (each.numpy() / np.linalg.norm(each.numpy(), axis=1)[:, None] for each in z.values())
+    scores = a @ p.T / 0.3 + weights.numpy()
+    assert found == pytest.approx(
+        np.mean([np.log(np.exp(row).sum()) - row[n] for n, row in enumerate(scores)]), rel=1e-9
+    )
+
+
+@pytest.fixture(scope="session")
+def filler(tmp_path_factory, tiny_bert):
+    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
+
+    folder = tmp_path_factory.mktemp("filler")
+    torch.manual_seed(1)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    BertForMaskedLM(BertConfig(vocab_size=2000, max_position_embeddings=64, **sizes)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(folder)
+    return folder
+
+
+def test_substituted_words_are_the_most_likely_whole_words(filler, sample_rows):
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    method = Substitution(SubstitutionOptions(model=str(filler), share=0.2, length=60), Context())
+    texts, rows = sample_rows[:12], np.arange(12)
+    found = method(texts, rows, Draws(3, 1))
+    assert found == method(texts, rows, Draws(3, 1))
+    assert found[4:7] == method(texts[4:7], rows[4:7], Draws(3, 1))  # a function of (seed, epoch, row)
+    tokenizer, model = AutoTokenizer.from_pretrained(filler), AutoModelForMaskedLM.from_pretrained(filler).eval()
+    usable = whole_words(tokenizer)
+    for text, new in zip(texts, found, strict=True):
+        old, words = text.split(), new.split()
+        places = [n for n, (a, b) in enumerate(zip(old, words, strict=True)) if a != b]
+        assert 0 < len(places) <= max(1, round(0.2 * len(old)))
+        if len(places) != max(1, round(0.2 * len(old))):
+            continue  # a masked word behind the limit of tokens stays
+        masked = " ".join("[MASK]" if n in places else word for n, word in enumerate(old))
+        tokens = tokenizer(masked, return_tensors="pt", truncation=True, max_length=60)
+        at = (tokens["input_ids"][0] == tokenizer.mask_token_id).nonzero()[:, 0]
+        with torch.no_grad():
+            scores = model(**tokens).logits[0, at].masked_fill(~usable, -torch.inf)
+        for place, row in zip(places, scores, strict=True):
+            best = [tokenizer.decode([n]) for n in row.topk(2).indices.tolist()]
+            assert words[place] == next(word for word in best if word.lower() != old[place].lower())
+
+
+def test_every_word_is_substituted_equally_often(filler):
+    method = Substitution(SubstitutionOptions(model=str(filler), share=0.25), Context())
+    rows = np.arange(2000)
+    counts = np.zeros(4)
+    texts = ["alpha beta gamma delta"] * 2000
+    for text in method(texts, rows, Draws(0, 0)):
+        counts += [a != b for a, b in zip(text.split(), texts[0].split(), strict=True)]
+    assert counts.sum() == 2000
+    assert (abs(counts - 500) < 4 * np.sqrt(2000 * 0.25 * 0.75)).all()
