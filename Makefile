@@ -17,7 +17,7 @@ QUERY ?= an illness that doctors could not cure
 LAST := $$(ls -td quickstart/runs/*/ | head -n 1)
 JOBS ?= 2
 
-.PHONY: quickstart test lint bench-core bench-growth bench-losses bench-train bench-search clean
+.PHONY: quickstart test lint bench-core bench-growth bench-losses bench-train bench-search reproduce-smoke clean
 
 # The virtual environment is rebuilt when the dependencies change, the extension module when the Rust sources change.
 $(VENV)/packages: pyproject.toml constraints.txt
@@ -66,6 +66,14 @@ bench-core: $(READY)
 # Time and memory of build-tfidf for 10,000 to 10 million generated sentences. Needs 1.2 GB of temporary files.
 bench-growth: $(READY)
 	$(BIN)/python benches/growth.py --augment
+
+# Every cell of every published table for two steps, with a tiny model; a quarter of an hour on two cores.
+reproduce-smoke: $(READY)
+	set -e; for table in $$($(BIN)/python -m cse reproduce --list --names); do \
+	  $(BIN)/python -m cse reproduce $$table --smoke -o target/reproduce/$$table > target/reproduce.log 2>&1 \
+	    || { cat target/reproduce.log; exit 1; }; \
+	  echo "$$table runs"; \
+	done
 
 # What training with each loss changes, with intervals; DATA holds the STS files. Stored runs (benches/results/adapt.json)
 # are not repeated; all five losses with five seeds take three hours on two cores.

@@ -1,6 +1,7 @@
 """Systems of other papers as methods: chunks, ranks, resumed runs, and their formulas."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -550,3 +551,15 @@ def test_denoising_subtracts_the_template_at_the_positions_of_the_sentence(run_c
     full = encoder.backbone(**tokens).last_hidden_state
     at = tokens["input_ids"] == encoder.tokenizer.mask_token_id
     assert torch.allclose(encoder(dict(tokens)), encoder.head(full[at] - found), rtol=0, atol=1e-10)
+
+
+def test_the_table_of_combinations_in_the_documentation_is_that_of_the_code():
+    from cse.training.combinations import combinations, markdown
+
+    docs = Path(__file__).parents[1] / "docs" / "systems.md"
+    if not docs.exists():
+        pytest.skip("docs/ is not beside the tests")
+    assert markdown() in docs.read_text(encoding="utf8")
+    refused = [(key, reason) for key, reason in combinations().items() if reason]
+    assert all(re.search(r"--\S+.*--\S+", reason) for _, reason in refused)  # both sides are named
+    assert len(combinations()) == len(AUGMENTATIONS.names()) * 5 * 3

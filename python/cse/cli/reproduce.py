@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 @click.command("reproduce")
 @click.argument("table", required=False)
 @options.option("--list", "as_list", is_flag=True, show_default=False, help="List the tables, or the rows of TABLE.")
+@options.option("--names", is_flag=True, show_default=False, help="With --list: names of tables that can run.")
 @options.option("--data", metavar="DIR", help="Folder of the evaluation data.", show_default=False)
 @options.option("--corpus", metavar="FILE", help="Sentences to train on.", show_default=False)
 @options.option("--pairs", metavar="FILE", help="Labelled pairs of supervised rows.", show_default=False)
 @options.option("--file", "files", multiple=True, metavar="NAME=PATH", help="A file that a row needs; see --list.")
-@options.option("--row", "names", multiple=True, metavar="NAME", help="Only these rows.", default_text="all")
+@options.option("--row", "selected", multiple=True, metavar="NAME", help="Only these rows.", default_text="all")
 @options.option("--seeds", default=1, type=click.IntRange(1, 100), metavar="N", help="Seeds 0 to N - 1 of each run.")
 @options.option("--max-steps", type=click.IntRange(1), metavar="N", help="Limit of the steps.", default_text="recipe")
 @options.option("-o", "--output", metavar="DIR", help="Folder of the cells.", default_text="reproduce/TABLE")
@@ -38,11 +39,12 @@ if TYPE_CHECKING:
 def command(
     table: str | None,
     as_list: bool,
+    names: bool,
     data: str | None,
     corpus: str | None,
     pairs: str | None,
     files: tuple[str, ...],
-    names: tuple[str, ...],
+    selected: tuple[str, ...],
     seeds: int,
     max_steps: int | None,
     output: str | None,
@@ -61,8 +63,11 @@ def command(
     on where it was; --row and --seeds may grow. Rows without a recipe are published only. No table of the papers was
     repeated at full size by the authors of this program: that takes a GPU.
     """
-    from ..reproduce.tables import find_table
+    from ..reproduce.tables import find_table, tables
 
+    if names:
+        click.echo("\n".join(each.name for each in tables().values() if each.suite))
+        return
     if table is None or as_list:
         show_list(None if table is None else find_table(table), as_json)
         return
@@ -76,7 +81,7 @@ def command(
     found = find_table(table)
     if not found.suite:
         raise InputError(f"{table}: has no row that can be repeated; cse reproduce --list names the tables that have")
-    rows = found.find_rows(names)
+    rows = found.find_rows(selected)
     place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")
     if smoke:
         from ..reproduce.smoke import smoke_inputs

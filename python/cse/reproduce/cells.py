@@ -60,7 +60,7 @@ class Inputs:
     batch_size: int | None = None
     """Rows of a batch in place of those of the recipes; for trials."""
     partial: bool = False
-    """Accept incomplete evaluation data."""
+    """Accept incomplete evaluation data, and evaluate transfer tasks with two folds; for trials."""
 
 
 @dataclass(frozen=True)

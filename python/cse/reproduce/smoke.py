@@ -82,7 +82,7 @@ def _transfer(data: Path, rows: Sequence[str], generator: random.Random) -> None
     names = {*TRANSFER, "sst2.train.tsv", "sst2.dev.tsv", "trec.train.tsv", "mrpc.train.tsv"}
     for name in sorted(names):
         lines = []
-        for number in range(120):
+        for number in range(60):
             label = number % CLASSES.get(name, 2)
             texts = [generator.choice(rows) for _ in range(2 if name.startswith("mrpc") else 1)]
             lines.append("\t".join([str(label), *texts]))

@@ -52,6 +52,6 @@ def markdown() -> str:
     heads = [f"{loss}{f', {form}' if form else ''}" for loss, form in columns]
     lines = [f"| positive | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
     for row, names in rows.items():
-        cells = ["yes" if not reason else f"no [{reasons.index(reason) + 1}]" for reason in row]
+        cells = ["yes" if not reason else f"no ({reasons.index(reason) + 1})" for reason in row]
         lines.append(f"| {', '.join(f'`{name}`' for name in names)} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", *(f"[{number}] {reason}  " for number, reason in enumerate(reasons, 1))])
+    return "\n".join([*lines, "", *(f"{number}. `{reason}`" for number, reason in enumerate(reasons, 1))])
