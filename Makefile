@@ -17,7 +17,7 @@ QUERY ?= an illness that doctors could not cure
 LAST := $$(ls -td quickstart/runs/*/ | head -n 1)
 JOBS ?= 2
 
-.PHONY: quickstart test lint bench-core bench-growth bench-losses bench-train bench-search reproduce-smoke clean
+.PHONY: quickstart test lint bench-core bench-growth bench-losses bench-train bench-search reproduce-smoke api clean
 
 # The virtual environment is rebuilt when the dependencies change, the extension module when the Rust sources change.
 $(VENV)/packages: pyproject.toml constraints.txt
@@ -58,6 +58,11 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest cse._core
 	$(BIN)/lint-imports
+	$(BIN)/python docs/api.py --check
+
+# docs/api.md, from the docstrings.
+api: $(READY)
+	$(BIN)/python docs/api.py
 
 # Time and memory of the Rust core; CORPUS is a plain text file. Prints the first table of the README.
 bench-core: $(READY)

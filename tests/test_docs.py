@@ -1,0 +1,230 @@
+"""Every code block of README.md and docs/ runs, with a tiny model and small files in place of those it names."""
+
+import json
+import re
+import shlex
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+if not (ROOT / "docs").is_dir():
+    pytest.skip("docs/ is not beside the tests", allow_module_level=True)
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# Commands whose arguments are checked only: they need a cluster, several processes, a published checkpoint, all data,
+# or somebody who types.
+PARSED = ("--engine ray", "torchrun", "make ", "--preset simcse-sup-bert-base", "asks for queries", "una-table1 --data")
+# Names in the documentation, and what stands for them; in this order.
+NAMES = {
+    "tuner007/pegasus_paraphrase": "T5",
+    "Helsinki-NLP/opus-mt-en-fr": "T5",
+    "Helsinki-NLP/opus-mt-fr-en": "T5",
+    "doc2query/msmarco-t5-base-v1": "T5",
+    "sentence-transformers/all-MiniLM-L6-v2": "TINY",
+    "minilm": "TINY",
+}
+SHORT = {"train": ["--max-steps", "2", "--batch-size", "8", "--name", "NAME"], "generate": ["--max-new-tokens", "4"]}
+
+
+def blocks(*languages):
+    found = []
+    for page in PAGES:
+        if page.name == "api.md":
+            continue
+        for number, (language, text) in enumerate(BLOCK.findall(page.read_text(encoding="utf8"))):
+            assert language in ("sh", "bash", "python", "toml"), (page, language)
+            if language in languages:
+                found.append(pytest.param(text, id=f"{page.name}-{number}"))
+    return found
+
+
+@pytest.fixture(scope="session")
+def small_files(tmp_path_factory, sample_rows):
+    """A folder with the files that the documentation names."""
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+
+    folder = tmp_path_factory.mktemp("files")
+    rows = sample_rows[:60]
+
+    def write(name, lines):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf8")
+
+    for name in ("corpus.txt", "sentences.txt", "wiki1m.txt", "wiki.txt", "queries.txt"):
+        write(name, rows if name != "queries.txt" else rows[:3])
+    write("corpus.jsonl", [json.dumps({"_id": f"d{n}", "text": row}) for n, row in enumerate(rows)])
+    quoted = [row.replace('"', "'") for row in rows]
+    write("docs.csv", ["name,text", *(f'd{n},"{row}"' for n, row in enumerate(quoted))])
+    write("pairs.csv", ["first,second", *(f'"{a}","{b}"' for a, b in pairwise(quoted))])
+    pairs = [f"{n % 6}\t{a}\t{b}" for n, (a, b) in enumerate(pairwise(rows))]
+    for place in ("DIR", "data"):
+        for name in ("stsb.dev.tsv", "sts12.test.tsv"):
+            write(f"{place}/{name}", pairs)
+    for place in ("DIR", "data/retrieval"):
+        write(f"{place}/corpus.jsonl", [json.dumps({"_id": f"d{n}", "text": row}) for n, row in enumerate(rows)])
+        write(
+            f"{place}/queries.jsonl", [json.dumps({"_id": f"q{n}", "text": row[:40]}) for n, row in enumerate(rows[:9])]
+        )
+        write(f"{place}/qrels/test.tsv", ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in range(9))])
+    (folder / "shards").mkdir()
+    for number in range(2):
+        text = "".join(f"{row}\n" for row in rows[30 * number : 30 * number + 30])
+        with pa.CompressedOutputStream(str(folder / "shards" / f"{number}.txt.zst"), "zstd") as file:
+            file.write(text.encode())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def t5(tmp_path_factory, tiny_bert):
+    import torch
+    from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
+
+    folder = tmp_path_factory.mktemp("t5")
+    tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
+    ends = {"decoder_start_token_id": 2, "pad_token_id": 0, "eos_token_id": 3, "vocab_size": len(tokenizer)}
+    torch.manual_seed(0)
+    T5ForConditionalGeneration(
+        T5Config(**ends, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    ).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def place(small_files, tmp_path, tiny_bert, t5):
+    """A folder in which the files are, and a function that puts the tiny models in the place of names."""
+    import shutil
+
+    shutil.copytree(small_files, tmp_path, dirs_exist_ok=True)
+
+    def replaced(text):
+        for name, stands in NAMES.items():
+            text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", stands, text)
+        return re.sub(r"\bTINY\b", str(tiny_bert), re.sub(r"\bT5\b", str(t5), text))
+
+    return tmp_path, replaced
+
+
+def commands(text):
+    """The command lines of a block, without comments, and whether they are only parsed."""
+    for line in text.splitlines():
+        if line.strip() and not line.startswith("#"):
+            arguments = shlex.split(line, comments=True)
+            yield arguments, any(phrase in line for phrase in PARSED)
+
+
+def parse(arguments):
+    """Parses the arguments of a command as cse does, without running it."""
+    from cse.cli import cli
+
+    name, command, rest = cli.resolve_command(cli.make_context("cse", [], resilient_parsing=True), arguments)
+    command.make_context(name, list(rest))
+
+
+@pytest.mark.parametrize("text", blocks("sh", "bash"))
+def test_the_commands_of_a_block_run(cse, place, text):
+    folder, replaced = place
+    ran = {}
+    if "runs/" in text or "wiki" in text:  # the folder of an earlier run, and an index
+        trained(cse, folder, replaced)
+    for arguments, parsed in commands(text):
+        if arguments[0] == "make":
+            assert re.search(rf"^{arguments[1]}:", (ROOT / "Makefile").read_text(encoding="utf8"), re.MULTILINE)
+            continue
+        if arguments[0] == "torchrun":
+            arguments = arguments[arguments.index("cse") :]
+        assert arguments[0] == "cse", arguments
+        parse(arguments[1:])
+        if parsed:
+            continue
+        name = arguments[1]
+        given = [replaced(each).replace("<name>", "NAME").replace("128", "16") for each in arguments[1:]]
+        given = [re.sub(r"^runs/(A|B|adapted)$", "runs/NAME", each) for each in given]
+        extra = [] if "--resume" in given else list(SHORT.get(name, []))
+        if "--name" in given:
+            extra = extra[: extra.index("--name")]
+        if name == "eval" or (name == "compare" and "retrieval" not in given):
+            extra += ["--allow-partial"]
+        if name == "reproduce" and "--smoke" in given:
+            extra += ["--row", "UNA, bert-base-uncased"]
+        if name == "search" and "--query" not in given and "--queries" not in given:
+            continue  # it would ask for queries
+        if name == "train" and (folder / "runs/NAME").exists() and "--name" in extra:
+            extra[extra.index("--name") + 1] = f"NAME{len(ran)}"
+        done = cse(*given, *extra, cwd=folder)
+        ran[" ".join(arguments)] = done
+        assert done.returncode == 0, (arguments, done.stderr)
+    assert ran or all(parsed or arguments[0] == "make" for arguments, parsed in commands(text))
+
+
+def trained(cse, folder, replaced):
+    """Builds an index of the corpus, and trains a run of two steps."""
+    for arguments in (
+        ["build-tfidf", "corpus.txt"],
+        ["train", "corpus.txt", "--model", replaced("minilm"), *SHORT["train"], "--save-every", "1"],
+    ):
+        done = cse(*arguments, cwd=folder)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("text", blocks("python"))
+def test_the_python_of_a_block_runs(cse, place, text, monkeypatch):
+    import numpy as np
+
+    folder, replaced = place
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("cse.registry.IMPORTED", {})
+    rows = (folder / "corpus.txt").read_text(encoding="utf8").splitlines()
+    names = {"np": np, "texts": rows, "ids": [f"d{n}" for n in range(len(rows))]}
+    if "runs/NAME" in text:
+        trained(cse, folder, replaced)
+        text = text.replace('"data/stsb.dev.tsv")', '"data/stsb.dev.tsv", allow_partial=True)')
+    if "add_negatives(dataset" in text:
+        from datasets import Dataset
+
+        from cse import TfidfIndex
+        from cse.sentence_transformers import add_negatives, number_rows
+
+        dataset = number_rows(Dataset.from_dict({"anchor": rows, "positive": rows}))
+        names |= {"dataset": dataset, "index": TfidfIndex.build("corpus.txt"), "add_negatives": add_negatives}
+    code = (
+        replaced(text)
+        .replace("max_steps=100", "max_steps=2, batch_size=8")
+        .replace('open("search")', 'open("search", encoder)')
+    )
+    if 'open("search", encoder)' in code:
+        code = code.replace("index = SearchIndex.build(Encoder(", "encoder = Encoder(").replace(
+            "), texts,", ")\nindex = SearchIndex.build(encoder, texts,"
+        )
+    try:
+        exec(compile(code, "a block of the documentation", "exec"), names)
+    finally:
+        from cse.augment import AUGMENTATIONS
+
+        AUGMENTATIONS._loaded.pop("repeat", None)
+
+
+@pytest.mark.parametrize("text", blocks("toml"))
+def test_the_toml_of_a_block_is_valid(text):
+    import tomllib
+
+    assert tomllib.loads(text)["project"]["entry-points"]
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        text = re.sub(BLOCK, "", page.read_text(encoding="utf8"))
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if "://" in target or target.startswith("mailto:"):
+                continue
+            path, _, anchor = target.partition("#")
+            goal = (page.parent / path).resolve() if path else page
+            assert goal.exists(), (page.name, target)
+            if anchor and goal.suffix == ".md":
+                heads = re.findall(r"^#+ (.+)$", goal.read_text(encoding="utf8"), re.MULTILINE)
+                slugs = [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads]
+                assert anchor in slugs, (page.name, target)
