@@ -1,17 +1,10 @@
-"""Faults that a review found: settings that conflict, roles of augmentations, degenerate data."""
+"""Settings of a run: presets, stored configurations with flags beside them, and settings that conflict."""
 
-import json
-
-import numpy as np
 import pytest
-import torch
 
 from cse import InputError, TrainConfig, train
-from cse.evaluation.geometry import mean_cosine, uniformity
 from cse.training.defaults import merge, resolve, with_preset
 from cse.training.repeating import repeated
-from cse.training.saturation import SaturationCheck
-from forked import Forked
 
 
 def stored_by(tmp_path, family="bert-base", **values):
@@ -19,6 +12,16 @@ def stored_by(tmp_path, family="bert-base", **values):
     import tomllib
 
     return tomllib.loads(resolve(TrainConfig(**values), family).to_toml())
+
+
+def config(tmp_path, sample, model, **values):
+    values = {"batch_size": 8, "max_steps": 2, "eval_every": 0, "device": "cpu", **values}
+    return TrainConfig(corpus=sample, tfidf=tmp_path / "tfidf", output=tmp_path / "runs", model=str(model), **values)
+
+
+def small_config(tmp_path, sample, model, **values):
+    values = {"batch_size": 8, "max_steps": 3, "eval_every": 0, "device": "cpu", **values}
+    return TrainConfig(corpus=sample, output=tmp_path / "runs", model=str(model), **values)
 
 
 @pytest.mark.parametrize(
@@ -85,11 +88,6 @@ def test_a_preset_with_una_added_or_removed():
     assert off.options == {}
 
 
-def config(tmp_path, sample, model, **values):
-    values = {"batch_size": 8, "max_steps": 2, "eval_every": 0, "device": "cpu", **values}
-    return TrainConfig(corpus=sample, tfidf=tmp_path / "tfidf", output=tmp_path / "runs", model=str(model), **values)
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -122,65 +120,6 @@ def test_options_of_an_evaluation_that_is_not_run_are_refused(cse, tiny_bert, tm
     assert "halves: its options were given" in done.stderr
 
 
-def test_a_loss_term_that_holds_the_encoder_does_not_train_it_twice(tiny_bert):
-    from cse.context import Context
-    from cse.losses.base import LossTerm
-    from cse.models.encoder import load_encoder
-    from cse.models.resolve import find_model
-    from cse.training.optimizer import build_optimizer
-
-    class Holds(LossTerm):
-        def __init__(self, options, context):
-            super().__init__(options, context)
-            self.encoder = context.trained
-
-    encoder = load_encoder(find_model(str(tiny_bert)), "avg")
-    alone = build_optimizer([encoder], 1e-5, 0.0)
-    held = build_optimizer([encoder, Holds(None, Context(encoder=encoder))], 1e-5, 0.0)
-    count = lambda optimizer: [len(group["params"]) for group in optimizer.param_groups]  # noqa: E731
-    assert count(alone) == count(held)
-
-
-def test_positions_that_start_after_the_padding_index_are_not_used(tmp_path, tiny_bert):
-    from transformers import AutoTokenizer, MPNetConfig, MPNetModel
-
-    from cse import Encoder
-
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    torch.manual_seed(0)
-    MPNetModel(MPNetConfig(vocab_size=2000, max_position_embeddings=66, **sizes)).save_pretrained(tmp_path / "mpnet")
-    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / "mpnet")
-    assert Encoder(tmp_path / "mpnet", device="cpu").encode(["the cat " * 200]).shape == (1, 32)
-
-
-def test_the_geometry_of_one_sentence_is_not_a_number():
-    assert np.isnan(uniformity(np.ones((1, 3))))
-    assert np.isnan(mean_cosine(np.ones((1, 3))))
-
-
-def test_a_step_without_a_positive_is_no_sign_of_a_solved_task():
-    check = SaturationCheck("halves", 0.05)
-    assert check.update([{"p_pos": float("nan")}] * 30) is None
-    assert "0.9990" in (check.update([{"p_pos": 0.999}] * 10) or "")
-    assert check.update([{"p_pos": 0.999}] * 10) is None
-
-
-def test_two_runs_that_start_together_get_folders_of_their_own(tmp_path, sample, tiny_bert):
-    flags = ("--model", tiny_bert, "--max-steps", "1", "--batch-size", "8", "--json", "-o", tmp_path)
-    runs = [Forked("train", sample, *flags) for _ in range(2)]
-    folders = {json.loads(run.communicate(timeout=200)[0])["folder"] for run in runs}
-    assert len(folders) == 2
-
-
-def test_a_negative_of_a_masked_row_is_in_no_mean():
-    from cse.losses.contrastive import similarity_summary
-
-    z = torch.eye(3)
-    views = {"anchor": z, "positive": torch.stack([z[0], z[1], z[0]])}
-    assert similarity_summary(views, {"positive": torch.tensor([True, True, False])})["cos_neg"] == 0
-    assert similarity_summary(views)["cos_neg"] > 0
-
-
 def test_a_run_keeps_what_was_given_apart_from_what_was_resolved(tmp_path, sample, tiny_bert):
     import tomllib
 
@@ -204,3 +143,24 @@ def test_a_run_keeps_what_was_given_apart_from_what_was_resolved(tmp_path, sampl
     # An older file has no such table: all its values count as given.
     del stored["given"]
     assert repeated(stored, {"loss": "standard"})[0]["temperature"] == 0.07
+
+
+def test_the_una_presets_need_a_treebank_index(tmp_path, sample, tiny_bert, cse):
+    assert cse("build-tfidf", sample, "-o", "unicode", cwd=tmp_path).returncode == 0
+    assert cse("build-tfidf", sample, "-o", "treebank", "--tokenizer", "treebank", cwd=tmp_path).returncode == 0
+    arguments = ("--preset", "una-bert-base", "--model", tiny_bert, "--max-steps", 1, "--batch-size", 8)
+    done = cse("train", *arguments, "--tfidf", "unicode", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "cse build-tfidf CORPUS --tokenizer treebank" in done.stderr
+    done = cse("train", *arguments, "--tfidf", "treebank", "--name", "r", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert 'surface = "plain"' in (tmp_path / "runs" / "r" / "config.toml").read_text()
+
+
+@pytest.mark.parametrize("value", ["5", "true", "[1, 2]", '[["a"]]'])
+def test_a_corpus_of_the_wrong_type_in_a_configuration_is_named(tmp_path, cse, value):
+    (tmp_path / "config.toml").write_text(f"corpus = {value}\n")
+    done = cse("train", "--config", "config.toml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "config.toml: --corpus" in done.stderr

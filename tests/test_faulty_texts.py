@@ -1,0 +1,56 @@
+"""Texts and tables with faults, which are named with their place."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from cse import InputError, TfidfIndex, TrainConfig, train
+
+
+def test_texts_of_an_index_are_checked():
+    for texts in ("one", None, ["a", None]):
+        with pytest.raises(InputError, match="texts"):
+            TfidfIndex.from_texts(texts)
+    index = TfidfIndex.from_texts(np.array(["a b c", "b c d"]))
+    assert len(index.augment(text for text in ["a b", "c d"])) == 2
+
+
+def test_a_quote_that_is_never_closed_is_an_error_with_its_line(tmp_path, cse):
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'cse[tables]'")
+    path = tmp_path / "b.csv"
+    path.write_text('b,text\n1,hello world\n2,"open quote\n3,foo bar\n4,last\n')
+    with pytest.raises(InputError, match=r"b\.csv: a quote in the record at line 3 is never closed"):
+        TfidfIndex.build(path, column="text")
+    path.write_text('b,text\n1,hello world\n2,"closed\nquote"\n')
+    assert TfidfIndex.build(path, column="text").info.documents == 2
+
+
+def test_a_json_array_is_refused_with_the_way_out(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text('["a sentence"]')
+    with pytest.raises(InputError, match=r"a \.json file is not read; .*\.jsonl"):
+        TfidfIndex.build(path)
+
+
+def test_a_corpus_whose_name_is_not_utf8_is_found_through_its_index(tmp_path, tiny_bert, sample_rows):
+    name = os.fsencode(tmp_path) + b"/caf\xe9.txt"
+    try:
+        with open(name, "w", encoding="utf8") as file:
+            file.write("\n".join(sample_rows[:100]))
+    except OSError:
+        pytest.skip("the file system takes only UTF-8 names")
+    TfidfIndex.build(os.fsdecode(name)).save(tmp_path / "tfidf")
+    values = {"model": str(tiny_bert), "max_steps": 1, "batch_size": 8, "device": "cpu"}
+    assert train(TrainConfig(tfidf=tmp_path / "tfidf", output=tmp_path, **values)).steps == 1
+
+
+def test_explain_says_which_words_are_never_replaced(tmp_path, cse):
+    (tmp_path / "a.txt").write_text("\u5317\u4eac is a city\nanother city is here\n", encoding="utf8")
+    assert cse("build-tfidf", "a.txt", cwd=tmp_path).returncode == 0
+    done = cse("explain", "the \u5317\u4eac city", cwd=tmp_path)
+    assert "touches another word" in " ".join(done.stdout.split())
+    words = json.loads(cse("explain", "the \u5317\u4eac city", "--json", cwd=tmp_path).stdout)["words"]
+    assert [word["replaceable"] for word in words] == [True, False, False, True]
+    assert not words[1]["samples"]

@@ -1,0 +1,108 @@
+"""Processes: interrupted and concurrent ones, closed pipes, links in the place of outputs, threads."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from forked import Forked
+
+
+def is_open(pid, path):
+    """Whether a process has a file open."""
+    try:
+        return any(os.readlink(link) == str(path) for link in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return False
+
+
+def test_two_runs_that_start_together_get_folders_of_their_own(tmp_path, sample, tiny_bert):
+    flags = ("--model", tiny_bert, "--max-steps", "1", "--batch-size", "8", "--json", "-o", tmp_path)
+    runs = [Forked("train", sample, *flags) for _ in range(2)]
+    folders = {json.loads(run.communicate(timeout=200)[0])["folder"] for run in runs}
+    assert len(folders) == 2
+
+
+def test_threads_reach_the_core(tmp_path, sample, tiny_bert, cse):
+    script = (
+        "import sys, threading, os, cse.models.device as d, cse.training.setup as s\n"
+        "from cse import TrainConfig\n"
+        f"run = s.prepare(TrainConfig(corpus={str(sample)!r}, model={str(tiny_bert)!r}, threads=1, batch_size=8))\n"
+        "import torch\n"
+        "names = [open(f'/proc/self/task/{t}/comm').read().strip() for t in os.listdir('/proc/self/task')]\n"
+        "print(torch.get_num_threads(), sum(name.startswith('cse-core') for name in names))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True)
+    threads, core = map(int, done.stdout.split())
+    assert threads == 1
+    assert core <= 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_build_leaves_no_temporary_file(tmp_path, sample_rows, number, code):
+    path = tmp_path / "large.txt"
+    with open(path, "w", encoding="utf8") as file:
+        for _ in range(120):
+            file.write("\n".join(sample_rows) + "\n")
+    for wait in (0.0, 0.05, 0.15):
+        command = [sys.executable, "-m", "cse", "build-tfidf", path, "-o", tmp_path / "index"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while process.poll() is None and not is_open(process.pid, path):  # the signal handlers are in place by then
+            time.sleep(0.005)
+        time.sleep(wait)
+        process.send_signal(number)
+        process.communicate(timeout=60)
+        assert process.returncode in (code, 0)
+        left = [file.name for file in tmp_path.rglob(".cse-*")]
+        assert not left, left
+
+
+@pytest.mark.parametrize("command", ["augment", "encode"])
+def test_a_reader_that_leaves_ends_a_filter_by_sigpipe(indexed, sample, tiny_bert, command):
+    arguments = f"augment {sample}" if command == "augment" else f"encode {tiny_bert} {sample}"
+    script = f"{sys.executable} -m cse {arguments} | head -c 10 >/dev/null; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], cwd=indexed, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "141"
+    assert "rror" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["explain a", "doctor {sample}", "augment {sample}", "encode {tiny} {sample}"])
+def test_a_closed_standard_output_is_an_error(indexed, sample, tiny_bert, command):
+    arguments = command.format(sample=sample, tiny=tiny_bert)
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m cse {arguments} >&-"],
+        cwd=indexed,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "standard output" in done.stderr
+
+
+def test_python_m_cse_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "cse", "--version"], capture_output=True, text=True, check=True)
+    assert "cse" in done.stdout
+
+
+def test_the_package_says_that_it_is_typed():
+    from importlib.resources import files
+
+    assert (files("cse") / "py.typed").is_file()
+
+
+def test_a_dangling_link_is_replaced_by_every_command(indexed, tiny_bert, sample, tmp_path, cse):
+    for number, arguments in enumerate((["augment", sample], ["encode", tiny_bert, sample])):
+        link = tmp_path / f"link{number}.npy"
+        link.symlink_to(tmp_path / "nowhere" / "file")
+        done = cse(*arguments, "-o", link, cwd=indexed)
+        assert done.returncode == 0, done.stderr
+        assert link.is_file()
+        assert not link.is_symlink()
