@@ -110,6 +110,7 @@ SYSTEMS = {
         "options": {"matryoshka": {"dims": (8,)}, "dclr": {"noise": 1.5}},
         "feature_augmentations": ("dclr",),
     },
+    "augcse": {"loss_terms": ("augcse",), "options": {"augcse": {"weight": 0.5}}},
     "moving average": {"encoder_methods": ("ema",), "options": {"ema": {"decay": 0.5}}},
     "average": {"imports": ("METHODS",), "encoder_methods": ("average",)},
     "a term on gathered embeddings": {"imports": ("METHODS",), "loss_terms": ("ball",)},

@@ -104,6 +104,37 @@ def test_the_moving_average_is_its_recursion_and_training_goes_on_with_the_weigh
         assert torch.equal(trained.weight, before)
 
 
+def test_augcse_knows_the_edits_and_reverses_the_gradient_of_the_encoder():
+    from cse.augment.one_of import OneOf, OneOfOptions, choices
+    from cse.losses.augcse import AugCSE, AugCSEOptions
+
+    context = Context()
+    method = OneOf(OneOfOptions(edits=("crop", "aeda")), context)
+    rows, draws = np.arange(200), Draws(1, 2)
+    texts = ["one two three four five"] * 200
+    found = method(texts, rows, draws)
+    uniform = draws.uniform(rows, context.told["edits"][1])[:, 0]
+    edits = choices(uniform, 2)
+    assert [len(text.split()) > 5 for text in found] == (edits == 1).tolist()  # marks are words of their own
+    assert 70 < edits.sum() < 130
+
+    torch.manual_seed(0)
+    term = AugCSE(
+        AugCSEOptions(weight=0.5, reversal=2.0), SimpleNamespace(trained=Linear(), told=context.told)
+    ).double()
+    z = drawn(200, 4).requires_grad_()
+    step = SimpleNamespace(uniform=lambda purpose, n: torch.tensor(draws.uniform(rows, purpose, n).astype(np.float32)))
+    total, count = term(Views({"anchor": z, "positive": z}), step)
+    first, _, last = term.discriminator
+    logits = last(torch.relu(first(z)))
+    expected = 0.5 * sum(torch.logsumexp(row, 0) - row[edit] for row, edit in zip(logits, edits, strict=True))
+    assert (total.item(), count.item()) == (pytest.approx(expected.item(), rel=1e-6), 200)
+    plain = torch.autograd.grad(expected, [z, first.weight], retain_graph=True)
+    turned = torch.autograd.grad(total, [z, first.weight])
+    assert torch.allclose(turned[0], -2 * plain[0], rtol=1e-4, atol=1e-5)
+    assert torch.allclose(turned[1], plain[1], rtol=1e-4, atol=1e-5)
+
+
 def test_weights_of_pairs_apply_to_the_columns_that_the_objective_has():
     z = {"anchor": drawn(5, 4), "positive": drawn(5, 4, seed=1)}
     weights = drawn(5, 5, seed=2)

@@ -41,6 +41,8 @@ class Context:
     """The encoder that is trained; None for text methods, which are constructed before it."""
     part: Callable[[int], slice] = field(default=lambda rows: slice(0, rows))
     """The rows of a batch of n rows that this process encodes."""
+    told: dict[str, Any] = field(default_factory=dict)
+    """What text methods tell the methods that are constructed after them, by name."""
     files: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files given to ``depends_on``."""
 

@@ -31,6 +31,7 @@ AUGMENTATIONS: Registry[type[TextMethod]] = Registry(
         "labelled": "cse.augment.labelled:Labelled",
         "masked-span": "cse.augment.masked_span:MaskedSpan",
         "next-sentence": "cse.augment.neighbours:NextSentence",
+        "one-of": "cse.augment.one_of:OneOf",
         "parallel": "cse.augment.neighbours:Parallel",
         "repetition": "cse.augment.repetition:Repetition",
         "spans": "cse.augment.spans:Spans",

@@ -25,6 +25,7 @@ LOSS_TERMS: Registry[type[LossTerm]] = Registry(
     "loss term",
     "cse.loss_terms",
     {
+        "augcse": "cse.losses.augcse:AugCSE",
         "contrastive": "cse.losses.contrastive:Contrastive",
         "diffcse": "cse.losses.diffcse:DiffCSE",
         "keep-similarities": "cse.losses.keep_similarities:KeepSimilarities",

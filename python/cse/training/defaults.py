@@ -47,6 +47,7 @@ PAPERS = (
     "scd",
     "mirror-bert",
     "consert",
+    "augcse",
 )
 
 

@@ -1,0 +1,77 @@
+"""One of several edits per sentence, as positives of many kinds (AugCSE; Tang, Kocyigit and Wijaya 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from ..errors import InputError, unknown
+from .base import Draws, Edit
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+__all__ = ["OneOf", "OneOfOptions", "choices"]
+
+PURPOSE = "one of several edits"
+
+
+@dataclass(frozen=True)
+class OneOfOptions:
+    """Options of the choice. AugCSE chose twelve transformations of NL-Augmenter, which are not part of cse."""
+
+    edits: Annotated[tuple[str, ...], Field(min_length=2, description="names of edits, with their default options")] = (
+        "crop",
+        "delete",
+        "eda-swap",
+        "eda-delete",
+        "aeda",
+        "repetition",
+    )
+
+
+def choices(uniform: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
+    """Returns the numbers of the edits, ``(n,)`` in [0, count), from float32 numbers in [0, 1)."""
+    found: npt.NDArray[np.int64] = np.minimum((uniform.astype(np.float32) * count).astype(np.int64), count - 1)
+    return found
+
+
+class OneOf(Edit):
+    """Changes each sentence by one of several edits, all equally likely.
+
+    Raises ``InputError`` for a name that is no edit.
+    """
+
+    Options = OneOfOptions
+    summary = "one of several edits per sentence (AugCSE)"
+
+    def __init__(self, options: OneOfOptions, context: Context) -> None:
+        super().__init__(options, context)
+        from . import AUGMENTATIONS
+
+        self.edits: list[Edit] = []
+        for name in options.edits:
+            if name not in AUGMENTATIONS:
+                raise InputError(unknown("one-of.edits", name, AUGMENTATIONS.names()))
+            kind: Any = AUGMENTATIONS.get(name)
+            if not issubclass(kind, Edit) or kind.expensive or kind is OneOf:
+                raise InputError(f"one-of.edits: {name} does not edit single sentences at once; leave it out")
+            self.edits.append(kind(kind.Options(), context))
+        # A loss term that draws the number again knows the edit of a row.
+        context.told["edits"] = (len(self.edits), PURPOSE)
+
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
+        """Returns the edited sentences."""
+        chosen = choices(draws.uniform(rows, PURPOSE)[:, 0], len(self.edits))
+        edited = list(texts)
+        for number, edit in enumerate(self.edits):
+            places = np.flatnonzero(chosen == number).tolist()
+            found = edit([texts[place] for place in places], rows[places], draws) if places else []
+            for place, text in zip(places, found, strict=True):
+                edited[place] = text
+        return edited

@@ -1,0 +1,83 @@
+"""AugCSE: a discriminator of the edits behind a gradient reversal (Tang, Kocyigit and Wijaya 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from ..errors import InputError
+from ..views import RowStep, Views
+from .base import RowTerm
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+__all__ = ["AugCSE", "AugCSEOptions", "reversed_gradient"]
+
+
+@dataclass(frozen=True)
+class AugCSEOptions:
+    """Options of the discriminator."""
+
+    weight: Annotated[float, Field(ge=0, description="weight of the discriminator's loss")] = 0.005
+    reversal: Annotated[float, Field(ge=0, description="factor of the reversed gradient of the encoder")] = 1.0
+
+
+class _Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, scale: float) -> Tensor:
+        ctx.scale = scale
+        return z.view_as(z)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return -ctx.scale * gradient, None
+
+
+def reversed_gradient(z: Tensor, scale: float) -> Tensor:
+    """Returns ``z``, whose gradient is multiplied by ``-scale`` (Ganin and Lempitsky 2015, arXiv:1409.7495)."""
+    found: Tensor = _Reversed.apply(z, scale)  # type: ignore[no-untyped-call]
+    return found
+
+
+class AugCSE(RowTerm):
+    """A discriminator predicts from the positive by which edit it was made; the encoder is trained to prevent this.
+
+    ``weight`` times the mean cross-entropy of a network of two layers, Linear(D, D), ReLU, Linear(D, edits), which is
+    trained to lower it, while its gradient reaches the encoder with the opposite sign. The positives are those of
+    ``--positive one-of``. The released code trains with transformations of NL-Augmenter, and says of the discriminator
+    only its weight and the reversal. Raises ``InputError`` without ``--positive one-of``.
+    """
+
+    Options = AugCSEOptions
+    summary = "an adversarial discriminator of the edits of --positive one-of (AugCSE)"
+    logged = ("edit_accuracy",)
+
+    def __init__(self, options: AugCSEOptions, context: Context) -> None:
+        super().__init__(options, context)
+        if "edits" not in context.told:
+            raise InputError("--loss-term augcse: discriminates between the edits of --positive one-of; add it")
+        size = context.trained.embedding_dim
+        self.edits, self.purpose = context.told["edits"]
+        self.discriminator = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, self.edits))
+
+    @classmethod
+    def implies(cls, options: AugCSEOptions) -> dict[str, Any]:
+        """The positives are those of one-of."""
+        return {"positive": "one-of"}
+
+    def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
+        """The sum of the weighted cross-entropies of these rows, and the number of rows."""
+        options: AugCSEOptions = self.options
+        z = views["positive"]
+        # The same number that chose the edit of the row.
+        edit = (step.uniform(self.purpose, 1)[:, 0] * self.edits).long().clamp(max=self.edits - 1)
+        logits = self.discriminator(reversed_gradient(z, options.reversal))
+        count = torch.tensor(len(z), device=z.device)
+        self.metrics = {"edit_accuracy": ((logits.argmax(1) == edit).sum().detach(), count)}
+        return options.weight * cross_entropy(logits, edit, reduction="sum"), count
