@@ -41,7 +41,7 @@ def connected() -> Iterator[Any]:
 
 
 def enter(home: str) -> None:
-    """Changes to the working directory of the calling process, on a worker that has it, to resolve relative paths."""
+    """Changes to the working directory of the calling process, if the worker has it, to resolve relative paths."""
     if os.path.isdir(home):
         os.chdir(home)
 

@@ -1,4 +1,4 @@
-"""What a run gives its methods. Every method is constructed as ``Method(options, context)``."""
+"""The resources that a run passes to its methods. Every method is constructed as ``Method(options, context)``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Context"]
 
 @dataclass
 class Context:
-    """The resources of a run. A method asks for what it needs; what nobody asks for is not opened."""
+    """The resources of a run. A method asks for what it needs; a resource is opened only when asked for."""
 
     open_index: Callable[[], TfidfIndex] | None = None
     """Opens the TF-IDF index; None: there is none."""
@@ -67,7 +67,7 @@ class Context:
 
     @cached_property
     def base(self) -> Frozen:
-        """The encoder as it is before training, on its device: a copy that methods share, made when first asked for.
+        """The encoder as it is before training, on its device: a copy shared by methods, made when first needed.
 
         For methods of the embeddings, losses and evaluations; raises ``ValueError`` for a text method.
         """
@@ -141,7 +141,7 @@ class Context:
         return Frozen(model.float().to(self.device))
 
     def check_tokens(self, tokenizer: Any, name: str, flag: str) -> None:
-        """Raises ``InputError`` if a tokenizer has other token ids than that of the run's encoder."""
+        """Raises ``InputError`` if the token ids of a tokenizer differ from those of the run's encoder."""
         if tokenizer.get_vocab() != self.trained.tokenizer.get_vocab():
             raise InputError(
                 f"{flag}: {name} has another vocabulary than {self.trained.source.name}; name a model with the same "

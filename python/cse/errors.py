@@ -47,7 +47,7 @@ def sentence(error: Exception) -> str:
 
 
 def shortened(text: str, length: int = 120) -> str:
-    """Returns a text cut at a number of characters, of which the last is then an ellipsis."""
+    """Truncates a text to a number of characters, the last of which is then an ellipsis."""
     return text if len(text) <= length else text[: length - 1].rstrip() + "\u2026"
 
 
@@ -75,6 +75,6 @@ def did_you_mean(given: str, choices: Iterable[str]) -> str:
 
 
 def unknown(flag: str, given: str, choices: Iterable[str]) -> InputError:
-    """Returns the error for a name that is none of the choices."""
+    """Returns the error for a name that is not one of the choices."""
     known = list(choices)
     return InputError(f"{flag}: {given!r} is unknown{did_you_mean(given, known)}; choose one of {', '.join(known)}")

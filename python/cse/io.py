@@ -104,7 +104,7 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
 
 
 def replace_folder(fresh: Path, folder: Path) -> None:
-    """Renames ``fresh``, made by ``fresh_folder``, to ``folder``; one that exists is moved aside first and removed.
+    """Renames ``fresh``, made by ``fresh_folder``, to ``folder``; an existing one is moved aside first, then removed.
 
     A process that is killed between the two renames leaves the old folder; ``remove_leftovers`` restores it.
     """
@@ -143,7 +143,7 @@ def remove_leftovers(parent: Path) -> None:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[bool]:
-    """Context manager that locks a folder; its value is False if another process holds the lock, or there are none."""
+    """Context manager that locks a folder; its value is False if it is locked already, or locks are not supported."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:

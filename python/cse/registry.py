@@ -65,7 +65,7 @@ class Registry(Generic[T]):
         return {name: _imported(target) for name, target in self._options.items()}
 
     def options(self, name: str) -> type[Any]:
-        """Returns the ``Options`` of a method, which is imported only if they are defined beside it."""
+        """Returns the ``Options`` of a method, which is imported only if they are defined in its module."""
         if name in self._options and name not in self._loaded:
             found: type[Any] = _imported(self._options[name])
             return found

@@ -60,7 +60,7 @@ class Views:
     log_weights: dict[tuple[str, str], Tensor] = field(default_factory=dict)
     """Added to the logits of the pairs (anchor view, other view): ``(B, R)``, or of a shape that broadcasts to it. The
     pair of names is in the order of the rows and columns of the similarity matrix. ``-inf`` removes a pair from the
-    denominator; an absent pair of names is 0."""
+    denominator; an absent pair of names counts as 0."""
     own_negatives: dict[str, Tensor] = field(default_factory=dict)
     """``(B, k, D)`` by name of the anchor view: negatives that only the anchor of the same row is compared with."""
 
@@ -128,7 +128,7 @@ class _Facts:
 
 @dataclass(frozen=True)
 class RowStep(_Facts):
-    """What a row term is given besides the embeddings: everything is of some rows of this process only."""
+    """What a row term is given besides the embeddings: everything refers to some rows of this process only."""
 
     tokens: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
     """Token ids, attention masks and so on, ``(n, T)`` each, by block name (``cse.augment.base.Block``)."""
@@ -136,7 +136,7 @@ class RowStep(_Facts):
 
 @dataclass(frozen=True)
 class BatchStep(_Facts):
-    """What a batch term or a feature method is given besides the embeddings: everything is of the whole batch.
+    """What a batch term or a feature method is given besides the embeddings: everything refers to the whole batch.
 
     It has the same values in all processes of the run.
     """

@@ -2,7 +2,7 @@
 
 There are two kinds of text methods:
 
-- An *edit* changes sentences one by one: ``(texts, rows, draws) -> texts``. The flag gives it its role: with
+- An *edit* changes sentences one by one: ``(texts, rows, draws) -> texts``. The flag determines its role: with
   ``--positive`` the edited sentence is the positive of the unchanged one, with ``--negative`` it is a hard negative.
 - A *pairing* says which two texts belong together: ``(texts, rows, draws) -> Paired``. It is used with ``--positive``.
 
@@ -67,7 +67,7 @@ class Block:
     shared: bool = False
     """Whether the views are encoded once, under one dropout mask."""
     local: bool = False
-    """Whether texts and mask are those of the rows of this process only, because they take long to make."""
+    """Whether texts and mask cover only the rows of this process, because they take long to make."""
 
     def __post_init__(self) -> None:
         """Checks that there is a view, and the shape of the mask."""
@@ -118,7 +118,7 @@ class TextMethod(ABC):
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns the defaults of settings of the run that follow from the use of this method with these options."""
+        """Returns the defaults that this method, with these options, implies for settings of the run."""
         return {}
 
     def describe(self) -> str:
@@ -158,7 +158,7 @@ class Edit(TextMethod):
 
     @classmethod
     def makes_pairs(cls, options: Any) -> bool:
-        """Returns whether, as a negative, the edited sentence is a further anchor, and itself its positive (UNA)."""
+        """Returns whether, as a negative, the edited sentence is a further anchor and its own positive (UNA)."""
         return False
 
     def applies(self, step: int) -> bool:

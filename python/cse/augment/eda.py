@@ -2,9 +2,10 @@
 
 ``alpha`` is the strength: n = max(1, floor(alpha * words)) changes, or the probability with which a word is deleted.
 
-Differences to the released code: sentences are not lower-cased and keep their digits and punctuation, except with
-``clean``; one occurrence of a word is replaced, not all; an inserted synonym is any of those of its word, and may come
-last; a swap is always of two places; the choice depends on (seed, epoch, row), not on the order of a set.
+Differences from the released code: sentences are not lower-cased and keep their digits and punctuation, except with
+``clean``; one occurrence of a word is replaced, not all; an inserted synonym may be any synonym of its word, and may
+come last; a swap always involves two different places; the choice depends on (seed, epoch, row), not on the order of a
+set.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ class InsertSynonyms(SynonymEdit):
 
 
 def chosen(choices: Sequence[str], key: float) -> str:
-    """Returns the choice of a uniform number."""
+    """Returns the choice that a uniform number in [0, 1) selects."""
     return choices[int(key * len(choices))]
 
 

@@ -15,7 +15,7 @@ __all__ = ["Labelled"]
 
 
 class Labelled(Pairing):
-    """The positive, and the hard negative if there is a third column, are those of the row in ``--pairs``.
+    """Takes the positive, and the hard negative if there is a third column, from the row in ``--pairs``.
 
     Raises ``InputError`` if the run has no labelled pairs.
     """

@@ -1,4 +1,4 @@
-"""Positives that are other rows or other files: a parallel file, and the sentences that follow in the corpus."""
+"""Positives that are other rows: those of a parallel file, and the sentences that follow in the corpus."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class NextSentenceOptions:
 
 
 class NextSentence(Pairing):
-    """The positive is one of the next rows of the corpus (SimCSE, table 3): of running text in its order.
+    """The positive is one of the next rows of the corpus (SimCSE, table 3): for running text in its original order.
 
     Blank rows, the held-out rows of an evaluation, and rows after the end of the corpus are no positives: the sentence
     then has none.

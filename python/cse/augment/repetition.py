@@ -23,7 +23,7 @@ class RepetitionOptions:
 
 
 class Repetition(Edit):
-    """Repeats random words once each, so that the positive has another length than the anchor.
+    """Repeats random words once each, so that the positive differs in length from the anchor.
 
     Their number is uniform from 0 to max(2, floor(rate * words)), at most the number of words. The paper repeats word
     pieces; here whole words are, so that the method does not depend on a tokenizer. The released code limits the number

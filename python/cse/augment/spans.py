@@ -37,9 +37,9 @@ class Spans(Pairing):
 
     The fraction of words in a span is uniform between ``shortest`` and ``longest``, its start position is uniform. With
     ``most_words`` the number of words is uniform between ``min(shortest * n, least_words)`` and ``min(longest * n,
-    most_words)``, rounded, for a sentence of n words: spans of long rows are short passages, and those of sentences
-    remain as they are. Words are separated by whitespace. A sentence of fewer than ``min_words`` words is not cut:
-    anchor and positive are the whole sentence, encoded under different dropout masks. Raises ``InputError`` if
+    most_words)``, rounded, for a sentence of n words: spans of long rows are then short passages, and those of
+    sentences are unaffected. Words are separated by whitespace. A sentence of fewer than ``min_words`` words is not
+    cut: anchor and positive are the whole sentence, encoded under different dropout masks. Raises ``InputError`` if
     ``shortest > longest`` or ``least_words > most_words``.
     """
 

@@ -30,11 +30,11 @@ class SubstitutionOptions:
 
 
 class Substitution(Edit):
-    """Replaces a random share of the words, at least one, by what a masked language model puts in their place.
+    """Replaces a random share of the words, at least one, with words predicted by a masked language model.
 
     All words of a sentence that are replaced are masked together, one mask token each, and each becomes the most likely
     token that is a whole word other than the word itself; the paper does not say how its model fills them in. Two
-    tokens whose scores differ by less than the rounding of float32 may change places with the size of the batch.
+    tokens whose scores differ by less than the rounding of float32 may swap ranks depending on the batch size.
 
     Raises ``InputError`` if ``model`` has no weights of a masked language model, or no mask token.
     """
@@ -112,7 +112,7 @@ class Substitution(Edit):
 
 
 def whole_words(tokenizer: Any) -> Any:
-    """Returns which tokens ``(V,)`` bool are whole words: no special tokens, no continuations of a word."""
+    """Returns ``(V,)`` bool, True for whole words: neither special tokens nor continuations of a word."""
     import torch
 
     pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))

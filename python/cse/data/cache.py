@@ -89,7 +89,7 @@ def open_entry(
         kind: Kind of the entry, one of ``KINDS``, the start of its name.
         key: What the content depends on, serialisable to JSON.
         write: Writes the files to the given folder and returns what is added to ``meta.json``.
-        fits: Returns whether the files of an entry fit each other; called once they are known to be those written.
+        fits: Returns whether the files of an entry are consistent; called once they are known to be those written.
 
     Returns:
         The entry, and whether it was written by this call.
@@ -181,7 +181,7 @@ def _crc32(path: Path) -> int:
 
 
 def ends_fit(ends: npt.NDArray[np.uint64], rows: int, size: int) -> bool:
-    """Returns whether the ends of rows ``(n,)`` are as many as rows, ascending, and end with the data of ``size``."""
+    """Returns whether there are ``rows`` ends ``(n,)``, ascending, of which the last is ``size``."""
     if len(ends) != rows or (int(ends[-1]) if rows else 0) != size:
         return False
     # In parts, since a comparison makes copies.

@@ -18,7 +18,7 @@ from .row_files import StoredRows, count_repeats, stored_bytes
 
 __all__ = ["IN_MEMORY", "Corpus"]
 
-# The path of the rows of ``Corpus.from_texts``, also as the corpus in the configuration of a run.
+# The path of the rows of ``Corpus.from_texts``; also the corpus in the configuration of a run on them.
 IN_MEMORY = "(texts in memory)"
 
 # Larger files, in bytes as stored, are mapped into memory by ``Corpus.open``.

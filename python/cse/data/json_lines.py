@@ -1,4 +1,4 @@
-"""The first fault of a .jsonl file: pyarrow numbers records within a block of it, and does not say what they hold."""
+"""Finds the first fault of a .jsonl file: pyarrow numbers records within a block only, and does not show them."""
 
 from __future__ import annotations
 

@@ -34,8 +34,9 @@ def pair_columns(
 ) -> list[str]:
     """Returns the names of the two or three columns to read: anchor, positive and optionally hard negative.
 
-    Without ``columns`` their names decide (``NAMES``), columns of identifiers (``id``, ``idx``, ``..._id``) are left
-    out, and if anchor or positive is not known by name, the columns of other names take the missing roles in order.
+    Without ``columns``, the roles follow from the column names (``NAMES``). Columns of identifiers (``id``, ``idx``,
+    ``..._id``) are left out. If no column is named as the anchor or as the positive, columns with other names take the
+    missing roles in order.
 
     Args:
         path: A table.
@@ -66,7 +67,7 @@ def pair_columns(
         for name in by_role.get("score", []):
             raise _needs_selection(path, name, "--min-score 4", names)
     others = by_role.get(None, [])
-    for name in others if len(set(names)) == len(names) else []:  # columns of one name are refused when they are read
+    for name in others if len(set(names)) == len(names) else []:  # equal names are refused when the columns are read
         if _holds_numbers(path, name):
             raise InputError(
                 f"--pairs {path}: most of the first rows of column {name!r} are numbers; name the columns of text with "
@@ -93,7 +94,8 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
     Args:
         files: The tables.
         where: ``COLUMN=VALUE``: rows with this value, compared as numbers if both are.
-        min_score: Rows whose score, in the column with a name of a score, is at least this; rows without one are not.
+        min_score: Rows whose score, in the column named as a score, is at least this; rows without a score are not
+            positives.
 
     Raises:
         InputError: If a column does not exist, a score is not a number, or no row is selected.

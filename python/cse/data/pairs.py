@@ -21,7 +21,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LabelledPairs:
-    """Labelled pairs, or triples with a hard negative; row i of each corpus belongs together."""
+    """Labelled pairs, or triples with a hard negative; rows i of all corpora belong together."""
 
     anchors: Corpus
     positives: Corpus

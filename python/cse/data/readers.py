@@ -191,8 +191,8 @@ class Column:
         """Number of fields with a line break read so far."""
         self._size = os.path.getsize(path)
         self._told = 0
-        # An unclosed quote takes the rest of the file into the last field of its record; a quote in another field would
-        # leave the record without its last fields, which pyarrow reports.
+        # An unclosed quote makes the rest of the file part of the last field of its record; a quote in another field
+        # would leave the record without its last fields, which pyarrow reports.
         self._last = (names[-1] if names.count(names[-1]) == 1 else column) if _kind(path) == ".csv" else None
         self._ends_in_line_break = False
         self._blocks: Iterator[Any] | None = None

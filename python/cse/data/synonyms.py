@@ -11,7 +11,7 @@ from ..errors import InputError
 __all__ = ["Synonyms", "open_synonyms"]
 
 Synonyms = Callable[[str], tuple[str, ...]]
-"""Maps a word to its synonyms, none for a word without."""
+"""Maps a word to its synonyms; empty for a word without synonyms."""
 
 REMEDY = "install nltk and run python -m nltk.downloader wordnet, or name a file of synonyms"
 

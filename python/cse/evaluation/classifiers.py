@@ -61,9 +61,10 @@ def senteval(
 ) -> Classifier:
     """Trains by Adam with the settings of SentEval's default protocol, not the fast one of its prototypes.
 
-    The rate is 0.001, a batch has 64 rows, and the penalty is Adam's weight decay, which includes the intercept. After
-    every 4 epochs the accuracy on ``valid`` is taken. Training ends at the sixth that is not higher than the highest
-    one, or after 200 epochs; the weights are those of the highest. Without ``valid``, 5 % of the rows take its place.
+    The rate is 0.001, a batch has 64 rows, and the penalty is Adam's weight decay, which includes the intercept. The
+    accuracy on ``valid`` is measured after every 4 epochs. Training ends at the sixth accuracy that does not exceed the
+    best one, or after 200 epochs; the weights with the best accuracy are kept. Without ``valid``, 5 % of the rows are
+    used instead.
     """
     return AdamClassifier(penalty, seed).fit(x, y, valid)
 

@@ -17,7 +17,7 @@ __all__ = ["evaluate_dims"]
 
 
 class Replayed:
-    """An encoder that encodes in the first pass, and in later ones cuts the vectors that were stored in it.
+    """An encoder that encodes and stores vectors in the first pass, and truncates the stored vectors in later ones.
 
     Args:
         encoder: A ``cse.Encoder``.

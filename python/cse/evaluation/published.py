@@ -1,4 +1,4 @@
-"""Published averages over the seven STS test sets, to be printed beside measured ones."""
+"""Published averages over the seven STS test sets, to be printed next to measured ones."""
 
 from __future__ import annotations
 

@@ -81,12 +81,12 @@ def rank_documents(
 ) -> list[list[str]]:
     """Returns the ids of the ``depth`` documents with the highest cosine for each query, best first.
 
-    With ``passages``, documents are cut into passages of at most so many tokens (0: as many as the model reads), and
+    With ``passages``, documents are cut into passages of at most this many tokens (0: as many as the model reads), and
     the score of a document is that of its best passage.
 
-    An encoder with ``encode_query`` and ``encode_document`` encodes by them, with the prompts of its model; one whose
-    ``similarity_name`` is ``dot`` is ranked by dot products. The embeddings of at most ``BLOCK`` documents are in
-    memory at a time.
+    If the encoder has ``encode_query`` and ``encode_document``, they are used, with the prompts of its model; if its
+    ``similarity_name`` is ``dot``, documents are ranked by dot products. The embeddings of at most ``BLOCK`` documents
+    are in memory at a time.
     """
     cut = _cutter(encoder, passages)
     rows = BLOCK if cut is None else PASSAGES_BLOCK
@@ -119,10 +119,10 @@ def rank_documents(
 
 
 def _cutter(encoder: Encodes, passages: int | None) -> Cutter | None:
-    """Returns what cuts documents into passages for an encoder, or None."""
+    """Returns the cutter of documents into passages for an encoder, or None without ``passages``."""
     if passages is None:
         return None
-    whole = getattr(encoder, "encoder", encoder)  # of the first dimensions only
+    whole = getattr(encoder, "encoder", encoder)  # Replayed (dims.py) wraps the encoder
     if not isinstance(whole, Encoder):
         raise InputError("retrieval.passages: needs an encoder of cse, like cse.Encoder; leave it out for another one")
     return Cutter(whole, passages or None)

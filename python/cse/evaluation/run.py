@@ -56,7 +56,7 @@ class EvaluationResult:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The differences of a model b to a model a."""
+    """The differences between a model b and a model a."""
 
     a: str
     """Model, or the models of several seeds separated by commas."""
@@ -149,8 +149,8 @@ def compare(
     """Compares model b with model a, as ``cse compare``.
 
     Every difference has a 95 % interval from a bootstrap over examples, and a p-value that is adjusted over the tasks.
-    This compares checkpoints: another seed of the same method may differ as much. Two lists of models, of the same
-    method with the same seeds in the same order each, compare the methods by a paired t-test over seeds.
+    This compares checkpoints: another seed of the same method may differ as much. Given two lists of models, each of
+    one method with the same seeds in the same order, the methods are compared by a paired t-test over seeds.
 
     Args:
         a: A model as for ``evaluate``, or a list of at least two.
@@ -246,7 +246,7 @@ def _run(
     progress: Progress | None,
     dims: Sequence[int] = (),
 ) -> list[dict[str, Report]]:
-    """The reports of each encoder by suite; with numbers of dimensions, which a ``cse.Encoder`` has, for each."""
+    """The reports of each encoder by suite; with ``dims``, which need a ``cse.Encoder``, for each number."""
     total = len(encoders) * max(len(dims), 1) * sum(suite.work() for suite in suites.values())
     done = 0
 

@@ -103,7 +103,8 @@ def resampled_difference(
         gold: ``(n,)`` gold scores: the score is Spearman's correlation x 100. None: it is the mean of the values.
         clusters: Positions of examples that are drawn together; see ``sentence_clusters``. None: each by itself.
         resamples: Number of bootstrap samples.
-        seed: Seed of the resampling; the same for all tasks gives independent draws per task by their sizes only.
+        seed: Seed of the resampling; if it is the same for all tasks, the draws of two tasks differ only if their sizes
+            do.
 
     Returns:
         The difference, and its value in each resample ``(resamples,)``, to be averaged over tasks.

@@ -137,9 +137,9 @@ def read_pairs(path: str | Path) -> Pairs:
     """Reads scored pairs: score, sentence1, sentence2, separated by tabs, or by commas in a ``.csv`` file.
 
     A first line with names (``score``, ``sentence1``, ``sentence2`` and the like; see ``cse.data.pair_columns``)
-    decides which columns they are; without one they are the first three. Further columns are ignored, quotes have a
-    meaning in ``.csv`` only, blank lines are skipped. Runs of white space in a sentence become one space, as in
-    SentEval, by which published figures were measured.
+    determines the columns; without one, they are the first three. Further columns are ignored, quotes are special in
+    ``.csv`` only, and blank lines are skipped. Runs of white space in a sentence become one space, as in SentEval, with
+    which published scores were measured.
 
     Raises:
         InputError: For invalid UTF-8, an invalid line, or fewer than two different scores.
@@ -198,7 +198,7 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _named(fields: list[str]) -> tuple[int, int, int] | None:
-    """Returns the places of score and sentences in a header; None if the names do not tell."""
+    """Returns the positions of score and sentences in a header; None if the names do not identify them."""
     roles: dict[str | None, list[int]] = {}
     for place, name in enumerate(fields):
         roles.setdefault(ROLE_OF.get(name.strip().lower()), []).append(place)

@@ -13,8 +13,8 @@ MRPC   ``mrpc.{train,test}``       the same, on the features [abs(u - v), u * v]
 =====  ==========================  ==========================================================================
 
 Files are tab-separated: label, text; for MRPC label, sentence1, sentence2. The penalty is one of 1e-5, 1e-4, 1e-3 and
-1e-2, as in SentEval. The classifier minimises SentEval's objective (``converged``), so that the result has no random
-numbers but those of the folds, or is trained with SentEval's early stopping (``senteval``); see ``classifiers``.
+1e-2, as in SentEval. The classifier minimises SentEval's objective (``converged``), so that only the folds are random,
+or is trained with SentEval's early stopping (``senteval``); see ``classifiers``.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def folds_of(y: Labels, folds: int) -> list[tuple[npt.NDArray[np.int64], npt.NDA
 
 
 def best_penalty(fit: Fit, x: Matrix, y: Labels, folds: int, advance: Advance) -> float:
-    """Returns the penalty with the highest mean accuracy over the folds; the smallest one of equals."""
+    """Returns the penalty with the highest mean accuracy over the folds; the smallest of equally good ones."""
     means = []
     splits = folds_of(y, folds)
     for penalty in PENALTIES:

@@ -40,16 +40,16 @@ class Method(nn.Module):
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns the defaults of settings of the run that follow from the use of this method with these options."""
+        """Returns the defaults that this method, with these options, implies for settings of the run."""
         return {}
 
 
 class FeatureMethod(Method):
     """Base class of methods that change or add embeddings, between the encoder and the loss.
 
-    It sees the embeddings of the whole batch, in all processes of the run alike. What uses other rows belongs here:
-    batch normalisation, queues, noise negatives. It may have parameters, which are trained, and buffers; both are kept
-    in checkpoints, but not saved with the encoder. ``after_step``, if it is defined, is called after each step.
+    It sees the embeddings of the whole batch, the same in all processes of the run. Methods that use other rows belong
+    here: batch normalisation, queues, noise negatives. It may have parameters, which are trained, and buffers; both are
+    kept in checkpoints, but not saved with the encoder. ``after_step``, if it is defined, is called after each step.
     """
 
     def forward(self, views: Views, step: BatchStep) -> Views:
@@ -60,8 +60,8 @@ class FeatureMethod(Method):
 class EncoderMethod(Method):
     """Base class of methods that change the encoder itself: its tokenizer, its weights, what is evaluated and saved.
 
-    It is constructed after the encoder has been loaded, ``context.trained``, which it may change. It may have
-    parameters and buffers; both are kept in checkpoints.
+    It is constructed after the encoder, ``context.trained``, has been loaded, and may change it. It may have parameters
+    and buffers; both are kept in checkpoints.
     """
 
     def after_step(self) -> None:
@@ -84,7 +84,7 @@ class Hook(Method):
         return states
 
     def layers(self, count: int, step: RowStep) -> list[int]:
-        """Returns the numbers of the transformer blocks, of ``count``, whose input is changed; from 0."""
+        """Returns the numbers, from 0, of the transformer blocks, out of ``count``, whose input is changed."""
         return []
 
     def layer(self, number: int, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:

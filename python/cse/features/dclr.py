@@ -35,7 +35,7 @@ class DCLROptions:
 
 
 def ascend(noise: Tensor, anchors: Tensor, positives: Tensor, steps: int, rate: float, temperature: float) -> Tensor:
-    """Moves noise by normalised gradient ascent of the contrastive loss of the anchors with noise as negatives.
+    """Moves noise by normalised gradient ascent on the contrastive loss of the anchors with the noise as negatives.
 
     Args:
         noise: ``(R, D)``.
@@ -64,11 +64,11 @@ def ascend(noise: Tensor, anchors: Tensor, positives: Tensor, steps: int, rate: 
 class DCLR(FeatureMethod):
     """Adds noise negatives, and removes negatives that a second, frozen encoder finds too similar to the anchor.
 
-    The weight of a negative is 0 if the cosine of the two sentences under the second encoder is at least
-    ``threshold``, else 1; it multiplies the exponential in the denominator, as in the paper. (The released code
-    multiplies the logit, so that such a negative stays with a logit of 0, and sums binary cross entropies.) Noise and
-    synthetic negatives have weight 1. Differences to the released code: the encoder's head is that of the run's pooler,
-    and padding is not attended to.
+    The weight of a negative is 0 if the cosine of the two sentences under the second encoder is at least ``threshold``,
+    else 1; it multiplies the exponential in the denominator, as in the paper. (The released code multiplies the logit,
+    so that such a negative stays with a logit of 0, and sums binary cross entropies.) Noise and synthetic negatives
+    have weight 1. Differences from the released code: the encoder's head is that of the run's pooler, and padding is
+    not attended to.
 
     Raises ``InputError`` for a second encoder with another tokenizer.
     """

@@ -30,7 +30,7 @@ class EMAOptions:
 
 
 class EMA(EncoderMethod):
-    """The encoder that is evaluated and saved has the moving average of the weights; training goes on with the weights.
+    """The encoder is evaluated and saved with the moving average of its weights; training continues with the weights.
 
     After step n the average is d average + (1 - d) weights, with d = min(decay, (1 + n) / (10 + n)). Checkpoints keep
     the average. Weights that are not trained are not averaged.

@@ -24,7 +24,7 @@ class GaussianOptions:
 
 
 class Gaussian(FeatureMethod):
-    """Adds standard normal vectors, new ones on each step, which are negatives of every anchor."""
+    """Adds standard normal vectors, drawn anew at each step, as negatives of every anchor."""
 
     Options = GaussianOptions
     summary = "Gaussian noise as negatives (GS-InfoNCE)"

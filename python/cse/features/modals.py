@@ -1,4 +1,4 @@
-"""MODALS: positives changed in embedding space (Cheung and Yeung 2021), as UNA's appendix C.2 compares with.
+"""MODALS: positives changed in embedding space (Cheung and Yeung 2021), a baseline in UNA's appendix C.2.
 
 UNA's paper names the four operations and gives neither their strength nor the pool they draw from, and its released
 code does not have them. Here the pool is the batch of the view that is changed, and the strength is an option.
@@ -68,7 +68,7 @@ class Modals(FeatureMethod):
         if batch < 3:
             return x
         u = step.uniform("modals rows", 2).to(x)
-        # Two different rows of the others: the second is drawn among those that are left, and moved past the first.
+        # Two different other rows: the second is drawn from those that are left, and moved past the first.
         first = (u[:, 0] * (batch - 1)).long()
         second = (u[:, 1] * (batch - 2)).long()
         second = second + (second >= first)

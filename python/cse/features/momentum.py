@@ -27,10 +27,10 @@ class MomentumOptions:
 
 
 class Momentum(FeatureMethod):
-    """The embeddings of the sentences of earlier batches, by a moving average of the encoder, are further negatives.
+    """Adds the sentences of earlier batches, encoded by a moving average of the encoder, as further negatives.
 
     The momentum encoder starts as a copy of the encoder, has no dropout, and is not saved with it; checkpoints keep it
-    and the queue. With a head, its embeddings are those after the head, as the anchors' are.
+    and the queue. If the encoder has a head, these embeddings are taken after the head, like those of the anchors.
     """
 
     Options = MomentumOptions

@@ -44,7 +44,7 @@ class Template:
         tokenizer: A tokenizer with a token for the beginning, the end and the mask.
 
     Raises:
-        InputError: If it has not one ``{}`` and one mask after it, or the tokenizer has no mask token.
+        InputError: If the template does not have one ``{}`` and one mask after it, or the tokenizer has no mask token.
     """
 
     def __init__(self, text: str, tokenizer: Any) -> None:
@@ -75,11 +75,11 @@ class Prompt(EncoderMethod):
 
     In training, the state of the mask in the template without the sentence is subtracted, with the positions of the
     tokens after the gap as if the sentence were there, and an MLP (linear, tanh) is applied. The tokenizer of the saved
-    model has the template, which truncation does not cut. ``--max-length`` counts its tokens, too: the published 32
-    tokens of a sentence are 32 and those of the template.
+    model has the template, which truncation does not cut. ``--max-length`` counts its tokens, too: the published limit
+    of 32 tokens per sentence is 32 plus the tokens of the template.
 
-    Differences to the released code: positions start where the model's do; checkpoints are selected without denoising;
-    no full stop is added in evaluation; RoBERTa's tokenizer sees no space before a sentence.
+    Differences from the released code: positions start where the model's do; checkpoints are selected without
+    denoising; no full stop is added in evaluation; RoBERTa's tokenizer sees no space before a sentence.
 
     Raises ``InputError`` for a template that does not fit; see ``Template``.
     """

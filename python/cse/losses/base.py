@@ -8,7 +8,7 @@ There are two kinds of terms, which differ in what they see of a batch, and so i
   It runs in float32.
 
 The gradients of all parameters, those of the encoder and those of a term, are then summed over the processes. The loop
-owns chunks, precision, processes without rows, training mode and devices; a term does not know of them.
+handles chunks, precision, processes without rows, training mode and devices; a term need not.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LossTerm(nn.Module):
     """Base class of loss terms; subclasses are a ``RowTerm`` or a ``BatchTerm``.
 
     The loss of a batch is the sum of its terms; a weight is applied by the term itself. A term may have parameters,
-    which are trained, and kept in checkpoints; beside the encoder only what ``save`` writes is saved. Subclasses define
+    which are trained and kept in checkpoints; with the encoder, only what ``save`` writes is saved. Subclasses define
     ``forward`` and, if they have options, ``Options``: a frozen dataclass whose values are read from the term's table
     in the configuration file.
 
@@ -55,15 +55,15 @@ class LossTerm(nn.Module):
         super().__init__()
         self.options = options
         self.metrics: dict[str, Any] = {}
-        """What is logged beside the loss, of the last call: scalar tensors by name; of a row term, (sum, count)."""
+        """Logged in addition to the loss, from the last call: scalar tensors by name; for a row term, (sum, count)."""
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns the defaults of settings of the run that follow from the use of this term with these options."""
+        """Returns the defaults that this term, with these options, implies for settings of the run."""
         return {}
 
     def save(self, folder: Path) -> None:
-        """Writes what a later run may begin with to the folder of a saved encoder. Default: nothing."""
+        """Writes to the folder of a saved encoder what a later run may start from. Default: nothing."""
 
 
 class RowTerm(LossTerm):
@@ -91,7 +91,7 @@ class BatchTerm(LossTerm):
     def partner_views(self, roles: Mapping[str, Role]) -> tuple[int, list[str]] | None:
         """Returns what ``step.partners`` is drawn from, or None if the term needs no partners.
 
-        The number of views with anchors, and the names of the views from which a partner may come; ``roles`` are those
-        of the views of the batch by name, in the order of encoding.
+        The result is the number of views with anchors, and the names of the views that partners are drawn from;
+        ``roles`` holds the roles of the batch's views by name, in the order of encoding.
         """
         return None

@@ -96,10 +96,10 @@ def contrastive_loss(
             released code; see ``cse.losses.mixed``. None: no mixed negatives.
         mix_lambda: Weight of the anchor's own positive in its mixture.
         partners: (M,) for ``paper``: the candidate that each anchor's positive is mixed with; see
-            ``Contrastive.partner_views``. An anchor whose partner is of its own row has no mixed negative.
+            ``Contrastive.partner_views``. An anchor whose partner comes from its own row has no mixed negative.
         hard_negative_weight: alpha; the logit of the anchor's own ``hard_negative`` is increased by ln(alpha).
-        masks: (B,) bool by view name: rows for which a view holds. Where it does not, it is neither an anchor nor in
-            any denominator; an anchor without a positive is left out too.
+        masks: (B,) bool by view name: True for the rows in which a view is valid. Elsewhere it is neither an anchor nor
+            in any denominator; an anchor without a positive is left out too.
         duplicates: (B, B) bool, symmetric: rows with the same sentence. The anchors and positives of the first pair
             are left out of each other's negatives.
         roles: By view name; default: see ``cse.views.roles_by_name``.
@@ -219,7 +219,7 @@ def _apply_masks(
     duplicates: Tensor | None,
     mixed: str | None,
 ) -> tuple[Tensor, Tensor]:
-    """The logits without the columns that do not hold, and (M,) True for the anchors that do."""
+    """The logits without the invalid columns, and (M,) True for the valid anchors."""
     device = scores.device
 
     def valid(name: str) -> Tensor:
@@ -298,10 +298,11 @@ class Contrastive(BatchTerm):
 def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """Returns the mean cosines of a batch, as scalar tensors on its device.
 
-    ``cos_pos``: positives (a_i, a+_i). ``cos_neg``: in-batch negatives (a_i, a+_j). ``cos_hard``: own labelled hard
-    negatives. ``cos_syn``: own synthetic negatives (a_i, n_i). ``syn_harder``: share of synthetic negatives that are
-    closer to their anchor than every in-batch negative. Rows whose mask is False are left out. ``alignment`` and
-    ``uniformity`` (Wang and Isola 2020) are those of the batch: of its positives and of its anchors.
+    ``cos_pos``: positives (a_i, a+_i). ``cos_neg``: in-batch negatives (a_i, a+_j). ``cos_hard``: the anchor's own
+    labelled hard negatives. ``cos_syn``: the anchor's own synthetic negatives (a_i, n_i). ``syn_harder``: share of
+    synthetic negatives that are closer to their anchor than every in-batch negative. Rows whose mask is False are left
+    out. ``alignment`` and ``uniformity`` (Wang and Isola 2020) are computed on the positives and on the anchors of the
+    batch, respectively.
     """
     masks = masks or {}
     h = {name: normalize(z.float(), dim=-1) for name, z in views.items()}
@@ -330,7 +331,7 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
 
 
 def _mean_negative(s: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
-    """Mean of the off-diagonal similarities (B, B) of the rows that hold."""
+    """Mean of the off-diagonal similarities (B, B) of the valid rows."""
     batch = len(s)
     if "positive" not in masks:
         return (s.sum() - s.diagonal().sum()) / (batch * (batch - 1))

@@ -67,7 +67,7 @@ class DiffCSE(RowTerm):
 
     @classmethod
     def implies(cls, options: DiffCSEOptions) -> dict[str, Any]:
-        """The contrastive loss, too, is that of projected embeddings."""
+        """The contrastive loss is computed on projected embeddings, too."""
         return {"feature_augmentations": ("projector",)}
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""A term that keeps the similarities of the base model: adaptation to own documents without forgetting."""
+"""A term that keeps the similarities of the base model: adaptation to one's own documents without forgetting."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ __all__ = ["KeepSimilarities", "similarity_divergence"]
 def similarity_divergence(base: Tensor, z: Tensor, temperature: float, valid: Tensor | None = None) -> Tensor:
     """The mean over rows of KL(p || q) between softmax distributions over the other rows of the batch.
 
-    For row i, p is the softmax of cos(base_i, base_j) / temperature over the rows j != i, and q the same of ``z``. This
-    is distillation of similarities (Fang et al. 2021, SEED, arXiv:2101.04731) within a batch, from the model itself.
+    For row i, p is the softmax of cos(base_i, base_j) / temperature over the rows j != i, and q the same for ``z``.
+    This is distillation of similarities (Fang et al. 2021, SEED, arXiv:2101.04731) within a batch, from the model
+    itself.
 
     Args:
         base: ``(B, D)`` embeddings of the base model, without a gradient.
@@ -48,8 +49,8 @@ def similarity_divergence(base: Tensor, z: Tensor, temperature: float, valid: Te
 class KeepSimilarities(BatchTerm):
     """``weight`` times the divergence of the similarities within the batch from those of the base model.
 
-    The divergence is ``similarity_divergence`` of the anchors, and of the positives, and the term their mean. The base
-    model is the encoder as it was before training, without dropout; it encodes the same texts in a forward pass without
+    The divergence is the mean of ``similarity_divergence`` of the anchors and that of the positives. The base model is
+    the encoder as it was before training, without dropout; it encodes the same texts in a forward pass without
     gradients, which takes about a third of the time that the encoder takes. A second copy of its weights is in memory.
     """
 

@@ -21,8 +21,8 @@ __all__ = ["Matryoshka"]
 class Matryoshka(BatchTerm):
     """The sum over ``dims`` of the run's contrastive loss of the first dimensions of all views, each with weight 1.
 
-    With the loss of all dimensions, which is the run's own, this is the loss of the paper. As the contrastive loss
-    compares by cosine, the cut embeddings are scaled to unit length. The saved model states the dimensions.
+    Added to the run's loss on all dimensions, this is the loss of the paper. Since the contrastive loss compares by
+    cosine, the truncated embeddings are scaled to unit length. The saved model records the dimensions.
 
     Raises ``InputError`` for a number of dimensions above that of the embeddings.
     """
@@ -42,7 +42,7 @@ class Matryoshka(BatchTerm):
         encoder.source = replace(encoder.source, modules=modules)
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        """The sum of the losses of the cut embeddings."""
+        """The sum of the losses of the truncated embeddings."""
         assert step.contrastive is not None  # the configuration is checked
         total = views["anchor"].new_zeros(())
         for size in self.dims:

@@ -43,11 +43,11 @@ def mask_tokens(
 
 
 class MLM(RowTerm):
-    """``weight`` times the mean cross-entropy of the masked tokens, from a forward pass of its own over the sentences.
+    """``weight`` times the mean cross-entropy of the masked tokens, from a separate forward pass over the sentences.
 
-    The head is that of the checkpoint, or that saved beside it by an earlier run, else newly initialised; its output
-    weights are tied to the token embeddings where the configuration says so. Masks are functions of (seed, epoch, row,
-    token position).
+    The head is loaded from the checkpoint, or from the folder in which an earlier run saved it, else newly initialised.
+    Its output weights are tied to the token embeddings if the configuration says so. Masks are functions of (seed,
+    epoch, row, token position).
     """
 
     Options = MLMOptions
@@ -69,7 +69,7 @@ class MLM(RowTerm):
         self.vocabulary = len(encoder.tokenizer)
 
     def save(self, folder: Path) -> None:
-        """Saves the head, with which --mlm-weight on the saved encoder begins."""
+        """Saves the head, from which a run with --mlm-weight on the saved encoder starts."""
         self._save_head(self.model, folder)
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:

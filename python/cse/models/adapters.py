@@ -1,4 +1,4 @@
-"""Adapters of a transformer (LoRA), by peft: added to its weights, or saved and loaded beside them."""
+"""Adapters of a transformer (LoRA), by peft: merged into its weights, or saved and loaded separately."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Adapters:
     def merged(self, backbone: nn.Module) -> Iterator[None]:
         """Context manager in which a transformer has plain layers, whose weights include the adapters.
 
-        Afterwards it has its own weights again, bit by bit.
+        Afterwards its original weights are restored, bit by bit.
         """
         from peft.tuners.lora import LoraLayer
 
@@ -71,7 +71,7 @@ class Adapters:
     def save(self, backbone: Any, folder: Path) -> None:
         """Writes the adapters as peft and sentence-transformers read them, with the name or the path of their base.
 
-        There is no config.json, with which transformers would look for the weights of the base in the folder.
+        No config.json is written, since transformers would then look for the weights of the base in the folder.
         """
         name, path = self.source.name, self.source.path
         self.config.base_model_name_or_path = (

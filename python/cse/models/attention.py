@@ -35,10 +35,10 @@ def replace_attention(
 
 
 def mask_always(backbone: Any) -> None:
-    """Passes the attention mask of every batch on, also where no row is padded.
+    """Passes on the attention mask of every batch, even if no row is padded.
 
-    Transformers otherwise reads from the device whether there is padding, in every forward pass, and so waits until the
-    device has finished the step before.
+    Otherwise transformers reads from the device in every forward pass whether there is padding, and so waits until the
+    device has finished the previous step.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 

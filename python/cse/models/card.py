@@ -91,9 +91,9 @@ def is_local(model: str) -> bool:
 
 
 def public_name(model: str) -> str:
-    """Returns the name of a model as it may be published: of a path only the name of the model's folder.
+    """Returns the name of a model as it can be published: for a path, only the name of the model's folder.
 
-    The folders ``best`` and ``last`` of a run have the name of the run before theirs.
+    For the folders ``best`` and ``last`` of a run, the name of the run is put before theirs.
     """
     if not is_local(model):
         return model

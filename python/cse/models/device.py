@@ -168,7 +168,7 @@ def begin_step(device: str, compiled: bool) -> None:
 
 
 def fixed_length(device: str, compiled: bool, max_length: int) -> int | None:
-    """Returns the length to which all batches are padded, or None for that of their longest sentence.
+    """Returns the length to which all batches are padded, or None if each is padded to its longest sentence.
 
     On CUDA, kernels that are compiled for one shape are faster, and another shape would be compiled anew.
     """
@@ -176,7 +176,7 @@ def fixed_length(device: str, compiled: bool, max_length: int) -> int | None:
 
 
 def for_transfer(tensor: torch.Tensor, device: str) -> torch.Tensor:
-    """Returns a tensor in memory from which it is copied to the device without waiting: on CUDA, pinned memory."""
+    """Returns a tensor in memory that can be copied to the device asynchronously: on CUDA, pinned memory."""
     return tensor.pin_memory() if device.startswith("cuda") else tensor
 
 

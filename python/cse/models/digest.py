@@ -33,7 +33,7 @@ def model_digest(encoder: Encoder, prompt: str | None = None) -> str:
         folders = [folder, *(path for path in folder.iterdir() if path.is_dir() and MODULE.fullmatch(path.name))]
         found = [path for each in folders for path in each.iterdir() if path.suffix in SUFFIXES and path.is_file()]
         files = [(str(path.relative_to(folder)), path) for path in found]
-        # Modules of older directories lie beside the folder of the transformer, the base of an adapter anywhere.
+        # In older directories, modules are next to the folder of the transformer, the base of an adapter anywhere.
         others = [stage.folder for stage in model.source.modules.stages if stage.folder.parent != folder]
         others += [Path(model.source.base)] if model.source.base else []
         files += [(f"{each.name}/{path.name}", path) for each in others for path in each.iterdir() if path.is_file()]

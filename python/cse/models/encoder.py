@@ -86,7 +86,7 @@ class SentenceEncoder(nn.Module):
         self.stages = nn.ModuleList(stages)
         self.prompt = source.modules.prompts.get(source.modules.default_prompt or "", "")
         """Text that ``encode`` puts before each sentence, unless another is given."""
-        # Tokenizers that are not made for a model give it token types that it may not take.
+        # Tokenizers that were not made for a model may return token types that it does not accept.
         self._dropped = {"token_type_ids"} - set(inspect.signature(backbone.forward).parameters)
         self._width: int = size * len(pooler.split("+"))
         for stage in self.stages:
@@ -172,9 +172,9 @@ class SentenceEncoder(nn.Module):
     def masked_language_model(self) -> tuple[nn.Module, bool]:
         """Returns a masked language model around the transformer of this encoder, whose weights it shares.
 
-        Its head is that of the checkpoint, or that saved beside it, else newly initialised. The second value is whether
-        weights of the head are newly initialised. The output weights are the token
-        embeddings if the configuration ties them. Raises ``InputError`` without a mask token or such a model type.
+        Its head is loaded from the checkpoint, or from ``mlm_head`` in its folder, else newly initialised. The second
+        value is True if weights of the head are newly initialised. The output weights are the token embeddings if the
+        configuration ties them. Raises ``InputError`` without a mask token or such a model type.
         """
         from transformers import AutoModelForMaskedLM
 
@@ -199,7 +199,7 @@ class SentenceEncoder(nn.Module):
 
     @staticmethod
     def save_masked_language_model(model: nn.Module, folder: Path) -> None:
-        """Saves the head of a ``masked_language_model`` beside the encoder in ``folder``, where it is found again."""
+        """Saves the head of a ``masked_language_model`` in ``folder``, where ``masked_language_model`` finds it."""
         save_mlm_head(model, folder)
 
     def _encode_batch(self, batch: dict[str, Tensor]) -> npt.NDArray[np.float32]:
@@ -277,7 +277,7 @@ def load_encoder(
     stored = source.dense if pooler == "cls" else None
     kept = keep_head or (for_inference and stored is not None)
     stages = [build_stage(stage) for stage in source.modules.stages]
-    if not for_inference:  # training states anew for which dimensions it was
+    if not for_inference:  # training sets these dimensions again
         source = replace(source, modules=replace(source.modules, dims=()))
     encoder = SentenceEncoder(backbone, tokenizer, source, pooler, trained and stored is None, kept, stages)
     if stored is not None and encoder.head is not None:

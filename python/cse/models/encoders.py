@@ -1,4 +1,4 @@
-"""Encoders that are no transformer to train: their base class and registry.
+"""Encoders other than trainable transformers: their base class and registry.
 
 ``KIND:WHAT`` names one in ``cse eval``, ``cse compare``, ``cse encode`` and ``Encoder``: ``glove:vectors.txt``. Other
 packages add kinds through the entry-point group ``cse.encoders``.
@@ -75,7 +75,7 @@ ENCODERS: Registry[type[OtherEncoder]] = Registry(
 
 
 def find_encoder(name: str, device: str) -> OtherEncoder | None:
-    """Returns the encoder ``KIND:WHAT``; None if the name has not this form, with a registered kind."""
+    """Returns the encoder ``KIND:WHAT``; None if the name does not have this form, with a registered kind."""
     kind, colon, what = name.partition(":")
     if not colon or kind not in ENCODERS:
         return None

@@ -130,8 +130,8 @@ class Encoder:
     def encode_query(self, texts: Iterable[str], **settings: Any) -> Vectors:
         """Encodes texts as ``encode``, with the prompt of queries (``query``) if the model has one.
 
-        Without one there is no prompt, also where the model has a default prompt, as in sentence-transformers; or that
-        which ``prompt`` of the constructor named.
+        If it has none, the ``prompt`` given to the constructor is used, else no prompt, even if the model has a default
+        prompt, as in sentence-transformers.
         """
         return self._encode_role(texts, QUERY, settings)
 
@@ -213,7 +213,7 @@ class Encoder:
         return found if self.dims is None else self._cut(found, self.dims, self._rescaled)
 
     def shortened(self, vectors: Vectors, dims: int) -> Vectors:
-        """Returns the first dimensions of embeddings, scaled to unit length if those of the model have it."""
+        """Returns the first dimensions of embeddings, scaled to unit length if the model's have unit length."""
         return self._cut(vectors, dims, self._unit_length)
 
     @staticmethod

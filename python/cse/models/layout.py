@@ -88,7 +88,7 @@ class Modules:
     """Whether the last module is Normalize."""
     max_length: int | None = None
     dense: Path | None = None
-    """Folder of the MLP head of a cse run that was kept: a Dense module with tanh; the pooler is then ``cls``."""
+    """Folder of the kept MLP head of a cse run: a Dense module with tanh; the pooler is then ``cls``."""
     family: str | None = None
     """The model family of the run, if cse wrote the directory; see ``presets/defaults.toml``."""
     stages: tuple[Stage, ...] = ()

@@ -1,7 +1,7 @@
 """One look-up of the token embeddings for several forward passes.
 
-The gradient of a look-up is as large as the table of all tokens, and is set to 0 and added once a pass. With one
-look-up of the tokens in use, from which the passes take their rows, it is made once a step.
+The gradient of a look-up is as large as the whole embedding table, and is zeroed and accumulated once per pass. With
+one look-up of the tokens in use, from which the passes take their rows, this happens once per step.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ class BaseWeights:
     """A copy of the weights that an encoder starts from.
 
     Args:
-        encoder: The encoder before training. Its head is not part of the copy, since it has no base; the modules of its
-            directory that follow the pooling are.
+        encoder: The encoder before training. Its head is not copied, since it has no base; the modules of its directory
+            that follow the pooling are.
         share: Weight of the base in the average, 0 to 1; with 0 nothing is copied.
     """
 
@@ -28,7 +28,7 @@ class BaseWeights:
     @contextmanager
     @torch.no_grad()
     def merged(self, encoder: SentenceEncoder) -> Iterator[None]:
-        """Within the context the encoder has (1 - share) * trained + share * base; afterwards its own weights again."""
+        """Within the context the encoder has (1 - share) * trained + share * base; afterwards its trained weights."""
         if not self.share:
             yield
             return

@@ -1,4 +1,4 @@
-"""The head of a masked language model, saved beside the encoder that was trained with it.
+"""The head of a masked language model, saved next to the encoder that was trained with it.
 
 ``mlm_head/model.safetensors`` holds the weights of the head by their names in the masked language model of
 transformers, without those that are tied to the token embeddings. ``AutoModel`` and ``SentenceTransformer`` do not read
@@ -23,16 +23,16 @@ FOLDER = "mlm_head"
 
 
 def mlm_head(model: Any) -> dict[str, nn.Parameter]:
-    """Returns the parameters of a masked language model of transformers that are not of its transformer, by name."""
+    """Returns the parameters of a transformers masked language model outside its transformer, by name."""
     shared = model.get_input_embeddings().weight
     prefix = f"{model.base_model_prefix}."
     return {name: p for name, p in model.named_parameters() if not name.startswith(prefix) and p is not shared}
 
 
 def load_mlm_head(model: Any, folder: Path) -> bool:
-    """Sets the head of a masked language model to that saved in ``folder``; returns False if there is none.
+    """Loads the head saved in ``folder`` into a masked language model; returns False if there is none.
 
-    Raises ``InputError`` if the saved head cannot be read, or is that of another model.
+    Raises ``InputError`` if the saved head cannot be read, or belongs to another model.
     """
     path = folder / FOLDER / "model.safetensors"
     if not path.is_file():
@@ -51,7 +51,7 @@ def load_mlm_head(model: Any, folder: Path) -> bool:
 
 
 def save_mlm_head(model: Any, folder: Path) -> None:
-    """Saves the head of a masked language model beside the encoder in ``folder``."""
+    """Saves the head of a masked language model next to the encoder in ``folder``."""
     (folder / FOLDER).mkdir()
     weights: dict[str, Tensor] = {name: values.detach().cpu().contiguous() for name, values in mlm_head(model).items()}
     save_file(weights, folder / FOLDER / "model.safetensors")

@@ -70,7 +70,7 @@ class Onnx(OtherEncoder):
 
 
 class OnnxTransformer(nn.Module):
-    """An ONNX file in place of a transformer of PyTorch, for inference.
+    """An ONNX file used in place of a PyTorch transformer, for inference.
 
     Args:
         file: A file with the inputs ``input_ids`` and so on, ``(B, T)`` int64, and the output ``last_hidden_state``.

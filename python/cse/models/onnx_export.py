@@ -29,9 +29,9 @@ from .resolve import MINILM, best_of_run, find_model
 __all__ = ["INT8", "TOLERANCE", "Exported", "export_onnx"]
 
 INT8 = "model_int8.onnx"
-# Largest difference of embeddings to those of PyTorch, for embeddings of a length of about 1.
+# Largest allowed difference between embeddings from ONNX and from PyTorch, for embeddings of norm about 1.
 TOLERANCE = 1e-4
-# Bytes of weights from which they are stored in a file of their own; an ONNX file holds at most 2 GB.
+# Weights of more than this many bytes are stored in a separate file; an ONNX file holds at most 2 GB.
 EXTERNAL = 1_500_000_000
 
 

@@ -95,7 +95,7 @@ def pool(
         left: Whether rows are padded on the left.
 
     Returns:
-        ``(B, D)``, of several poolers ``(B, n D)``.
+        ``(B, D)``, or ``(B, n D)`` for n joined poolers.
     """
     if "+" in pooler:
         import torch

@@ -56,7 +56,7 @@ class TrainingPrompts:
     """The prompts of a run."""
 
     anchor: str = ""
-    """Text before the sentences of a corpus and what is made of them, and before the anchors of labelled pairs."""
+    """Text before the sentences of a corpus and the texts made from them, and before the anchors of labelled pairs."""
     document: str = ""
     """Text before the positives and negatives of labelled pairs."""
     tokens: Mapping[str, int] = field(default_factory=dict)

@@ -74,7 +74,7 @@ class Source:
     causal: bool = False
     """Whether the model is decoder-only, that is, each token attends only to the tokens before it."""
     modules: Modules = field(default_factory=Modules)
-    """What the directory of sentence-transformers declares, if it is one."""
+    """What the directory declares, if it is one of sentence-transformers."""
     base: str | None = None
     """Folder of the base model, if ``path`` has an adapter alone."""
 
@@ -99,7 +99,7 @@ def find_model(name: str) -> Source:
 
 
 def find_folder(name: str) -> Path:
-    """Returns the local folder of a model, as ``find_model``, also of a StaticEmbedding; see there for the errors."""
+    """Returns the local folder of a model, also of a StaticEmbedding; raises the errors of ``find_model``."""
     if name == MINILM:
         return _offline_minilm()
     folder = Path(name)
@@ -142,8 +142,8 @@ def best_of_run(name: str) -> str:
 def cannot_load(source: Source, error: Exception) -> InputError:
     """Returns the error for a model whose files cannot be loaded.
 
-    A pickle that holds other objects than tensors is never executed, since it can run any command, so the error of
-    PyTorch, which describes how to execute it, is not shown.
+    A pickle that holds objects other than tensors is never executed, since it can run any command. PyTorch's error,
+    which describes how to execute it, is therefore not shown.
     """
     folder = Path(source.path)
     # transformers reads the pickle only where there is no safetensors file.
@@ -313,7 +313,7 @@ def _is_causal(config: Any) -> bool:
 
 
 def _family(name: str, config: Any, modules: Modules) -> str:
-    """The model family; ``adapt`` for a sentence encoder that was trained elsewhere and is contrastive already."""
+    """The model family; ``adapt`` for a sentence encoder that was already trained contrastively elsewhere."""
     if modules.family is not None:
         return modules.family
     if name == MINILM or modules.pooler is not None:

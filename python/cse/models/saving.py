@@ -36,7 +36,7 @@ def save_encoder(
         model: The encoder.
         folder: The directory; its parents are created.
         card: Contents of ``README.md``; see ``cse.models.layout`` for the other files.
-        also: Writes further files to the folder that it is called with, before that replaces the one that exists.
+        also: Called with the new folder, to which it may write further files, before it replaces an existing one.
 
     Raises:
         OSError: If a file cannot be written.

@@ -80,7 +80,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @property
     def _n_features_out(self) -> int:
-        """The number that ``get_feature_names_out`` counts to."""
+        """The number of output features, for ``get_feature_names_out``."""
         return self.n_features_out_
 
     def __sklearn_tags__(self) -> Any:

@@ -12,7 +12,7 @@ from torch import Tensor
 __all__ = ["POOLED", "pad", "prompt_length", "token_lists", "tokenize", "with_pooled"]
 
 POOLED = "pooled_mask"
-"""Key of the mask ``(B, T)`` of the tokens that are pooled, where these are not all tokens."""
+"""Key of the mask ``(B, T)`` of the tokens that are pooled; absent if all tokens are pooled."""
 
 
 def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, fixed: bool = False) -> dict[str, Tensor]:
@@ -26,7 +26,7 @@ def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, fixed: bool 
 
 
 def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str, list[list[int]]]:
-    """Tokenizes texts without padding: ``input_ids`` and, if the model has them, ``token_type_ids``, one list a text.
+    """Tokenizes texts without padding: ``input_ids`` and, if the model has them, ``token_type_ids``, one list per text.
 
     Not thread-safe, as ``tokenize``.
     """

@@ -1,7 +1,7 @@
 """Embeddings of a corpus as a file (``.npy``, ``.safetensors`` or ``.parquet``), in bounded memory, resumable.
 
 Embeddings are written to ``OUTPUT.part``, an array file that is mapped into memory, and ``OUTPUT.part.json`` counts the
-rows that are done. A later call with the same corpus and model goes on from there. When all rows are done, the array
+rows that are done. A later call with the same corpus and model continues from there. When all rows are done, the array
 is renamed or converted to ``OUTPUT``.
 """
 
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 FORMATS = (".npy", ".safetensors", ".parquet")
-# Rows between updates of OUTPUT.part.json, and of a row group of Parquet.
+# Rows between updates of OUTPUT.part.json, and rows of a Parquet row group.
 BLOCK = 16384
 
 Rows = npt.NDArray[np.int64]
@@ -80,7 +80,7 @@ def check_format(output: str) -> None:
 def model_stamp(encoder: Encoder) -> dict[str, Any]:
     """Returns what identifies the vectors of a model.
 
-    Its path, its pooling, name, size and time of modification of its weights, and prompt and number of dimensions.
+    Its path and pooling; name, size and modification time of its weights; prompt and number of dimensions.
     """
     used = {
         **({"prompt": encoder.prompt} if encoder.prompt else {}),

@@ -24,7 +24,7 @@ Vector = npt.NDArray[np.float64]
 POINTS = 240
 # Arrows of a path of evaluations.
 ARROWS = 8
-# Runs in a picture with intervals; those of more would cover each other.
+# Most runs in a picture with intervals; the intervals of more runs would overlap.
 BANDS = 3
 COSINES = {
     "cos_pos": "positives",
@@ -58,7 +58,7 @@ def thinned(steps: Vector, values: Vector, points: int = POINTS) -> tuple[Vector
 
 
 def _shown(label: str) -> str:
-    """Returns a label that matplotlib does not leave out, as it does with those that begin with an underscore."""
+    """Returns a label that matplotlib shows; it leaves out labels that begin with an underscore."""
     return f" {label}" if label.startswith("_") else label
 
 
@@ -229,7 +229,7 @@ def _paths(scored: Sequence[tuple[StoredRun, str]]) -> Any:
 
 
 def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4)) -> list[Panel]:
-    """The similarity that Focal-InfoNCE puts in the place of the cosine, for several m (its figure 1).
+    """The similarity that Focal-InfoNCE uses in place of the cosine, for several m (its figure 1).
 
     Args:
         runs: Runs whose margins are shown too.

@@ -26,7 +26,7 @@ __all__ = ["Change", "Compared", "HeldOut", "Neighbours", "compare_models", "hel
 
 # Sentences among which nearest neighbours are searched, and which the map shows.
 SHOWN = 500
-# A bootstrap over fewer groups of pairs that share sentences gives no interval: one of a single group has no width.
+# Groups of pairs that share sentences, below which the bootstrap gives no interval: with one group, its width is 0.
 CLUSTERS = 10
 
 Vectors = npt.NDArray[np.float32]
@@ -75,7 +75,7 @@ class Change:
     def verdict(self) -> str:
         """``better``, ``worse``, or ``no clear change`` if the interval includes 0; empty without an interval.
 
-        An interval of NaN, of a correlation of equal cosines, is none.
+        An interval of NaN, which comes from a correlation of equal cosines, does not count as one.
         """
         if self.low is None or self.high is None or not math.isfinite(self.low + self.high):
             return ""
@@ -114,7 +114,7 @@ class Compared:
     def cosines(self) -> dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
         """Returns the cosines of groups of pairs before and after training, by the name of the group.
 
-        Of development sets, the groups are thirds of the range of the gold scores. Of held-out sentences: their two
+        For development sets, the groups are thirds of the range of the gold scores. For held-out sentences: their two
         halves, halves of different sentences (the first of each with the second of the next), and the sentence with its
         synthetic negative.
         """
@@ -264,7 +264,7 @@ def neighbours(found: Compared, count: int = 8) -> tuple[list[Neighbours], int, 
 
     Args:
         found: The embeddings.
-        count: Number of sentences, the first of the held-out ones, so that they are not a choice by quality.
+        count: Number of sentences; the first of the held-out ones are taken, so that they are not selected by quality.
 
     Returns:
         The sentences, the number of all sentences whose neighbour changed, and the number of all sentences.

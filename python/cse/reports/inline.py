@@ -12,16 +12,16 @@ __all__ = ["inline_svg"]
 
 SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"
-# Colours that are others in the dark version of the page: those of text and lines, and the blues, which are dark.
+# Colours that differ in the dark version of the page: those of text and lines, and the blues, which are dark.
 OF_PAGE = {INK: "currentColor", GRID: "var(--grid)", PAPER: "var(--paper)", BLUE: "var(--blue)", SKY: "var(--sky)"}
 
 
 def inline_svg(panel: Panel) -> str:
-    """Returns a panel as an SVG element for an HTML page, without what is fetched from elsewhere.
+    """Returns a panel as an SVG element for an HTML page, without external resources.
 
-    Text is text, in the font of the page. Identifiers begin with the name of the panel, since those of several pictures
-    would be equal. Black, the grid and the ground of labels have the colours of the page. Points get the texts of
-    ``Panel.titles``, which browsers show under the pointer.
+    Text stays text, in the font of the page. Identifiers begin with the name of the panel, since those of several
+    pictures would otherwise be equal. Black, the grid and the background of labels take the colours of the page. Points
+    get the texts of ``Panel.titles``, which browsers show as tooltips.
     """
     root = ElementTree.fromstring(drawn([panel], "svg", text_as_text=True))
     for child in list(root):
@@ -51,7 +51,7 @@ def _rewrite(element: ElementTree.Element, prefix: str) -> None:
     if style is not None:
         for colour, of_page in OF_PAGE.items():
             style = style.replace(colour, of_page)
-        if element.tag == f"{SVG}text":  # the size remains, the family is that of the page
+        if element.tag == f"{SVG}text":  # the size is kept; the family is the page's
             style = re.sub(r"'[^']*'(?:, *'[^']*')*(?:, *[a-z-]+)*", "sans-serif", style)
             if "fill" not in style:
                 style = f"{style}; fill: currentColor"

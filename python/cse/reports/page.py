@@ -1,4 +1,4 @@
-"""The report of a run: one HTML page without scripts, and without anything that is fetched from elsewhere."""
+"""The report of a run: one HTML page without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def _facts(run: StoredRun) -> dict[str, str]:
 
 
 def _flat(table: dict[str, Any]) -> dict[str, str]:
-    """Returns a table with those inside it, like ``una.beta``, as text."""
+    """Returns the values of a table and of its nested tables, like ``una.beta``, as text."""
     found: dict[str, str] = {}
     for name, value in table.items():
         if isinstance(value, dict):

@@ -19,7 +19,7 @@ __all__ = ["KINDS", "Material", "Picture", "pictures"]
 
 
 class Material:
-    """What the pictures of a run are drawn from, read or computed when it is first needed.
+    """The data that the pictures of a run are drawn from, read or computed when first needed.
 
     Args:
         run: The run.
@@ -27,7 +27,7 @@ class Material:
         device: A PyTorch device, to encode held-out texts.
         method: ``tsne`` or ``pca``, for maps.
         progress: See ``compare_models``.
-        encode: If False, what needs encoded texts is refused.
+        encode: If False, pictures that need encoded texts raise ``InputError``.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Material:
 
 @dataclass(frozen=True)
 class Picture:
-    """The panels of a picture, and the run if it is of one run."""
+    """The panels of a picture, and its run, if it shows a single one."""
 
     kind: str
     panels: list[Panel]

@@ -19,7 +19,7 @@ __all__ = ["StoredRun", "differing", "find_runs", "labels", "read_run"]
 # Settings besides those of ``ELSEWHERE`` that do not change what is computed in a step.
 NOT_COMPARED = {*ELSEWHERE, "save_every", "keep_checkpoints", "given"}
 
-# Settings of their own in runs of older versions, which have become options of the contrastive loss.
+# Separate settings in runs of older versions, which have become options of the contrastive loss.
 MOVED = {"margin", "mix_lambda", "mix_variant", "hard_negative_weight"}
 
 
@@ -48,7 +48,7 @@ class StoredRun:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The settings that were given; those of older runs are not known, and empty."""
+        """The settings that were given; empty for older runs, in which they were not stored."""
         found: dict[str, Any] = self.config.get("given", {})
         return found
 
@@ -70,7 +70,7 @@ class StoredRun:
 
     @property
     def best(self) -> dict[str, Any]:
-        """The evaluation of ``best/``; of a run that is not finished the one that was selected so far, if known."""
+        """The evaluation of ``best/``; for an unfinished run, the one selected so far, if known."""
         if self.result is not None:
             found: dict[str, Any] = {"step": self.result["best_step"], **self.result["best"]}
             return found
@@ -138,7 +138,7 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
 
 
 def _no_run(folder: Path) -> InputError:
-    """Returns the error for a folder that is not that of a run, with the folder that was probably meant."""
+    """Returns the error for a folder that holds no run; it names the folder that was probably meant."""
     if (folder.resolve().parent / "config.toml").is_file():
         return InputError(f"{folder}: is inside the folder of a run; name the run: {folder.resolve().parent}")
     inside = _runs_in(folder)
@@ -148,7 +148,7 @@ def _no_run(folder: Path) -> InputError:
 
 
 def _records(log: Path) -> list[dict[str, Any]]:
-    """Returns the records of a log without the line that was being written when a process was killed."""
+    """Returns the records of a log without an incomplete line that a killed process left."""
     found = []
     try:
         lines = log.read_text(encoding="utf8").splitlines()

@@ -97,8 +97,8 @@ class SentenceMap:
 def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> SentenceMap:
     """Projects the held-out sentences to two dimensions.
 
-    Groups are those of k-means on the embeddings after training. With t-SNE, the positions after training begin with
-    those before, so that the two maps resemble each other as far as the embeddings do.
+    Groups are those of k-means on the embeddings after training. With t-SNE, the positions after training are
+    initialised with those before, so that the two maps resemble each other as far as the embeddings do.
 
     Args:
         found: The embeddings.

@@ -54,7 +54,7 @@ FALLBACKS = ("Noto Sans CJK JP", "Noto Sans", "Arial Unicode MS", "Hiragino Sans
 
 
 def line_style(number: int) -> dict[str, Any]:
-    """Returns colour and dashes of a line of a picture; those of 35 lines differ in one or both."""
+    """Returns colour and dashes of a line of a picture; 35 lines all differ in one or both."""
     place, turn = number % len(COLOURS), number // len(COLOURS)
     return {"color": COLOURS[place], "linestyle": DASHES[(place + turn) % len(DASHES)]}
 
@@ -95,7 +95,7 @@ def styled(text_as_text: bool = False) -> Iterator[None]:
     """Context manager in which figures have the style of this module.
 
     Args:
-        text_as_text: In SVG, write text as text, and not as outlines that look the same with any installed fonts.
+        text_as_text: In SVG, write text as text, instead of outlines, which look the same with any installed fonts.
     """
     import matplotlib
     from matplotlib.font_manager import get_font_names
@@ -111,7 +111,7 @@ def styled(text_as_text: bool = False) -> Iterator[None]:
         "xtick.labelsize": 8.5,
         "ytick.labelsize": 8.5,
         "text.color": INK,
-        "text.parse_math": False,  # a dollar sign in a word or in the name of a run is one
+        "text.parse_math": False,  # a dollar sign in a word or in the name of a run is literal
         "axes.edgecolor": INK,
         "axes.labelcolor": INK,
         "xtick.color": INK,
@@ -138,13 +138,13 @@ def styled(text_as_text: bool = False) -> Iterator[None]:
 
 
 def figure(panels: Sequence[Panel], columns: int = 3) -> Figure:
-    """Draws panels beside and below each other; a single panel has no title, which is then its heading elsewhere."""
+    """Draws panels in a grid; a single panel gets no title, since the title is then a heading elsewhere."""
     from matplotlib.figure import Figure
 
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
     made = Figure(figsize=(WIDTH * columns, HEIGHT * rows), layout="constrained")
-    # Each has a part of the figure of its own, so that its legend is below it, outside the axes.
+    # Each panel has its own subfigure, so that its legend is below it, outside the axes.
     parts = made.subfigures(rows, columns, squeeze=False)
     lines = 0
     for part, panel in zip(parts.flat, panels, strict=False):

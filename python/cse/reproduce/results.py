@@ -182,17 +182,18 @@ def _ours(ours: Ours | None, published: float, digits: int) -> str:
 
 def panels(table: Table, rows: Sequence[Row], stored: Stored) -> list[Panel]:
     """Returns a panel for each column: published values as crosses, ours as points with their intervals."""
-    from ..reports.style import COLOURS, INK, Panel
+    from ..reports.style import COLOURS, INK, Panel, legend
 
     def draw_column(column: str) -> Any:
         place = table.columns.index(column)
         some = [row for row in rows if collect(table, row, stored) or not math.isnan(row.values[place])]
 
         def draw(axes: Any) -> None:
+            axes.plot([], [], marker="x", linestyle="", color=INK, label="published")
+            axes.plot([], [], marker="o", linestyle="", color=COLOURS[0], label="ours")
             for y, row in enumerate(some):
                 if not math.isnan(row.values[place]):
-                    label = "published" if y == 0 else None
-                    axes.plot(row.values[place], y, marker="x", linestyle="", color=INK, label=label)
+                    axes.plot(row.values[place], y, marker="x", linestyle="", color=INK)
                 ours = collect(table, row, stored).get(column)
                 if ours is None:
                     continue
@@ -204,6 +205,7 @@ def panels(table: Table, rows: Sequence[Row], stored: Stored) -> list[Panel]:
             axes.invert_yaxis()
             axes.set_xlabel(table.metric, fontsize=7)
             axes.grid(axis="x", alpha=0.4)
+            legend(axes)
 
         return draw
 

@@ -88,7 +88,7 @@ class Bm25:
         return found
 
     def search(self, query: str, k: int) -> Rows:
-        """Returns the at most k rows of the largest scores above 0, best first; ties in the order of the rows."""
+        """Returns at most k rows with the largest scores above 0, best first; ties in the order of the rows."""
         scores = self.scores(query)
         k = min(k, len(scores))
         kth = np.partition(scores, len(scores) - k)[len(scores) - k]

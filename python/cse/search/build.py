@@ -1,4 +1,4 @@
-"""Encoding of a corpus into an index folder, in blocks that an interrupted build goes on from."""
+"""Encoding of a corpus into an index folder, in blocks from which an interrupted build is resumed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def extend(
         progress: Called with the number of rows done since its last call.
         commit: Commit every ``BLOCK`` rows; else only the last ones, so that an interrupted call changes nothing.
     """
-    before = store.rows - skip  # of the index, that are not of this corpus
+    before = store.rows - skip  # rows of the index that are not from this corpus
     wanted = before + len(corpus)
     if store.rows == wanted:
         store.commit(wanted=wanted)

@@ -1,4 +1,4 @@
-"""Groups of rows with near vectors, by scikit-learn (extra ``cse[search]``), and what describes them."""
+"""Groups of rows with similar vectors, by scikit-learn (extra ``cse[search]``), and their descriptions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Cluster:
     rows: Rows
     """The rows, ascending."""
     words: list[str]
-    """The terms whose mean TF-IDF in the group exceeds most that of the corpus."""
+    """The terms whose mean TF-IDF in the group most exceeds their mean in the corpus."""
     examples: Rows
     """The rows nearest to the mean of the group, nearest first, with different texts."""
 

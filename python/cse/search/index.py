@@ -29,7 +29,7 @@ from .vectors import Unit, Vectors, unit
 __all__ = ["Hit", "SearchIndex"]
 
 Floats = npt.NDArray[np.float32]
-# Row, score, and the place of its vector; without a place the row is one text.
+# Row, score, and position of its vector; None: the row is one text.
 Found = tuple[int, float, int | None]
 # Rows of each of the two rankings that --hybrid fuses.
 FUSED = 100
@@ -42,7 +42,7 @@ class Hit:
     row: int
     """Number of the row in the corpus, from 0."""
     id: str
-    """Id of the row; without ids its number."""
+    """Id of the row; its number if the index has no ids."""
     score: float
     """Cosine (or dot product, if the model says so) with the query; with ``hybrid`` the sum of reciprocal ranks."""
     text: str
@@ -83,8 +83,8 @@ class SearchIndex:
     ) -> SearchIndex:
         """Builds the index of a corpus, or completes one.
 
-        If the folder has an index, it must be of the same model and settings, and the corpus must begin with its rows;
-        further rows are added. An interrupted build is completed by calling it again.
+        If the folder has an index, it must have the same model and settings, and the corpus must begin with its rows;
+        the remaining rows are added. An interrupted build is completed by calling it again.
 
         Args:
             encoder: The encoder.
@@ -93,9 +93,9 @@ class SearchIndex:
             ids: One id per row.
             int8: Store vectors in int8 with a scale per row, in a quarter of the space; scores change by about 0.001.
                 Default: as the existing index, else False.
-            passages: Cut rows into passages of at most this number of tokens, of which the best counts; ``"max"``: as
-                many as the model reads. Default: as the existing index, else a row is one text, of which the model
-                reads the beginning.
+            passages: Cut rows into passages of at most this number of tokens; the best passage of a row counts.
+                ``"max"``: as many as the model reads. Default: as in the existing index, else a row is one text, of
+                which the model reads the beginning.
             rebuild: Replace an existing index.
             batch_size: Texts per forward pass.
             progress: Called with the number of rows done since its last call, those of an earlier call first.
@@ -137,14 +137,14 @@ class SearchIndex:
 
         Args:
             folder: The folder.
-            encoder: The encoder that built it; None: it is loaded by the name that the index holds.
+            encoder: The encoder that built it; None: it is loaded by the name stored in the index.
             device: Device of an encoder that is loaded.
             engine: ``local``, or ``ray``: parts are searched by the workers of a Ray cluster, and ``vectors`` cannot be
                 used.
 
         Raises:
-            InputError: If there is no complete index in the folder, it is of another model, or ``engine`` is ``ray``
-                for an index that is not of parts.
+            InputError: If there is no complete index in the folder, it was built with another model, or ``engine`` is
+                ``ray`` for an index that does not consist of parts.
         """
         if engine not in ("local", "ray"):
             raise InputError(f"--engine: {engine!r} is unknown; choose local or ray")
@@ -190,7 +190,7 @@ class SearchIndex:
 
     @cached_property
     def unit_vectors(self) -> Vectors:
-        """``vectors`` with unit length, for cosines: those of dot products and of int8 have other norms."""
+        """``vectors`` with unit length, for cosines: vectors for dot products and in int8 have other norms."""
         plain = self._store.manifest["similarity"] == "cosine" and not self._store.manifest["int8"]
         return self._vectors if plain else Unit(self._vectors)
 
@@ -256,8 +256,8 @@ class SearchIndex:
         Args:
             queries: The queries; a blank one finds nothing.
             k: Number of rows, at least 1.
-            hybrid: Fuse the ranking by vectors with that of BM25 by reciprocal ranks. BM25 of the texts is computed
-                when it is first needed, and stored.
+            hybrid: Fuse the ranking by vectors with that of BM25 by reciprocal ranks. The BM25 index of the texts is
+                built when first needed, and stored.
             batch_size: Queries per forward pass.
             progress: Called with the number of queries encoded since its last call.
 
@@ -345,7 +345,7 @@ class SearchIndex:
         return self._hits([(row, score, by_row.get(row)) for row, score in fuse([list(by_row), words], k)])
 
     def bm25(self, progress: Callable[[int], None] | None = None) -> Bm25:
-        """Returns the BM25 index of the texts; built and stored in the folder if it is not there, or rows were added.
+        """Returns the BM25 index of the texts; built and stored in the folder if missing, or if rows were added.
 
         Raises ``InputError`` if bm25s is not installed.
         """

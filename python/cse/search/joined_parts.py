@@ -1,7 +1,8 @@
 """A folder of parts of ``cse encode`` as one index: the vectors of many files, one after the other.
 
-Vectors of ``.npy`` parts are mapped into memory, and texts are read from the files of the corpus when they are found.
-The rows that are found, and their scores, are those of an index of the whole corpus; see ``tests/test_sharding.py``.
+Vectors of ``.npy`` parts are mapped into memory, and texts are read from the files of the corpus when their rows are
+found. The rows found, and their scores, are the same as with an index of the whole corpus; see
+``tests/test_sharding.py``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ OPEN_FILES = 64
 
 
 class Some:
-    """Some of other vectors.
+    """A subset of other vectors.
 
     Args:
         vectors: n vectors.
@@ -55,7 +56,7 @@ class Some:
         return self._vectors.width
 
     def _range(self, start: int, stop: int) -> tuple[int, int, Rows]:
-        """Returns the range that has the vectors from ``start`` to ``stop``, and their places in it."""
+        """Returns the range that contains the vectors from ``start`` to ``stop``, and their positions in it."""
         rows = self._rows[start:stop]
         first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
         return first, last, rows - first
@@ -76,7 +77,7 @@ class Some:
 
 
 class Joined:
-    """Vectors one after the other.
+    """Several ``Vectors``, one after the other.
 
     Args:
         parts: At least one, of equal width.
@@ -98,7 +99,7 @@ class Joined:
         return self.parts[0].width
 
     def _pieces(self, start: int, stop: int) -> list[tuple[Vectors, int, int]]:
-        """Returns the parts of a range, with the range in each."""
+        """Returns the parts that a range covers, with the range covered in each."""
         pieces = []
         for part, first in zip(self.parts, self.starts[:-1].tolist(), strict=True):
             low, high = max(start - first, 0), min(stop - first, len(part))
@@ -143,7 +144,7 @@ def open_part(folder: Path, part: dict[str, Any], similarity: str, reading: dict
     """Returns the vectors of the rows of a part that are not blank, and the numbers of these rows in the corpus.
 
     For cosines they have unit length. Blank rows are zeros; if other rows are zeros as well (all words unknown), the
-    file of the corpus says which are blank. Raises ``InputError`` if a file is not that of the manifest.
+    file of the corpus says which are blank. Raises ``InputError`` if a file does not match the manifest.
     """
     path = folder / part["part"]
     if not path.is_file() or path.stat().st_size != part["part_bytes"]:
@@ -216,7 +217,7 @@ class PartsStore:
     def open(cls, folder: Path) -> PartsStore | None:
         """Opens a folder; None if it holds no parts.
 
-        Raises ``InputError`` if it holds those of another command, or some are missing.
+        Raises ``InputError`` if it holds parts of another command, or if some are missing.
         """
         manifest = read_manifest(folder)
         if manifest is None:
@@ -245,7 +246,7 @@ class PartsStore:
         return self._load()
 
     def places(self) -> npt.NDArray[Any]:
-        """Returns the row of each vector, as ``Store.places``; the part of its text is all of it."""
+        """Returns the row of each vector, like ``Store.places``; the part of its text is the whole text."""
         self._load()
         places = np.empty(len(self._rows), dtype=PLACE)
         places["row"], places["start"], places["end"] = self._rows, 0, np.iinfo(np.uint32).max
@@ -258,7 +259,7 @@ class PartsStore:
     def texts(self, rows: Sequence[int]) -> list[str]:
         """Returns the texts of some rows, from the files of the corpus.
 
-        Raises ``InputError`` for a file that is not what it was when it was encoded.
+        Raises ``InputError`` for a file that has changed since it was encoded.
         """
         starts = [part["first_row"] for part in self.parts]
         found = []
@@ -295,7 +296,7 @@ def _search_part(
 
 
 def nearest_on_cluster(ray: Any, store: PartsStore, queries: Floats, k: int) -> tuple[Doubles, Rows]:
-    """As ``nearest``, with one task per part on a cluster and a merge of their results.
+    """Like ``nearest``, with one task per part on a cluster, whose results are merged.
 
     Args:
         ray: The module ``ray``, connected to a cluster whose workers can read the folder.

@@ -33,7 +33,7 @@ def parse_ranks(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Mined:
-    """Negatives of a pair: rows of the corpus, and their cosines with the anchor; that of the positive."""
+    """Negatives of a pair: rows of the corpus, their cosines with the anchor, and the cosine of the positive."""
 
     pair: int
     rows: Rows
@@ -45,9 +45,10 @@ class Mined:
 class Mining:
     """How hard negatives are chosen.
 
-    A candidate is a row of the corpus in a window of ranks for the anchor. Rows with the text of the anchor or of one
-    of its positives, and rows whose cosine with the anchor is above that of the positive minus a margin, which may be
-    further positives, are left out (Moreira et al. 2024, arXiv:2407.15831, call this positive-aware mining).
+    A candidate is a row of the corpus in a window of ranks for the anchor. Two kinds of rows are left out: rows with
+    the text of the anchor or of one of its positives, and rows that may be further positives because their cosine with
+    the anchor is above that of the positive minus a margin (Moreira et al. 2024, arXiv:2407.15831, call this
+    positive-aware mining).
 
     Attributes:
         ranks: First and last rank, from 1, in the ranking of the whole corpus.
@@ -109,7 +110,7 @@ class Mining:
                 progress(len(some))
 
     def _ranked(self, index: SearchIndex, anchors: Sequence[str], queries: Float32) -> Iterator[Rows]:
-        """Yields the places in ``index.vectors`` of the ranks of the window, for each anchor."""
+        """Yields, for each anchor, the positions in ``index.vectors`` of the rows in the window of ranks."""
         first, last = self.ranks
         if self.by == "encoder":
             yield from nearest(index.vectors, queries.values, last)[1][:, first - 1 :]

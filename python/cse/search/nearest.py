@@ -99,7 +99,7 @@ def _at_least(products: Floats, limit: Floats) -> tuple[Rows, Rows]:
 def _merged(
     best: tuple[Doubles, Rows] | None, numbers: Rows, rows: Rows, queries: Float32, vectors: Vectors, k: int
 ) -> tuple[Doubles, Rows]:
-    """Returns the k best of the best ``(Q, k)`` until now and of candidates, pairs of a query and a row."""
+    """Returns the k best among the current best ``(Q, k)`` and candidates, which are pairs of a query and a row."""
     scores = exact_products(queries, numbers, vectors, rows)
     count = len(queries)
     if best is not None:

@@ -1,4 +1,4 @@
-"""Settings of an index: those of a new one, and whether given ones are those of an existing one."""
+"""Settings of an index: those of a new one, and checks of given settings against those of an existing one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def new_settings(encoder: Encoder, int8: bool, has_ids: bool, passages: int | st
         "precision": encoder.precision,
         "width": encoder.embedding_dim,
         "similarity": _similarity(encoder),
-        # Upper bound of the norms; for dot products that of the rows that are added.
+        # Upper bound of the norms; for dot products it is raised as rows are added.
         "longest": 1.01 if _similarity(encoder) == "cosine" else 0.0,
         "int8": int8,
         "ids": has_ids,
@@ -45,7 +45,7 @@ def _tokens(encoder: Encoder, passages: int | str) -> int:
 
 
 def check_settings(store: Store, encoder: Encoder, int8: bool | None, passages: int | str | None, grows: bool) -> None:
-    """Raises ``InputError`` if settings that were given are not those of the index."""
+    """Raises ``InputError`` if given settings differ from those of the index."""
     known = store.manifest
     given: dict[str, object] = {}
     if int8 is not None:

@@ -12,8 +12,8 @@ file                content
 ``bm25/``           index of ``--hybrid``
 ==================  ==================================================================================================
 
-Files are only appended to. What is behind the numbers of the manifest was being written by a process that was killed,
-and is cut off by the next that writes. The manifest is replaced atomically.
+Files are only appended to. Data beyond the numbers in the manifest were being written by a process that was killed; the
+next process that writes cuts them off. The manifest is replaced atomically.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ PLACE = np.dtype([("row", "<i8"), ("start", "<u4"), ("end", "<u4")])
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Context manager to write to an index folder in, which is created; raises ``InputError`` if another process does.
+    """Context manager for writing to an index folder, which is created; raises ``InputError`` if it is locked.
 
-    Raises ``InputError`` as well for a folder that holds other files.
+    It is locked while another process writes to it. Raises ``InputError`` as well for a folder that holds other files.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file; name a folder for the index")
@@ -160,7 +160,7 @@ class Store:
         return sizes
 
     def cut(self) -> None:
-        """Cuts off what a killed process left behind the numbers of the manifest; call it before ``append``."""
+        """Cuts off what a killed process left beyond the numbers in the manifest; call it before ``append``."""
         for name, size in self._sizes().items():
             with naming(self.folder / name), open(self.folder / name, "ab") as file:
                 file.truncate(size)
@@ -217,7 +217,7 @@ class Store:
         return int(ends[-1]) if len(ends) else before
 
     def commit(self, **changes: Any) -> None:
-        """Writes the manifest, with which appended rows become part of the index."""
+        """Writes the manifest, which makes appended rows part of the index."""
         self.manifest.update(changes)
         self._write_header()
         write_text(self.folder / MANIFEST, dumps(self.manifest, indent=2) + "\n")

@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-# Pairs of vectors multiplied in float64 at a time; in the cache of a core, three times as fast as more.
+# Pairs of vectors multiplied in float64 at a time; in the cache of a core, which is three times as fast as more.
 PAIRS = 1024
 
 
@@ -23,7 +23,7 @@ class Vectors(Protocol):
     longest: float
     """Upper bound of their Euclidean norms."""
     most: int
-    """Vectors of which ``products`` may be asked at a time, which bounds its memory."""
+    """Maximum number of vectors in one call of ``products``, which bounds its memory."""
 
     def __len__(self) -> int: ...
 
@@ -121,7 +121,7 @@ class Int8:
 
 
 class Unit:
-    """Other vectors divided by their norms, as a view; vectors of zeros remain.
+    """A view of other vectors, divided by their norms; zero vectors are not changed.
 
     Args:
         vectors: n vectors.

@@ -1,8 +1,9 @@
 """Runs a job over many files: one after the other on this machine, or on a Ray cluster (extra ``cse[ray]``).
 
 On a cluster, each worker is an actor that loads the index or the model once and makes one part at a time. A worker that
-is lost is replaced, and its file given to another. Ray Data was not used: its blocks have no row numbers of the whole
-corpus and do not end where files end, and it reads neither ``.zst`` text nor writes one output file per input file.
+is lost is replaced, and its file given to another. Ray Data was not used: its blocks do not have row numbers in the
+whole corpus and do not end where files end, and it neither reads ``.zst`` text nor writes one output file per input
+file.
 """
 
 from __future__ import annotations

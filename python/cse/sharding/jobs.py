@@ -1,4 +1,4 @@
-"""What is made of one file: negatives, or embeddings.
+"""Jobs that make the part of one file: negatives, or embeddings.
 
 A job is a value: it is sent to other processes, where ``worker`` loads the index or the model once.
 """
@@ -27,14 +27,14 @@ __all__ = ["AugmentJob", "EncodeJob", "Job", "Work", "as_input", "make"]
 
 Progress = Callable[[int], None]
 Work = Callable[[Shard, Path, Progress], dict[str, Any]]
-"""Makes the part of a shard at a path, calls the progress with the number of further rows, and returns what it counted.
+"""Makes the part of a shard at a path, calls the progress with the number of further rows, and returns the counts.
 
 A ``file`` among the counts is the hash of the file as it was read.
 """
 
 
 class Job(Protocol):
-    """What is made of each file of a corpus."""
+    """Protocol of jobs, which make a part from each file of a corpus."""
 
     kind: ClassVar[str]
     """Name of the command."""
@@ -59,9 +59,9 @@ def as_input(shard: Shard) -> list[str | readers.Column]:
 
 
 def make(work: Work, shard: Shard, folder: Path, progress: Progress) -> None:
-    """Makes the part of a shard, and writes what was counted beside it.
+    """Makes the part of a shard, and writes its counts next to it.
 
-    Raises ``InputError`` if the file is not what it was when its rows were counted; there is then no part.
+    Raises ``InputError`` if the file has changed since its rows were counted; there is then no part.
     """
     path = folder / shard.part
     counted = work(shard, path, progress)
@@ -109,7 +109,7 @@ class AugmentJob:
         return Path(self.tfidf) / "index.safetensors"
 
     def settings(self) -> dict[str, Any]:
-        """What the parts depend on; the index by its hash."""
+        """What the parts depend on; the index is represented by its hash."""
         return {
             "index": _core.hash_file(self._index_file),
             "min_df": self.min_df,

@@ -1,4 +1,4 @@
-"""A folder of parts: one part for each file of a corpus, beside a manifest.
+"""A folder of parts: one part for each file of a corpus, and a manifest.
 
 ==========================  ==========================================================================================
 file                        content
@@ -59,7 +59,7 @@ class Shard:
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Returns the manifest of a folder of parts; None if it has none, or that of something else.
+    """Returns the manifest of a folder of parts; None if it has none, or one of something else.
 
     Raises ``InputError`` for one of another version.
     """
@@ -103,7 +103,7 @@ class Parts:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Context manager to make parts in: creates the folder, checks what it holds, and writes the first manifest.
+        """Context manager for making parts: creates the folder, checks its contents, and writes the first manifest.
 
         Raises ``InputError`` if another process makes parts there, or the folder holds other files, or parts of other
         settings or files.

@@ -31,8 +31,8 @@ def build_index(
 
     Args:
         paths: As for ``TfidfIndex.build``.
-        folder: Gets ``index.safetensors`` and, with ``matrix``, ``matrix.npz``: documents x terms in CSR, float64, its
-            row i being row i of the corpus. No text passes through Python.
+        folder: Gets ``index.safetensors`` and, with ``matrix``, ``matrix.npz``: documents x terms in CSR, float64; its
+            row i is row i of the corpus. No text passes through Python.
         column: The column of the tables that holds the sentences.
         matrix: Whether to write the matrix, which is held in memory; the engine ``ray`` makes none.
         engine: ``local``, or ``ray``: one task per file on a Ray cluster, with the same result.

@@ -54,7 +54,7 @@ class Batch:
     duplicates: npt.NDArray[np.bool_] | None = None
     """``(B, B)`` bool, True for different rows with the same sentence or the same labelled positive; None: none."""
     unchanged: dict[str, int] = field(default_factory=dict)
-    """Number of rows that an edit did not change, by block name; of a local block, those of this process."""
+    """Number of rows that an edit did not change, by block name; for a local block, only the rows of this process."""
     part: slice = field(default_factory=lambda: slice(None))
     """The rows that this rank encodes."""
     tokens: dict[str, dict[str, Tensor]] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Batch:
 
     @property
     def masks(self) -> dict[str, npt.NDArray[np.bool_]]:
-        """Masks ``(B,)`` by view name, True for valid rows; only for views with invalid rows, but for local blocks."""
+        """Masks ``(B,)`` by view name, True for valid rows; only for views with invalid rows, not of local blocks."""
         return {
             view.name: block.mask
             for block in self.blocks.values()
@@ -84,7 +84,7 @@ class Batch:
 class Batches:
     """The batches of a training run, indexed by number. A last batch of a single row is dropped.
 
-    A step takes ``accumulate`` batches; a rest of fewer batches at the end of the run is dropped.
+    A step takes ``accumulate`` batches; if fewer are left at the end of the run, they are dropped.
 
     Args:
         corpus: The corpus.
@@ -94,7 +94,7 @@ class Batches:
         batch_size: Rows of a batch.
         seed: Seed of the order of the rows, and of the methods.
         epochs: Passes over the rows.
-        max_steps: Largest number of steps; alone, the rows are passed as often as it takes.
+        max_steps: Maximum number of steps; without ``epochs``, the rows are repeated as often as necessary.
         accumulate: Batches of a step.
         keep_duplicates: Whether equal sentences, and unchanged negatives, stay negatives.
         part: Returns the rows of a batch of n rows that this rank encodes, for methods that are expensive.
@@ -149,11 +149,11 @@ class Batches:
         return range(step * self.accumulate, (step + 1) * self.accumulate)
 
     def __getitem__(self, number: int) -> Batch:
-        """Returns a batch, without tokens; edits are unchanged where their texts are."""
+        """Returns a batch, without tokens; an edit counts as unchanged where its text is."""
         return self.make(number, lambda block: block.texts)
 
     def make(self, number: int, ids: TokenIds) -> Batch:
-        """Returns a batch, without tokens; edits are unchanged where ``ids`` of a block are those of the sentences."""
+        """Returns a batch, without tokens; an edit counts as unchanged where its ``ids`` equal the sentence's."""
         seed = self.seed
         step = number // self.accumulate
         epoch, nth = divmod(number, self.per_epoch)
@@ -314,7 +314,7 @@ class Prefetcher:
         return replace(batch, part=part, tokens=tokens)
 
     def _prompted(self, block: Block, texts: list[str]) -> tuple[list[str], int]:
-        """Returns texts of a block with the prompt of its column before them, and their largest number of tokens."""
+        """Prepends the prompt of a block's column to texts; returns them and their maximum number of tokens."""
         prompt = self.batches.prompts.of_column(block.column)
         limit = self.batches.prompts.limit(prompt, self.max_length)
         return [prompt + text for text in texts] if prompt else texts, limit

@@ -17,7 +17,7 @@ __all__ = ["Callback", "Callbacks", "ProgressCallback", "score_text"]
 
 
 class Callback:
-    """Base class of what watches a training run: progress displays, loggers, and your own.
+    """Base class of callbacks that observe a training run: progress displays, loggers, and your own callbacks.
 
     Methods are listed in call order and do nothing by default. With several processes, only the first calls them.
     Loggers are callbacks that ``cse train --logger NAME`` finds by name; see ``cse.training.loggers.LOGGERS``.
@@ -46,7 +46,7 @@ class Callback:
         """
 
     def on_warning(self, text: str) -> None:
-        """The run goes on, but probably not as intended."""
+        """Called with a warning: the run continues, but probably not as intended."""
 
     def on_step_end(self, step: int, steps: int) -> None:
         """Called after each step.
@@ -76,7 +76,7 @@ class Callback:
         """Called with the ``RunResult`` when all files have been saved."""
 
     def close(self) -> None:
-        """Called once at the end, also after an error."""
+        """Called once at the end, even after an error."""
 
 
 class Callbacks(Callback):
@@ -199,7 +199,7 @@ class ProgressCallback(Callback):
         self._update("training", step, steps, "steps")
 
     def on_log(self, records: Sequence[dict[str, Any]]) -> None:
-        """Shows the latest loss beside the progress."""
+        """Shows the latest loss next to the progress bar."""
         self._loss = f"loss {records[-1]['loss']:.3g}"
 
     def on_evaluate(self, step: int, record: dict[str, Any]) -> None:

@@ -11,8 +11,8 @@
 ``best/``                  the encoder selected so far: its weights are hard links to the run's best/, or copies
 =========================  =======================================================================================
 
-When one is written, ``loop.py`` decides: every ``--save-every`` steps, after a signal, and at the end. A checkpoint
-is written to a temporary folder, which is then renamed.
+``loop.py`` decides when a checkpoint is written: every ``--save-every`` steps, after a signal, and at the end. It is
+written to a temporary folder, which is then renamed.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """Reads and verifies a checkpoint; raises ``TornCheckpoint`` if it is damaged, and names the one before."""
+    """Reads and verifies a checkpoint; raises ``TornCheckpoint``, which names the previous one, if it is damaged."""
     with damage(folder, list_checkpoints(folder.parent.parent)):
         verify_all(folder)
         state = json.loads((folder / STATE).read_text(encoding="utf8"))
@@ -125,7 +125,8 @@ def save_checkpoint(
 ) -> Path:
     """Writes the checkpoint of the current step, and deletes others. Called by every rank.
 
-    The latest ``keep`` remain. Those of later steps are deleted: the run was resumed at an earlier one.
+    The latest ``keep`` checkpoints remain. Checkpoints of later steps are deleted: the run was resumed at an earlier
+    one.
 
     Args:
         state: The state of the run.
@@ -196,7 +197,7 @@ def save_checkpoint(
 
 
 def restore_best(checkpoint: Checkpoint, run: Path) -> None:
-    """Replaces best/ of a run by that of a checkpoint: a run that went on may have selected a later step since."""
+    """Replaces best/ of a run with that of a checkpoint, since the run may have selected a later step afterwards."""
     stored, best = checkpoint.folder / BEST, run / BEST
     if not stored.is_dir():
         return
@@ -219,7 +220,7 @@ def _link(source: str, target: str) -> None:
 
 
 def load_state(checkpoint: Checkpoint, state: TrainState, device: str, rank: int) -> None:
-    """Sets a freshly prepared state to that of a checkpoint.
+    """Restores a checkpoint into a freshly prepared state.
 
     If the run has more ranks than before, the generators of the new ranks keep their initial states. Raises
     ``InputError`` if the checkpoint belongs to another model.

@@ -29,10 +29,10 @@ def check_learnable(
     rows: npt.NDArray[np.int64],
     seed: int,
 ) -> None:
-    """Raises ``InputError`` if in a sample of at most 2,000 rows a method has no effect on any of them.
+    """Raises ``InputError`` if a method has no effect on any row of a sample of at most 2,000.
 
-    Sentences are all equal, so that none is another's negative; positives are all masked, or equal to their anchors
-    where the method makes other texts; or synthetic negatives are all equal to their sentences.
+    That is, if all sentences are equal, so that none is a negative of another; if all positives are masked, or equal to
+    their anchors although the method makes new texts; or if all synthetic negatives are equal to their sentences.
 
     Args:
         positive: Name and method.
@@ -101,7 +101,7 @@ def replaceable(texts: Sequence[str]) -> str:
 
 
 def cut_off(lengths: npt.NDArray[np.int64], max_length: int, longest: int) -> str:
-    """Returns what is cut off at the maximum length as text, and what a larger one would take.
+    """Returns, as text, how much is cut off at the maximum length, and what a larger maximum would cost.
 
     Args:
         lengths: ``(n,)`` numbers of tokens of texts, which are not truncated.

@@ -12,7 +12,7 @@ __all__ = ["chunks_of", "in_chunks"]
 
 
 def chunks_of(rows: int, size: int | None) -> list[slice]:
-    """Returns the chunks of some rows; one without a size, none without rows."""
+    """Splits rows into chunks; there is one chunk if ``size`` is None, and none if there are no rows."""
     size = size or max(rows, 1)
     return [slice(start, start + size) for start in range(0, rows, size)]
 
@@ -23,9 +23,9 @@ def in_chunks(
     """Applies a function to chunks of its inputs, and concatenates the results.
 
     With a size, the activations of a chunk are recomputed in the backward pass, with the same state of the random
-    number generators, so that those of one chunk are in memory at a time. The gradients are those of the chunks with
-    all graphs kept. PyTorch's non-reentrant checkpoint does what GradCache does by hand in three passes: its cost is
-    the same second forward pass.
+    number generators, so that only the activations of one chunk are in memory at a time. The gradients equal those of
+    chunks whose graphs are all kept. PyTorch's non-reentrant checkpoint does what GradCache does by hand in three
+    passes: its cost is the same second forward pass.
 
     Args:
         function: Maps inputs of n rows to a tensor of n rows.

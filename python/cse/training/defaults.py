@@ -1,4 +1,4 @@
-"""Which value a setting has that was not given: defaults by preset, loss and model family.
+"""Values of settings that were not given: defaults by preset, loss and model family.
 
 In order of precedence: flags; the configuration file; the preset; the defaults of the loss; the pooling declared by the
 directory of the model; the defaults of the model family; the defaults of all families.
@@ -98,7 +98,7 @@ def with_preset(config: TrainConfig) -> TrainConfig:
         return config
     stored = preset_values(config.preset) if config.preset else {}
     given = config.values()
-    if config.preset == "adapt":  # the defaults of a family, over which those of the loss have precedence
+    if config.preset == "adapt":  # the defaults of a family; those of the loss take precedence
         chosen = with_loss(config, "adapt")
         completed = chosen.model_copy(update={"options": merge({"options": config.options}, stored).get("options", {})})
         stored = {"loss": chosen.loss, **stored, **loss_recipe(completed, "adapt")}
@@ -145,7 +145,7 @@ def resolve(
 
 
 def other_limit(given: Mapping[str, Any]) -> str | None:
-    """Returns which limit of the length of a run is not taken from elsewhere, because only the other one was given."""
+    """Returns which limit on the run length must not be filled in, because only the other one was given."""
     limits = [name for name in ("epochs", "max_steps") if given.get(name) is not None]
     return {"epochs": "max_steps", "max_steps": "epochs"}[limits[0]] if len(limits) == 1 else None
 
@@ -173,7 +173,7 @@ def with_loss(config: TrainConfig, family: str) -> TrainConfig:
 
 
 def recipe_reason(config: ResolvedConfig, family: str) -> str:
-    """Returns as text where the values come from that were not given, and why."""
+    """Returns a description of where the values that were not given come from, and why."""
     preset = (config.given or {}).get("preset")
     if preset is not None and (preset, family) != ("adapt", "adapt"):
         return f"preset {preset}"

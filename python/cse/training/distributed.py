@@ -90,8 +90,8 @@ class World:
 
         Args:
             parameters: The parameters, in the same order on every rank.
-            kind: What decides which parameters have gradients, the same on every rank. The ranks agree on these
-                parameters at the first step of a kind, and do not wait for each other's answer again.
+            kind: A key that determines which parameters have gradients, the same on every rank. The ranks agree on
+                these parameters at the first step of a kind, and do not ask each other again.
 
         Raises:
             RunError: For a gradient that was not agreed on.
@@ -178,8 +178,8 @@ def connected(device: str) -> Iterator[World]:
     """Context manager that joins the ranks that torchrun started; without torchrun, a world of one rank.
 
     The backend is NCCL for CUDA, else Gloo. The ranks stay joined until the process ends, so that one process can train
-    several times. Raises ``InputError`` if a machine has fewer GPUs than ranks, or if the ranks are joined by NCCL
-    already and train on the CPU now.
+    several times. Raises ``InputError`` if a machine has fewer GPUs than ranks, or if the ranks are already joined by
+    NCCL and are now to train on the CPU.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
@@ -202,6 +202,6 @@ def connected(device: str) -> Iterator[World]:
 
 
 def _part() -> None:
-    """Ends the connection. Made again in the same process, it would wait for ranks of the one before."""
+    """Closes the connection. A second one in the same process would wait for the ranks of the first."""
     if dist.is_initialized():
         dist.destroy_process_group()

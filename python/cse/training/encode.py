@@ -63,9 +63,10 @@ class Forward:
         times: int = 1,
         whole_rows: bool = False,
     ) -> Tensor:
-        """Returns the embeddings of tokens repeated ``times`` times, float32 (float64 for such an encoder).
+        """Returns the embeddings of tokens repeated ``times`` times, float32 (float64 for a float64 encoder).
 
-        On the CPU in groups of similar length; or in chunks of ``chunk_size``, whose activations are recomputed.
+        On the CPU, rows are encoded in groups of similar length; with ``chunk_size``, in chunks whose activations are
+        recomputed.
 
         Args:
             encoder: Maps tokens of n rows to a tensor of n rows.
@@ -89,7 +90,7 @@ class Forward:
 
 
 def nothing(encoder: SentenceEncoder, width: int | None = None) -> Tensor:
-    """The embeddings ``(0, width)`` of no rows, which have a gradient; ``width`` is that of the encoder by default."""
+    """Empty embeddings ``(0, width)``, part of the autograd graph; ``width`` defaults to that of the encoder."""
     trained = next((each for each in encoder.parameters() if each.requires_grad), next(encoder.parameters()))
     return trained.flatten()[:0].reshape(0, width or encoder.embedding_dim)
 
@@ -178,7 +179,7 @@ def step_of_rows(
     forward: Forward,
     steps: int,
 ) -> RowStep:
-    """Returns what row terms and hooks are given of some rows of this rank."""
+    """Returns the description of some rows of this rank that row terms and hooks receive."""
     seed = forward.seed
     return RowStep(
         number=batch.step,

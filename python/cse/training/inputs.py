@@ -54,7 +54,7 @@ def with_texts(config: TrainConfig, texts: Iterable[str] | None) -> tuple[TrainC
 
 
 def check_source(config: TrainConfig) -> None:
-    """Raises ``InputError`` without a corpus, pairs, and an index whose files could be taken."""
+    """Raises ``InputError`` if there is neither a corpus, nor pairs, nor an index whose files can be used."""
     if not config.corpus and not config.pairs and not (Path(config.tfidf) / "index.safetensors").exists():
         raise InputError(
             "CORPUS: no file was given, and there is no TF-IDF index whose files could be taken; name a text file with "

@@ -19,14 +19,14 @@ from .leftovers import has_checkpoint, is_unsaved
 
 __all__ = ["Agreement", "StopRequest", "check_free", "locked"]
 
-# Seconds between two agreements of the ranks on signals. Half of what is promised, since steps differ in length.
+# Seconds of training between exchanges of signals. Half of what is promised, since steps differ in length.
 PERIOD = 1.0
 
 
 class StopRequest:
     """Context manager that records SIGINT and SIGTERM, so that the step in progress is finished and saved.
 
-    A second signal ends the process as usual. In other threads than the main one, signals are not handled.
+    A second signal ends the process as usual. Signals are handled only in the main thread.
     """
 
     def __init__(self) -> None:
@@ -53,14 +53,14 @@ class StopRequest:
 
 
 class Agreement:
-    """When the ranks ask each other for signals, so that all stop at the same step.
+    """Decides when the ranks exchange their signals, so that all of them stop at the same step.
 
-    They ask at most ``PERIOD`` seconds of training apart: torchrun ends them 30 s after a signal. Asking at every step
-    would make a GPU wait. The step of the next time follows from the slowest rank's time of a step, and is the same on
-    every rank.
+    Exchanges are at most ``PERIOD`` seconds of training apart, since torchrun kills the ranks 30 s after a signal. An
+    exchange at every step would stall a GPU. The step of the next exchange is computed from the step time of the
+    slowest rank, and is the same on every rank.
 
     Args:
-        world: The ranks. A single one is always asked.
+        world: The ranks. A single rank is checked at every step.
         stop: The signals of this rank.
     """
 
@@ -70,11 +70,11 @@ class Agreement:
         self._asked, self._next = 0, 0
 
     def signal(self, step: int, *, now: bool = False) -> int:
-        """Returns the number of a signal that a rank got, else 0. Called by every rank after every step.
+        """Returns the number of a signal that any rank has received, else 0. Called by every rank after every step.
 
         Args:
             step: Number of steps done.
-            now: Ask in any case; the same on every rank.
+            now: Exchange signals at this step in any case; must be the same on every rank.
         """
         if self.world.size == 1:
             return self.stop.number
@@ -105,7 +105,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def check_free(folder: Path) -> None:
-    """Raises ``InputError`` if a folder exists, unless it is that of an unsaved run, which may be replaced."""
+    """Raises ``InputError`` if a folder exists, unless it is the folder of an unsaved run, which may be replaced."""
     if is_unsaved(folder):
         with locked(folder):
             return

@@ -23,8 +23,9 @@ def tables(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]
 def given_forms(values: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
     """Returns values in the form in which they are kept.
 
-    Paths become text and lists tuples. A table that is no setting (``una={"beta": 0.3}``) becomes one of ``options``,
-    and so does an option of a method that has a flag (``margin=0.2``). ``una=True`` becomes a name in ``negatives``.
+    Paths become text and lists tuples. A table that is not a setting (``una={"beta": 0.3}``) becomes an entry of
+    ``options``, and so does an option of a method that has a flag (``margin=0.2``). ``una=True`` becomes a name in
+    ``negatives``.
     """
     values = with_tables({name: _plain(name, value) for name, value in values.items()}, known)
     for name in [name for name in values if name not in known and name in AUGMENTATIONS]:
@@ -54,7 +55,7 @@ def with_tables(values: Mapping[str, Any], known: Collection[str]) -> dict[str, 
     options = {name: dict(table) if isinstance(table, Mapping) else table for name, table in options.items()}
     flags = {each.keyword: each for each in method_flags()}
     for name in [name for name in values if name not in ("options", "given")]:
-        # Also where a setting has the name of a method: [prompt] has the options of the method, prompt is a setting.
+        # Even if a setting has the name of a method: [prompt] holds the options of the method, prompt is a setting.
         if isinstance(values[name], Mapping):
             options[name] = {**options.get(name, {}), **values.pop(name)}
         elif name not in known and name in flags and values[name] is not None:

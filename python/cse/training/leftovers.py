@@ -1,4 +1,4 @@
-"""What killed processes leave in the folder of a run, and which runs have nothing to go on from."""
+"""What killed processes leave in the folder of a run, and which runs have saved nothing to resume from."""
 
 from __future__ import annotations
 

@@ -79,23 +79,24 @@ def train(
 ) -> RunResult:
     """Trains an encoder and saves it in a new folder under ``config.output``.
 
-    ``best/`` of this folder is the selected encoder, ``last/`` the encoder after the last step. Evaluations are before
-    training, every ``eval_every`` steps, and after the last step. SIGINT and SIGTERM finish the step and save a
-    checkpoint. Started by torchrun, the processes train together; see ``cse.training.distributed``.
+    ``best/`` of this folder is the selected encoder, ``last/`` the encoder after the last step. The encoder is
+    evaluated before training, every ``eval_every`` steps, and after the last step. On SIGINT or SIGTERM, the step in
+    progress is finished and a checkpoint is saved. If started by torchrun, the processes train together; see
+    ``cse.training.distributed``.
 
     Args:
-        config: The training configuration; for ``resume``, that of ``resumed_config``.
+        config: The training configuration; with ``resume``, the one that ``resumed_config`` returns.
         callback: Called during the run; see ``Callback``. ``ProgressCallback()`` shows progress and scores. Default:
             nothing is shown.
-        resume: Folder of a run, or of one of its checkpoints, to go on with. On the same CPU the result is that of a
-            run that was not interrupted, bit by bit.
+        resume: Folder of a run to resume, or of one of its checkpoints. On the same CPU the result is bit-identical to
+            that of an uninterrupted run.
         texts: Sentences in memory to train on, instead of ``config.corpus``. A line break becomes a space.
             They are not saved; a run is resumed with the same texts.
 
     Raises:
         InputError: Before training, for an invalid configuration or invalid data.
-        RunError: During training: a loss or gradient that is not finite, lack of memory, a file that cannot be written,
-            or a damaged checkpoint.
+        RunError: During training: a loss or gradient that is not finite, insufficient memory, a file that cannot be
+            written, or a damaged checkpoint.
         OSError: Before training, for a file that cannot be read or written.
         Interrupted: After a signal.
     """
@@ -133,10 +134,10 @@ def resumed_config(resume: str | Path, given: dict[str, Any] | None = None) -> T
     stored, file = read_config(folder), folder.parent.parent / CONFIG
     if file.exists():
         stored = check_equal(stored, TrainConfig.from_toml(file), str(file), "take the change back")
-    if stored.precision == "auto":  # of a version that did not store what it was: bf16 on CUDA only
+    if stored.precision == "auto":  # written before the resolved value was stored: bf16 on CUDA only
         cuda = pick_device(stored.device).startswith("cuda")
         stored = stored.replace(precision="bf16" if cuda else "fp32")
-    # auto keeps what it was
+    # auto keeps the value it resolved to
     given = {name: value for name, value in (given or {}).items() if (name, value) != ("precision", "auto")}
     return check_changes(stored, given)
 
@@ -148,7 +149,7 @@ class Trainer:
         run: The run, from ``prepare``; its state may be that of a checkpoint.
         world: The ranks of the run. Only rank 0 evaluates and writes.
         callback: Called during the run.
-        resumed: The checkpoint that the run goes on from, if any.
+        resumed: The checkpoint that the run was resumed from, if any.
     """
 
     def __init__(self, run: Run, world: World, callback: Callback, resumed: Checkpoint | None = None) -> None:
@@ -210,12 +211,12 @@ class Trainer:
         return self.result()
 
     def failures(self) -> AbstractContextManager[None]:
-        """Returns the context manager that explains lack of memory and write errors."""
+        """Returns the context manager that explains out-of-memory and write errors."""
         config = self.config
         return failures(self.state.step, config.batch_size, config.max_length, config.chunk_size)
 
     def is_due(self, every: int) -> bool:
-        """Returns whether something that is done every so many steps, and after the last, is due."""
+        """Returns whether something that is done every ``every`` steps, and after the last step, is due."""
         return self.state.step == self.steps or bool(every and self.state.step % every == 0)
 
     def start(self, folder: Path) -> None:
@@ -299,7 +300,7 @@ class Trainer:
     def finish(self) -> None:
         """Saves the encoder and the state after the last step, so that the run can be extended.
 
-        The state is an error if it cannot be written and checkpoints were asked for, else a warning.
+        If the state cannot be written, this is an error if checkpoints were requested, else a warning.
         """
         self.save_last()
         if self.saved == self.state.step:

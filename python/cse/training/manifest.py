@@ -61,11 +61,11 @@ def verify_all(folder: Path) -> None:
 
 @contextmanager
 def damage(folder: Path, checkpoints: Sequence[Path]) -> Iterator[None]:
-    """Context manager in which an error of reading a checkpoint becomes ``TornCheckpoint``.
+    """Context manager that converts errors in reading a checkpoint to ``TornCheckpoint``.
 
     Args:
         folder: The checkpoint.
-        checkpoints: All of the run, of which the message names the one before.
+        checkpoints: All checkpoints of the run; the message names the one before ``folder``.
     """
     try:
         yield
@@ -104,6 +104,6 @@ def flushed(path: Path, known: Mapping[tuple[int, ...], str] = MappingProxyType(
 
 
 def identity(path: Path) -> tuple[int, ...]:
-    """Returns what is equal for two hard links to a file that was not changed."""
+    """Returns a key that is equal for two hard links to the same unchanged file."""
     status = path.stat()
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

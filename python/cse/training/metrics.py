@@ -63,7 +63,7 @@ class Clock:
         self._before, self._started = seconds, time.perf_counter()
 
     def seconds(self) -> float:
-        """Returns the seconds of training so far."""
+        """Returns the elapsed training time in seconds."""
         return self._before + time.perf_counter() - self._started
 
     def leave_out(self, seconds: float) -> None:

@@ -54,7 +54,7 @@ class Modules:
 
 
 def create(table: Registry[Any], name: str, options: Mapping[str, Mapping[str, Any]], context: Context) -> Any:
-    """Returns a method with its options among those of all methods, by name."""
+    """Constructs a method; ``options`` holds the options of all methods by name."""
     method = table.get(name)
     return method(parse_options(name, method.Options, options.get(name, {})), context)
 
@@ -97,7 +97,7 @@ def build_modules(config: ResolvedConfig, source: Source, context: Context, rank
 
 
 def connect(batches: Batches, views: tuple[View, View], modules: Modules) -> None:
-    """Tells the batches what depends on the modules: the views, and which of them partners are drawn from."""
+    """Sets what the batches need from the modules: the views, and which of them partners are drawn from."""
     terms = [term for term in modules.terms.values() if isinstance(term, BatchTerm)]
     batches.partner_views = lambda roles: next((found for term in terms if (found := term.partner_views(roles))), None)
     batches.views = views
@@ -106,7 +106,7 @@ def connect(batches: Batches, views: tuple[View, View], modules: Modules) -> Non
 
 
 def _accelerate(modules: Modules, device: str, compiled: bool, one_pass: bool) -> None:
-    """Replaces dropout and attention, or compiles the transformer, as is fastest on the device.
+    """Replaces dropout and attention, or compiles the transformer, whichever is fastest on the device.
 
     ``one_pass``: a step is one forward and one backward pass.
     """
@@ -123,7 +123,7 @@ def _accelerate(modules: Modules, device: str, compiled: bool, one_pass: bool) -
 
 
 def _second_encoder(name: str | None, pooler: str, keep_head: bool, context: Context) -> SentenceEncoder | None:
-    """Returns the encoder of the positives, if it is another one: a copy of the first, or another model."""
+    """Returns the encoder of the positives, if they have a separate one: a copy of the first, or another model."""
     first = context.trained
     if name is None:
         return None

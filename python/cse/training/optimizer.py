@@ -17,7 +17,7 @@ def learning_rate(step: int, steps: int, lr: float, scheduler: str, warmup: floa
         step: Number of the step, from 0.
         steps: Number of steps of the run.
         lr: Largest rate.
-        scheduler: ``linear`` or ``cosine``: it decreases to 0 after the warm-up. ``constant``.
+        scheduler: ``linear`` or ``cosine``, which decrease to 0 after the warm-up, or ``constant``.
         warmup: Share of the steps in which it rises linearly.
     """
     warm = round(warmup * steps)

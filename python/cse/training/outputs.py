@@ -1,4 +1,4 @@
-"""The folder of a run: its lock, the encoders saved in it, and the copy that a resumed run may go on in."""
+"""The folder of a run: its lock, the encoders saved in it, and the copy in which a resumed run may continue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["copied", "describe", "opened", "resumed_folder", "run_folder", "save
 
 
 def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
-    """Returns the folder in which a run goes on: its own, or a new one if ``output`` or ``name`` is another.
+    """Returns the folder in which a resumed run continues: its own, or a new one if ``output`` or ``name`` changed.
 
     Raises ``InputError`` for an invalid or existing name.
     """
@@ -66,7 +66,7 @@ def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
 
 
 def copied(checkpoint: Checkpoint, folder: Path) -> str:
-    """Copies the run of a checkpoint to the folder in which it goes on, with this checkpoint only."""
+    """Copies the run of a checkpoint to the folder in which it continues, with this checkpoint only."""
     with fresh_folder(folder) as fresh:
         ignored = shutil.ignore_patterns(FOLDER, "last", "result.json", "report.html", ".*")
         shutil.copytree(checkpoint.run, fresh, ignore=ignored, dirs_exist_ok=True)
@@ -126,7 +126,7 @@ def describe(run: Run) -> dict[str, Any]:
 def public_config(config: ResolvedConfig) -> ResolvedConfig:
     """Returns the configuration as it may be published, without local paths: the settings that matter to the model.
 
-    Of options of methods, which may be those of other packages, only the last part of a path remains.
+    Paths in the options of methods, which may come from other packages, are reduced to their last part.
     """
     private: dict[str, Any] = {
         "model": public_name(config.model),
@@ -195,7 +195,7 @@ def run_folder(run: Run, world: World) -> Iterator[Path]:
 
 
 def _claimed(run: Run, held: ExitStack) -> Path:
-    """Makes and locks the folder of a new run; that of an unsaved run of this name is emptied."""
+    """Makes and locks the folder of a new run; the folder of an unsaved run with this name is emptied."""
     while True:
         try:
             run.folder.mkdir(parents=True)

@@ -39,7 +39,7 @@ def encoder_of(
         encoder: The encoder of the view.
         state: The state of the run, which has the hooks.
         tokens: Inputs of the transformer, ``(n, T)`` each.
-        step: Returns the step of some of these rows by their positions.
+        step: Returns the ``RowStep`` of some of these rows, given their positions.
     """
     if view.dropout is None and view.hook is None:
         return encoder, tokens

@@ -19,11 +19,11 @@ __all__ = ["count", "failures", "log_record"]
 
 @contextmanager
 def failures(step: int, batch_size: int, max_length: int, chunk_size: int | None) -> Iterator[None]:
-    """Context manager that converts lack of memory and write errors after the first step to ``RunError``.
+    """Context manager that converts out-of-memory errors, and write errors after the first step, to ``RunError``.
 
     Args:
         step: Number of steps done.
-        batch_size: Sentences of a batch, which the message names, as it does the others.
+        batch_size: Sentences of a batch; the message states it, like the values below.
         max_length: Largest number of tokens of a sentence.
         chunk_size: Sentences of a chunk, if there are chunks.
     """

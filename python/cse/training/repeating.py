@@ -10,16 +10,16 @@ from .train_config import TrainConfig
 
 __all__ = ["repeated"]
 
-# Settings that do not change what is computed: with others, a run is repeated with exactly the values it had.
+# Settings that do not change what is computed: if only these change, a run is repeated with exactly the values it had.
 ELSEWHERE = {"output", "name", "device", "threads", "log_every", "loggers", "data", "allow_partial", "cache"}
 
 
 def repeated(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Returns the values of a configuration file that changes are merged with, and those that were given for its run.
+    """Returns the values of a configuration file to merge changes into, and the values that were given for its run.
 
-    Without changes of what is computed, they are the values of the run. With them, they are the values that were given
-    for it, from which the others are derived anew. A file without the table ``given``, written by hand or by an older
-    version, has given values only. Options of methods that the changes switch off are left out.
+    If the changes do not affect what is computed, the former are all values of the run. Otherwise they are the values
+    that were given for it, from which the others are derived again. In a file without the table ``given``, written by
+    hand or by an older version, all values count as given. Options of methods that the changes switch off are left out.
 
     Args:
         stored: The contents of the file.

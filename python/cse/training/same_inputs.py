@@ -27,7 +27,7 @@ def fingerprints(rows: Corpus | LabelledPairs, tfidf: str | None, others: dict[s
 
 
 def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
-    """Raises ``InputError`` if fingerprints of a resumed run are not those it began with."""
+    """Raises ``InputError`` if the fingerprints of a resumed run differ from those it began with."""
     old, new = before.get("files", {}), now.get("files", {})
     changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
     if changed:

@@ -1,4 +1,4 @@
-"""A resumed run has the settings that it began with, but for those that do not change what it has computed."""
+"""Checks that a resumed run has the settings it began with, except those that do not change what it has computed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAY_CHANGE = {
 def check_changes(stored: TrainConfig, given: dict[str, Any]) -> TrainConfig:
     """Returns the configuration of a resumed run: the stored one with the given values.
 
-    Raises ``InputError``, with all fields, if a value that was used so far is given another value.
+    Raises ``InputError``, which lists all such settings, if a setting that the run has already used is changed.
     """
     tables = {name: {**stored.options.get(name, {}), **table} for name, table in given.get("options", {}).items()}
     before = None if stored.given is None else {**stored.given, **given}

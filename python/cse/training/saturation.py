@@ -15,8 +15,8 @@ class SaturationCheck:
     """Looks at the mean probability that the softmax of the loss gives the positive, over the first 10 steps.
 
     If it is above 0.99, the gradients are mostly noise, which AdamW scales up to steps of the usual size: the weights
-    drift, and scores fall. This is what happens to a model that is contrastive already with dropout positives at a low
-    temperature.
+    drift, and scores fall. This happens when a model that was already trained contrastively is trained with dropout
+    positives at a low temperature.
     """
 
     def __init__(self, positive: str, temperature: float) -> None:

@@ -1,6 +1,6 @@
 """Selection of the checkpoint that is saved as best/.
 
-With a development set, the checkpoint with the highest Spearman correlation is selected, including that before
+With a development set, the checkpoint with the highest Spearman correlation is selected, including the one before
 training. Without labels, the last checkpoint whose embeddings have not collapsed is selected, because differences in
 the label-free score are too small for selection.
 """
@@ -82,7 +82,7 @@ class Selector:
         return values, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[np.float64]]) -> None:
-        """Sets the state to that of ``state``. Results by sentence are those of the first and the last evaluation."""
+        """Restores what ``state`` returned. Results by sentence are those of the first and the last evaluation."""
         self.records, self.best_step = values["records"], values["best_step"]
         self.best_record = next((each for each in self.records if each["step"] == self.best_step), {})
         self.collapsed, self.misses = values["collapsed"], values["misses"]

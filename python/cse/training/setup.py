@@ -240,7 +240,7 @@ class Data:
         return [self.corpus] if self.labelled is None else self.labelled.corpora
 
     def divide(self, context: Context, seed: int, wanted: bool) -> None:
-        """Sets ``split``, the rows that are held out, if they are wanted, and those to train on."""
+        """Sets ``split``: the rows to train on and, if ``wanted``, the held-out rows."""
         labelled = self.labelled
         self.split = hold_out(self.corpus, seed, wanted=wanted, rows=None if labelled is None else labelled.complete())
         if labelled is not None:  # rows that are not chosen are no blank rows

@@ -34,7 +34,7 @@ class TrainState:
     selector: Selector
     saturation: SaturationCheck
     second: SentenceEncoder | None = None
-    """Another encoder, of the views that have it; trained, but not saved with the first."""
+    """A second encoder, for the views that use one; it is trained, but not saved with the first."""
     hooks: dict[str, Hook] = field(default_factory=dict)
     methods: dict[str, EncoderMethod] = field(default_factory=dict)
     steps: int = 0
@@ -65,7 +65,7 @@ class TrainState:
     def weights(self) -> dict[str, Tensor]:
         """Returns all parameters and buffers by name, each once; models that are ``Frozen`` have none.
 
-        Of an encoder with adapters, the weights that are not trained are left out.
+        For an encoder with adapters, the weights that are not trained are left out.
         """
         found: dict[str, Tensor] = {}
         seen: set[int] = set()

@@ -84,7 +84,7 @@ def training_step(
 def propagate(
     state: TrainState, batch: Batch, forward: Forward, world: World = SINGLE, share: float = 1.0
 ) -> dict[str, Tensor]:
-    """Adds ``share`` times the gradients of a batch to those of the parameters, and returns its metrics."""
+    """Accumulates ``share`` times the gradients of a batch in the parameters, and returns the metrics of the batch."""
     tokens = {
         name: {key: value.to(forward.device, non_blocking=True) for key, value in block.items()}
         for name, block in batch.tokens.items()
@@ -139,7 +139,7 @@ def row_value(
     total, count = zero, zero
     sums = {name: (zero, zero) for name in term.logged}
     for part in chunks_of(len(rows), forward.chunk_size):
-        # The mask of the tokens that are pooled is no input of the models of terms.
+        # The models of loss terms do not take the mask of pooled tokens as an input.
         chunk = {
             name: {key: each[part] for key, each in block.items() if key != POOLED} for name, block in tokens.items()
         }
@@ -167,7 +167,7 @@ def row_value(
 def batch_step(
     state: TrainState, batch: Batch, tokens: Mapping[str, Mapping[str, Tensor]], forward: Forward, world: World
 ) -> BatchStep:
-    """Returns what batch terms and feature methods are given of a batch."""
+    """Returns the description of a batch that batch terms and feature methods receive."""
     device = forward.device
 
     block_of = {view.name: name for name, block in batch.blocks.items() for view in block.views}

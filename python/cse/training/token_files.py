@@ -66,8 +66,8 @@ def open_tokens(
     """Opens the token ids of the columns whose rows are encoded unchanged, by column number.
 
     Only corpora in the cache have stored token ids. They are written if the run reads the whole corpus; a short run on
-    a large corpus tokenizes only its own batches. A tokenizer that gives single texts other token type ids than 0 has
-    none.
+    a large corpus tokenizes only its own batches. There are none for a tokenizer that gives single texts token type ids
+    other than 0.
 
     Args:
         batches: The batches of the run.

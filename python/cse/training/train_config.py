@@ -134,7 +134,7 @@ class TrainConfig(Settings, BaseModel):
 
     @property
     def methods(self) -> dict[str, Registry[Any]]:
-        """The registry of each method of the run by name, as far as the configuration names them."""
+        """The registry of each method that the configuration names, by name of the method."""
         found: dict[str, Registry[Any]] = {}
         for name in (self.positive, *self.negatives):
             found |= {name: AUGMENTATIONS} if name is not None else {}

@@ -1,4 +1,4 @@
-"""Which edits are unchanged, what becomes of their rows, and when a user is warned.
+"""Which edits count as unchanged, what happens to their rows, and when the user is warned.
 
 An edit is unchanged if, after truncation, it has the token ids of the sentence. As a negative its row is masked, unless
 the recipe keeps duplicates. As a positive it remains, because dropout makes it another view; without dropout it is
@@ -49,7 +49,7 @@ def unchanged_warning(
 ) -> str | None:
     """Returns a warning if over 5 % of a sample of at most 2,000 rows have no synthetic negative, else None.
 
-    Of an expensive method, the sample has 64 rows.
+    For an expensive method, the sample has 64 rows.
     """
     for method in negatives:
         chosen = sample_of(rows, method)
