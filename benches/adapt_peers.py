@@ -18,7 +18,8 @@ train: BM25 (bm25s, Lucene's, k1 1.5, b 0.75), and the rankings of an encoder an
 """
 
 # The trainers of sentence-transformers and of transformers have no types.
-# mypy: disable-error-code="arg-type,import-untyped,import-not-found,attr-defined,no-untyped-call,no-any-return,override"
+# mypy: disable-error-code="arg-type,import-untyped,import-not-found,attr-defined"
+# mypy: disable-error-code="no-untyped-call,no-any-return,override"
 from __future__ import annotations
 
 import json
