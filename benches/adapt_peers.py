@@ -280,9 +280,13 @@ TRAINERS = {DEFAULT: train_cse, **OTHERS}
 
 
 def table(found: dict[str, Any]) -> str:
-    """Table of the rows that were run on all collections: differences to the model before training."""
-    names = sorted({key.split("/")[0] for key in found})
+    """Table of the collections on which all rows were run: differences from the model before training."""
     seed = min(key.split("/")[2] for key in found)
+    whole = ("before", *TRAINERS)
+    begun = sorted({key.split("/")[0] for key in found})
+    names = [name for name in begun if all(f"{name}/{system}/{seed}" in found for system in whole)]
+    if not names:
+        return "No collection has all rows yet."
     before = {name: found[f"{name}/before/{seed}"]["found"]["alone"] for name in names}
     lines = [
         f"| nDCG@10 / recall@100 | {' | '.join(names)} | mean nDCG@10 | over queries | mean recall@100 | steps | "
@@ -298,8 +302,6 @@ def table(found: dict[str, Any]) -> str:
         (DEFAULT, "with BM25", f"{DEFAULT}, with BM25"),
     ]
     for system, kind, label in wanted:
-        if any(f"{name}/{system}/{seed}" not in found for name in names):
-            continue
         records = [found[f"{name}/{system}/{seed}"] for name in names]
         changes = {
             metric: [
