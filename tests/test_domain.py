@@ -353,3 +353,34 @@ def test_tables_show_every_run_and_flag_the_harmful_ones():
     assert "[-2.74, +2.06], 5 seeds" in domain_tables.table(seeds)
     few = stored([-3.0, 1.0])
     assert "nothing can be said" in domain_tables.correlations(few)
+
+
+def test_the_data_of_peers():
+    peers = import_module("adapt_peers")
+    rows = [f"{n} one two three four five six seven eight nine" for n in range(400)]
+    damaged = peers.damaged(rows, 0)
+    assert damaged["original"] == rows
+    counts = np.array([len(text.split()) for text in damaged["damaged"]])
+    assert counts.min() >= 1
+    assert abs(counts.mean() / 10 - (1 - peers.DELETED)) < 0.03
+    kept = [set(text.split()) <= set(row.split()) for text, row in zip(damaged["damaged"], rows, strict=True)]
+    assert all(kept)
+    pairs = peers.tension_pairs(rows, 0)
+    equal = np.mean([a == b for a, b in zip(pairs["first"], pairs["second"], strict=True)])
+    assert abs(equal - 1 / peers.EQUAL_PAIRS) < 0.05
+    assert peers.equal_pairs(rows, 0) == {"anchor": rows, "positive": rows}
+
+
+def test_the_table_of_peers_has_collections_with_all_rows_only():
+    peers = import_module("adapt_peers")
+    figures = {"ndcg": [50.0, 60.0], "recall": [80.0, 90.0]}
+    better = {"ndcg": [52.0, 60.0], "recall": [80.0, 90.0]}
+    record = {"steps": 3, "processor_seconds": 9.0, "peak": 2e9}
+    found = {"one/before/0": {**record, "found": {kind: figures for kind in ("alone", "BM25", "with BM25")}}}
+    for system in peers.TRAINERS:
+        found[f"one/{system}/0"] = {**record, "found": {"alone": better, "with BM25": better}}
+    found["two/before/0"] = found["one/before/0"]
+    text = peers.table(found)
+    assert "| cse, default | +1.00 / +0.00 | +1.00 |" in text
+    assert "two" not in text
+    assert peers.table({"two/before/0": found["one/before/0"]}) == "No collection has all rows yet."
