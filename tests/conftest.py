@@ -129,6 +129,20 @@ def tiny_roberta(tmp_path_factory):
     return make_tiny(tmp_path_factory.mktemp("tiny"), "roberta")
 
 
+@pytest.fixture(scope="session")
+def masked_model(tmp_path_factory, tiny_bert):
+    """A masked language model of one small layer with random weights."""
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
+
+    folder = tmp_path_factory.mktemp("masked")
+    torch.manual_seed(1)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    BertForMaskedLM(BertConfig(vocab_size=2000, max_position_embeddings=64, **sizes)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
 def run_config(indexed, sample, tiny_bert, tmp_path):
     """A run of eight steps; PyTorch's number of threads, which it sets for the process, is restored."""

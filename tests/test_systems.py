@@ -118,19 +118,6 @@ SYSTEMS = {
 
 
 @pytest.fixture(scope="session")
-def masked_model(tmp_path_factory, tiny_bert):
-    """A masked language model of one small layer with random weights."""
-    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
-
-    folder = tmp_path_factory.mktemp("masked")
-    torch.manual_seed(1)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    BertForMaskedLM(BertConfig(vocab_size=2000, max_position_embeddings=64, **sizes)).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
 def few(tmp_path_factory, sample_rows):
     """A corpus of 60 sentences, and a parallel file."""
     folder = tmp_path_factory.mktemp("few")

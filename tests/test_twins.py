@@ -147,27 +147,18 @@ def test_weights_of_pairs_apply_to_the_columns_that_the_objective_has():
     )
 
 
-@pytest.fixture(scope="session")
-def filler(tmp_path_factory, tiny_bert):
-    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
-
-    folder = tmp_path_factory.mktemp("filler")
-    torch.manual_seed(1)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    BertForMaskedLM(BertConfig(vocab_size=2000, max_position_embeddings=64, **sizes)).save_pretrained(folder)
-    AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(folder)
-    return folder
-
-
-def test_substituted_words_are_the_most_likely_whole_words(filler, sample_rows):
+def test_substituted_words_are_the_most_likely_whole_words(masked_model, sample_rows):
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-    method = Substitution(SubstitutionOptions(model=str(filler), share=0.2, length=60), Context())
+    method = Substitution(SubstitutionOptions(model=str(masked_model), share=0.2, length=60), Context())
     texts, rows = sample_rows[:12], np.arange(12)
     found = method(texts, rows, Draws(3, 1))
     assert found == method(texts, rows, Draws(3, 1))
     assert found[4:7] == method(texts[4:7], rows[4:7], Draws(3, 1))  # a function of (seed, epoch, row)
-    tokenizer, model = AutoTokenizer.from_pretrained(filler), AutoModelForMaskedLM.from_pretrained(filler).eval()
+    tokenizer, model = (
+        AutoTokenizer.from_pretrained(masked_model),
+        AutoModelForMaskedLM.from_pretrained(masked_model).eval(),
+    )
     usable = whole_words(tokenizer)
     for text, new in zip(texts, found, strict=True):
         old, words = text.split(), new.split()
@@ -185,8 +176,8 @@ def test_substituted_words_are_the_most_likely_whole_words(filler, sample_rows):
             assert words[place] == next(word for word in best if word.lower() != old[place].lower())
 
 
-def test_every_word_is_substituted_equally_often(filler):
-    method = Substitution(SubstitutionOptions(model=str(filler), share=0.25), Context())
+def test_every_word_is_substituted_equally_often(masked_model):
+    method = Substitution(SubstitutionOptions(model=str(masked_model), share=0.25), Context())
     rows = np.arange(2000)
     counts = np.zeros(4)
     texts = ["alpha beta gamma delta"] * 2000
