@@ -557,3 +557,12 @@ def test_the_table_of_combinations_in_the_documentation_is_that_of_the_code():
     refused = [(key, reason) for key, reason in combinations().items() if reason]
     assert all(re.search(r"--\S+.*--\S+", reason) for _, reason in refused)  # both sides are named
     assert len(combinations()) == len(AUGMENTATIONS.names()) * 5 * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in SYSTEMS if "METHODS" not in SYSTEMS[name].get("imports", ())])
+def test_the_loss_falls(run_config, system, name):
+    config = run_config.replace(**system(name), max_steps=30, batch_size=16, lr=2e-3, eval_every=0, log_every=1)
+    records = map(json.loads, (train(config).folder / "log.jsonl").read_text(encoding="utf8").splitlines())
+    losses = [record["loss"] for record in records if "loss" in record]
+    assert np.mean(losses[-6:]) < np.mean(losses[:6])
