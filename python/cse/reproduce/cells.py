@@ -183,7 +183,7 @@ def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
     )
     completed = with_preset(config)
     if "una" in completed.negatives:
-        tokenizer = completed.options.get("una", {}).get("tokenizer") or "whitespace"
+        tokenizer = completed.options.get("una", {}).get("tokenizer") or "unicode"  # that of cse build-tfidf
         config = config.replace(tfidf=str(_index(config.corpus, place / f"tfidf-{tokenizer}", tokenizer)))
     return config
 
