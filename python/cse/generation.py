@@ -1,6 +1,6 @@
 """Texts written by sequence-to-sequence models: paraphrases, back-translations and queries, one per row of a corpus.
 
-A call that was interrupted goes on where it was: texts are appended to ``OUTPUT.part`` batch by batch. Batches are made
+An interrupted call is resumed when it is repeated: texts are appended to ``OUTPUT.part`` batch by batch. Batches are made
 of rows of similar length within windows of fixed rows, and random numbers are keyed by (seed, first row of the batch),
 so that an interrupted call ends with the same texts.
 """

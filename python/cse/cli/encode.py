@@ -80,7 +80,7 @@ def command(
 
     The file contains float32 embeddings (rows, dimensions) in the order of the rows; blank rows are zeros. .npy is a
     NumPy array, .safetensors has one tensor, embeddings, and .parquet the columns row and embedding. Memory does not
-    grow with the input. If the command is interrupted, FILE.part remains, and the same command goes on from there.
+    grow with the input. If the command is interrupted, FILE.part remains, and the same command resumes from there.
 
     With --parts, -o is a folder with one part per file and a manifest, which cse search opens as one index; rows are
     numbered through all files. An interrupted call is completed by the same command. --engine ray distributes the files
@@ -116,7 +116,7 @@ def command(
     if output is None:
         console.check_output()
     if output is None and (as_json or sys.stdout.isatty()):
-        raise InputError("-o: name the output file; binary output cannot go to a terminal or beside --json")
+        raise InputError("-o: name the output file; binary output cannot go to a terminal, nor be combined with --json")
     if output is not None and not Path(output).absolute().parent.is_dir():
         raise InputError(f"-o {output}: its folder does not exist")
     if output is not None and Path(output).is_dir():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @options.option("--suite", "suites", default=("sts",), multiple=True, metavar="NAME", help="See cse methods.")
 @options.option("--data", metavar="PATH", help="File or folder of the data.", show_default=False)
 @options.option("--allow-partial", is_flag=True, show_default=False, help="Accept incomplete STS and transfer files.")
-@options.option("--compare-published", is_flag=True, show_default=False, help="List the papers' STS averages beside.")
+@options.option("--compare-published", is_flag=True, show_default=False, help="Also list the papers' STS averages.")
 @options.option("--markdown", is_flag=True, show_default=False, help="Print Markdown tables.")
 @options.option("--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="An option of an evaluation.")
 @options.pooler

@@ -63,7 +63,7 @@ def command(
 
     FILE.txt has as many lines as the corpus has rows, for cse train --positive parallel --set parallel.file=FILE.txt.
     FILE.jsonl has pairs of generated text and row, for cse train --pairs FILE.jsonl: a query finds its document. An
-    interrupted call is repeated to go on where it was.
+    interrupted call is resumed by repeating it.
     """
     if not output.endswith((".txt", ".jsonl")):
         raise InputError(f"-o {output}: ends neither in .txt nor in .jsonl")

@@ -57,7 +57,7 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Repeat a published TABLE: train and evaluate its rows, and print published values beside ours.
+    """Repeat a published TABLE: train and evaluate its rows, and print the published values next to ours.
 
     A row is complete before the next begins. Every cell is stored when it is scored, so that an interrupted call goes
     on where it was; --row and --seeds may grow. Rows without a recipe are published only. No table of the papers was

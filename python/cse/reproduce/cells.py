@@ -1,7 +1,7 @@
 """The cells of a table: expanded into runs, trained and scored one by one, and kept in a folder.
 
 A cell is a row, a column if columns are settings, and a seed. Its file ``CELL/seed-N.json`` is written when it is
-scored; a run that was interrupted before lies in ``CELL/seed-N/`` and goes on from its last checkpoint.
+scored; an interrupted run stays in ``CELL/seed-N/`` and is resumed from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def read_cell(cell: Cell, inputs: Inputs, place: Path) -> dict[str, Any] | None:
 def run_cell(
     cell: Cell, inputs: Inputs, place: Path, callback: Callback | None = None, keep_models: bool = False
 ) -> dict[str, Any]:
-    """Trains and scores a cell, or goes on with it, and stores it.
+    """Trains and scores a cell, or resumes it, and stores the result.
 
     Args:
         cell: The cell.

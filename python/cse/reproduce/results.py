@@ -1,4 +1,4 @@
-"""Published values beside ours: means, intervals, tests, and the forms in which they are printed."""
+"""Published values next to ours: means, intervals, tests, and the forms in which they are printed."""
 
 from __future__ import annotations
 

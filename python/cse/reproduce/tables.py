@@ -29,7 +29,7 @@ class Recipe:
     preset: str | None
     """Preset of the run; None with ``encoder``, or for the default of the model."""
     settings: Mapping[str, Any]
-    """Values of ``TrainConfig`` beside those of the preset."""
+    """Values of ``TrainConfig`` in addition to those of the preset."""
     encoder: str | None = None
     """Encoder that is evaluated without training, as ``cse eval`` takes it."""
     pooler: str | None = None

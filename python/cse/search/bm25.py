@@ -73,7 +73,7 @@ class Bm25:
         try:
             return cls(library().BM25.load(folder, mmap=True, show_progress=False))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{folder}: cannot be read ({error}); remove the folder, and it is built anew") from None
+            raise InputError(f"{folder}: cannot be read ({error}); remove the folder, and it is built again") from None
 
     def save(self, folder: Path) -> None:
         """Writes the index to a folder, atomically."""

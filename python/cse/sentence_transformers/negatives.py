@@ -1,4 +1,4 @@
-"""Synthetic hard negatives (UNA) in a ``datasets.Dataset``: once as columns, or anew in every epoch."""
+"""Synthetic hard negatives (UNA) in a ``datasets.Dataset``: once as columns, or redrawn in every epoch."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def number_rows(dataset: Dataset, name: str = "row") -> Dataset:
 
 
 class NegativesCollator(SentenceTransformerDataCollator):
-    """Makes the batches of the trainer, with synthetic hard negatives that are drawn anew in every epoch.
+    """Makes the batches of the trainer, with synthetic hard negatives that are redrawn in every epoch.
 
     The dataset needs a column of row numbers (``number_rows``), which is taken out before the texts are tokenized. The
     negatives are those of ``add_negatives(..., row_column=row_column, epoch=epoch)``; they follow the other columns.

@@ -110,5 +110,5 @@ def check_free(folder: Path) -> None:
         with locked(folder):
             return
     if folder.exists():
-        remedy = f"go on with it: cse train --resume {folder}; or " if has_checkpoint(folder) else ""
+        remedy = f"resume it: cse train --resume {folder}; or " if has_checkpoint(folder) else ""
         raise InputError(f"--name: {folder} exists; {remedy}choose another name or remove it")
