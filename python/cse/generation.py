@@ -1,8 +1,8 @@
 """Texts written by sequence-to-sequence models: paraphrases, back-translations and queries, one per row of a corpus.
 
-An interrupted call is resumed when it is repeated: texts are appended to ``OUTPUT.part`` batch by batch. Batches are made
-of rows of similar length within windows of fixed rows, and random numbers are keyed by (seed, first row of the batch),
-so that an interrupted call ends with the same texts.
+An interrupted call is resumed when it is repeated: texts are appended to ``OUTPUT.part`` batch by batch. Batches are
+made of rows of similar length within windows of fixed rows, and random numbers are keyed by (seed, first row of the
+batch), so that an interrupted call ends with the same texts.
 """
 
 from __future__ import annotations

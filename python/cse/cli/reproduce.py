@@ -59,9 +59,9 @@ def command(
 ) -> None:
     """Repeat a published TABLE: train and evaluate its rows, and print the published values next to ours.
 
-    A row is complete before the next begins. Every cell is stored when it is scored, so that an interrupted call goes
-    on where it was; --row and --seeds may grow. Rows without a recipe are published only. No table of the papers was
-    repeated at full size by the authors of this program: that takes a GPU.
+    A row is complete before the next begins. Every cell is stored when it is scored, so that an interrupted call is
+    resumed by repeating it; --row and --seeds may grow. Rows without a recipe are published only. No table of the
+    papers was repeated at full size by the authors of this program: that takes a GPU.
     """
     from ..reproduce.tables import find_table, tables
 
