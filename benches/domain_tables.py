@@ -25,6 +25,12 @@ def bases_of(found: Runs) -> dict[str, Any]:
     return {each["collection"]: each for each in found.values() if each["name"] == "base"}
 
 
+def candidate_of(run: dict[str, Any]) -> str:
+    """The name of the candidate of a run, with the number of steps if it is not 60."""
+    name, steps = str(run["name"]), run["settings"]["max_steps"]
+    return name if steps == 60 else f"{name}, {steps} steps"
+
+
 def differences(found: Runs) -> dict[tuple[str, str], dict[str, dict[str, Vector]]]:
     """Differences to the base by (candidate, share), collection and metric: of each query, means over the seeds."""
     bases = bases_of(found)
@@ -33,13 +39,8 @@ def differences(found: Runs) -> dict[tuple[str, str], dict[str, dict[str, Vector
         if run["name"] == "base":
             continue
         before = bases[run["collection"]]["references"]["base"]
-        name = (
-            run["name"]
-            if run["settings"]["max_steps"] == 60
-            else f"{run['name']}, {run['settings']['max_steps']} steps"
-        )
         for share, figures in run["shares"].items():
-            place = grouped.setdefault((name, share), {}).setdefault(run["collection"], {})
+            place = grouped.setdefault((candidate_of(run), share), {}).setdefault(run["collection"], {})
             for metric in ("ndcg", "recall"):
                 place.setdefault(metric, []).append(np.array(figures[metric]) - np.array(before[metric]))
     return {
@@ -85,7 +86,7 @@ def over_seeds(found: Runs) -> dict[tuple[str, str], list[float]]:
             continue
         before = np.mean(bases[run["collection"]]["references"]["base"]["ndcg"])
         for share, figures in run["shares"].items():
-            seeds = gains.setdefault((run["name"], share), {})
+            seeds = gains.setdefault((candidate_of(run), share), {})
             seeds.setdefault(run["seed"], []).append(float(np.mean(figures["ndcg"]) - before))
     return {
         key: [float(np.mean(each)) for each in seeds.values() if len(each) == len(bases)]
