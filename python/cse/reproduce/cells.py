@@ -280,7 +280,7 @@ def run_cell(
         "steps": steps,
         "train_seconds": round(seconds, 3),
         "seconds": round(time.perf_counter() - started, 3),
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "process_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "versions": {each: version(each) for each in ("cse", "torch", "transformers")},
     }
     path = cell.path(place)
