@@ -220,7 +220,7 @@ class BallTerm(BatchTerm):
 AUGMENTATIONS.register("repetition", Repetition)
 AUGMENTATIONS.register("parallel", Parallel)
 AUGMENTATIONS.register("next", NextSentence)
-AUGMENTATIONS.register("substitution", Substitution)
+AUGMENTATIONS.register("fill-in", Substitution)
 HOOKS.register("shuffle", TokenShuffle)
 HOOKS.register("cutoff", FeatureCutoff)
 FEATURE_AUGMENTATIONS.register("momentum", Momentum)

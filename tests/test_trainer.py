@@ -642,7 +642,7 @@ def test_options_of_a_method_are_merged_key_by_key():
 
 
 def test_every_preset_is_a_valid_configuration():
-    assert len(preset_names()) == 38
+    assert len(preset_names()) == 39
     for name in preset_names():
         # The supervised presets need a file of pairs.
         given = {"pairs": "nli.csv"} if "sup" in name else {}
