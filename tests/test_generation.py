@@ -100,6 +100,14 @@ def test_other_options_of_an_interrupted_call_are_refused(writers, texts, tmp_pa
         generate(texts[1:], generator, out)
 
 
+def test_texts_of_a_call_with_unknown_options_are_not_used(writers, texts, tmp_path):
+    generator = Generator(str(writers / "t5"), GenerationOptions(**SHORT))
+    generate(texts, generator, tmp_path / "whole.txt")
+    (tmp_path / "out.txt.part").write_text('[0, "of another call"]\n', encoding="utf8")
+    generate(texts, generator, tmp_path / "out.txt")
+    assert (tmp_path / "out.txt").read_bytes() == (tmp_path / "whole.txt").read_bytes()
+
+
 def test_back_translation_is_the_second_model_on_the_texts_of_the_first(writers, texts):
     options = GenerationOptions(**SHORT, beams=2)
     both = Generator(str(writers / "marian"), options, via=str(writers / "t5"))

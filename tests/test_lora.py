@@ -167,3 +167,12 @@ def test_the_command_line_switches_it_on(tmp_path, tiny_bert, sample_rows, cse):
     done = cse("train", "corpus.txt", *flags, "--name", "run", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs" / "run" / "last" / "adapter_model.safetensors").exists()
+
+
+def test_a_moving_average_is_of_the_adapters_and_comes_last(config):
+    run = prepare(config.replace(encoder_methods=("lora", "ema")))
+    averages = run.state.methods["ema"].names
+    assert len(averages) == 3 * 6 * 2
+    assert all(".lora_" in name for name in averages)
+    with pytest.raises(InputError, match="give ema last"):
+        train(config.replace(encoder_methods=("ema", "lora")))

@@ -14,10 +14,9 @@ from scipy.stats import t, ttest_rel
 from cse import InputError
 from cse.models.pooling import POOLERS
 from cse.reproduce.cells import cells_of, config_of, read_cell, run_cell
-from cse.reproduce.results import Ours, collect, markdown, panels, to_dict
-from cse.reproduce.results import tests as paired_tests
+from cse.reproduce.results import Ours, collect, markdown, paired_tests, panels, to_dict
 from cse.reproduce.smoke import smoke_inputs
-from cse.reproduce.suites import score_columns
+from cse.reproduce.suites import TASKS, Scorer, hash_file
 from cse.reproduce.tables import find_table, merged, tables
 from cse.training.defaults import preset_names, with_preset
 
@@ -33,6 +32,10 @@ def small(tmp_path_factory):
         return known[name]
 
     return make
+
+
+def scorer_of(table, inputs):
+    return Scorer(table.suite, table.columns, inputs.data, inputs.partial)
 
 
 def test_every_table_has_its_rows_and_every_recipe_names_what_exists():
@@ -78,24 +81,50 @@ def test_changes_of_columns_are_merged_into_the_settings_of_rows():
 
 def test_cells_are_stored_and_a_second_call_runs_nothing(small, tmp_path, monkeypatch):
     table, inputs = find_table("una-table1"), small("una-table1")
+    scorer = scorer_of(table, inputs)
     (cell,) = cells_of(table, table.find_rows(["UNA, bert-base-uncased"]), [3])
-    record = run_cell(cell, inputs, tmp_path)
+    record = run_cell(cell, inputs, scorer, tmp_path)
     assert set(record["scores"]) == set(table.columns)
     assert record["scores"]["Avg."] == pytest.approx(fmean(list(record["scores"].values())[:7]))
     assert not (tmp_path / cell.folder / "seed-3").exists()  # the run itself is not kept
     monkeypatch.setattr("cse.reproduce.cells._train", None)
-    assert read_cell(cell, inputs, tmp_path) == record
+    assert read_cell(cell, inputs, scorer, tmp_path) == record
 
 
 def test_a_cell_of_other_settings_is_refused(small, tmp_path):
     table, inputs = find_table("una-table1"), small("una-table1")
+    scorer = scorer_of(table, inputs)
     (cell,) = cells_of(table, table.find_rows(["UNA, bert-base-uncased"]), [0])
-    run_cell(cell, inputs, tmp_path)
+    run_cell(cell, inputs, scorer, tmp_path)
     with pytest.raises(InputError, match="was made with max_steps 2, not 3; choose another folder"):
-        read_cell(cell, replace(inputs, max_steps=3), tmp_path)
+        read_cell(cell, replace(inputs, max_steps=3), scorer, tmp_path)
     cell.path(tmp_path).write_text("{}", encoding="utf8")
-    with pytest.raises(InputError, match="is not a cell"):
-        read_cell(cell, inputs, tmp_path)
+    with pytest.raises(InputError, match="is not a file of cse reproduce"):
+        read_cell(cell, inputs, scorer, tmp_path)
+
+
+def test_incomplete_evaluation_data_are_refused_before_a_run(small):
+    data = small("una-table1").data
+    with pytest.raises(InputError, match=r"sts12.test.tsv: 24 pairs, and STS12 has 3,108: scores would not be"):
+        Scorer("sts", (), data)
+    with pytest.raises(InputError, match=r"mr.tsv: 60 rows, and MR has 10,662"):
+        Scorer("transfer", (), small("una-table2").data)
+
+
+def test_an_index_is_that_of_its_corpus_and_rows_with_a_corpus_need_no_other(small, tmp_path):
+    table, inputs = find_table("una-table1"), replace(small("una-table1"), corpus=tmp_path / "other.txt")
+    (cell,) = cells_of(table, table.find_rows(["UNA, bert-base-uncased"]), [0])
+    folders = set()
+    for text in ("one sentence\n", "another sentence\n"):
+        inputs.corpus.write_text(text, encoding="utf8")
+        hash_file.cache_clear()
+        folders.add(config_of(cell, inputs, tmp_path).tfidf)
+    assert len(folders) == 2
+    assert cell.lacks(replace(inputs, corpus=None)) == "--corpus FILE"
+    own = replace(cell, recipe=replace(cell.recipe, settings={"corpus": "{nli-sentences}"}))
+    inputs = replace(inputs, corpus=None, files={"nli-sentences": str(tmp_path / "other.txt")})
+    assert own.lacks(inputs) is None
+    assert config_of(own, inputs, tmp_path).corpus == (str(tmp_path / "other.txt"),)
 
 
 def test_an_interrupted_cell_goes_on_from_its_checkpoint(small, tmp_path, monkeypatch):
@@ -104,6 +133,7 @@ def test_an_interrupted_cell_goes_on_from_its_checkpoint(small, tmp_path, monkey
     from cse.training.callbacks import Callback
 
     table, inputs = find_table("simcse-table1"), replace(small("simcse-table1"), max_steps=6)
+    scorer = scorer_of(table, inputs)
     cell, other = cells_of(table, table.find_rows(["crop 10%"]), [0, 1])
 
     class Stop(Callback):
@@ -115,10 +145,12 @@ def test_an_interrupted_cell_goes_on_from_its_checkpoint(small, tmp_path, monkey
                 os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Interrupted):
-        run_cell(cell, inputs, tmp_path, Stop())
-    assert read_cell(cell, inputs, tmp_path) is None
-    resumed = run_cell(cell, inputs, tmp_path, keep_models=True)
-    whole = run_cell(cell, inputs, tmp_path / "whole", keep_models=True)
+        run_cell(cell, inputs, scorer, tmp_path, Stop())
+    assert read_cell(cell, inputs, scorer, tmp_path) is None
+    with pytest.raises(InputError, match=r"was made with max_steps 6, not 4; .* remove the run"):
+        run_cell(cell, replace(inputs, max_steps=4), scorer, tmp_path)
+    resumed = run_cell(cell, inputs, scorer, tmp_path, keep_models=True)
+    whole = run_cell(cell, inputs, scorer, tmp_path / "whole", keep_models=True)
     assert resumed["scores"] == whole["scores"]
     vectors = [
         Encoder(place / cell.folder / "seed-0" / "last", device="cpu").encode(["a sentence"])
@@ -133,8 +165,9 @@ def test_an_interrupted_cell_goes_on_from_its_checkpoint(small, tmp_path, monkey
 )
 def test_each_suite_scores_the_columns_of_its_table(small, name, tmp_path):
     table, inputs = find_table(name), small(name)
+    scorer = scorer_of(table, inputs)
     row = next(row for row in table.rows if row.recipes)
-    stored = {row.name: [run_cell(cell, inputs, tmp_path) for cell in cells_of(table, [row], [0])]}
+    stored = {row.name: [run_cell(cell, inputs, scorer, tmp_path) for cell in cells_of(table, [row], [0])]}
     found = collect(table, row, stored)
     expected = {c for c in table.columns if None in row.recipes or c in row.recipes}
     assert found.keys() == expected
@@ -146,7 +179,7 @@ def test_scores_equal_those_of_cse_eval(small, tiny_bert):
 
     data = small("una-table1").data
     encoder = Encoder(tiny_bert, pooler="avg", device="cpu")
-    ours = score_columns(encoder, "sts", (), data)
+    ours = Scorer("sts", (), data, partial=True)(encoder)
     rows = evaluate(encoder, "sts", data, allow_partial=True).reports["sts"].rows
     theirs = {row["task"]: row["spearman"] for row in rows if row["task"] in ours}
     assert len(theirs) == 7
@@ -260,18 +293,29 @@ def test_faulty_calls_are_refused_in_one_sentence(cse, tmp_path, arguments, mess
     assert done.stderr.count("\n") == 1
 
 
-def test_a_dry_run_says_what_is_missing_and_what_it_costs(cse, small, tmp_path):
+@pytest.fixture(scope="session")
+def complete(small, tmp_path_factory):
+    """The inputs of adapt-minilm, with files of scored pairs that have as many rows as the tasks."""
     inputs = small("adapt-minilm")
-    given = ["--data", inputs.data, "--corpus", inputs.corpus]
+    data = tmp_path_factory.mktemp("complete")
+    for stem, (_, count) in TASKS.items():
+        (data / f"{stem}.tsv").write_text("".join(f"{n % 6}\tone\tanother\n" for n in range(count)), encoding="utf8")
+    for name in ("cranfield", "cacm"):
+        (data / name).symlink_to(inputs.data / name)
+    return replace(inputs, data=data)
+
+
+def test_a_dry_run_says_what_is_missing(cse, complete, tmp_path):
+    given = ["--data", complete.data, "--corpus", complete.corpus]
     done = cse("reproduce", "una-table1", *given, "--dry-run", "--row", "paraphrasing", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "paraphrasing, bert-base-uncased: needs --file paraphrases=PATH" in done.stderr
 
 
-def test_the_cost_of_a_run_is_estimated(minilm, cse, small, tmp_path):
-    inputs = small("adapt-minilm")
-    given = ["--data", inputs.data, "--corpus", inputs.corpus, "--seeds", "2"]
+def test_the_cost_of_a_run_is_estimated(minilm, cse, complete, tmp_path):
+    given = ["--data", complete.data, "--corpus", complete.corpus, "--seeds", "2"]
     done = cse("reproduce", "adapt-minilm", *given, "--dry-run", "--row", "standard", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "2 runs: about" in done.stderr
     assert "would run standard, minilm, seed 1" in done.stderr
+    assert not list(tmp_path.iterdir())  # no index is built

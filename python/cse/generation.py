@@ -93,11 +93,7 @@ class Generator:
             tokens = tokenizer(found, padding=True, truncation=True, max_length=limit, return_tensors="pt")
             tokens = {name: each.to(self.device) for name, each in tokens.items() if name != "token_type_ids"}
             keyed = hashlib.sha256(f"{options.seed} {first} {step}".encode()).digest()
-            chosen: dict[str, Any] = (
-                {"do_sample": True, "top_p": options.top_p, "top_k": 0, "temperature": options.temperature}
-                if options.sample
-                else {"do_sample": False, "num_beams": options.beams}
-            )
+            drawn = {"top_p": options.top_p, "top_k": 0, "temperature": options.temperature} if options.sample else {}
             cuda = [torch.device(self.device)] if self.device.startswith("cuda") else []
             with torch.random.fork_rng(devices=cuda), torch.inference_mode():
                 torch.manual_seed(int.from_bytes(keyed[:8], "big") >> 1)
@@ -105,8 +101,9 @@ class Generator:
                     **tokens,
                     max_new_tokens=min(options.max_new_tokens, _positions(model) - 1),
                     max_length=None,
-                    **({"num_beams": 1} if options.sample else {}),
-                    **chosen,
+                    do_sample=options.sample,
+                    num_beams=1 if options.sample else options.beams,
+                    **drawn,
                 )
             found = [" ".join(text.split()) for text in tokenizer.batch_decode(out, skip_special_tokens=True)]
         return found
@@ -164,6 +161,8 @@ def generate(
             name = next(key for key in settings if before.get(key) != settings[key])
             raise InputError(f"{part}: was begun with other {name}; remove it, or repeat the options of that call")
         found = _read(part)
+    else:
+        part.unlink(missing_ok=True)  # of a call whose options are not known
     write_text(about, dumps(settings) + "\n")
     if progress and found:
         progress(len(found))

@@ -12,23 +12,37 @@ from ..errors import InputError
 from . import console, options
 from .progress import counting
 
-# Options of each task that differ from those of ``GenerationOptions``: beams for a paraphrase that keeps the meaning,
-# sampling for queries, of which the most likely repeats the text (Nogueira and Lin 2019).
-TASKS = {"paraphrase": {"beams": 10, "sample": False}, "query": {"beams": 1, "sample": True}}
-VIA_BEAMS = 4
+# Whether each task samples: beams for a paraphrase, which keeps the meaning; sampling for queries, of which the most
+# likely repeats the text (Nogueira and Lin 2019).
+SAMPLED = {"paraphrase": False, "query": True}
+BEAMS, VIA_BEAMS = 10, 4
 
 
 @click.command("generate")
 @click.argument("corpus", nargs=-1, required=True)
 @options.option("--model", required=True, metavar="NAME", help="Sequence-to-sequence model.", show_default=False)
-@options.option("--task", default="paraphrase", type=click.Choice(tuple(TASKS)), help="What the model writes.")
+@options.option("--task", default="paraphrase", type=click.Choice(tuple(SAMPLED)), help="What the model writes.")
 @options.option("--via", metavar="NAME", help="Model that translates back what --model translated.", show_default=False)
 @options.option("-o", "--output", required=True, metavar="FILE", help="FILE.txt: lines; FILE.jsonl: pairs.")
 @options.option("--prefix", default="", metavar="TEXT", help="Text before each row.", default_text="none")
-@options.option("--beams", type=click.IntRange(1, 100), metavar="N", help="Beams.", default_text="10; with --via 4")
+@options.option(
+    "--beams", type=click.IntRange(1, 100), metavar="N", help="Beams of the search.", default_text="10; with --via 4"
+)
 @options.option("--sample/--no-sample", default=None, help="Draw tokens, without beams.", default_text="for queries")
-@options.option("--top-p", default=0.95, type=click.FloatRange(0, 1, min_open=True), metavar="P", help="With --sample.")
-@options.option("--temperature", default=1.0, type=click.FloatRange(0, min_open=True), metavar="T", help="The same.")
+@options.option(
+    "--top-p",
+    default=0.95,
+    type=click.FloatRange(0, 1, min_open=True),
+    metavar="P",
+    help="With --sample: draw from this share.",
+)
+@options.option(
+    "--temperature",
+    default=1.0,
+    type=click.FloatRange(0, min_open=True),
+    metavar="T",
+    help="With --sample: divides the logits.",
+)
 @options.option("--max-new-tokens", default=64, type=click.IntRange(1), metavar="N", help="Length of a text.")
 @options.option("--max-input-tokens", default=256, type=click.IntRange(1), metavar="N", help="Tokens read of a row.")
 @options.option("--batch-size", default=16, type=click.IntRange(1), metavar="N", help="Rows of a forward pass.")
@@ -74,11 +88,10 @@ def command(
     from ..models.device import set_threads
 
     set_threads(threads)
-    chosen = TASKS[task]
-    sampled = bool(chosen["sample"]) if sample is None and beams is None else bool(sample)
+    sampled = SAMPLED[task] if sample is None and beams is None else bool(sample)
     given = GenerationOptions(
         prefix=prefix,
-        beams=1 if sampled else beams or (VIA_BEAMS if via else 10),
+        beams=1 if sampled else beams or (VIA_BEAMS if via else BEAMS),
         sample=sampled,
         top_p=top_p,
         temperature=temperature,

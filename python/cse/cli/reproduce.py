@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import InputError
 from . import console, options
+from .progress import progress_of
 
 if TYPE_CHECKING:
-    from ..reproduce.cells import Cell, Inputs
+    from ..reproduce.cells import Cell
+    from ..reproduce.inputs import Inputs
+    from ..reproduce.plan import Plan
+    from ..reproduce.suites import Scorer
     from ..reproduce.tables import Row, Table
 
 
@@ -63,6 +67,9 @@ def command(
     resumed by repeating it; --row and --seeds may grow. Rows without a recipe are published only. No table of the
     papers was repeated at full size by the authors of this program: that takes a GPU.
     """
+    from ..reproduce.inputs import open_inputs
+    from ..reproduce.plan import plan
+    from ..reproduce.suites import Scorer
     from ..reproduce.tables import find_table, tables
 
     if names:
@@ -92,11 +99,24 @@ def command(
                 raise InputError(f"{flag}: cannot be combined with --smoke, which has data of its own; leave it out")
         inputs = smoke_inputs(found, place / "smoke", device, threads)
     else:
-        inputs = inputs_of(found, data, corpus, pairs, files, device, precision, threads, max_steps)
-    stored, notes = work(found, rows, list(range(seeds)), inputs, place, dry_run, keep_models, smoke)
+        settings = {"device": device, "precision": precision, "threads": threads, "max_steps": max_steps}
+        inputs = open_inputs(found, data, corpus, pairs, files, **settings)
+    scorer = Scorer(found.suite, found.columns, inputs.data, inputs.partial)
+    chosen = plan(found, rows, range(seeds), inputs, scorer, place)
+    known = sum(map(len, chosen.stored.values()))
+    console.say(f"{table}: {known + len(chosen.wanted):,} cells, {known:,} of them stored in {place}")
+    for name, note in chosen.notes.items():
+        console.say(f"{name}: {note}")
+    if chosen.wanted and not smoke:
+        announce(chosen.wanted, inputs, place)
     if dry_run:
+        for cell in chosen.wanted:
+            console.say(f"would run {cell.name}")
         return
+    run(chosen, inputs, scorer, place, keep_models, smoke)
     from ..reproduce.results import markdown, panels, to_dict
+
+    stored, notes = chosen.stored, chosen.notes
 
     console.result(
         to_dict(found, rows, stored, notes),
@@ -155,116 +175,30 @@ def status(row: Row) -> str:
     return first.preset or "the default of the model"
 
 
-def inputs_of(
-    table: Table,
-    data: str | None,
-    corpus: str | None,
-    pairs: str | None,
-    files: tuple[str, ...],
-    device: str,
-    precision: str,
-    threads: int,
-    max_steps: int | None,
-) -> Inputs:
-    """Returns the inputs of the runs; raises ``InputError`` for those that are missing or cannot be read."""
-    from ..reproduce.cells import Inputs
-    from ..reproduce.suites import check_data
-
-    if data is None:
-        raise InputError("--data: name the folder of the evaluation data, with files like stsb.dev.tsv")
-    named = {}
-    for each in files:
-        name, equals, path = each.partition("=")
-        if not equals or not path:
-            raise InputError(f"--file {each}: has not the form NAME=PATH")
-        named[name] = path
-    paths = {"--corpus": corpus, "--pairs": pairs, **{f"--file {name}": path for name, path in named.items()}}
-    for flag, given in paths.items():
-        if given is not None and not Path(given).exists():
-            raise InputError(f"{flag} {given}: there is no such file")
-    needed = {name for row in table.rows for recipe in row.recipes.values() for name in recipe.needs()} | {"synonyms"}
-    if named.keys() - needed:
-        raise InputError(
-            f"--file {min(named.keys() - needed)}: no row of {table.name} uses it; cse reproduce --list "
-            f"{table.name} says which files are used"
-        )
-    check_data(table.suite, table.columns, Path(data))
-    return Inputs(
-        Path(data),
-        None if corpus is None else Path(corpus),
-        None if pairs is None else Path(pairs),
-        named,
-        device,
-        precision,
-        threads,
-        max_steps,
-    )
-
-
-def work(
-    table: Table,
-    rows: list[Row],
-    seeds: list[int],
-    inputs: Inputs,
-    place: Path,
-    dry_run: bool,
-    keep_models: bool,
-    smoke: bool,
-) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
-    """Runs the cells that are missing; returns the stored ones, and why rows have none, by the name of the row."""
-    from ..reproduce.cells import cells_of, read_cell, run_cell
-
-    stored: dict[str, list[dict[str, Any]]] = {}
-    notes = {row.name: "published only" for row in rows if not row.recipes}
-    wanted: list[Cell] = []
-    for cell in cells_of(table, rows, seeds):
-        known = read_cell(cell, inputs, place)
-        lacks = cell.lacks(inputs)
-        if known is not None:
-            stored.setdefault(cell.row.name, []).append(known)
-        elif lacks is not None:
-            notes[cell.row.name] = f"needs {lacks}"
-        else:
-            wanted.append(cell)
-    total = sum(map(len, stored.values())) + len(wanted)
-    console.say(f"{table.name}: {total:,} cells, {total - len(wanted):,} of them stored in {place}")
-    for name, note in notes.items():
-        console.say(f"{name}: {note}")
-    if wanted and not smoke:
-        announce(wanted, inputs, place)
-    if dry_run:
-        for cell in wanted:
-            console.say(f"would run {cell.name}")
-        return stored, notes
+def run(chosen: Plan, inputs: Inputs, scorer: Scorer, place: Path, keep_models: bool, quiet: bool) -> None:
+    """Runs the cells that are wanted; ``quiet``: without the lines of the trainer."""
     from ..models.device import set_threads
+    from ..reproduce.cells import run_cell
+    from .training_display import ConsoleCallback
 
     set_threads(inputs.threads)
-    for number, cell in enumerate(wanted, 1):
-        callback = None
-        if not smoke:
-            from .training_display import ConsoleCallback
-
-            callback = ConsoleCallback() if cell.recipe.encoder is None else None
-        console.say(f"cell {number:,} of {len(wanted):,}: {cell.name}")
-        record = run_cell(cell, inputs, place, callback, keep_models)
-        stored.setdefault(cell.row.name, []).append(record)
+    for number, cell in enumerate(chosen.wanted, 1):
+        console.say(f"cell {number:,} of {len(chosen.wanted):,}: {cell.name}")
+        callback = None if quiet or cell.recipe.encoder is not None else ConsoleCallback()
+        with progress_of("evaluating", "texts") as progress:
+            record = run_cell(cell, inputs, scorer, place, callback, progress, keep_models)
+        chosen.add(cell, record)
         scores = ", ".join(
             f"{name if name != '*' else 'score'} {value:.2f}" for name, value in record["scores"].items()
         )
         console.say(f"  {scores}; {record['seconds']:.0f} s")
-    return stored, notes
 
 
 def announce(wanted: list[Cell], inputs: Inputs, place: Path) -> None:
     """Says about how long the runs take, and how much memory; loads no weights."""
     from ..reproduce.estimates import estimate
 
-    rows = 0
-    if inputs.corpus is not None and any(cell.recipe.encoder is None for cell in wanted):
-        from ..data.corpus import Corpus
-
-        rows = len(Corpus.open([str(inputs.corpus)]))
-    cost = estimate(wanted, inputs, rows, place)
+    cost = estimate(wanted, inputs, place)
     if cost.runs:
         hours = cost.seconds / 3600
         shown = f"{hours:,.1f} hours" if hours >= 1 else f"{math.ceil(cost.seconds / 60)} minutes"

@@ -11,6 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from ..errors import InputError
 from .base import EncoderMethod
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class EMA(EncoderMethod):
 
     After step n the average is d average + (1 - d) weights, with d = min(decay, (1 + n) / (10 + n)). Checkpoints keep
     the average. Weights that are not trained are not averaged.
+
+    Raises ``InputError`` if a later method changes which weights are trained, as LoRA does.
     """
 
     Options = EMAOptions
@@ -49,8 +52,13 @@ class EMA(EncoderMethod):
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
 
     def _weights(self) -> list[nn.Parameter]:
-        named = dict(self.source[0].named_parameters())
-        return [named[name] for name in self.names]
+        trained = {name: each for name, each in self.source[0].named_parameters() if each.requires_grad}
+        if list(trained) != self.names:
+            raise InputError(
+                "--encoder-method ema: a method after it changed which weights are trained; give ema last, as in "
+                "--encoder-method lora --encoder-method ema"
+            )
+        return list(trained.values())
 
     def _averages(self) -> list[Tensor]:
         return [self.get_buffer(f"average_{number}") for number in range(len(self.names))]

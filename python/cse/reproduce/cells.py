@@ -1,66 +1,42 @@
 """The cells of a table: expanded into runs, trained and scored one by one, and kept in a folder.
 
 A cell is a row, a column if columns are settings, and a seed. Its file ``CELL/seed-N.json`` is written when it is
-scored; an interrupted run stays in ``CELL/seed-N/`` and is resumed from its last checkpoint.
+scored; an interrupted run stays in ``CELL/seed-N/`` and is resumed from its last checkpoint. ``CELL/seed-N.begun.json``
+has the settings with which such a run was begun.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import resource
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..io import dumps, write_text
-from .suites import score_columns
+from .inputs import SYNONYMS, Inputs
+from .suites import Scorer, hash_file
 from .tables import Recipe, Row, Table, merged
 
 if TYPE_CHECKING:
     from ..training.callbacks import Callback
     from ..training.train_config import TrainConfig
 
-__all__ = ["Cell", "Inputs", "cells_of", "config_of", "read_cell", "run_cell"]
+__all__ = ["Cell", "cells_of", "config_of", "read_cell", "run_cell"]
 
 MODELS_OF = {"diffcse": "generator", "dclr": "model", "substitution": "model"}
 """Options of methods that name a further model."""
-SYNONYMS = ("eda-synonym", "eda-insert")
+FROM_SYNONYMS = ("eda-synonym", "eda-insert")
 """Positives that take synonyms from the file ``--file synonyms=PATH`` where it is given, else from WordNet."""
-# Development sets by which the papers select, by preset; those that are not here: STS-B.
-DEV = {"scd": ("sickr.dev.tsv",), "dclr": ("stsb.dev.tsv", "sickr.dev.tsv")}
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What the runs of a table read."""
-
-    data: Path
-    """Folder of the evaluation data."""
-    corpus: Path | None = None
-    """Sentences to train on; None: only encoders that are not trained can be scored."""
-    pairs: Path | None = None
-    """Labelled pairs of the supervised rows."""
-    files: Mapping[str, str] = field(default_factory=dict)
-    """Further files and models by name."""
-    device: str = "auto"
-    precision: str = "auto"
-    threads: int = 0
-    max_steps: int | None = None
-    """Limit of the steps of every run; None: those of the recipes. A table that is cut short is not the papers'."""
-    model: str | None = None
-    """A model in place of every model of the recipes; for trials of the whole table."""
-    batch_size: int | None = None
-    """Rows of a batch in place of those of the recipes; for trials."""
-    partial: bool = False
-    """Accept incomplete evaluation data, and evaluate transfer tasks with two folds; for trials."""
+STSB = ("stsb.dev.tsv",)
+DEV = {"scd": ("sickr.dev.tsv",), "dclr": (*STSB, "sickr.dev.tsv")}
+"""Development sets by which the papers select checkpoints, by the first part of the preset; all others: ``STSB``."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +74,8 @@ class Cell:
                 return f"--file {name}=PATH"
         if self.recipe.labelled and inputs.pairs is None:
             return "--pairs FILE"
-        if self.recipe.encoder is None and not self.recipe.labelled and inputs.corpus is None:
+        trained = self.recipe.encoder is None and not self.recipe.labelled and "corpus" not in self.recipe.settings
+        if trained and inputs.corpus is None:
             return "--corpus FILE"
         return None
 
@@ -137,10 +114,7 @@ def settings_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
         found["model"] = cell.row.model
         found.pop("preset")
     else:
-        paper = (
-            recipe.preset.removesuffix("-base").removesuffix("-large").removesuffix("-bert").removesuffix("-roberta")
-        )
-        found["dev"] = [str(_find(inputs.data, name)) for name in DEV.get(paper, ("stsb.dev.tsv",))]
+        found["dev"] = inputs.dev(DEV.get(recipe.preset.split("-")[0], STSB))
     if inputs.model is not None:
         found["model"] = inputs.model
         methods = with_preset(TrainConfig(**{**source_of(cell, inputs), **found})).methods
@@ -149,57 +123,64 @@ def settings_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
                 found = merged(found, {method: {option: inputs.model}})
     if inputs.batch_size is not None:
         found["batch_size"] = inputs.batch_size
-    if "synonyms" in inputs.files and found.get("positive") in SYNONYMS:
-        found = merged(found, {found["positive"]: {"synonyms": inputs.files["synonyms"]}})
+    if SYNONYMS in inputs.files and found.get("positive") in FROM_SYNONYMS:
+        found = merged(found, {found["positive"]: {"synonyms": inputs.files[SYNONYMS]}})
     if inputs.max_steps is not None:
         found |= {"max_steps": inputs.max_steps, "eval_every": inputs.max_steps}
     return found
 
 
 def source_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
-    """Returns what a run is trained on: the corpus, or labelled pairs; a recipe may name another corpus."""
-    return {"pairs": str(inputs.pairs)} if cell.recipe.labelled else {"corpus": str(inputs.corpus)}
-
-
-def _find(data: Path, name: str) -> Path:
-    from .suites import find
-
-    return find(data, name)
+    """Returns what a run is trained on: labelled pairs, the corpus of its recipe, or that of the user."""
+    if cell.recipe.labelled:
+        return {"pairs": str(inputs.pairs)}
+    return {"corpus": filled(cell.recipe.settings.get("corpus", str(inputs.corpus)), inputs)}
 
 
 def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
-    """Returns the configuration of the run of a cell; builds the TF-IDF index that it needs, if there is none yet."""
+    """Returns the configuration of the run of a cell. The TF-IDF index that it may name need not exist."""
     from ..training.defaults import with_preset
     from ..training.train_config import TrainConfig
 
-    given = settings_of(cell, inputs)
     config = TrainConfig(
-        **{**source_of(cell, inputs), **given},
+        **{**source_of(cell, inputs), **settings_of(cell, inputs)},
         output=str(place / cell.folder),
         name=f"seed-{cell.seed}",
         device=inputs.device,
         precision=inputs.precision,
         threads=inputs.threads,
     )
-    completed = with_preset(config)
-    if "una" in completed.negatives:
-        tokenizer = completed.options.get("una", {}).get("tokenizer") or "unicode"  # that of cse build-tfidf
-        config = config.replace(tfidf=str(_index(config.corpus, place / f"tfidf-{tokenizer}", tokenizer)))
+    tokenizer = _tokenizer(with_preset(config))
+    if tokenizer is not None:
+        corpus = "-".join(hash_file(path) for path in config.corpus)
+        config = config.replace(tfidf=str(place / f"tfidf-{tokenizer}-{corpus}"))
     return config
 
 
-def _index(corpus: Sequence[str], folder: Path, tokenizer: Any) -> Path:
+def _tokenizer(config: TrainConfig) -> Any:
+    """Returns the tokenizer of the TF-IDF index of a run with its preset; None if it needs no index."""
+    if "una" not in config.negatives:
+        return None
+    return config.options.get("una", {}).get("tokenizer") or "unicode"  # that of cse build-tfidf
+
+
+def _build_index(config: TrainConfig) -> None:
+    """Builds the TF-IDF index of a run, if it needs one and there is none."""
     from ..tfidf.index import TfidfIndex
+    from ..training.defaults import with_preset
 
-    if not (folder / "index.safetensors").exists():
-        TfidfIndex.build(list(corpus), tokenizer=tokenizer).save(folder)
-    return folder
+    tokenizer = _tokenizer(with_preset(config))
+    if tokenizer is not None and not (Path(config.tfidf) / "index.safetensors").exists():
+        TfidfIndex.build(list(config.corpus), tokenizer=tokenizer).save(config.tfidf)
 
 
-def identity(cell: Cell, inputs: Inputs) -> dict[str, Any]:
-    """Returns what a stored cell must have been made with: the recipe, limits and models in place, hashes of files."""
+def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
+    """Returns what decides the scores of a cell: the recipe, limits, precision, models in place, hashes of files."""
+    from ..models.device import pick_device, pick_precision
+
     recipe = cell.recipe
-    source = None if recipe.encoder is not None else inputs.pairs if recipe.labelled else inputs.corpus
+    source = {} if recipe.encoder is not None else source_of(cell, inputs)
+    dev = [] if recipe.preset is None else settings_of(cell, inputs)["dev"]
     found: dict[str, Any] = {
         "preset": recipe.preset,
         "encoder": recipe.encoder,
@@ -207,76 +188,85 @@ def identity(cell: Cell, inputs: Inputs) -> dict[str, Any]:
         **recipe.settings,
         "max_steps": recipe.settings.get("max_steps") if inputs.max_steps is None else inputs.max_steps,
         "model": cell.row.model if inputs.model is None else Path(inputs.model).name,
-        "corpus": None if source is None else _hash(str(source)),
-        **{f"file {name}": _hash(str(inputs.files[name])) for name in recipe.needs() if name in inputs.files},
+        "corpus": None,
+        **{name: hash_file(path) for name, path in source.items()},
+        "dev": [hash_file(path) for path in dev],
+        "precision": None if recipe.encoder else pick_precision(pick_device(inputs.device), inputs.precision)[0],
+        "evaluation data": scorer.hash,
+        **{f"file {name}": hash_file(str(inputs.files[name])) for name in recipe.needs() if name in inputs.files},
     }
     normal: dict[str, Any] = json.loads(dumps(found))
     return normal
 
 
-@cache
-def _hash(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-    except OSError:
-        return path  # the name of a model
-
-
-def read_cell(cell: Cell, inputs: Inputs, place: Path) -> dict[str, Any] | None:
+def read_cell(cell: Cell, inputs: Inputs, scorer: Scorer, place: Path) -> dict[str, Any] | None:
     """Returns the stored cell, None if there is none; raises ``InputError`` if it was made with other settings."""
-    path = cell.path(place)
+    return _read(cell.path(place), identity(cell, inputs, scorer), "the cell")
+
+
+def _read(path: Path, now: Mapping[str, Any], what: str) -> dict[str, Any] | None:
+    """Returns the record of a file, None without one; raises ``InputError`` if its identity is not ``now``."""
     if not path.exists():
         return None
     try:
         stored: dict[str, Any] = json.loads(path.read_text(encoding="utf8"))
-        before, now = stored["identity"], identity(cell, inputs)
-    except (ValueError, KeyError):
-        raise InputError(f"{path}: is not a cell of cse reproduce; remove it, or choose another folder -o") from None
+        before = dict(stored["identity"])
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{path}: is not a file of cse reproduce; remove it, or choose another folder -o") from None
     if before != now:
         name = next(key for key in sorted({*before, *now}) if before.get(key) != now.get(key))
         raise InputError(
             f"{path}: was made with {name} {before.get(name)}, not {now.get(name)}; choose another folder -o, or "
-            "remove the cell"
+            f"remove {what}"
         )
     return stored
 
 
 def run_cell(
-    cell: Cell, inputs: Inputs, place: Path, callback: Callback | None = None, keep_models: bool = False
+    cell: Cell,
+    inputs: Inputs,
+    scorer: Scorer,
+    place: Path,
+    callback: Callback | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    keep_models: bool = False,
 ) -> dict[str, Any]:
     """Trains and scores a cell, or resumes it, and stores the result.
 
     Args:
         cell: The cell.
         inputs: What the runs read.
+        scorer: The evaluation data.
         place: Folder of the cells.
         callback: Called during training.
+        progress: Called while the encoder is scored, with the number of texts encoded and of all texts.
         keep_models: Keep the folder of the run; else only scores, settings and times are kept.
 
     Returns:
         The stored cell.
+
+    Raises:
+        InputError: If an interrupted run was begun with other settings.
     """
     from ..models.inference import Encoder
 
     recipe, started = cell.recipe, time.perf_counter()
-    seconds, steps = 0.0, 0
+    made, seconds, steps = identity(cell, inputs, scorer), 0.0, 0
     if recipe.encoder is not None:
         name = inputs.model or filled(recipe.encoder, inputs)
         encoder = Encoder(name, pooler=recipe.pooler, device=inputs.device)
     else:
-        result = _train(cell, inputs, place, callback)
+        result = _train(cell, inputs, made, place, callback)
         seconds, steps = result.seconds, result.steps
         encoder = Encoder(result.folder / "best", device=inputs.device)
-    columns = cell.table.columns
-    scores = score_columns(encoder, cell.table.suite, columns, inputs.data, inputs.partial)
+    scores = scorer(encoder, progress)
     del encoder
     record = {
         "row": cell.row.name,
         "column": cell.column,
         "seed": cell.seed,
         "scores": scores,
-        "identity": identity(cell, inputs),
+        "identity": made,
         "steps": steps,
         "train_seconds": round(seconds, 3),
         "seconds": round(time.perf_counter() - started, 3),
@@ -288,18 +278,24 @@ def run_cell(
     write_text(path, dumps(record, indent=1) + "\n")
     if recipe.encoder is None and not keep_models:
         shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+    path.with_suffix(".begun.json").unlink(missing_ok=True)
     stored: dict[str, Any] = json.loads(dumps(record))
     return stored
 
 
-def _train(cell: Cell, inputs: Inputs, place: Path, callback: Callback | None) -> Any:
+def _train(cell: Cell, inputs: Inputs, made: dict[str, Any], place: Path, callback: Callback | None) -> Any:
     """Trains the run of a cell, from its last checkpoint if there is one."""
     from ..training.leftovers import has_checkpoint
     from ..training.loop import resumed_config, train
 
     folder = cell.path(place).with_suffix("")
-    if folder.exists() and has_checkpoint(folder):
+    begun = folder.with_name(f"{folder.name}.begun.json")
+    if folder.exists() and has_checkpoint(folder) and _read(begun, made, f"the run {folder}"):
         return train(resumed_config(folder), callback, resume=folder)
     if folder.exists():
         shutil.rmtree(folder)  # of a run that was killed before its first checkpoint
-    return train(config_of(cell, inputs, place), callback)
+    config = config_of(cell, inputs, place)
+    _build_index(config)
+    begun.parent.mkdir(parents=True, exist_ok=True)
+    write_text(begun, dumps({"identity": made}) + "\n")
+    return train(config, callback)

@@ -6,10 +6,12 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .cells import Cell, Inputs, config_of
+from .cells import Cell, config_of
+from .inputs import Inputs
 
 __all__ = ["Estimate", "estimate"]
 
@@ -30,13 +32,12 @@ class Estimate:
     """Bytes of weights, gradients, AdamW's moments and activations of the largest run."""
 
 
-def estimate(cells: Sequence[Cell], inputs: Inputs, rows: int, place: Path) -> Estimate:
+def estimate(cells: Sequence[Cell], inputs: Inputs, place: Path) -> Estimate:
     """Estimates the cost of training some cells.
 
     Args:
         cells: Cells that are not stored.
         inputs: What their runs read.
-        rows: Number of rows of the corpus.
         place: Folder of the cells.
 
     Returns:
@@ -51,12 +52,12 @@ def estimate(cells: Sequence[Cell], inputs: Inputs, rows: int, place: Path) -> E
     for cell in trained:
         key = f"{cell.row.name} {cell.column}"
         if key not in known:
-            known[key] = _cost(config_of(cell, inputs, place), rows, rate)
+            known[key] = _cost(config_of(cell, inputs, place), rate)
         seconds, memory = seconds + known[key][0], max(memory, known[key][1])
     return Estimate(len(trained), seconds, memory)
 
 
-def _cost(config: Any, rows: int, rate: float) -> tuple[float, int]:
+def _cost(config: Any, rate: float) -> tuple[float, int]:
     from transformers import AutoConfig
 
     from ..models.resolve import find_model
@@ -68,6 +69,7 @@ def _cost(config: Any, rows: int, rate: float) -> tuple[float, int]:
     shape = AutoConfig.from_pretrained(source.path, local_files_only=True)
     width, layers = shape.hidden_size, shape.num_hidden_layers
     parameters = layers * 12 * width**2
+    rows = sum(map(count_rows, config.pairs or config.corpus))
     steps = resolved.max_steps or math.ceil((resolved.epochs or 1) * rows / resolved.batch_size)
     views = 2 + 2 * len(resolved.negatives) + len(resolved.loss_terms)
     tokens = resolved.batch_size * views * resolved.max_length
@@ -77,6 +79,17 @@ def _cost(config: Any, rows: int, rate: float) -> tuple[float, int]:
     activations = live * layers * (ACTIVATIONS * width + ATTENTION * heads * resolved.max_length)
     embeddings = getattr(shape, "vocab_size", 0) * width
     return seconds, 16 * (parameters + embeddings) + activations
+
+
+@cache
+def count_rows(path: str) -> int:
+    """Returns the number of rows of a corpus, or of lines of a table."""
+    from ..data.corpus import Corpus
+
+    if Path(path).suffix == ".txt":
+        return len(Corpus.open([path]))
+    with open(path, "rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
 
 
 def matrix_rate(device: str) -> float:

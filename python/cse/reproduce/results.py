@@ -16,7 +16,7 @@ from .tables import Row, Table
 if TYPE_CHECKING:
     from ..reports.style import Panel
 
-__all__ = ["Ours", "collect", "markdown", "panels", "tests", "to_dict"]
+__all__ = ["Ours", "collect", "markdown", "paired_tests", "panels", "to_dict"]
 
 Stored = Mapping[str, Sequence[Mapping[str, Any]]]
 """Stored cells by the name of the row."""
@@ -66,7 +66,7 @@ def collect(table: Table, row: Row, stored: Stored) -> dict[str, Ours]:
     return {column: Ours(values) for column, values in found.items()}
 
 
-def tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict[str, Any]]:
+def paired_tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict[str, Any]]:
     """Paired t-tests over common seeds, of each of our rows against the first one of the same model, for each column.
 
     Returns:
@@ -119,15 +119,16 @@ def to_dict(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[st
         "table": table.name,
         "source": table.source,
         "metric": table.metric,
+        "note": table.note,
         "rows": found,
-        "tests": tests(table, rows, stored),
+        "tests": paired_tests(table, rows, stored),
     }
 
 
 def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[str, str]) -> str:
     """Returns the table as Markdown: for each row the published values, and ours below."""
     digits = 4 if table.scale < 1 else 2
-    lines = [f"{table.source}: {table.metric}.", ""]
+    lines = [f"{table.source}: {table.metric}.", *([f"Note: {table.note}"] if table.note else []), ""]
     lines += [f"| row | | {' | '.join(table.columns)} |", f"| --- | --- |{' ---: |' * len(table.columns)}"]
     remarks = []
     for row in rows:
@@ -150,7 +151,7 @@ def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[s
         "Ours: mean ± standard deviation over seeds, [95 % interval of the mean]; * published value inside it.",
     ]
     lines += [f"† {remark}" for remark in remarks]
-    found = tests(table, rows, stored)
+    found = paired_tests(table, rows, stored)
     if found:
         lines += ["", "| paired t-test over seeds | against | column | seeds | difference | p (Holm) |"]
         lines += ["| --- | --- | --- | ---: | ---: | ---: |"]

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from .cells import Inputs
-from .suites import PAIRS, SEVEN, TRANSFER
+from ..evaluation.transfer import TASKS as TRANSFER
+from .inputs import Inputs
+from .suites import TASKS
 from .tables import Table
 
 __all__ = ["STEPS", "smoke_inputs"]
@@ -17,8 +18,8 @@ STEPS = 2
 ROWS = 300
 PAIRS_EACH = 24
 VOCABULARY = 1500
-# Labels of each transfer task, as many as its files have classes.
-CLASSES = {"trec.test.tsv": 6, "trec.train.tsv": 6}
+CLASSES = {"trec": 6}
+"""Number of labels of transfer tasks that have more than two."""
 
 
 def smoke_inputs(table: Table, place: Path, device: str, threads: int) -> Inputs:
@@ -31,11 +32,11 @@ def smoke_inputs(table: Table, place: Path, device: str, threads: int) -> Inputs
     data = place / "data"
     data.mkdir(exist_ok=True)
     generator = random.Random(0)
-    for name in (*SEVEN, *PAIRS.values()):
-        _write(data / name, [f"{generator.random() * 5:.2f}\t{a}\t{b}" for a, b in _pairs(rows, generator)])
+    for stem in TASKS:
+        _write(data / f"{stem}.tsv", [f"{generator.random() * 5:.2f}\t{a}\t{b}" for a, b in _pairs(rows, generator)])
     _transfer(data, rows, generator)
     for column in table.columns:
-        if table.suite == "columns" and column not in PAIRS:
+        if table.suite == "columns" and column not in {title for title, _ in TASKS.values()}:
             _collection(data / column, rows)
     labelled = place / "pairs.csv"
     triples = [",".join(f'"{_plain(text)}"' for text in (a, b, a[::-1])) for a, b in _pairs(rows, generator, 48)]
@@ -79,14 +80,13 @@ def _pairs(rows: Sequence[str], generator: random.Random, count: int = PAIRS_EAC
 
 
 def _transfer(data: Path, rows: Sequence[str], generator: random.Random) -> None:
-    names = {*TRANSFER, "sst2.train.tsv", "sst2.dev.tsv", "trec.train.tsv", "mrpc.train.tsv"}
-    for name in sorted(names):
-        lines = []
-        for number in range(60):
-            label = number % CLASSES.get(name, 2)
-            texts = [generator.choice(rows) for _ in range(2 if name.startswith("mrpc") else 1)]
-            lines.append("\t".join([str(label), *texts]))
-        _write(data / name, lines)
+    for stem, task in TRANSFER.items():
+        for split in task.rows:
+            lines = []
+            for number in range(60):
+                texts = [generator.choice(rows) for _ in range(2 if task.pairs else 1)]
+                lines.append("\t".join([str(number % CLASSES.get(stem, 2)), *texts]))
+            _write(data / (f"{stem}.tsv" if split == "all" else f"{stem}.{split}.tsv"), lines)
 
 
 def _collection(folder: Path, rows: Sequence[str]) -> None:

@@ -2,46 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import InputError, unknown
+from ..evaluation.sts import DEV, SEVEN, Pairs, PairScore, Task, read_pairs, score_pairs
 
 if TYPE_CHECKING:
-    from ..models.inference import Encoder
+    from ..evaluation.base import Encodes, Evaluation
 
-__all__ = ["ANY", "check_data", "score_columns"]
+__all__ = ["ANY", "Scorer", "find", "hash_file"]
 
 ANY = "*"
 """Column of suites with one score."""
-# Files and folders of the data that a suite reads.
-SEVEN = tuple(f"{name}.test.tsv" for name in ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr"))
-TITLES = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
-TRANSFER = ("mr.tsv", "cr.tsv", "subj.tsv", "mpqa.tsv", "sst2.test.tsv", "trec.test.tsv", "mrpc.test.tsv")
-# Columns of tables of our own, by their names: files of scored pairs; every other column is a retrieval collection.
-PAIRS = {"STS-B dev": "stsb.dev.tsv", "SICK-R dev": "sickr.dev.tsv", "STS16": "sts16.test.tsv"}
-NEEDS: dict[str, tuple[str, ...]] = {
-    "sts": SEVEN,
-    "sts average": SEVEN,
-    "stsb-dev": ("stsb.dev.tsv",),
-    "stsb-test": ("stsb.test.tsv",),
-    "stsb-test, sickr-test": ("stsb.test.tsv", "sickr.test.tsv"),
-    "stsb-dev, sts average": ("stsb.dev.tsv", *SEVEN),
-    "geometry, stsb-test": ("stsb.test.tsv",),
-    "transfer": TRANSFER,
+TASKS = {**SEVEN, **DEV}
+"""Title and number of pairs of the files of scored pairs, by the stem of their names."""
+SUITES: dict[str, tuple[str, ...]] = {
+    "sts": tuple(SEVEN),
+    "sts average": tuple(SEVEN),
+    "stsb-dev": ("stsb.dev",),
+    "stsb-test": ("stsb.test",),
+    "stsb-test, sickr-test": ("stsb.test", "sickr.test"),
+    "stsb-dev, sts average": ("stsb.dev", *SEVEN),
+    "geometry, stsb-test": ("stsb.test",),
+    "transfer": (),
+    "columns": (),
 }
-
-
-def files_of(suite: str, columns: Sequence[str]) -> tuple[str, ...]:
-    """Returns the files and folders that a suite reads, relative to ``--data``."""
-    if suite == "columns":
-        return tuple(PAIRS.get(column, column) for column in columns)
-    if suite not in NEEDS:
-        raise ValueError(unknown("suite", suite, NEEDS))
-    return NEEDS[suite]
+"""The scored pairs that each suite reads; ``columns``: tasks and retrieval collections named by the columns."""
+TRANSFER = "mr.tsv"
+"""The file by which the folder of the transfer tasks is found."""
 
 
 def find(data: Path, name: str) -> Path:
@@ -52,78 +46,119 @@ def find(data: Path, name: str) -> Path:
     raise InputError(f"--data {data}: has no {name}, neither itself nor in a folder of it; the table is scored on it")
 
 
-def check_data(suite: str, columns: Sequence[str], data: Path) -> None:
-    """Raises ``InputError`` if a file or folder that the suite reads is missing."""
-    for name in files_of(suite, columns):
-        find(data, name)
-
-
-def score_columns(
-    encoder: Encoder, suite: str, columns: Sequence[str], data: Path, partial: bool = False
-) -> dict[str, float]:
-    """Scores an encoder.
+class Scorer:
+    """The evaluation data of a table, read and checked before anything is trained.
 
     Args:
-        encoder: The encoder.
-        suite: Name of a suite, see ``NEEDS``, or ``columns``.
-        columns: Names of the columns of the table; for ``columns``, the tasks.
+        suite: One of ``SUITES``.
+        columns: Names of the columns of the table; for ``columns``, titles of STS tasks, or retrieval collections.
         data: Folder of the data.
-        partial: Accept files with fewer rows than the tasks have, and use two folds instead of ten.
+        partial: Accept files with fewer rows than the tasks have, and use two folds instead of ten; for trials.
 
-    Returns:
-        Scores x 100 by column; ``ANY`` where the suite has one score. Alignment and uniformity are not scaled.
+    Raises:
+        InputError: If data are missing, invalid, or incomplete.
     """
-    if suite == "sts":
-        scores = dict(zip(TITLES, (_spearman(encoder, find(data, name)) for name in SEVEN), strict=True))
-        return {**scores, "Avg.": float(np.mean(list(scores.values())))}
-    if suite == "sts average":
-        return {ANY: score_columns(encoder, "sts", (), data)["Avg."]}
-    if suite in ("stsb-dev", "stsb-test"):
-        return {ANY: _spearman(encoder, find(data, NEEDS[suite][0]))}
-    if suite == "stsb-test, sickr-test":
-        both = {"STS-B": "stsb.test.tsv", "SICK-R": "sickr.test.tsv"}
-        return {
-            column: _spearman(encoder, find(data, path))
-            for column in columns
-            for task, path in both.items()
-            if column.endswith(task)
-        }
-    if suite == "stsb-dev, sts average":
-        average = score_columns(encoder, "sts", (), data)["Avg."]
-        return {"STS-B dev": _spearman(encoder, find(data, "stsb.dev.tsv")), "STS Avg.": average}
-    if suite == "geometry, stsb-test":
-        return _geometry(encoder, find(data, "stsb.test.tsv"))
-    if suite == "transfer":
-        return _transfer(encoder, find(data, "mr.tsv").parent, partial)
-    return {column: _column(encoder, column, data) for column in columns}
+
+    def __init__(self, suite: str, columns: Sequence[str], data: Path, partial: bool = False) -> None:
+        if suite not in SUITES:
+            raise ValueError(unknown("suite", suite, SUITES))
+        self.suite, self.columns = suite, tuple(columns)
+        stems = {title: stem for stem, (title, _) in TASKS.items()}
+        own = [column for column in columns if suite == "columns"]
+        needed = [*SUITES[suite], *(stems[column] for column in own if column in stems)]
+        self.paths = {stem: find(data, f"{stem}.tsv") for stem in needed}
+        self.pairs = {stem: _read(stem, path, partial) for stem, path in self.paths.items()}
+        self.suites: dict[str, Evaluation] = {}
+        folders = {column: ("retrieval", find(data, column)) for column in own if column not in stems}
+        if suite == "transfer":
+            folders["transfer"] = ("transfer", find(data, TRANSFER).parent)
+        for name, (kind, folder) in folders.items():
+            self.paths[name] = folder
+            self.suites[name] = _open(kind, folder, partial)
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of the names and contents of all files, 16 hexadecimal digits."""
+        found = hashlib.sha256()
+        for name, path in sorted(self.paths.items()):
+            files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+            for file in files:
+                found.update(f"{name}/{file.name} {hash_file(str(file))}\n".encode())
+        return found.hexdigest()[:16]
+
+    def __call__(self, encoder: Encodes, progress: Callable[[int, int], None] | None = None) -> dict[str, float]:
+        """Scores an encoder.
+
+        Args:
+            encoder: The encoder.
+            progress: Called with the number of texts encoded, and of all texts.
+
+        Returns:
+            Scores x 100 by column; ``ANY`` where the suite has one score. Alignment and uniformity are not scaled.
+        """
+        total = sum(len({*pairs.left, *pairs.right}) for pairs in self.pairs.values())
+        total += sum(suite.work() for suite in self.suites.values())
+        done = 0
+
+        def advance(more: int) -> None:
+            nonlocal done
+            done += more
+            if progress is not None:
+                progress(done, total)
+
+        pairs = {stem: score_pairs(encoder, each, advance) for stem, each in self.pairs.items()}
+        rows = {name: suite(encoder, advance).rows for name, suite in self.suites.items()}
+        if self.suite == "transfer":
+            accuracies = {row["task"]: float(row["accuracy"]) for row in rows["transfer"]}
+            return {**accuracies, "Avg.": float(np.mean(list(accuracies.values())))}
+        if self.suite == "geometry, stsb-test":
+            return _geometry(pairs["stsb.test"])
+        scores = {TASKS[stem][0]: score.spearman for stem, score in pairs.items()}
+        if set(SEVEN) <= pairs.keys():
+            scores["Avg."] = float(np.mean([scores[title] for title, _ in SEVEN.values()]))
+        if self.suite == "sts average":
+            return {ANY: scores["Avg."]}
+        if self.suite == "stsb-dev, sts average":
+            return {"STS-B dev": scores["STS-B dev"], "STS Avg.": scores["Avg."]}
+        if self.suite in ("stsb-dev", "stsb-test"):
+            return {ANY: scores[TASKS[SUITES[self.suite][0]][0]]}
+        if self.suite == "stsb-test, sickr-test":  # columns named "model, task"
+            return {column: score for column in self.columns for task, score in scores.items() if column.endswith(task)}
+        return {**scores, **{name: float(row["ndcg@10"]) for name, (row,) in rows.items()}}
 
 
-def _spearman(encoder: Encoder, path: Path) -> float:
-    from ..evaluation.sts import read_pairs, score_pairs
+def _read(stem: str, path: Path, partial: bool) -> Pairs:
+    title, expected = TASKS[stem]
+    pairs = read_pairs(path)
+    if not partial and not Task(stem, title, expected, path).is_complete(pairs):
+        raise InputError(
+            f"{path}: {len(pairs.gold):,} pairs, and {title} has {expected:,}: scores would not be comparable; get the "
+            "whole file"
+        )
+    return pairs
 
-    return score_pairs(encoder, read_pairs(path)).spearman
+
+def _open(kind: str, folder: Path, partial: bool) -> Evaluation:
+    from ..evaluation.open_suites import open_suites
+    from ..evaluation.transfer import TASKS as TRANSFER_TASKS
+
+    if kind == "retrieval":
+        return open_suites([kind], str(folder))[kind]
+    for stem, task in TRANSFER_TASKS.items():  # a task without files would be left out of the mean
+        for split in task.rows:
+            find(folder, f"{stem}.tsv" if split == "all" else f"{stem}.{split}.tsv")
+    return open_suites([kind], str(folder), {"transfer": {"folds": 2}} if partial else None, partial)[kind]
 
 
-def _geometry(encoder: Encoder, path: Path) -> dict[str, float]:
-    from ..evaluation.sts import read_pairs, score_pairs
-
-    score = score_pairs(encoder, read_pairs(path))
+def _geometry(score: PairScore) -> dict[str, float]:
     return {"ALGN": score.alignment, "UNIF": score.uniformity, "SpCorr": score.spearman}
 
 
-def _transfer(encoder: Encoder, data: Path, partial: bool) -> dict[str, float]:
-    from ..evaluation.run import evaluate
-
-    options = {"transfer": {"folds": 2}} if partial else None
-    report = evaluate(encoder, "transfer", data, options=options, allow_partial=partial).reports["transfer"]
-    scores = {row["task"]: float(row["accuracy"]) for row in report.rows}
-    return {**scores, "Avg.": float(np.mean(list(scores.values())))}
-
-
-def _column(encoder: Encoder, column: str, data: Path) -> float:
-    from ..evaluation.run import evaluate
-
-    if column in PAIRS:
-        return _spearman(encoder, find(data, PAIRS[column]))
-    (row,) = evaluate(encoder, "retrieval", find(data, column)).reports["retrieval"].rows
-    return float(row["ndcg@10"])
+@cache
+def hash_file(path: str) -> str:
+    """Returns the SHA-256 of a file, 16 hexadecimal digits; of a name that is no file, the name."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    except OSError:
+        return path

@@ -18,7 +18,7 @@ from ..errors import InputError, unknown
 
 __all__ = ["Recipe", "Row", "Table", "find_table", "merged", "tables"]
 
-# Places in values of recipes for files and models that the user gives: "{paraphrases}".
+# Factors from scores x 100 to those of a table, by the name in published.toml.
 SCALES = {"percent": 1.0, "unit": 0.01, "raw": 1.0}
 
 
@@ -38,7 +38,7 @@ class Recipe:
     """Whether the run is trained on labelled pairs, not on the corpus."""
 
     def needs(self) -> list[str]:
-        """Returns the names of the files that the user gives by ``--file NAME=PATH``."""
+        """Returns the names of places like "{paraphrases}", for which the user gives ``--file NAME=PATH``."""
         found: list[str] = []
         _placeholders([self.encoder, dict(self.settings)], found)
         return sorted(set(found))
@@ -89,8 +89,9 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     suite: str = ""
-    """How cells are scored, see ``cells.SUITES``; empty: nothing of the table can be repeated."""
+    """How cells are scored, see ``suites.SUITES``; empty: nothing of the table can be repeated."""
     note: str = ""
+    """What a reader of its values should know."""
 
     def find_rows(self, names: Sequence[str]) -> list[Row]:
         """Returns rows by method, or method and model; without names all. Raises ``InputError`` for unknown ones."""
@@ -172,9 +173,7 @@ def _recipes(row: dict[str, Any], changes: dict[str, Any]) -> dict[str | None, R
         return {None: _recipe(row, base)}
     left_out = set(row.get("published_only", ()))
     return {
-        column: _recipe(
-            {**row, **{"preset": row.get("presets", {}).get(column, row.get("preset"))}}, merged(base, change)
-        )
+        column: _recipe({**row, "preset": row.get("presets", {}).get(column, row.get("preset"))}, merged(base, change))
         for column, change in changes.items()
         if column not in left_out
     }

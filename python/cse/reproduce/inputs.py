@@ -1,0 +1,88 @@
+"""What the runs of a table read: evaluation data, corpus, labelled pairs, and further files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import InputError
+from .suites import find
+from .tables import Table
+
+__all__ = ["Inputs", "open_inputs"]
+
+SYNONYMS = "synonyms"
+"""Name of the file of synonyms for the rows of EDA, which are taken from WordNet without it."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What the runs of a table read."""
+
+    data: Path
+    """Folder of the evaluation data."""
+    corpus: Path | None = None
+    """Sentences to train on; None: only encoders that are not trained, and rows with a corpus of their own."""
+    pairs: Path | None = None
+    """Labelled pairs of the supervised rows."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Further files and models by name."""
+    device: str = "auto"
+    precision: str = "auto"
+    threads: int = 0
+    max_steps: int | None = None
+    """Limit of the steps of every run; None: those of the recipes. A table that is cut short is not the papers'."""
+    model: str | None = None
+    """A model in place of every model of the recipes; for trials of the whole table."""
+    batch_size: int | None = None
+    """Rows of a batch in place of those of the recipes; for trials."""
+    partial: bool = False
+    """Accept incomplete evaluation data, and evaluate transfer tasks with two folds; for trials."""
+
+    def dev(self, names: Sequence[str]) -> list[str]:
+        """Returns the paths of development sets."""
+        return [str(find(self.data, name)) for name in names]
+
+
+def open_inputs(
+    table: Table,
+    data: str | None,
+    corpus: str | None = None,
+    pairs: str | None = None,
+    files: Sequence[str] = (),
+    **settings: object,
+) -> Inputs:
+    """Returns the inputs of the runs of a table from the values of options.
+
+    Args:
+        table: The table.
+        data: Folder of the evaluation data.
+        corpus: File of sentences.
+        pairs: File of labelled pairs.
+        files: Texts ``NAME=PATH``.
+        **settings: Further values of ``Inputs``.
+
+    Raises:
+        InputError: If ``data`` is missing, a file does not exist, or no row uses it.
+    """
+    if data is None:
+        raise InputError("--data: name the folder of the evaluation data, with files like stsb.dev.tsv")
+    named = {}
+    for each in files:
+        name, equals, path = each.partition("=")
+        if not equals or not path:
+            raise InputError(f"--file {each}: has not the form NAME=PATH")
+        named[name] = path
+    needed = {name for row in table.rows for recipe in row.recipes.values() for name in recipe.needs()} | {SYNONYMS}
+    if named.keys() - needed:
+        raise InputError(
+            f"--file {min(named.keys() - needed)}: no row of {table.name} uses it; cse reproduce --list "
+            f"{table.name} says which files are used"
+        )
+    paths = {"--data": data, "--corpus": corpus, "--pairs": pairs}
+    for flag, given in {**paths, **{f"--file {name}": path for name, path in named.items()}}.items():
+        if given is not None and not Path(given).exists():
+            raise InputError(f"{flag} {given}: there is no such file")
+    corpus_path, pairs_path = (None if each is None else Path(each) for each in (corpus, pairs))
+    return Inputs(Path(data), corpus_path, pairs_path, named, **settings)  # type: ignore[arg-type]

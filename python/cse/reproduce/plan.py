@@ -1,0 +1,47 @@
+"""Which cells of a table are stored, which are run, and why others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .cells import Cell, cells_of, read_cell
+from .inputs import Inputs
+from .suites import Scorer
+from .tables import Row, Table
+
+__all__ = ["Plan", "plan"]
+
+
+@dataclass
+class Plan:
+    """The cells of some rows of a table."""
+
+    stored: dict[str, list[dict[str, Any]]]
+    """Stored cells by the name of the row."""
+    wanted: list[Cell]
+    """Cells to be run, in order."""
+    notes: dict[str, str]
+    """Why rows have no scores of ours, by their names."""
+
+    def add(self, cell: Cell, record: dict[str, Any]) -> None:
+        """Adds a stored cell."""
+        self.stored.setdefault(cell.row.name, []).append(record)
+
+
+def plan(table: Table, rows: Sequence[Row], seeds: Sequence[int], inputs: Inputs, scorer: Scorer, place: Path) -> Plan:
+    """Returns the plan for some rows; raises ``InputError`` for cells that were stored with other settings."""
+    found = Plan({}, [], {row.name: "published only" for row in rows if not row.recipes})
+    for cell in cells_of(table, rows, seeds):
+        lacks = cell.lacks(inputs)
+        if lacks is not None:
+            found.notes[cell.row.name] = f"needs {lacks}"
+            continue
+        record = read_cell(cell, inputs, scorer, place)
+        if record is None:
+            found.wanted.append(cell)
+        else:
+            found.add(cell, record)
+    return found
