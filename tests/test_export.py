@@ -127,7 +127,9 @@ def test_sentence_transformers_finds_the_file(exported):
 def test_a_copy_is_exported_to_a_new_folder(exported, tmp_path, monkeypatch):
     """The exporter is replaced by a copy of the file, since it takes long."""
     run, printed = exported
-    monkeypatch.setattr(onnx_export, "_write", lambda transformer, tokenizer, file: shutil.copy(printed["file"], file))
+    monkeypatch.setattr(
+        onnx_export, "write_onnx", lambda transformer, tokenizer, file: shutil.copy(printed["file"], file)
+    )
     steps = []
     found = export_onnx(str(run), str(tmp_path / "copy"), status=steps.append)
     assert found.file == str(tmp_path / "copy" / "onnx" / "model.onnx")
@@ -147,7 +149,9 @@ def test_a_file_with_other_embeddings_is_not_written(exported, tmp_path, monkeyp
 
     weights = {name: 1.2 * values for name, values in load_file(other / "model.safetensors").items()}
     save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
-    monkeypatch.setattr(onnx_export, "_write", lambda transformer, tokenizer, file: shutil.copy(printed["file"], file))
+    monkeypatch.setattr(
+        onnx_export, "write_onnx", lambda transformer, tokenizer, file: shutil.copy(printed["file"], file)
+    )
     before = sorted(other.rglob("*"))
     with pytest.raises(RunError, match="differ by up to"):
         export_onnx(str(other))

@@ -1,6 +1,7 @@
 """Methods registered outside the package can be used by name in training and evaluation."""
 
 import json
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,14 +84,16 @@ class Length(Evaluation):
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch):
-    for table in (AUGMENTATIONS, FEATURE_AUGMENTATIONS, LOSS_TERMS, EVALUATIONS):
-        monkeypatch.setattr(table, "_loaded", dict(table._loaded))
-    AUGMENTATIONS.register("shouted", Shouted)
-    AUGMENTATIONS.register("reversed", Reversed)
-    FEATURE_AUGMENTATIONS.register("noise", Noise)
-    LOSS_TERMS.register("norm", Norm)
-    EVALUATIONS.register("length", Length)
+def registered():
+    with ExitStack() as stack:
+        for table in (AUGMENTATIONS, FEATURE_AUGMENTATIONS, LOSS_TERMS, EVALUATIONS):
+            stack.enter_context(table.preserved())
+        AUGMENTATIONS.register("shouted", Shouted)
+        AUGMENTATIONS.register("reversed", Reversed)
+        FEATURE_AUGMENTATIONS.register("noise", Noise)
+        LOSS_TERMS.register("norm", Norm)
+        EVALUATIONS.register("length", Length)
+        yield
 
 
 @pytest.fixture

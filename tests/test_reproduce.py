@@ -14,6 +14,7 @@ from scipy.stats import t, ttest_rel
 from cse import InputError
 from cse.models.pooling import POOLERS
 from cse.reproduce.cells import cells_of, config_of, read_cell, run_cell
+from cse.reproduce.plan import plan
 from cse.reproduce.results import Ours, collect, markdown, paired_tests, panels, to_dict
 from cse.reproduce.smoke import smoke_inputs
 from cse.reproduce.suites import TASKS, Scorer, hash_file
@@ -79,7 +80,7 @@ def test_changes_of_columns_are_merged_into_the_settings_of_rows():
     assert merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4}, "e": 5}) == {"a": {"b": 4, "c": 2}, "d": 3, "e": 5}
 
 
-def test_cells_are_stored_and_a_second_call_runs_nothing(small, tmp_path, monkeypatch):
+def test_cells_are_stored_and_a_second_call_runs_nothing(small, tmp_path):
     table, inputs = find_table("una-table1"), small("una-table1")
     scorer = scorer_of(table, inputs)
     (cell,) = cells_of(table, table.find_rows(["UNA, bert-base-uncased"]), [3])
@@ -87,8 +88,9 @@ def test_cells_are_stored_and_a_second_call_runs_nothing(small, tmp_path, monkey
     assert set(record["scores"]) == set(table.columns)
     assert record["scores"]["Avg."] == pytest.approx(fmean(list(record["scores"].values())[:7]))
     assert not (tmp_path / cell.folder / "seed-3").exists()  # the run itself is not kept
-    monkeypatch.setattr("cse.reproduce.cells._train", None)
-    assert read_cell(cell, inputs, scorer, tmp_path) == record
+    again = plan(table, [cell.row], [3, 4], inputs, scorer, tmp_path)
+    assert again.stored == {cell.row.name: [record]}
+    assert [each.seed for each in again.wanted] == [4]
 
 
 def test_a_cell_of_other_settings_is_refused(small, tmp_path):

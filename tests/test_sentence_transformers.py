@@ -26,6 +26,7 @@ from cse.sentence_transformers import (
     add_negatives,
     number_rows,
 )
+from cse.sentence_transformers.loss import check_equal_rows
 from cse.training.callbacks import Callback
 from cse.training.distributed import World
 from cse.training.loop import Trainer
@@ -310,10 +311,10 @@ def test_inputs_without_padded_tokens_are_keyed_by_place(sample_rows, tiny_bert)
         InfoNCELoss(model, cached=True)
 
 
-def test_processes_with_different_numbers_of_rows_are_refused(tiny_bert, monkeypatch):
+def test_processes_with_different_numbers_of_rows_are_refused(monkeypatch):
     monkeypatch.setattr("cse.sentence_transformers.loss.all_gather", lambda counts: torch.tensor([*counts, 3]))
     with pytest.raises(InputError, match=r"have 4, 3 rows in a batch.*dataloader_drop_last=True"):
-        InfoNCELoss(load(tiny_bert))._check_rows(torch.zeros(4, 2))
+        check_equal_rows(torch.zeros(4, 2))
 
 
 def test_a_missing_extra_is_named():

@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -151,9 +152,11 @@ def system(masked_model, tiny_bert, few):
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
     """Methods that a test registers are not those of the next one."""
-    for table in (AUGMENTATIONS, ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS, LOSS_TERMS):
-        monkeypatch.setattr(table, "_loaded", dict(table._loaded))
     monkeypatch.setattr("cse.registry.IMPORTED", {})
+    with ExitStack() as stack:
+        for table in (AUGMENTATIONS, ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS, LOSS_TERMS):
+            stack.enter_context(table.preserved())
+        yield
 
 
 def first_batch(run):

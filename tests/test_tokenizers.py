@@ -140,8 +140,9 @@ def test_arrays_are_looked_at_where_they_lie(sample):
         array = getattr(index, name)
         assert not array.flags.writeable
         assert not array.flags.owndata
-        again = index._numbers(name)
-        assert again.ctypes.data == array.ctypes.data
+        address = array.ctypes.data
+        delattr(index, name)  # from the cache
+        assert getattr(index, name).ctypes.data == address
     idf, first = index.idf, index.idf.tolist()
     del index  # the array holds a reference to the memory of the index
     assert idf.tolist() == first

@@ -15,7 +15,8 @@ from __future__ import annotations
 import sys
 import tomllib
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from hashlib import sha256
 from importlib import import_module
@@ -54,6 +55,15 @@ class Registry(Generic[T]):
         """Registers a method in this process, replacing any method of the same name, and returns it."""
         self._loaded[name] = method
         return method
+
+    @contextmanager
+    def preserved(self) -> Iterator[None]:
+        """Context manager after which the methods are those of before: what was registered within it is removed."""
+        before = dict(self._loaded)
+        try:
+            yield
+        finally:
+            self._loaded = before
 
     def names(self) -> list[str]:
         """Returns the sorted names of all methods: built-in, declared by entry points, and registered."""

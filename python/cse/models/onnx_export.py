@@ -107,7 +107,7 @@ def _export(encoder: SentenceEncoder, folder: Path, final: Path, int8: bool, say
     with naming(folder), tempfile.TemporaryDirectory(prefix=".cse-new-", suffix=f"-{FOLDER}", dir=folder) as temporary:
         file = Path(temporary) / MODEL
         say("exporting the transformer")
-        _write(transformer, encoder.tokenizer, file)
+        write_onnx(transformer, encoder.tokenizer, file)
         say("comparing its embeddings with those of PyTorch")
         found = with_onnx(encoder, file).encode(texts)
         difference = float(np.abs(found - expected).max())
@@ -148,7 +148,7 @@ class _LastState(nn.Module):
         return found
 
 
-def _write(transformer: nn.Module, tokenizer: Any, file: Path) -> None:
+def write_onnx(transformer: nn.Module, tokenizer: Any, file: Path) -> None:
     batch = tokenizer(["a sentence", "another one, which is rather longer"], padding=True, return_tensors="pt")
     accepted = inspect.signature(transformer.forward).parameters
     names = [name for name in tokenizer.model_input_names if name in batch and name in accepted]

@@ -217,7 +217,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             rows = torch.arange(len(embeddings[0]), device=embeddings[0].device)
             facts = Facts(rows, torch.zeros_like(rows), None)
         if self.gather_across_devices and torch.distributed.is_available() and torch.distributed.is_initialized():
-            self._check_rows(embeddings[0])
+            check_equal_rows(embeddings[0])
             embeddings = [all_gather_with_grad(z) for z in embeddings]
             facts = facts.gathered(all_gather)
         with torch.autocast(embeddings[0].device.type, enabled=False):
@@ -293,13 +293,15 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         )
         return torch.from_numpy(found).to(device)
 
-    def _check_rows(self, local: Tensor) -> None:
-        counts = all_gather(torch.tensor([len(local)], device=local.device)).tolist()
-        if len(set(counts)) > 1:
-            raise InputError(
-                f"gather_across_devices: the processes have {', '.join(map(str, counts))} rows in a batch, and need "
-                "equal numbers; set dataloader_drop_last=True"
-            )
+
+def check_equal_rows(local: Tensor) -> None:
+    """Raises ``InputError`` if the embeddings ``(b, D)`` of the processes differ in b."""
+    counts = all_gather(torch.tensor([len(local)], device=local.device)).tolist()
+    if len(set(counts)) > 1:
+        raise InputError(
+            f"gather_across_devices: the processes have {', '.join(map(str, counts))} rows in a batch, and need "
+            "equal numbers; set dataloader_drop_last=True"
+        )
 
 
 def _above(name: str, value: float, bound: float) -> None:
