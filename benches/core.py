@@ -115,7 +115,7 @@ def measure(corpus: Path, rows: list[str], folder: Path, repeat: int, loop: str)
         "cse build-tfidf": command(*CSE, "build-tfidf", corpus, "-o", tfidf),
         "cse augment": command(*CSE, "augment", corpus, "-o", out, "--tfidf", tfidf),
         "std-only Rust loop, one thread": command(loop, corpus),
-        "two of them, each on one half": halves,
+        "two such loops, each on one half of the file": halves,
     }
     times: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(repeat):  # interleaved, so that variations in machine load affect all commands
@@ -190,7 +190,7 @@ def table(found: dict[str, Any]) -> str:
         f"{n:,} sentences, {found['corpus']['bytes'] / 1e6:,.0f} MB, {found['corpus']['terms']:,} terms, "
         f"{found['machine']['cores']} cores",
         "",
-        "| what | time | spread | of `wc -w` | sentences/s |",
+        "| what | time | spread | relative to `wc -w` | sentences/s |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for name, times in found["seconds"].items():
@@ -204,8 +204,8 @@ def table(found: dict[str, Any]) -> str:
         f"| {n / sklearn:,.0f} |"
     )
     rates = [
-        ("plain Python twin, statistics", "twin statistics, per sentence"),
-        ("plain Python twin, negatives", "twin augment, per sentence"),
+        ("plain Python implementation, statistics", "twin statistics, per sentence"),
+        ("plain Python implementation, negatives", "twin augment, per sentence"),
         ("nlpaug `TfIdfAug.augment`", "nlpaug TfIdfAug.augment, per sentence"),
         ("`TfidfIndex.augment`, lists of 64, one thread", "augment(list of 64), one thread, per sentence"),
     ]

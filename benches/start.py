@@ -1,13 +1,13 @@
 """Time to the first batch and memory of a training run on a large corpus whose rows are in the cache.
 
-    python benches/start.py                  # ten million sentences: 3 GB of temporary files; --sentences 1000000
+    python benches/start.py                  # ten million sentences: 3 GB of temporary files; less: --sentences 1000000
 
 The text is generated as in growth.py. The first run writes the rows to the cache. After that, each of ``--rounds`` new
-processes prepares a run on the sample corpus, which does all imports, and then one on the large corpus up to its first
-batch, which is timed, as is a loop over ten million integers, a measure of the machine. Two more processes train for a
-few steps, on the sample and on the large corpus: the difference of their peaks of anonymous resident memory (Linux) is
-what the rows of the corpus cost. The rows of the first batch are compared with the lines of the file before anything is
-timed.
+processes prepares a run on the sample corpus, which does all imports, and then a run on the large corpus up to its
+first batch. This second run is timed, and so is a loop over ten million integers, which shows how fast the machine is
+at the moment. Two more processes train for a few steps, one on the sample and one on the large corpus: the difference
+of their peaks of anonymous resident memory (Linux) is what the rows of the corpus cost. The rows of the first batch are
+compared with the lines of the file before anything is timed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def report(folder: Path, options: argparse.Namespace) -> str:
     return "\n".join(
         [
             f"{options.sentences:,} sentences, {corpus.stat().st_size:,} bytes; first start: {wrote['seconds']:.1f} s",
-            f"from the imports to the first batch: {statistics.median(taken):.2f} s "
+            f"from the end of the imports to the first batch: {statistics.median(taken):.2f} s "
             f"({min(taken):.2f} to {max(taken):.2f} in {len(taken)} processes); "
             f"a loop over ten million integers: {statistics.median(loops):.2f} s, {min(loops):.2f} to {max(loops):.2f}",
             f"anonymous memory: {large:,.0f} MB at most, {large - small:,.0f} MB more than with the sample corpus",
@@ -106,7 +106,7 @@ def first_batch(corpus: str, options: argparse.Namespace) -> tuple[Run, dict[str
 
 
 def write(corpus: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Prepares the run and writes the rows to the cache; returns those of the first batch."""
+    """Prepares the run, which writes the rows to the cache; returns their number, the first batch, and the seconds."""
     started = time.perf_counter()
     run, texts = first_batch(corpus, options)
     return {
@@ -117,7 +117,7 @@ def write(corpus: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def start(corpus: str, options: argparse.Namespace) -> tuple[float, float]:
-    """Returns the seconds to the first batch after a run on the sample corpus was prepared, and those of a loop."""
+    """Returns the seconds to the first batch, measured after preparing a sample run, and the seconds of a loop."""
     first_batch(SAMPLE, options)
     started = time.perf_counter()
     first_batch(corpus, options)

@@ -75,6 +75,23 @@ def sample_rows(sample):
 
 
 @pytest.fixture(scope="session")
+def short_rows(sample_rows):
+    """The first 600 sentences of the sample: held-out rows and checks take most of the time of a short run."""
+    return sample_rows[:600]
+
+
+@pytest.fixture(scope="session")
+def short_corpus(tmp_path_factory, short_rows):
+    """A corpus of ``short_rows``, with its index in ``tfidf`` beside it."""
+    from cse import TfidfIndex
+
+    path = tmp_path_factory.mktemp("short") / "short.txt"
+    path.write_text("\n".join(short_rows) + "\n", encoding="utf8")
+    TfidfIndex.build(path).save(path.with_name("tfidf"))
+    return path
+
+
+@pytest.fixture(scope="session")
 def sample_index(sample):
     from cse import TfidfIndex
 
@@ -144,7 +161,7 @@ def masked_model(tmp_path_factory, tiny_bert):
 
 
 @pytest.fixture
-def run_config(indexed, sample, tiny_bert, tmp_path):
+def run_config(short_corpus, tiny_bert, tmp_path):
     """A run of eight steps; PyTorch's number of threads, which it sets for the process, is restored."""
     import torch
 
@@ -152,9 +169,9 @@ def run_config(indexed, sample, tiny_bert, tmp_path):
 
     threads = torch.get_num_threads()
     yield TrainConfig(
-        corpus=sample,
+        corpus=short_corpus,
         model=tiny_bert,
-        tfidf=indexed / "tfidf",
+        tfidf=short_corpus.with_name("tfidf"),
         output=tmp_path / "runs",
         batch_size=8,
         max_steps=8,

@@ -110,7 +110,7 @@ def test_rows_that_change_while_they_are_used_are_named(sample, tmp_path, monkey
     (path,) = tmp_path.glob("rows-*/rows.txt")
     with open(path, "r+b") as file:
         file.write(b"\xff")
-    with pytest.raises(InputError, match="row 0 of the cached corpus was changed since the run began"):
+    with pytest.raises(InputError, match="row 0 of the cached corpus has changed since the run began"):
         corpus.take([0])
 
 

@@ -294,7 +294,7 @@ def test_a_document_counts_as_its_best_passage(tmp_path, tiny_bert, sample_rows,
         ("qrels.txt", "q1 d1\n", "line 1 is neither"),
         ("qrels.txt", "q1 0 d1 0\n", "no query has a relevant document"),
         ("qrels.txt", "q1 0 other 1\n", "none of the relevant documents is in the corpus"),
-        ("corpus.tsv", None, "neither corpus.jsonl nor corpus.tsv is there"),
+        ("corpus.tsv", None, "has neither corpus.jsonl nor corpus.tsv"),
     ],
 )
 def test_a_faulty_collection_is_named(tmp_path, name, content, message):

@@ -159,16 +159,13 @@ def test_uda_positives_train(run, tiny_bert, tmp_path):
 
 
 def test_an_entry_point_is_found_by_name(monkeypatch):
-
     class Point:
         name = "shouted"
 
         def load(self):
             return Shouted
 
-    monkeypatch.setattr(
-        "importlib.metadata.entry_points", lambda group: [Point()] if group == "cse.augmentations" else []
-    )
+    monkeypatch.setattr("cse.registry.declared", lambda group: [Point()] if group == "cse.augmentations" else [])
     table = Registry("augmentation", "cse.augmentations", {"una": "cse.augment.una:UNA"})
     assert table.names() == ["shouted", "una"]
     assert table.get("shouted") is Shouted

@@ -137,8 +137,8 @@ def test_queries_are_pairs_that_a_run_reads(cse, writers, texts, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "TINY", "-o", "x.txt"], "is no model that writes texts from texts"),
-        (["--model", "T5", "-o", "x.csv"], "ends neither in .txt nor in .jsonl"),
+        (["--model", "TINY", "-o", "x.txt"], "is not a sequence-to-sequence model"),
+        (["--model", "T5", "-o", "x.csv"], "the name must end in .txt or .jsonl"),
         (["--model", "T5", "-o", "x.txt", "--sample", "--beams", "3"], "--beams: cannot be combined with --sample"),
     ],
 )

@@ -101,7 +101,7 @@ def test_a_cell_of_other_settings_is_refused(small, tmp_path):
     with pytest.raises(InputError, match="was made with max_steps 2, not 3; choose another folder"):
         read_cell(cell, replace(inputs, max_steps=3), scorer, tmp_path)
     cell.path(tmp_path).write_text("{}", encoding="utf8")
-    with pytest.raises(InputError, match="is not a file of cse reproduce"):
+    with pytest.raises(InputError, match="was not written by cse reproduce"):
         read_cell(cell, inputs, scorer, tmp_path)
 
 
@@ -283,9 +283,9 @@ def test_the_command_prints_a_smoke_table(cse, tmp_path):
         (["una-table1", "--smoke", "--row", "UMA"], "--row: 'UMA' is unknown"),
         (["una-table1", "--smoke", "--data", "."], "--data: cannot be combined with --smoke"),
         (["una-table1", "--data", "."], "has no sts12.test.tsv"),
-        (["una-table1", "--data", ".", "--file", "paraphrases=none.txt"], "there is no such file"),
-        (["una-table1", "--data", ".", "--file", "paraphrases"], "has not the form NAME=PATH"),
-        (["una-table1", "--smoke", "--picture", "x.pdf"], "ends neither in .png nor in .svg"),
+        (["una-table1", "--data", ".", "--file", "paraphrases=none.txt"], "no such file; check the path"),
+        (["una-table1", "--data", ".", "--file", "paraphrases"], "must have the form NAME=PATH"),
+        (["una-table1", "--smoke", "--picture", "x.pdf"], "the name must end in .png or .svg"),
     ],
 )
 def test_faulty_calls_are_refused_in_one_sentence(cse, tmp_path, arguments, message):

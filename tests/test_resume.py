@@ -235,7 +235,7 @@ def test_options_of_the_run_may_be_given_again(run_config):
 
 def test_two_processes_do_not_write_to_one_run(run_config, tmp_path):
     folder = train(run_config.replace(save_every=4)).folder
-    with locked(folder), pytest.raises(InputError, match="another process writes to this run"):
+    with locked(folder), pytest.raises(InputError, match="another process is writing to this run"):
         train(resumed_config(folder), resume=folder)
 
 
@@ -261,7 +261,7 @@ def test_a_run_is_locked_before_its_checkpoint_is_read(run_config, monkeypatch):
     monkeypatch.setattr(outputs, "read_checkpoint", lambda path: read_by.append(path) or read(path))
     train(resumed_config(folder), progress, resume=folder)
     assert len(progress.messages) == 4
-    assert all("another process writes to this run" in text for text in progress.messages)
+    assert all("another process is writing to this run" in text for text in progress.messages)
     assert len(read_by) == 1
 
 
@@ -309,7 +309,7 @@ def test_a_run_that_saved_nothing_may_be_replaced(run_config, cse):
     done = cse("train", "--resume", folder)
     assert done.returncode == 2
     assert f"cse train --config {folder / 'config.toml'} --name run" in done.stderr.replace("\n", " ")
-    with locked(folder), pytest.raises(InputError, match="another process writes"):
+    with locked(folder), pytest.raises(InputError, match="another process is writing"):
         train(config)
     (folder / "notes.txt").write_text("mine", encoding="utf8")
     with pytest.raises(InputError, match="run exists; choose another name or remove it"):

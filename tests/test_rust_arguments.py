@@ -25,7 +25,7 @@ READING = {"encoding_errors": "strict", "max_line_bytes": 1 << 20, "threads": 1}
 )
 def test_drawing_options_of_a_wrong_type_are_named(sample_index, key, value, name):
     drawing = {**sample_index.draw_options(), key: value}
-    with pytest.raises(InputError, match=f"^{name}: .* was given, and it must be "):
+    with pytest.raises(InputError, match=f"^{name}: must be .*, got "):
         sample_index._core.augment(["a text"], [0], drawing)
 
 
@@ -41,25 +41,25 @@ def test_drawing_options_of_a_wrong_type_are_named(sample_index, key, value, nam
     ],
 )
 def test_word_and_reading_options_of_a_wrong_type_are_named(sample, words, reading, name):
-    with pytest.raises(InputError, match=f"^{name}: .* was given, and it must be "):
+    with pytest.raises(InputError, match=f"^{name}: must be .*, got "):
         _core.count([str(sample)], {**WORDS, **words}, {**READING, **reading})
 
 
 @pytest.mark.parametrize(
     ("call", "name"),
     [
-        (lambda index: index.augment(["a", 3], [0, 1], {}), "texts: 3 was given"),
-        (lambda index: index.augment("abc", [0, 1, 2], {}), "texts: 'abc' was given"),
-        (lambda index: index.augment(["a"], ["x"], {}), r"rows: \['x'\] was given"),
-        (lambda index: index.transform([None]), "texts: None was given"),
-        (lambda index: index.explain(3, 1, {}), "text: 3 was given"),
-        (lambda index: index.explain("a", "many", {}), "samples: 'many' was given"),
-        (lambda index: index.save(3), "dir: 3 was given"),
-        (lambda _: _core.tokenize(b"abc", WORDS), "text: b'abc' was given"),
-        (lambda _: _core.Index.open("tfidf", "few", None), "min_df: 'few' was given"),
-        (lambda _: _core.Index.open("tfidf", 1, -3), "max_terms: -3 was given"),
-        (lambda _: _core.count([3], WORDS, READING), "paths: 3 was given"),
-        (lambda _: _core.count("corpus.txt", WORDS, READING), "paths: 'corpus.txt' was given"),
+        (lambda index: index.augment(["a", 3], [0, 1], {}), "texts: must be .*, got 3"),
+        (lambda index: index.augment("abc", [0, 1, 2], {}), "texts: must be .*, got 'abc'"),
+        (lambda index: index.augment(["a"], ["x"], {}), r"rows: must be .*, got \['x'\]"),
+        (lambda index: index.transform([None]), "texts: must be .*, got None"),
+        (lambda index: index.explain(3, 1, {}), "text: must be .*, got 3"),
+        (lambda index: index.explain("a", "many", {}), "samples: must be .*, got 'many'"),
+        (lambda index: index.save(3), "dir: must be .*, got 3"),
+        (lambda _: _core.tokenize(b"abc", WORDS), "text: must be .*, got b'abc'"),
+        (lambda _: _core.Index.open("tfidf", "few", None), "min_df: must be .*, got 'few'"),
+        (lambda _: _core.Index.open("tfidf", 1, -3), "max_terms: must be .*, got -3"),
+        (lambda _: _core.count([3], WORDS, READING), "paths: must be .*, got 3"),
+        (lambda _: _core.count("corpus.txt", WORDS, READING), "paths: must be .*, got 'corpus.txt'"),
         (lambda _: _core.count(["a"], {}, READING), "--tokenizer: the options have no key"),
     ],
 )

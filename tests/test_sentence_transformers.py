@@ -396,7 +396,7 @@ def test_the_model_card_names_parameters_and_papers(tiny_bert, triples, tmp_path
         ({"logits": "focl"}, "did you mean focal"),
         ({"mixed": "published"}, "mixed: 'published'"),
         ({"negatives_as": "columns"}, "negatives_as"),
-        ({"temperature": 0}, "temperature: 0 was given, and it must be above 0"),
+        ({"temperature": 0}, "temperature: must be above 0, got 0"),
         ({"hard_negative_weight": -1.0}, "hard_negative_weight"),
         ({"mix_lambda": 1.5}, "mix_lambda"),
         ({"mini_batch_size": 0, "cached": True}, "mini_batch_size"),
@@ -541,9 +541,9 @@ def test_bad_datasets_are_refused(sample_rows, sample_index, tmp_path):
     dataset = Dataset.from_dict({"anchor": sample_rows[:3], "number": [1, 2, 3]})
     with pytest.raises(InputError, match="column text: the dataset has no such column; it has anchor, number"):
         add_negatives(dataset, sample_index, "text")
-    with pytest.raises(InputError, match="column anchor: the dataset has such a column already"):
+    with pytest.raises(InputError, match="column anchor: the dataset already has a column"):
         add_negatives(dataset, sample_index, "anchor", name="anchor")
-    with pytest.raises(InputError, match="column number: row 0 is 1, and it must be a text"):
+    with pytest.raises(InputError, match="column number: row 0 must be a text, got 1"):
         add_negatives(dataset, sample_index, "number")
     with pytest.raises(InputError, match="row numbers"):
         add_negatives(dataset, sample_index, "anchor", row_column="anchor")
@@ -553,7 +553,7 @@ def test_bad_datasets_are_refused(sample_rows, sample_index, tmp_path):
         add_negatives({"train": dataset}, sample_index, "anchor")
     with pytest.raises(InputError, match="no TF-IDF index there"):
         add_negatives(dataset, tmp_path, "anchor")
-    with pytest.raises(InputError, match="has such a column"):
+    with pytest.raises(InputError, match="already has a column"):
         number_rows(dataset, "anchor")
     with pytest.raises(InputError, match="epoch"):
         NegativesCollator(None, sample_index, epoch=1)

@@ -188,7 +188,7 @@ def test_what_does_not_fit_the_folder_is_refused(shards, cse, glove):
     assert Path("parts/manifest.json").read_bytes() == before
     Path("other").mkdir()
     Path("other/mine.txt").touch()
-    refused(cse("augment", "--parts", "shard*", "-o", "other"), "-o other: holds other files")
+    refused(cse("augment", "--parts", "shard*", "-o", "other"), "-o other: holds files that are not")
     refused(cse("augment", "--parts", "shard*", "-o", "whole.txt"), "-o whole.txt: is a file")
     refused(cse("augment", "--parts", "shard*"), "--parts: writes a folder; name it with -o")
     refused(cse("augment", "--parts", "-o", "x"), "--parts: makes one part per file")
@@ -197,7 +197,7 @@ def test_what_does_not_fit_the_folder_is_refused(shards, cse, glove):
     refused(cse("augment", "whole.txt", "-o", "x", "--engine", "spark"), "--engine: 'spark' is unknown")
     refused(cse("encode", glove, "whole.txt", "-o", "x.npy", "--format", "npy"), "--format: is for parts")
     refused(cse("encode", glove, "--parts", "whole.txt", "-o", "x", "--format", "hdf5"), "'hdf5' is unknown")
-    refused(cse("encode", glove, "whole.txt", "-o", "x.npy", "--gpus-per-worker", "1"), "--gpus-per-worker: is for")
+    refused(cse("encode", glove, "whole.txt", "-o", "x.npy", "--gpus-per-worker", "1"), "--gpus-per-worker: applies")
     assert not Path("x").exists()
 
 

@@ -35,12 +35,11 @@ DROPOUT = Dropout(DropoutOptions(), Context())
 
 
 @pytest.fixture
-def base(tmp_path, sample, sample_index, tiny_bert):
-    """A run of a few steps of a tiny model on the sample."""
-    sample_index.save(tmp_path / "tfidf")
+def base(tmp_path, short_corpus, tiny_bert):
+    """A run of a few steps of a tiny model."""
     return TrainConfig(
-        corpus=(str(sample),),
-        tfidf=str(tmp_path / "tfidf"),
+        corpus=(str(short_corpus),),
+        tfidf=str(short_corpus.with_name("tfidf")),
         output=str(tmp_path / "runs"),
         model=str(tiny_bert),
         batch_size=8,
@@ -118,7 +117,7 @@ def test_a_run_leaves_everything_it_was(base):
     assert again.temperature == 0.07  # focal on BERT
     assert again.objective == "nt-xent"
     assert again.negatives == ("una",)
-    assert again.options["una"]["radius"] == 303
+    assert again.options["una"]["radius"] == TfidfIndex.open(base.tfidf).default_radius()
     versions = json.loads((result.folder / "environment.json").read_text())["versions"]
     assert versions["torch"] == torch.__version__
     first = steps(result.folder)[0]
@@ -234,7 +233,7 @@ def test_a_corpus_changed_since_it_was_indexed_is_refused(base, tmp_path, sample
     other_spelling = str(path.parent / "." / ".." / path.parent.name / path.name)
     for corpus in ((), (str(path),), (other_spelling,)):
         with pytest.raises(InputError, match=r"mine\.txt: the file has changed since it was indexed"):
-            train(base.replace(corpus=corpus, una=True))
+            train(base.replace(corpus=corpus, tfidf=str(tmp_path / "tfidf"), una=True))
     assert not (tmp_path / "runs").exists()
 
 
@@ -336,19 +335,19 @@ def test_the_learning_rate_falls_linearly_or_stays(base):
     assert constant == [1e-3] * 4
 
 
-def test_negatives_are_drawn_as_the_run_says(base, sample, sample_rows):
+def test_negatives_are_drawn_as_the_run_says(base, short_corpus, short_rows):
     """Ablations, filters of the index and a radius in per cent are applied to the batches."""
     options = {"replace_which": "random", "replace_with": "random", "beta": 0.8, "surface": "plain"}
     table = {**options, "radius": "5%"}
     config = base.replace(una=table, negatives=("una",), min_df=3, max_terms=2000, max_steps=1, eval_every=0)
     folder = train(config).folder
-    assert TrainConfig.from_toml(folder / "config.toml").options["una"]["radius"] == 100
     index = TfidfIndex.open(base.tfidf, min_df=3, max_terms=2000)
-    corpus = Corpus.read([str(sample)])
+    assert TrainConfig.from_toml(folder / "config.toml").options["una"]["radius"] == round(0.05 * len(index))
+    corpus = Corpus.read([str(short_corpus)])
     una = UNA(UNAOptions(**table), Context(lambda: index))
     batch = batches_of(resolve(config, "bert-base"), corpus, corpus.filled(), DROPOUT, [una])[0]
     rows = batch.rows.tolist()
-    expected = index.augment([sample_rows[row] for row in rows], rows=rows, seed=config.seed, **options)
+    expected = index.augment([short_rows[row] for row in rows], rows=rows, seed=config.seed, **options)
     assert batch.blocks["synthetic"].texts == expected
     for field in ("replace_which", "replace_with"):
         with pytest.raises(InputError, match=f"--{field.replace('_', '-')}"):
@@ -700,7 +699,7 @@ def test_texts_in_memory_train_as_a_file_of_them(base, sample, sample_rows, tmp_
         train(TrainConfig.from_toml(result.folder / "config.toml").replace(name="again"))
     with pytest.raises(InputError, match="texts: a list of sentences was expected"):
         train(config, texts="one sentence")
-    with pytest.raises(InputError, match="texts: element 1 is 3"):
+    with pytest.raises(InputError, match="texts: element 1 must be a string, got 3"):
         train(config, texts=["a", 3])
 
 
@@ -716,7 +715,7 @@ def test_a_run_on_texts_in_memory_is_resumed_with_the_same_texts(base, sample_ro
 
 
 def test_sentences_in_place_of_file_names_are_recognised(base):
-    with pytest.raises(InputError, match=r"no file 'A first sentence\.'; CORPUS names files .*texts="):
+    with pytest.raises(InputError, match=r"no such file 'A first sentence\.'; name files .*texts="):
         train(base.replace(corpus=["A first sentence.", "A second one."]))
 
 

@@ -144,6 +144,6 @@ class Context:
         """Raises ``InputError`` if the token ids of a tokenizer differ from those of the run's encoder."""
         if tokenizer.get_vocab() != self.trained.tokenizer.get_vocab():
             raise InputError(
-                f"{flag}: {name} has another vocabulary than {self.trained.source.name}; name a model with the same "
-                "tokenizer"
+                f"{flag}: {name} has a different vocabulary from {self.trained.source.name}; name a model with the "
+                "same tokenizer"
             )

@@ -33,7 +33,7 @@ def check_texts(texts: Iterable[str]) -> list[str]:
     listed = list(texts)
     for number, text in enumerate(listed):
         if not isinstance(text, str):
-            raise InputError(f"texts: element {number} is {text!r}, and it must be a string")
+            raise InputError(f"texts: element {number} must be a string, got {text!r}")
     return [str(text) for text in listed]  # NumPy's str_ becomes str
 
 

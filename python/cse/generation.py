@@ -77,7 +77,7 @@ class Generator:
             model = AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True)
         except (OSError, ValueError, ImportError, KeyError) as error:
             raise InputError(
-                f"{name}: is no model that writes texts from texts, like T5, PEGASUS or Marian "
+                f"{name}: is not a sequence-to-sequence model, like T5, PEGASUS or Marian "
                 f"({str(error).strip().splitlines()[0]})"
             ) from None
         return tokenizer, model.eval().to(self.device)

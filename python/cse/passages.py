@@ -45,7 +45,7 @@ class Cutter:
         self.tokens = tokens if tokens is not None else longest or DEFAULT_WORDS
         if self.tokens < 8 or (longest is not None and self.tokens > longest):
             most = "" if longest is None else f" and at most {longest}, the tokens that the model reads"
-            raise InputError(f"--passages: {self.tokens} was given, and it must be at least 8{most}")
+            raise InputError(f"--passages: must be at least 8{most}, got {self.tokens}")
 
     def __call__(self, texts: Sequence[str]) -> list[list[Span]]:
         """Returns the passages of each text as (start, end) in characters; none for a blank text."""

@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -67,7 +68,7 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """Returns the sorted names of all methods: built-in, declared by entry points, and registered."""
-        announced = {point.name for point in _entry_points(self.group)}
+        announced = {point.name for point in declared(self.group)}
         return sorted({*self._targets, *self._loaded, *announced})
 
     def flagged(self) -> dict[str, type[Any]]:
@@ -99,7 +100,7 @@ class Registry(Generic[T]):
         if name in self._targets:
             self._loaded[name] = _imported(self._targets[name])
             return self._loaded[name]
-        for point in _entry_points(self.group):
+        for point in declared(self.group):
             if point.name == name:
                 self._loaded[name] = point.load()
                 return self._loaded[name]
@@ -126,7 +127,9 @@ def _imported(target: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-def _entry_points(group: str) -> Any:
+@cache
+def declared(group: str) -> Any:
+    """Returns the entry points of a group, which are read once per process: that reads a file of each package."""
     from importlib.metadata import entry_points  # takes half as long to import as the command line
 
     return entry_points(group=group)
@@ -155,7 +158,9 @@ def import_methods(path: str) -> str:
     found = sha256(source).hexdigest()
     if str(name) in IMPORTED:
         if IMPORTED[str(name)] != found:
-            raise InputError(f"--import {path}: the file has changed since this process imported it; start a new one")
+            raise InputError(
+                f"--import {path}: the file has changed since this process imported it; start a new process"
+            )
         return found
     spec = spec_from_file_location(f"cse_methods_{name.stem}", name)
     if spec is None or spec.loader is None:
@@ -184,7 +189,7 @@ def parse_options(name: str, kind: type[Any], table: Mapping[str, Any]) -> Any:
     Raises:
         InputError: If an option is unknown, or violates the type or ``pydantic.Field`` constraints of the dataclass.
     """
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     notes = option_notes(kind)
     for key in table:
@@ -196,9 +201,16 @@ def parse_options(name: str, kind: type[Any], table: Mapping[str, Any]) -> Any:
 
     _check_numbers(kind, table, flag)
     try:
-        return TypeAdapter(kind).validate_python(dict(table))
+        return _adapter(kind).validate_python(dict(table))
     except ValidationError as error:
         raise InputError(explain_validation(error, flag)) from None
+
+
+@cache
+def _adapter(kind: type[Any]) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def _check_numbers(kind: type[Any], table: Mapping[str, Any], flag: Callable[[str], str]) -> None:

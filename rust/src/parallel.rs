@@ -29,8 +29,7 @@ pub fn set_default_threads(threads: usize) -> Result<()> {
 
 fn check_threads(threads: usize) -> Result<()> {
     if threads > MAX_THREADS {
-        let why =
-            format!("{threads} was given, and it must be at most {MAX_THREADS}; 0 takes all cores");
+        let why = format!("must be at most {MAX_THREADS}, got {threads}; 0 takes all cores");
         return Err(Error::invalid("--threads", why));
     }
     Ok(())

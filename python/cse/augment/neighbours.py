@@ -43,7 +43,7 @@ class Parallel(Pairing):
         if len(self.others) != len(context.corpus):
             raise InputError(
                 f"parallel.file: {options.file} has {len(self.others):,} rows and the corpus {len(context.corpus):,}; "
-                "they must be as many, row by row"
+                "give one positive for each row of the corpus, in order"
             )
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:

@@ -60,7 +60,7 @@ class OneOf(Edit):
                 raise InputError(unknown("one-of.edits", name, AUGMENTATIONS.names()))
             kind: Any = AUGMENTATIONS.get(name)
             if not issubclass(kind, Edit) or kind.expensive or kind is OneOf:
-                raise InputError(f"one-of.edits: {name} does not edit single sentences at once; leave it out")
+                raise InputError(f"one-of.edits: {name} is not a fast edit of single sentences; leave it out")
             self.edits.append(kind(kind.Options(), context))
         # A loss term that draws the number again knows the edit of a row.
         context.told["edits"] = (len(self.edits), PURPOSE)

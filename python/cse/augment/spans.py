@@ -21,26 +21,26 @@ __all__ = ["Spans", "SpansOptions"]
 class SpansOptions:
     """Options of span positives."""
 
-    shortest: Annotated[float, Field(gt=0, le=1, description="minimum fraction of the words in a span")] = 0.5
-    longest: Annotated[float, Field(gt=0, le=1, description="maximum fraction of the words in a span")] = 0.9
+    shortest: Annotated[float, Field(gt=0, le=1, description="minimum share of the sentence's words in a span")] = 0.5
+    longest: Annotated[float, Field(gt=0, le=1, description="maximum share of the sentence's words in a span")] = 0.9
     min_words: Annotated[int, Field(ge=2, description="shorter sentences are not cut (dropout positives)")] = 4
     least_words: Annotated[
-        int, Field(ge=1, description="upper limit of the minimum of words in a span; with most_words")
+        int, Field(ge=1, description="upper limit of the minimum number of words in a span; only with most_words")
     ] = 8
     most_words: Annotated[
-        int | None, Field(ge=1, description="maximum words in a span; short passages of long rows (default: no limit)")
+        int | None, Field(ge=1, description="maximum number of words in a span, for long rows (default: no limit)")
     ] = None
 
 
 class Spans(Pairing):
     """Anchor and positive are two contiguous spans of words, sampled independently.
 
-    The fraction of words in a span is uniform between ``shortest`` and ``longest``, its start position is uniform. With
-    ``most_words`` the number of words is uniform between ``min(shortest * n, least_words)`` and ``min(longest * n,
-    most_words)``, rounded, for a sentence of n words: spans of long rows are then short passages, and those of
-    sentences are unaffected. Words are separated by whitespace. A sentence of fewer than ``min_words`` words is not
-    cut: anchor and positive are the whole sentence, encoded under different dropout masks. Raises ``InputError`` if
-    ``shortest > longest`` or ``least_words > most_words``.
+    The fraction of words in a span is uniform between ``shortest`` and ``longest``, and so is the start position of the
+    span. With ``most_words`` the number of words is uniform between ``min(shortest * n, least_words)`` and
+    ``min(longest * n, most_words)``, rounded, for a sentence of n words: spans of long rows are then short passages,
+    while spans of single sentences are unaffected. Words are separated by whitespace. A sentence of fewer than
+    ``min_words`` words is not cut: anchor and positive are the whole sentence, encoded under different dropout masks.
+    Raises ``InputError`` if ``shortest > longest`` or ``least_words > most_words``.
     """
 
     Options = SpansOptions
@@ -50,13 +50,12 @@ class Spans(Pairing):
         super().__init__(options, context)
         if options.shortest > options.longest:
             raise InputError(
-                f"spans.shortest: {options.shortest} was given, and it must be at most spans.longest, {options.longest}"
+                f"spans.shortest: must be at most spans.longest ({options.longest}), got {options.shortest}"
             )
 
         if options.most_words is not None and options.least_words > options.most_words:
             raise InputError(
-                f"spans.least_words: {options.least_words} was given, and it must be at most spans.most_words, "
-                f"{options.most_words}"
+                f"spans.least_words: must be at most spans.most_words ({options.most_words}), got {options.least_words}"
             )
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:

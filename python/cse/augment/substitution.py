@@ -26,7 +26,7 @@ class SubstitutionOptions:
 
     model: Annotated[str, Field(description="masked language model that fills the words in")] = "bert-base-uncased"
     share: Annotated[float, Field(gt=0, lt=1, description="share of the words that is replaced")] = 0.15
-    length: Annotated[int, Field(ge=8, description="tokens of a sentence; words behind them stay")] = 64
+    length: Annotated[int, Field(ge=8, description="tokens of a sentence that are read; later words stay")] = 64
 
 
 class Substitution(Edit):

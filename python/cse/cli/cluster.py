@@ -53,7 +53,7 @@ def command(
 ) -> None:
     """Group the rows of CORPUS by their embeddings, and print size, words and examples of each group.
 
-    The words of a group are those whose mean TF-IDF in it exceeds most that of the corpus; its examples are the rows
+    The words of a group are those whose mean TF-IDF in it most exceeds that of the corpus; its examples are the rows
     nearest to its mean. Groups are numbered by size, from 1. With hdbscan, rows in no group are left out; its time is
     quadratic in the rows.
     """

@@ -13,16 +13,16 @@ from .progress import progress_of
 
 @click.command("compare")
 @click.argument("models", nargs=-1, required=True)
-@options.option("--suite", "suites", default=("sts",), multiple=True, metavar="NAME", help="See cse methods.")
+@options.option("--suite", "suites", default=("sts",), multiple=True, metavar="NAME", help="Suite; see cse methods.")
 @options.option("--data", required=True, metavar="PATH", show_default=False, help="File or folder of the data.")
-@options.option("--seeds", is_flag=True, show_default=False, help="A model is a list A1,A2,... with one per seed.")
+@options.option("--seeds", is_flag=True, show_default=False, help="Each of MODELS is a list A1,A2,..., one per seed.")
 @options.option("--allow-partial", is_flag=True, show_default=False, help="Accept incomplete STS and transfer files.")
 @options.option("--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="An option of an evaluation.")
 @options.option("--markdown", is_flag=True, show_default=False, help="Print Markdown tables.")
 @options.pooler
 @encoder_options.prompt
 @encoder_options.evaluated_passages
-@options.option("--dims", metavar="N,N,...", help="Compare the first N dimensions, each.", default_text="all")
+@options.option("--dims", metavar="N,N,...", help="Compare the first N dimensions, for each N.", default_text="all")
 @options.device
 @options.precision("fp32")
 @options.threads

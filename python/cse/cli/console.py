@@ -34,7 +34,7 @@ def say(text: str = "") -> None:
 def check_output() -> None:
     """Raises ``InputError`` if standard output is closed, as after ``>&-``."""
     if sys.stdout is None:
-        raise InputError("standard output: it is closed; name a file with -o, or redirect it")
+        raise InputError("standard output: is closed; name a file with -o, or redirect it")
 
 
 class OutputStream:

@@ -64,7 +64,7 @@ def encoding(command: Callable[..., None]) -> Callable[..., None]:
     decorators: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
         options.option("--batch-size", default=64, type=click.IntRange(min=1)),
         options.option(
-            "--cache", metavar="DIR", help="Cache folder for large inputs.", default_text="the user's; cse cache"
+            "--cache", metavar="DIR", help="Cache folder for large inputs.", default_text="the user's; see cse cache"
         ),
         options.pooler,
         encoder_options.prompt,
@@ -118,7 +118,7 @@ def read_ids(files: Sequence[str], column: str) -> list[str]:
         if names.count(column) != 1:
             listed = ", ".join(names[:20])
             raise InputError(
-                f"--id {column}: {path} has {names.count(column)} columns of this name; there are: {listed}"
+                f"--id {column}: {path} has {names.count(column)} columns of this name; its columns are: {listed}"
             )
         ids += readers.column_values(path, column)
     return ids

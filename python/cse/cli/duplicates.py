@@ -44,7 +44,7 @@ def command(
 ) -> None:
     """Find rows of CORPUS with near embeddings: all pairs with a cosine of at least --threshold, and their groups.
 
-    A group holds the rows that pairs connect, directly or by others. The search compares all pairs, so its time is
+    A group holds the rows that pairs connect, directly or through others. The search compares all pairs, so its time is
     quadratic in the rows. Blank rows are left out.
     """
     console.check_output()

@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     default_text="npy; without parts by the name of FILE",
 )
 @options.option("--batch-size", default=64, type=click.IntRange(min=1))
-@options.option("--cache", metavar="DIR", help="Cache folder for large inputs.", default_text="the user's; cse cache")
+@options.option(
+    "--cache", metavar="DIR", help="Cache folder for large inputs.", default_text="the user's; see cse cache"
+)
 @options.pooler
 @encoder_options.prompt
 @encoder_options.first_dims
@@ -92,7 +94,7 @@ def command(
     if form not in (None, "npy", "safetensors", "parquet"):
         raise InputError(f"--format: {form!r} is unknown; choose npy, safetensors or parquet")
     if gpus_per_worker is not None and engine != "ray":
-        raise InputError("--gpus-per-worker: is for --engine ray; add it, or leave this out")
+        raise InputError("--gpus-per-worker: applies only to --engine ray; add --engine ray, or leave it out")
     options.check_pooler(pooler)
     if as_parts:
         assert output is not None

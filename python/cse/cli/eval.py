@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command("eval")
 @click.argument("model")
-@options.option("--suite", "suites", default=("sts",), multiple=True, metavar="NAME", help="See cse methods.")
+@options.option("--suite", "suites", default=("sts",), multiple=True, metavar="NAME", help="Suite; see cse methods.")
 @options.option("--data", metavar="PATH", help="File or folder of the data.", show_default=False)
 @options.option("--allow-partial", is_flag=True, show_default=False, help="Accept incomplete STS and transfer files.")
 @options.option("--compare-published", is_flag=True, show_default=False, help="Also list the papers' STS averages.")
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @options.pooler
 @encoder_options.prompt
 @encoder_options.evaluated_passages
-@options.option("--dims", metavar="N,N,...", help="Evaluate the first N dimensions, each.", default_text="all")
+@options.option("--dims", metavar="N,N,...", help="Evaluate the first N dimensions, for each N.", default_text="all")
 @options.device
 @options.precision("fp32")
 @options.threads

@@ -41,7 +41,7 @@ def command(
     if not onnx:
         raise InputError("cse export: name a format; --onnx is the only one")
     if (sts or retrieval) and not int8:
-        raise InputError(f"--{'sts' if sts else 'retrieval'}: compares the file of --int8; add --int8")
+        raise InputError(f"--{'sts' if sts else 'retrieval'}: is only used to compare the file of --int8; add --int8")
     data = {"sts": sts, "retrieval": retrieval}
     data = {suite: path for suite, path in data.items() if path is not None}
     console.check_output()
@@ -76,4 +76,4 @@ def command(
         records = [cells(record) for tasks in tables.values() for record in tasks]
         console.table(records, title="int8 (B) against PyTorch (A)")
     elif int8:
-        click.echo("Note: name data by --sts and --retrieval to see what int8 costs")
+        click.echo("Note: name data with --sts or --retrieval to see what int8 costs")

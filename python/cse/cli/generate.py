@@ -34,7 +34,7 @@ BEAMS, VIA_BEAMS = 10, 4
     default=0.95,
     type=click.FloatRange(0, 1, min_open=True),
     metavar="P",
-    help="With --sample: draw from this share.",
+    help="With --sample: draw from the likeliest tokens, up to this probability.",
 )
 @options.option(
     "--temperature",
@@ -43,7 +43,7 @@ BEAMS, VIA_BEAMS = 10, 4
     metavar="T",
     help="With --sample: divides the logits.",
 )
-@options.option("--max-new-tokens", default=64, type=click.IntRange(1), metavar="N", help="Length of a text.")
+@options.option("--max-new-tokens", default=64, type=click.IntRange(1), metavar="N", help="Tokens of a text, at most.")
 @options.option("--max-input-tokens", default=256, type=click.IntRange(1), metavar="N", help="Tokens read of a row.")
 @options.option("--batch-size", default=16, type=click.IntRange(1), metavar="N", help="Rows of a forward pass.")
 @options.seed
@@ -80,7 +80,7 @@ def command(
     interrupted call is resumed by repeating it.
     """
     if not output.endswith((".txt", ".jsonl")):
-        raise InputError(f"-o {output}: ends neither in .txt nor in .jsonl")
+        raise InputError(f"-o {output}: the name must end in .txt or .jsonl")
     if sample and beams is not None:
         raise InputError("--beams: cannot be combined with --sample; choose one")
     from ..data.corpus import Corpus

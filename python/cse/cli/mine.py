@@ -29,7 +29,7 @@ NAMES = ("anchor", "positive", "negative")
 )
 @options.option("--negatives", default=1, type=click.IntRange(min=1), metavar="N", help="Negatives per pair, at most.")
 @options.option(
-    "--by", default="encoder", type=click.Choice(("encoder", "bm25")), metavar="encoder|bm25", help="Ranking."
+    "--by", default="encoder", type=click.Choice(("encoder", "bm25")), metavar="encoder|bm25", help="How to rank rows."
 )
 @options.option(
     "--pick", default="top", type=click.Choice(("top", "random")), metavar="top|random", help="Choice among candidates."
@@ -122,5 +122,5 @@ def parse_margin(text: str) -> float | None:
     except ValueError:
         value = float("nan")
     if not -2 <= value <= 2:
-        raise InputError(f"--margin: {text!r} was given, and it must be a difference of cosines, from -2 to 2, or none")
+        raise InputError(f"--margin: must be a difference of cosines, from -2 to 2, or none, got {text!r}")
     return value

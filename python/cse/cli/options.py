@@ -77,7 +77,13 @@ threads = option("--threads", default=0, type=click.IntRange(0, 1024), metavar="
 reading = _all(
     option("--column", metavar="NAME", help="Column of .csv, .tsv, .jsonl and .parquet files with the sentences."),
     option("--encoding-errors", default="strict", metavar="strict|replace", help="How to handle invalid UTF-8."),
-    option("--max-line-bytes", default=1 << 20, type=click.IntRange(1, 2**40), metavar="N", help="Maximum row length."),
+    option(
+        "--max-line-bytes",
+        default=1 << 20,
+        type=click.IntRange(1, 2**40),
+        metavar="N",
+        help="Maximum length of a row in bytes.",
+    ),
 )
 
 words = _all(

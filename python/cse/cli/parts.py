@@ -97,7 +97,7 @@ def missing(output: str, failures: Sequence[Failure], left: Sequence[Shard], tot
         named.append(f"{shard.source.path} ({why.removeprefix(f'{shard.source.path}: ')})")
     more = f" and {len(left) - LISTED:,} more" if len(left) > LISTED else ""
     return (
-        f"{output}: {len(left):,} of {total:,} parts are missing, those of {', '.join(named)}{more}; mend this, and "
+        f"{output}: {len(left):,} of {total:,} parts are missing, those of {', '.join(named)}{more}; fix this, and "
         "run the same command again"
     )
 

@@ -35,5 +35,5 @@ def wants_parts(as_parts: bool, engine: str, output: str | None, sentences: Sequ
     if output is None:
         raise InputError(f"{flag}: writes a folder; name it with -o")
     if not sentences or "-" in sentences:
-        raise InputError(f"{flag}: makes one part per file, and standard input is none; name files")
+        raise InputError(f"{flag}: makes one part per file, and standard input is not a file; name files")
     return True

@@ -71,7 +71,7 @@ def command(
     map        held-out sentences in two dimensions before and after training
 
     training, alignment and focal show all runs in one picture. pairs and map encode held-out texts by the model before
-    training and by best/. Needs the extra plots.
+    training and by best/. Needs the extra cse[plots].
     """
     console.check_output()
     from ..reports.style import require_extra

@@ -33,7 +33,8 @@ def command(
 
     It says what was trained on what and whether it helped, with intervals, and shows the pictures of cse plot,
     positives and negatives with the replaced words marked, nearest neighbours before and after training, a map of the
-    held-out sentences, and how to load the model. The page contains sentences of the corpus. Needs the extra plots.
+    held-out sentences, and how to load the model. The page contains sentences of the corpus. Needs the extra
+    cse[plots].
     """
     console.check_output()
     from ..reports.style import require_extra

@@ -64,8 +64,8 @@ def command(
     """Repeat a published TABLE: train and evaluate its rows, and print the published values next to ours.
 
     A row is complete before the next begins. Every cell is stored when it is scored, so that an interrupted call is
-    resumed by repeating it; --row and --seeds may grow. Rows without a recipe are published only. No table of the
-    papers was repeated at full size by the authors of this program: that takes a GPU.
+    resumed by repeating it; --row and --seeds may grow. Of rows without a recipe, only the published values are
+    printed. No table of the papers was repeated at full size by the authors of this program: that takes a GPU.
     """
     from ..reproduce.inputs import open_inputs
     from ..reproduce.plan import plan
@@ -81,13 +81,13 @@ def command(
     console.check_output()
     if picture is not None:
         if Path(picture).suffix not in (".png", ".svg"):
-            raise InputError(f"--picture {picture}: ends neither in .png nor in .svg")
+            raise InputError(f"--picture {picture}: the name must end in .png or .svg")
         from ..reports.style import require_extra
 
         require_extra("--picture")
     found = find_table(table)
     if not found.suite:
-        raise InputError(f"{table}: has no row that can be repeated; cse reproduce --list names the tables that have")
+        raise InputError(f"{table}: has no row that can be repeated; cse reproduce --list --names lists those that do")
     rows = found.find_rows(selected)
     place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")
     if smoke:

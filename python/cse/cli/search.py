@@ -60,19 +60,19 @@ def command(
 
     The first call encodes CORPUS into the folder -o, which later calls use, with the same CORPUS or without one; an
     interrupted call is completed by the same command, and rows added at the end of CORPUS are added to the index.
-    Without a query, queries are asked for at a terminal; an empty line ends. The search is exact.
+    Without a query, a terminal prompts for queries, until an empty line. The search is exact.
 
     -o may be a folder of parts of cse encode --parts, which is searched as one index; with --engine ray by the workers
     of a Ray cluster. CORPUS is then left out.
     """
     parts_options.check_engine(engine)
     if engine == "ray" and corpus:
-        raise InputError("--engine ray: searches in the parts of cse encode; leave CORPUS out, and name them with -o")
+        raise InputError("--engine ray: searches parts of cse encode; leave CORPUS out, and name their folder with -o")
     console.check_output()
     asked = read_queries(queries, query_file, query_column, encoding.reading)
     size = passage_size(passages)
     if not corpus and (id_column or passages or int8 is not None or rebuild):
-        raise InputError("CORPUS: an index is built or changed only with a corpus; name one, or leave out its options")
+        raise InputError("CORPUS: --id, --passages, --int8 and --rebuild need a corpus; name one, or leave them out")
     if hybrid:
         from ..search.bm25 import library
 
@@ -123,7 +123,7 @@ def read_queries(queries: tuple[str, ...], file: str | None, column: str | None,
     """Returns the queries of the options; raises ``InputError`` for a file without a row that is not blank."""
     if file is None:
         if column is not None:
-            raise InputError("--query-column: names a column of the file --queries; add it")
+            raise InputError("--query-column: names a column of the file of --queries; add --queries FILE")
         return [*queries]
     from ..data.corpus import Corpus
 

@@ -113,14 +113,14 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
     if faults["markup"]["rows"] > OFTEN * rows:
         add("note", f"HTML tags or entities in {counted('markup')}", "remove them: they count as words")
     if faults["control"]["rows"]:
-        add("note", f"control characters in {counted('control')}", "remove them: they remain from another format")
+        add("note", f"control characters in {counted('control')}", "remove them: they come from another format")
     if not tables and faults["tab"]["rows"] > 0.5 * rows:
         add("note", f"tabs in {counted('tab')}: it may be a table", "rename it to end in .tsv and name the --column")
     if faults["line_break"]["rows"]:
         add(
             "note",
             f"U+2028, U+0085 or a carriage return inside {counted('line_break')}",
-            "other tools end a line there and count other rows; replace them by spaces",
+            "other tools end a line there and count more rows; replace them by spaces",
         )
     if seen["blank"]:
         add("note", f"{_rows(seen['blank'])} blank", "no action: they keep their row number and are not trained on")

@@ -51,8 +51,8 @@ def pair_columns(
     if columns:
         if len(columns) not in (2, 3) or len(set(columns)) != len(columns):
             raise InputError(
-                f"--columns: {','.join(columns)} was given, and it must name two or three different columns: anchor, "
-                "positive and optionally hard negative"
+                f"--columns: must name two or three different columns (anchor, positive and optionally hard negative), "
+                f"got {','.join(columns)}"
             )
         return list(columns)
     names = readers.column_names(path)
@@ -104,7 +104,7 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
     if where is not None:
         column, _, value = where.partition("=")
         if not column or not value:
-            raise InputError(f"--where: {where!r} was given, and it must be COLUMN=VALUE, as label=1")
+            raise InputError(f"--where: must be COLUMN=VALUE, like label=1, got {where!r}")
         seen: dict[str, None] = {}
         masks.append([_equal(_note(seen, each), value) for each in _values(files, "--where", column)])
         if not any(masks[0]):
@@ -113,8 +113,8 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
         scores = [name for name in readers.column_names(files[0]) if ROLE_OF.get(name.lower()) == "score"]
         if len(scores) != 1:
             raise InputError(
-                f"--min-score: {files[0]} has {len(scores)} columns of scores, and it must have one of the names "
-                f"{', '.join(NAMES['score'].split())}; rename the column"
+                f"--min-score: {files[0]} has {len(scores)} columns of scores, not one; give one column "
+                f"one of the names {', '.join(NAMES['score'].split())}"
             )
         kept = []
         for number, text in enumerate(_values(files, "--min-score", scores[0]), start=1):
@@ -171,6 +171,7 @@ def _values(files: Sequence[str], option: str, column: str) -> Iterator[str]:
         names = readers.column_names(path)
         if names.count(column) != 1:
             raise InputError(
-                f"{option}: {path} has {names.count(column)} columns {column!r}; there are: {', '.join(names[:20])}"
+                f"{option}: {path} has {names.count(column)} columns {column!r}; its columns are: "
+                f"{', '.join(names[:20])}"
             )
         yield from readers.column_values(path, column)

@@ -183,7 +183,7 @@ class Column:
         if column is None:
             raise InputError(f"{path}: is a table; name the column that holds the sentences with {flag}: {listed}")
         if column not in names:
-            raise InputError(f"{path}: has no column {column!r}; there are: {listed}")
+            raise InputError(f"{path}: has no column {column!r}; its columns are: {listed}")
         if names.count(column) > 1:
             raise InputError(f"{path}: has {names.count(column)} columns named {column!r}; rename all but one")
         self.path, self.column = path, column

@@ -56,9 +56,9 @@ def reading_options(**reading: Unpack[ReadOptions]) -> ReadOptions:
     options: ReadOptions = complete(_DEFAULTS, reading)
     for name, number in (("threads", options["threads"]), ("max_line_bytes", options["max_line_bytes"])):
         if isinstance(number, bool) or not isinstance(number, int):
-            raise InputError(f"--{name.replace('_', '-')}: {number!r} was given, and it must be an integer")
+            raise InputError(f"--{name.replace('_', '-')}: must be an integer, got {number!r}")
         if not 0 <= number < 2**63:
-            raise InputError(f"--{name.replace('_', '-')}: {number} was given, and it must be 0 or more")
+            raise InputError(f"--{name.replace('_', '-')}: must be 0 or more, got {number}")
     return options
 
 

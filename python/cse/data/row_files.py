@@ -132,8 +132,8 @@ class StoredRows:
                 found.append(bytes(self._text[start : int(self._ends[row])]).decode("utf8"))
             except UnicodeDecodeError:
                 raise InputError(
-                    f"{self.folder}: row {row} of the cached corpus was changed since the run began; start again, and "
-                    "the corpus is read anew"
+                    f"{self.folder}: row {row} of the cached corpus has changed since the run began; start again "
+                    "to read the corpus anew"
                 ) from None
         return found
 

@@ -204,7 +204,7 @@ def read_texts(folder: Path, name: str) -> dict[str, str]:
     texts: dict[str, str] = {}
     path = next((each for each in (folder / f"{name}.jsonl", folder / f"{name}.tsv") if each.is_file()), None)
     if path is None:
-        raise InputError(f"{folder}: neither {name}.jsonl nor {name}.tsv is there")
+        raise InputError(f"{folder}: has neither {name}.jsonl nor {name}.tsv")
     for number, line in read_lines(path):
         if path.suffix == ".jsonl":
             try:
@@ -229,7 +229,7 @@ def find_judgements(folder: Path, split: str) -> Path:
     names = (f"qrels/{split}.tsv", "qrels.tsv", "qrels.txt", "qrels")
     path = next((folder / name for name in names if (folder / name).is_file()), None)
     if path is None:
-        raise InputError(f"{folder}: none of {', '.join(names)} is there")
+        raise InputError(f"{folder}: has none of {', '.join(names)}")
     return path
 
 

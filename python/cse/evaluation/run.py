@@ -275,7 +275,7 @@ def _load(model: Model, pooler: str | None, device: str, precision: str, prompt:
     """The name of a model, and its encoder."""
     if not isinstance(model, (str, PathLike)):
         if not callable(getattr(model, "encode", None)):
-            raise InputError(f"model: {model!r} was given, and it must be a folder, a name, or an encoder")
+            raise InputError(f"model: must be a folder, a name, or an encoder, got {model!r}")
         if pooler is not None or prompt is not None:
             raise InputError("pooler, prompt: an encoder in memory has its own; leave them out")
         return getattr(model, "name", type(model).__name__), model
@@ -294,7 +294,7 @@ def _as_encoder(encoder: Encodes) -> Encoder | None:
 
 def _check_dims(encoder: Encoder | None, dims: Sequence[int] | None) -> None:
     if dims and encoder is None:
-        raise InputError("dims: are those of a cse.Encoder; cut the embeddings of another encoder yourself")
+        raise InputError("dims: needs a cse.Encoder; truncate the embeddings of another encoder yourself")
 
 
 def _set_threads(threads: int | None) -> None:

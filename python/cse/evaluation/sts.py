@@ -106,7 +106,7 @@ def find_tasks(folder: str | Path) -> list[Task]:
         if (folder / f"{key}.tsv").is_file()
     ]
     if not found:
-        raise InputError(f"--data {folder}: none of {', '.join(f'{key}.tsv' for key in known)} is there")
+        raise InputError(f"--data {folder}: has none of {', '.join(f'{key}.tsv' for key in known)}")
     return found
 
 

@@ -30,7 +30,7 @@ class DCLROptions:
         str, Field(description="encoder that weights the negatives, with the same tokenizer; empty: no weights")
     ] = ""
     threshold: Annotated[
-        float, Field(ge=-1, le=1, description="phi: a pair with a cosine of at least this is no negative")
+        float, Field(ge=-1, le=1, description="phi: a pair with a cosine of at least this is not a negative")
     ] = 0.9
 
 

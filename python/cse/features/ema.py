@@ -26,15 +26,15 @@ class EMAOptions:
 
     decay: Annotated[float, Field(ge=0, lt=1, description="share of the average that a step keeps")] = 0.99
     warmup: Annotated[
-        bool, Field(description="after n steps keep at most (1 + n) / (10 + n), so that a short run is averaged too")
+        bool, Field(description="limit the share to (1 + n) / (10 + n) after n steps, which short runs need")
     ] = True
 
 
 class EMA(EncoderMethod):
-    """The encoder is evaluated and saved with the moving average of its weights; training continues with the weights.
+    """Evaluates and saves a moving average of the encoder's weights; training continues with the unaveraged weights.
 
-    After step n the average is d average + (1 - d) weights, with d = min(decay, (1 + n) / (10 + n)). Checkpoints keep
-    the average. Weights that are not trained are not averaged.
+    After step n, the average becomes d * average + (1 - d) * weights, with d = min(decay, (1 + n) / (10 + n)).
+    Checkpoints contain the average. Weights that are not trained are not averaged.
 
     Raises ``InputError`` if a later method changes which weights are trained, as LoRA does.
     """
@@ -75,7 +75,7 @@ class EMA(EncoderMethod):
 
     @contextmanager
     def for_evaluation(self) -> Iterator[None]:
-        """Context manager in which the encoder has the average."""
+        """Context manager within which the weights of the encoder are the average."""
         weights = self._weights()
         with torch.no_grad():
             trained = [parameter.clone() for parameter in weights]

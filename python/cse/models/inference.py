@@ -181,7 +181,7 @@ class Encoder:
                 not an integer of at least 1, or if the model has no prompt of this name.
         """
         if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
-            raise InputError(f"batch_size: {batch_size!r} was given, and it must be an integer of at least 1")
+            raise InputError(f"batch_size: must be an integer of at least 1, got {batch_size!r}")
         given = check_texts(texts)
         whole = [_repaired(text) for text in given]
         faulty = sum(new != old for new, old in zip(whole, given, strict=True))

@@ -153,7 +153,9 @@ def read_modules(folder: Path) -> Modules:
         else:
             raise InputError(f"{folder}: its module {kind} is not supported by cse")
     if pooler is None:
-        raise InputError(f"{folder}: modules.json has no module Pooling; name one by --pooler on the transformer alone")
+        raise InputError(
+            f"{folder}: modules.json has no Pooling module; name the folder of its transformer, with --pooler"
+        )
     normalize = bool(stages) and stages[-1].kind == "Normalize"
     stages = stages[:-1] if normalize else stages
     settings = _read_settings(folder)

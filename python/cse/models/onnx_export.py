@@ -77,7 +77,7 @@ def export_onnx(
             raise InputError(f"cse export --onnx: {NOT_INSTALLED}") from None
     name = best_of_run(model)
     if output is None and (name == MINILM or not Path(name).is_dir()):
-        raise InputError(f"{model}: is not a folder of yours; name a new folder with -o")
+        raise InputError(f"{model}: is not a local folder to write to; name a new folder with -o")
     if output is not None and Path(output).exists():
         raise InputError(f"-o {output}: exists; name a new folder")
     source = find_model(name)

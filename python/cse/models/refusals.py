@@ -28,7 +28,7 @@ MODEL_TYPES = {
 # Modules that only such models have.
 MODULES = {
     "Router": (
-        "has a Router, that is, other modules for queries than for documents; name the folder of one of its routes, "
+        "has a Router, that is, different modules for queries and documents; name the folder of one of its routes, "
         "or a model with one encoder and prompts for both"
     ),
     "SpladePooling": MODEL_TYPES["SparseEncoder"],
@@ -38,8 +38,8 @@ MODULES = {
 }
 MODULES["Asym"] = MODULES["Router"]
 REMOTE = (
-    "needs Python code from its own repository ({what}), which cse does not run; name a model whose type transformers "
-    "has, or one that was converted to it"
+    "needs Python code from its own repository ({what}), which cse does not run; name a model of a type that "
+    "transformers supports, or a converted one"
 )
 
 

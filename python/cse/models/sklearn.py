@@ -62,7 +62,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         _texts(raw_documents)
         size = self.batch_size
         if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
-            raise InputError(f"batch_size: {size!r} was given, and it must be an integer of at least 1")
+            raise InputError(f"batch_size: must be an integer of at least 1, got {size!r}")
         self._encoder: inference.Encoder | None = self._load()
         self.n_features_out_: int = self._encoder.embedding_dim
         return self

@@ -151,7 +151,7 @@ def encode_to_file(
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"-o {output}: another process writes to it") from None
+            raise InputError(f"-o {output}: another process is writing to it; wait for it") from None
         done = _rows_done(part, state, key, shape)
         array = np.lib.format.open_memmap(part, mode="r+" if done else "w+", dtype=np.float32, shape=shape)
         if not done:

@@ -212,12 +212,12 @@ def _read(path: Path, now: Mapping[str, Any], what: str) -> dict[str, Any] | Non
         stored: dict[str, Any] = json.loads(path.read_text(encoding="utf8"))
         before = dict(stored["identity"])
     except (ValueError, KeyError, TypeError):
-        raise InputError(f"{path}: is not a file of cse reproduce; remove it, or choose another folder -o") from None
+        raise InputError(f"{path}: was not written by cse reproduce; remove it, or choose another -o") from None
     if before != now:
         name = next(key for key in sorted({*before, *now}) if before.get(key) != now.get(key))
         raise InputError(
-            f"{path}: was made with {name} {before.get(name)}, not {now.get(name)}; choose another folder -o, or "
-            f"remove {what}"
+            f"{path}: was made with {name} {before.get(name)}, not {now.get(name)}; choose another folder with -o, "
+            f"or remove {what}"
         )
     return stored
 

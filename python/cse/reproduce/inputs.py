@@ -72,7 +72,7 @@ def open_inputs(
     for each in files:
         name, equals, path = each.partition("=")
         if not equals or not path:
-            raise InputError(f"--file {each}: has not the form NAME=PATH")
+            raise InputError(f"--file {each}: must have the form NAME=PATH")
         named[name] = path
     needed = {name for row in table.rows for recipe in row.recipes.values() for name in recipe.needs()} | {SYNONYMS}
     if named.keys() - needed:
@@ -83,6 +83,6 @@ def open_inputs(
     paths = {"--data": data, "--corpus": corpus, "--pairs": pairs}
     for flag, given in {**paths, **{f"--file {name}": path for name, path in named.items()}}.items():
         if given is not None and not Path(given).exists():
-            raise InputError(f"{flag} {given}: there is no such file")
+            raise InputError(f"{flag} {given}: no such file; check the path")
     corpus_path, pairs_path = (None if each is None else Path(each) for each in (corpus, pairs))
     return Inputs(Path(data), corpus_path, pairs_path, named, **settings)  # type: ignore[arg-type]

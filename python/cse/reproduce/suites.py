@@ -21,7 +21,7 @@ __all__ = ["ANY", "Scorer", "find", "hash_file"]
 ANY = "*"
 """Column of suites with one score."""
 TASKS = {**SEVEN, **DEV}
-"""Title and number of pairs of the files of scored pairs, by the stem of their names."""
+"""Title and number of pairs of each file of scored pairs, keyed by the stem of the file name."""
 SUITES: dict[str, tuple[str, ...]] = {
     "sts": tuple(SEVEN),
     "sts average": tuple(SEVEN),
@@ -33,17 +33,17 @@ SUITES: dict[str, tuple[str, ...]] = {
     "transfer": (),
     "columns": (),
 }
-"""The scored pairs that each suite reads; ``columns``: tasks and retrieval collections named by the columns."""
+"""The files of scored pairs that each suite reads. ``columns`` reads the tasks and collections named by the columns."""
 TRANSFER = "mr.tsv"
 """The file by which the folder of the transfer tasks is found."""
 
 
 def find(data: Path, name: str) -> Path:
-    """Returns a file or folder of the data, in ``data`` or in a folder of it; raises ``InputError`` without it."""
+    """Returns the path of a file or folder in ``data`` or in a subfolder; raises ``InputError`` if there is none."""
     for path in (data / name, *sorted(data.glob(f"*/{name}"))):
         if path.exists():
             return path
-    raise InputError(f"--data {data}: has no {name}, neither itself nor in a folder of it; the table is scored on it")
+    raise InputError(f"--data {data}: has no {name}, neither directly nor in a subfolder; the table needs it")
 
 
 class Scorer:
@@ -51,7 +51,7 @@ class Scorer:
 
     Args:
         suite: One of ``SUITES``.
-        columns: Names of the columns of the table; for ``columns``, titles of STS tasks, or retrieval collections.
+        columns: Names of the table's columns; for the suite ``columns``, titles of STS tasks or names of collections.
         data: Folder of the data.
         partial: Accept files with fewer rows than the tasks have, and use two folds instead of ten; for trials.
 
@@ -78,7 +78,7 @@ class Scorer:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of the names and contents of all files, 16 hexadecimal digits."""
+        """First 16 hexadecimal digits of the SHA-256 of the names and contents of all files."""
         found = hashlib.sha256()
         for name, path in sorted(self.paths.items()):
             files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
@@ -91,7 +91,7 @@ class Scorer:
 
         Args:
             encoder: The encoder.
-            progress: Called with the number of texts encoded, and of all texts.
+            progress: Called with the number of texts encoded and the total number of texts.
 
         Returns:
             Scores x 100 by column; ``ANY`` where the suite has one score. Alignment and uniformity are not scaled.
@@ -156,7 +156,7 @@ def _geometry(score: PairScore) -> dict[str, float]:
 
 @cache
 def hash_file(path: str) -> str:
-    """Returns the SHA-256 of a file, 16 hexadecimal digits; of a name that is no file, the name."""
+    """Returns the first 16 hexadecimal digits of the SHA-256 of a file, or ``path`` itself if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]

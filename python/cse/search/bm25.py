@@ -27,7 +27,7 @@ def library() -> Any:
     try:
         import bm25s
     except ImportError:
-        raise InputError("bm25s is not installed, which computes BM25; run pip install 'cse[search]'") from None
+        raise InputError("BM25: needs bm25s, which is not installed; run pip install 'cse[search]'") from None
     return bm25s
 
 

@@ -61,18 +61,20 @@ def cluster(
     try:
         from sklearn.cluster import HDBSCAN, MiniBatchKMeans
     except ImportError:
-        raise InputError(
-            "scikit-learn is not installed, which makes the groups; run pip install 'cse[search]'"
-        ) from None
+        raise InputError("groups: need scikit-learn, which is not installed; run pip install 'cse[search]'") from None
     count = len(index.vectors)
     vectors = index.unit_vectors.block(0, count)
     if method == "hdbscan":
         if smallest > count:
-            raise InputError(f"--min-size: {smallest} was given, and the corpus has {count:,} rows that are not blank")
+            raise InputError(
+                f"--min-size: must be at most {count:,}, the rows of the corpus that are not blank, got {smallest}"
+            )
         return np.asarray(HDBSCAN(min_cluster_size=smallest, copy=True).fit_predict(vectors), dtype=np.int64)
     number = default_groups(count) if groups is None else groups
     if number > count:
-        raise InputError(f"--groups: {number} was given, and the corpus has {count:,} rows that are not blank")
+        raise InputError(
+            f"--groups: must be at most {count:,}, the rows of the corpus that are not blank, got {number}"
+        )
     fitted = MiniBatchKMeans(n_clusters=number, random_state=seed, batch_size=4096, n_init=3).fit(vectors)
     return np.asarray(fitted.labels_, dtype=np.int64)
 

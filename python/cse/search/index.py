@@ -234,7 +234,8 @@ class SearchIndex:
             raise InputError(f"{self.folder}: holds parts of cse encode; encode further files into it with --parts")
         corpus = Corpus.from_texts(texts)
         if (ids is not None) != bool(self._store.manifest["ids"]):
-            raise InputError(f"ids: the rows of {self.folder} have {'' if ids is None else 'no '}ids; so must these")
+            what = "ids; give ids for these rows as well" if ids is None else "no ids; leave them out"
+            raise InputError(f"ids: the rows of {self.folder} have {what}")
         listed = None if ids is None else _checked_ids(ids, len(corpus))
         with locked(self.folder):
             store = Store.open(self.folder)
@@ -291,8 +292,8 @@ class SearchIndex:
         given = np.asarray(vectors)
         if given.ndim != 2 or given.shape[1] != self.shape[1] or given.dtype.kind != "f":
             raise InputError(
-                f"vectors: an array of shape {given.shape} and type {given.dtype} was given, and it must be "
-                f"(queries, {self.shape[1]}) of floats, as the index {self.folder} has them"
+                f"vectors: must be an array of floats of shape (queries, {self.shape[1]}), like those of the index "
+                f"{self.folder}, got shape {given.shape} and type {given.dtype}"
             )
         if not np.isfinite(given).all():
             raise InputError("vectors: they hold NaN or infinity; a query must be finite")
@@ -365,7 +366,7 @@ class SearchIndex:
 
 def _check_k(k: int) -> None:
     if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
-        raise InputError(f"k: {k!r} was given, and it must be an integer of at least 1")
+        raise InputError(f"k: must be an integer of at least 1, got {k!r}")
 
 
 def _checked_ids(ids: Sequence[str], rows: int) -> list[str]:

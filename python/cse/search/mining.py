@@ -25,9 +25,7 @@ def parse_ranks(text: str) -> tuple[int, int]:
     """Returns the first and the last rank of ``FIRST-LAST``, from 1; raises ``InputError`` for another form."""
     first, dash, last = text.partition("-")
     if not (dash and first.strip().isdigit() and last.strip().isdigit() and 1 <= int(first) <= int(last)):
-        raise InputError(
-            f"--ranks: {text!r} was given, and the form is FIRST-LAST with ranks from 1, for example 1-100"
-        )
+        raise InputError(f"--ranks: must be FIRST-LAST with ranks from 1, for example 1-100, got {text!r}")
     return int(first), int(last)
 
 

@@ -40,7 +40,7 @@ def _similarity(encoder: Encoder) -> str:
 
 def _tokens(encoder: Encoder, passages: int | str) -> int:
     if passages != "max" and (isinstance(passages, bool) or not isinstance(passages, Integral) or passages < 1):
-        raise InputError(f"--passages: {passages!r} was given, and it must be a number of tokens, or max")
+        raise InputError(f"--passages: must be a number of tokens, or max, got {passages!r}")
     return Cutter(encoder, None if passages == "max" else int(passages)).tokens
 
 

@@ -58,7 +58,7 @@ def locked(folder: Path) -> Iterator[None]:
     if read_manifest(folder) is not None:  # --rebuild would remove their manifest
         raise InputError(f"{folder}: holds parts; search in them without CORPUS, or name another folder for the index")
     if folder.is_dir() and not (folder / LOCK).exists() and any(folder.iterdir()):
-        raise InputError(f"{folder}: holds other files than an index; name a new folder")
+        raise InputError(f"{folder}: holds files that are not part of an index; name a new folder")
     path = folder / LOCK
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"{folder}: another process writes to this index; wait for it") from None
+            raise InputError(f"{folder}: another process is writing to this index; wait for it") from None
         yield
 
 

@@ -106,7 +106,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         if mini_batch_num_tokens is not None:
             _above("mini_batch_num_tokens", mini_batch_num_tokens, 0)
         if not 0 <= mix_lambda <= 1:
-            raise InputError(f"mix_lambda: {mix_lambda!r} was given, and it must be from 0 to 1")
+            raise InputError(f"mix_lambda: must be from 0 to 1, got {mix_lambda!r}")
         if negatives_as == "pairs" and objective != "nt-xent":
             raise InputError('negatives_as="pairs": needs objective="nt-xent", in which every text is an anchor')
         if negatives_as == "pairs" and hard_negative_weight != 1:
@@ -306,4 +306,4 @@ def check_equal_rows(local: Tensor) -> None:
 
 def _above(name: str, value: float, bound: float) -> None:
     if not value > bound:
-        raise InputError(f"{name}: {value!r} was given, and it must be above {bound}")
+        raise InputError(f"{name}: must be above {bound}, got {value!r}")

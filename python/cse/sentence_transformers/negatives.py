@@ -95,7 +95,7 @@ def number_rows(dataset: Dataset, name: str = "row") -> Dataset:
     Raises ``InputError`` if there is such a column.
     """
     if name in dataset.column_names:
-        raise InputError(f"{name}: the dataset has such a column; give another name")
+        raise InputError(f"{name}: the dataset already has a column of this name; give another")
     return dataset.add_column(name, np.arange(len(dataset), dtype=np.int64))
 
 
@@ -214,9 +214,9 @@ class _Drawn:
 
     def __init__(self, index: Index, column: str, copies: int, name: str, drawing: DrawOptions) -> None:
         if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
-            raise InputError(f"copies: {copies!r} was given, and it must be an integer of at least 1")
+            raise InputError(f"copies: must be an integer of at least 1, got {copies!r}")
         if "copy" in drawing:
-            raise InputError("copy: the copies are numbered from 0; give copies, their number")
+            raise InputError("copy: is set for each copy, from 0; give copies, their number, instead")
         self.index = index if isinstance(index, TfidfIndex) else TfidfIndex.open(index)
         self.index.draw_options(**drawing)  # checks them
         self.column, self.drawing = column, drawing
@@ -226,9 +226,9 @@ class _Drawn:
         """Returns the negatives by name of the column."""
         for text, row in zip(texts, rows, strict=True):
             if not isinstance(text, str):
-                raise InputError(f"column {self.column}: row {row} is {text!r}, and it must be a text")
+                raise InputError(f"column {self.column}: row {row} must be a text, got {text!r}")
             if isinstance(row, bool) or not isinstance(row, Integral) or row < 0:
-                raise InputError(f"row numbers: {row!r} was found, and they must be integers from 0; see number_rows")
+                raise InputError(f"row numbers: must be integers from 0, got {row!r}; see number_rows")
         found: dict[str, list[str]] = {}
         for number, name in enumerate(self.names):
             drawing: DrawOptions = {**self.drawing, **more, "copy": number}
@@ -242,4 +242,4 @@ def _check_columns(names: Sequence[str], drawn: _Drawn, row_column: str | None) 
             raise InputError(f"column {name}: the dataset has no such column; it has {', '.join(names)}")
     for name in drawn.names:
         if name in names:
-            raise InputError(f"column {name}: the dataset has such a column already; give another name")
+            raise InputError(f"column {name}: the dataset already has a column of this name; give another")

@@ -113,14 +113,14 @@ class Parts:
             raise InputError(f"-o {folder}: is a file; name a folder for the parts")
         known = read_manifest(folder)
         if known is None and folder.is_dir() and any(path.name != LOCK for path in folder.iterdir()):
-            raise InputError(f"-o {folder}: holds other files than parts; name a new folder")
+            raise InputError(f"-o {folder}: holds files that are not parts; name a new folder")
         with naming(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with naming(folder / LOCK), open(folder / LOCK, "a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise InputError(f"-o {folder}: another process makes parts there; wait for it") from None
+                raise InputError(f"-o {folder}: another process is making parts there; wait for it") from None
             if known is not None:
                 self._compare(known)
                 self._known = {each["part"]: each for each in known["parts"] if known["complete"]}
@@ -151,8 +151,9 @@ class Parts:
         for number, source in enumerate(old):
             if number >= len(new) or source != new[number]:
                 other = new[number].path if number < len(new) else "no file"
-                what = "is another file now" if other == source.path else f"was made of {source.path}, not of {other}"
-                raise InputError(f"-o {self.folder}: {known['parts'][number]['part']} {what}; {remedy}")
+                what = "which has changed" if other == source.path else f"not from {other}"
+                part = known["parts"][number]["part"]
+                raise InputError(f"-o {self.folder}: {part} was made from {source.path}, {what}; {remedy}")
 
     def missing(self) -> list[Shard]:
         """Returns the shards whose part is not there, or not whole."""

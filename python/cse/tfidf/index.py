@@ -267,7 +267,7 @@ class TfidfIndex:
         try:
             negatives, report = self._core.augment(texts, numbers, self.draw_options(**drawing))
         except OverflowError:
-            raise InputError("rows: a row number must be 0 or more, and no larger than 64 bits hold") from None
+            raise InputError("rows: row numbers must be 0 or more and fit into 64 bits") from None
         return negatives, AugmentReport(*report)
 
     def replacements(self, text: str, *, row: int = 0, **drawing: Unpack[DrawOptions]) -> tuple[str, list[Replacement]]:
@@ -297,10 +297,10 @@ class TfidfIndex:
 def _in_range(**numbers: int | None) -> None:
     for name, number in numbers.items():
         if number is not None and (isinstance(number, bool) or not isinstance(number, Integral)):
-            raise InputError(f"{name}: {number!r} was given, and it must be an integer")
+            raise InputError(f"{name}: must be an integer, got {number!r}")
         bits = 64 if name in ("seed", "epoch", "copy", "row") else 63
         if number is not None and not 0 <= number < 2**bits:
-            raise InputError(f"{name}: {number} was given, and it must be 0 or more, and fit into {bits} bits")
+            raise InputError(f"{name}: must be 0 or more and fit into {bits} bits, got {number}")
 
 
 def _existing(folder: str | PathLike[str]) -> str:

@@ -70,7 +70,7 @@ def word_options(**words: Unpack[WordOptions]) -> WordOptions:
 def check_radius(radius: int | str | None) -> int | str | None:
     """Returns the radius; raises ``InputError`` unless it is None, a percentage, or an integer of at least 1."""
     if radius is not None and percentage(radius) is None and not 1 <= int(radius) < 2**63:
-        raise InputError(f"--radius: {radius} was given, and it must be at least 1 and fit into 63 bits")
+        raise InputError(f"--radius: must be at least 1 and fit into 63 bits, got {radius}")
     return radius
 
 
@@ -85,5 +85,5 @@ def percentage(radius: int | str) -> float | None:
     except ValueError:
         raise InputError(f"--radius: {radius!r} is neither a number of ranks nor a percentage like 5%") from None
     if not 0 < share <= 100:
-        raise InputError(f"--radius: {radius} was given, and a percentage must be above 0 and at most 100")
+        raise InputError(f"--radius: a percentage must be above 0 and at most 100, got {radius}")
     return share

@@ -131,10 +131,10 @@ def _documents(min_df: int | float, documents: int) -> int:
         return int(min_df)
     if isinstance(min_df, Real) and not isinstance(min_df, Integral) and 0 <= min_df <= 1:
         return math.ceil(float(min_df) * documents)
-    raise InputError(f"min_df: {min_df!r} was given, and it must be an integer from 0, or a share from 0.0 to 1.0")
+    raise InputError(f"min_df: must be an integer from 0, or a share from 0.0 to 1.0, got {min_df!r}")
 
 
 def _terms(max_features: int | None) -> int | None:
     if max_features is None or (isinstance(max_features, Integral) and 1 <= max_features < 2**63):
         return None if max_features is None else int(max_features)
-    raise InputError(f"max_features: {max_features!r} was given, and it must be an integer from 1, or None")
+    raise InputError(f"max_features: must be an integer from 1, or None, got {max_features!r}")

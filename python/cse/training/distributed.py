@@ -197,7 +197,7 @@ def connected(device: str) -> Iterator[World]:
         dist.init_process_group("nccl" if cuda else "gloo", timeout=TIMEOUT)
         atexit.register(_part)
     elif not cuda and dist.get_backend() == "nccl":
-        raise InputError("--device cpu: the processes have trained on GPUs; train on the CPU in new ones")
+        raise InputError("--device cpu: the processes have trained on GPUs; start new ones to train on the CPU")
     yield World(dist.get_rank(), dist.get_world_size(), local)
 
 

@@ -81,8 +81,8 @@ def open_corpus(
     missing = [name for name in config.corpus if not glob.has_magic(name) and not os.path.exists(name)]
     if missing and " " in missing[0]:
         raise InputError(
-            f"CORPUS: there is no file {shortened(missing[0], 60)!r}; CORPUS names files of one sentence per line, and "
-            "in Python, sentences themselves are train(config, texts=[...])"
+            f"CORPUS: no such file {shortened(missing[0], 60)!r}; name files with one sentence per line, or in Python "
+            "pass the sentences themselves: train(config, texts=[...])"
         )
     if config.corpus:
         files = readers.resolve(config.corpus, config.column)

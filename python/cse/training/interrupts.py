@@ -95,7 +95,7 @@ def locked(folder: Path) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise InputError(f"{folder}: another process writes to this run; wait for it, or stop it") from None
+        raise InputError(f"{folder}: another process is writing to this run; wait for it, or stop it") from None
     except OSError:  # some network file systems have no locks
         pass
     try:

@@ -33,10 +33,10 @@ def given_forms(values: Mapping[str, Any], known: Collection[str]) -> dict[str, 
         if used is None:
             continue
         if not isinstance(used, bool):
-            raise InputError(f"--{name}: {used!r} was given, and it must be true or false, or a table of options")
+            raise InputError(f"--{name}: must be true or false, or a table of options, got {used!r}")
         named = values.get("negatives") or ()
         if not isinstance(named, (list, tuple)):
-            raise InputError(f"--negatives: {named!r} was given, and it must be a list of names")
+            raise InputError(f"--negatives: must be a list of names, got {named!r}")
         others = tuple(each for each in named if each != name)
         values["negatives"] = (*others, name) if used else others
     return values

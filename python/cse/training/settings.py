@@ -90,7 +90,7 @@ class Data:
     corpus: Annotated[tuple[str, ...], Paths(), Shown(hidden=True)] = ()
     """Text files, patterns or tables (``cse.data.readers.resolve``). Default: the files of the TF-IDF index."""
     pairs: Annotated[tuple[str, ...], Paths(), Shown("FILE")] = ()
-    """Table of anchor, positive and optionally hard negative, as CORPUS."""
+    """Table of anchor, positive and optionally hard negative, in place of CORPUS."""
     columns: Annotated[tuple[str, ...], Shown("A,B[,C]", default="by their names")] = ()
     """Columns of --pairs.
 
@@ -106,8 +106,8 @@ class Data:
     encoding_errors: Literal["strict", "replace"] = "strict"
     """How to handle invalid UTF-8."""
     max_line_bytes: Positive = 1 << 20
-    """Maximum row length."""
-    cache: Annotated[str | None, Shown("DIR", default="the user's; cse cache")] = None
+    """Maximum length of a row in bytes."""
+    cache: Annotated[str | None, Shown("DIR", default="the user's; see cse cache")] = None
     """Cache folder for large corpora.
 
     See ``cse.data.cache.cache_folder``."""
@@ -158,11 +158,11 @@ class Augmentation:
         Shown("NAME", flag="--feature-augmentation"),
         Named("cse.features:FEATURE_AUGMENTATIONS"),
     ] = ()
-    """Augmentation of embeddings; several in order of application."""
+    """Augmentation of embeddings; several are applied in the given order."""
     anchor_hook: Annotated[str | None, Shown("NAME", default="none"), HOOK] = None
     """Changes the anchors' forward pass inside the transformer; see cse methods."""
     positive_hook: Annotated[str | None, Shown("NAME", default="none"), HOOK] = None
-    """The same for the positives."""
+    """Changes the positives' forward pass inside the transformer; see cse methods."""
     anchor_dropout: Rate | None = None
     """Dropout of the anchors."""
     positive_dropout: Rate | None = None
@@ -174,7 +174,7 @@ class Augmentation:
     encoder_methods: Annotated[
         tuple[str, ...], Shown("NAME", flag="--encoder-method"), Named("cse.features:ENCODER_METHODS")
     ] = ()
-    """Changes the encoder; see cse methods; several in order of application."""
+    """Method that changes the encoder; see cse methods; several are applied in the given order."""
     imports: Annotated[tuple[str, ...], Paths(), Shown("FILE.py", flag="--import")] = ()
     """Python file that registers methods."""
     keep_duplicates: bool | None = None
@@ -193,7 +193,7 @@ class Loss:
     mixed_negatives: bool | None = None
     """Mixed negatives (MixCSE) with any loss."""
     loss_terms: Annotated[tuple[str, ...], Shown("NAME", flag="--loss-term"), Named("cse.losses:LOSS_TERMS")] = ()
-    """A further term; see cse methods."""
+    """A further loss term; see cse methods."""
 
 
 class Optimisation:
@@ -204,7 +204,7 @@ class Optimisation:
     lr: AboveZero | None = None
     """Learning rate of AdamW."""
     lr_scheduler: Scheduler | None = None
-    """How the learning rate decreases, to 0 at the end, after the warm-up."""
+    """Learning rate after the warm-up: linear and cosine decrease it to 0 at the end."""
     warmup: Annotated[float, Ge(0), Lt(1), Shown("SHARE")] = 0.0
     """Share of the steps in which the rate rises linearly from 0."""
     weight_decay: AtLeastZero | None = None
@@ -218,7 +218,7 @@ class Optimisation:
     epochs: Annotated[Positive | None, Shown(default="1, or as many as --max-steps takes")] = None
     """Passes over the corpus."""
     max_steps: Positive | None = None
-    """Stop after N steps; with --epochs, the fewer steps count."""
+    """Stop after N steps; with --epochs, whichever comes first."""
     accumulate: Positive = 1
     """Batches whose gradients are averaged in a step.
 
@@ -268,9 +268,9 @@ class Run:
     save_every: NotNegative = 0
     """Steps between checkpoints; 0: at the end, or on a signal."""
     keep_checkpoints: Positive = 2
-    """Latest checkpoints that are kept."""
+    """Number of latest checkpoints to keep."""
     loggers: Annotated[tuple[str, ...], Shown("NAME", flag="--logger"), Named("cse.training.loggers:LOGGERS")] = ()
-    """tensorboard, besides log.jsonl."""
+    """Logger besides log.jsonl: tensorboard."""
     log_every: Positive = 10
     """Steps between writes of the log, which contains one record per step."""
     seed: Annotated[int, Ge(0), Lt(2**64), Shown("N")] = 0

@@ -33,11 +33,7 @@ fn wrong(value: &Bound<'_, PyAny>, name: &'static str, expected: &str) -> PyErr 
     if given.chars().count() == 60 {
         given.push_str("...");
     }
-    Error::invalid(
-        name,
-        format!("{given} was given, and it must be {expected}"),
-    )
-    .into()
+    Error::invalid(name, format!("must be {expected}, got {given}")).into()
 }
 
 /// Converts the value of a key of a mapping. `option` is its name in messages.

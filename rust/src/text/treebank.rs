@@ -3,9 +3,10 @@
 //! NLTK applies about thirty regular expressions to the line, one after the other, and splits the result at white space.
 //! Except for double quotes, which become two backticks or two apostrophes, the expressions only insert spaces and delete
 //! white space. Each expression is therefore equivalent to a set of positions at which a space is inserted. Each rule
-//! looks at characters at fixed distances, and only tests whether there is a space. One pass over the line finds the
-//! positions of all expressions (`mark`). A second pass (`cut`) cuts there and separates clitics and contractions, which
-//! never depend on text beyond the next space. A property test checks that the result equals that of the expressions.
+//! looks at characters at fixed distances; of white space, it only tests whether there is any. One pass over the line
+//! finds the positions of all expressions (`mark`). A second pass (`cut`) cuts there and separates clitics and
+//! contractions, which never depend on text beyond the next space. A property test checks that the result equals that
+//! of the expressions.
 //!
 //! Both passes represent a character by one byte: itself if it is ASCII, otherwise a code for its class in the rules.
 //!
@@ -77,13 +78,13 @@ const DASH: u8 = 0x83;
 const SPACE: u8 = 0x84;
 const LETTER: u8 = 0x85;
 const DIGIT: u8 = 0x86;
-/// `\w` only to the engine for quotes: combining marks, connectors, joiners, circled letters.
+/// Matches `\w` only in the engine for quotes: combining marks, connectors, joiners, circled letters.
 const COMBINING: u8 = 0x87;
-/// `\w` only to the engine for contractions: numbers that are not decimal digits.
+/// Matches `\w` only in the engine for contractions: numbers that are not decimal digits.
 const NUMBER: u8 = 0x88;
 /// `ſ`, which equals `s` if case is ignored.
 const LONG_S: u8 = 0x89;
-/// `İ` and `ı`, which equal `i` if case is ignored to the engine for contractions; the other one never compares an `i`.
+/// `İ` and `ı`, which the engine for contractions equates with `i`, ignoring case; the other never compares an `i`.
 const TURKISH_I: u8 = 0x8a;
 
 /// The code of every character. The entries of ASCII characters are not used.
@@ -177,14 +178,14 @@ fn begins(codes: &[u8], lower: &[u8]) -> bool {
 // Marks before a character, or at the end.
 /// A space inserted by the rules for opening quotes and punctuation, up to `[?!]`.
 const EARLY: u8 = 1;
-/// A space inserted by the rules for punctuation that come after the rule for `' `, which must ignore it.
+/// A space inserted by the rules for punctuation that follow the rule for `' `; the latter must ignore this space.
 const LATE: u8 = 2;
-/// A double quote, or the first of two apostrophes, that opens.
+/// An opening double quote, or the first of two apostrophes that form an opening quote.
 const OPENS: u8 = 4;
 
 /// Marks the positions at which the rules before those for clitics insert spaces. The second rule for the final period is
-/// not needed: it matches only where the first one did, and only adds spaces to those before the period and removes some
-/// of those at the end.
+/// not needed: it matches only where the first one did, and only adds more spaces before the period and removes some at
+/// the end.
 fn mark(codes: &[u8], marks: &mut Vec<u8>) {
     let n = codes.len();
     marks.clear();
@@ -267,7 +268,8 @@ fn mark(codes: &[u8], marks: &mut Vec<u8>) {
     marks[n] |= LATE; // NLTK appends a space to the line
 }
 
-/// Whether a quote at `i` follows a space, an opening bracket, or a character after which a space was inserted before.
+/// Whether a quote at `i` follows a space, an opening bracket, or a character after which an earlier rule inserted a
+/// space.
 fn opens_quote(codes: &[u8], i: usize) -> bool {
     i > 0
         && match codes[i - 1] {
@@ -289,7 +291,7 @@ fn apostrophes(codes: &[u8], marks: &mut [u8], run: usize, end: usize) {
         marks[pair] |= LATE;
         marks[pair + 2] |= LATE;
     }
-    // The last one may be an opening single quote. In a longer run it follows another apostrophe, which is not \w.
+    // The last apostrophe may be an opening single quote. In a longer run, it follows another one, which is not \w.
     let in_word = run + 1 == end && run > 0 && is(codes[run - 1], QUOTE_WORD);
     if start < end
         && !in_word
@@ -311,7 +313,7 @@ fn is_clitic(after: &[u8]) -> bool {
         })
 }
 
-/// Calls `piece(start, end, quote)` for each token; `quote` is the replacement of a quote.
+/// Calls `piece(start, end, quote)` for each token; `quote` is the text that replaces a quote, if the token is one.
 fn cut(codes: &[u8], marks: &[u8], piece: &mut impl FnMut(usize, usize, Option<&str>)) {
     let n = codes.len();
     let mut i = 0;
