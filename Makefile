@@ -74,7 +74,7 @@ bench-growth: $(READY)
 
 # Every cell of every published table for two steps, with a tiny model; a quarter of an hour on two cores.
 reproduce-smoke: $(READY)
-	set -e; for table in $$($(BIN)/python -m cse reproduce --list --names); do \
+	set -e; for table in $$($(BIN)/python -m cse reproduce --names); do \
 	  $(BIN)/python -m cse reproduce $$table --smoke -o target/reproduce/$$table > target/reproduce.log 2>&1 \
 	    || { cat target/reproduce.log; exit 1; }; \
 	  echo "$$table runs"; \

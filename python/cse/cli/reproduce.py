@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.command("reproduce")
 @click.argument("table", required=False)
 @options.option("--list", "as_list", is_flag=True, show_default=False, help="List the tables, or the rows of TABLE.")
-@options.option("--names", is_flag=True, show_default=False, help="With --list: names of tables that can run.")
+@options.option("--names", is_flag=True, show_default=False, help="List only the names of the tables that can run.")
 @options.option("--data", metavar="DIR", help="Folder of the evaluation data.", show_default=False)
 @options.option("--corpus", metavar="FILE", help="Sentences to train on.", show_default=False)
 @options.option("--pairs", metavar="FILE", help="Labelled pairs of supervised rows.", show_default=False)
@@ -87,7 +87,7 @@ def command(
         require_extra("--picture")
     found = find_table(table)
     if not found.suite:
-        raise InputError(f"{table}: has no row that can be repeated; cse reproduce --list --names lists those that do")
+        raise InputError(f"{table}: has no row that can be repeated; cse reproduce --names lists those that do")
     rows = found.find_rows(selected)
     place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")
     if smoke:

@@ -160,7 +160,8 @@ def _by_family(path: tuple[str, ...], default: Any) -> str:
         for loss, changes in table.items():
             value = _text(_at(changes, path, None))
             if value not in ("", found):
-                values.setdefault(value, []).append(f"{loss} on {family}")
+                about = f"{family} without --pairs" if loss == "unlabelled" else f"{loss} on {family}"
+                values.setdefault(value, []).append(about)
     if not common:
         common = max(values, key=lambda each: len(values[each]), default="")
     others = [f"{value} for {', '.join(names)}" for value, names in values.items() if value not in (common, "")]
@@ -180,6 +181,8 @@ def _text(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

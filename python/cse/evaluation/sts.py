@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from ..data.pair_columns import ROLE_OF
 from ..errors import InputError
@@ -244,7 +245,7 @@ def pair_cosines(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]
 class STSOptions:
     """Options of the STS evaluation."""
 
-    allow_partial: bool = False
+    allow_partial: Annotated[bool, Field(description="accept incomplete files, without an average")] = False
 
 
 class STS(Evaluation):

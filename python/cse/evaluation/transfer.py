@@ -73,7 +73,7 @@ TASKS = {
 class TransferOptions:
     """Options of the transfer evaluation."""
 
-    allow_partial: bool = False
+    allow_partial: Annotated[bool, Field(description="accept incomplete files, without an average")] = False
     folds: Annotated[int, Field(ge=2, description="folds of the cross-validation; SentEval's is 10")] = 10
     classifier: Annotated[
         Literal["converged", "senteval"],

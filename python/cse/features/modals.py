@@ -25,7 +25,10 @@ class ModalsOptions:
 
     kind: Annotated[
         Literal["interpolation", "extrapolation", "linear", "noise"],
-        Field(description="towards the closest other row, away from the mean, by a difference of two rows, by noise"),
+        Field(
+            description="interpolation: towards the closest other row; extrapolation: away from the mean; "
+            "linear: by the difference of two rows; noise: by noise"
+        ),
     ] = "interpolation"
     magnitude: Annotated[float, Field(ge=0, description="m, the strength of the change (not published)")] = 0.2
     view: Annotated[str, Field(description="name of the view that is changed")] = "positive"

@@ -27,7 +27,10 @@ class PCAJitterOptions:
     ratio: Annotated[float, Field(gt=0, description="standard deviation of alpha without a curriculum")] = 0.1
     curriculum: Annotated[
         Literal["none", "discrete", "continuous"],
-        Field(description="ratio constant, from 0.01 to 0.1 in ten steps of the run, or 0.01 + 0.1 of the run"),
+        Field(
+            description="of the ratio. none: constant; discrete: from 0.01 to 0.1 in ten steps; "
+            "continuous: 0.01 + 0.1 of the run"
+        ),
     ] = "discrete"
     variant: Annotated[
         Literal["paper", "release"],

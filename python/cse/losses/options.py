@@ -23,7 +23,7 @@ class ContrastiveOptions:
     """
 
     objective: Annotated[Literal["infonce", "nt-xent"], Note("which views are negatives")] = "infonce"
-    logits: Annotated[Literal["cosine", "focal"], Note("cosine / tau, or those of Focal-InfoNCE")] = "cosine"
+    logits: Annotated[Literal["cosine", "focal"], Note("cosine / tau, or focal: those of Focal-InfoNCE")] = "cosine"
     temperature: Annotated[float, Ge(1e-4), Note("tau")] = 0.05
     margin: Annotated[float, Note("margin m of the focal logits", "--margin")] = 0.3
     mixed_negatives: Annotated[bool, Note("use mixed negatives (MixCSE)")] = False

@@ -150,8 +150,11 @@ class Parts:
         new = [shard.source for shard in self.shards]
         for number, source in enumerate(old):
             if number >= len(new) or source != new[number]:
-                other = new[number].path if number < len(new) else "no file"
-                what = "which has changed" if other == source.path else f"not from {other}"
+                if number >= len(new):
+                    what = "which is not given"
+                else:
+                    same = new[number].path == source.path
+                    what = "which has changed" if same else f"not from {new[number].path}"
                 part = known["parts"][number]["part"]
                 raise InputError(f"-o {self.folder}: {part} was made from {source.path}, {what}; {remedy}")
 
