@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cse import InputError, train
+from cse import InputError, TfidfIndex, train
 from cse.errors import RunError
 from cse.io import fresh_folder, remove_leftovers
 from cse.training.callbacks import Callback
@@ -227,7 +227,8 @@ def test_checkpoints_of_later_steps_are_replaced(run_config):
 def test_options_of_the_run_may_be_given_again(run_config):
     config = run_config.replace(**LOSSES["focal una"], save_every=4, max_steps=4)
     folder = train(config).folder
-    for options in ({"una": {"beta": 0.5}}, {"una": {"radius": 303}}):  # given, and a default
+    radius = TfidfIndex.open(config.tfidf).default_radius
+    for options in ({"una": {"beta": 0.5}}, {"una": {"radius": radius}}):  # given, and a default
         assert train(resumed_config(folder, {"options": options}), resume=folder).steps == 4
     with pytest.raises(InputError, match=r"--beta 0.4 \(the run has 0.5\) cannot change"):
         resumed_config(folder, {"options": {"una": {"beta": 0.4}}})

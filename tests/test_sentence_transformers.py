@@ -17,7 +17,7 @@ from sentence_transformers.base.losses.merged_forward import embed_columns
 from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, MultipleNegativesRankingLoss
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from cse import InputError
+from cse import InputError, TfidfIndex
 from cse.evaluation.split_half import score_halves
 from cse.sentence_transformers import (
     HalvesEvaluator,
@@ -139,9 +139,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_their_trainer_gives_the_weights_of_cse_train(
-    run_config, without_dropout, sample_index, triples, tmp_path, name
-):
+def test_their_trainer_gives_the_weights_of_cse_train(run_config, without_dropout, triples, tmp_path, name):
     """Six steps in float64, without dropout, with the same order of batches."""
     settings, options, drawn = RUNS[name]
     if name == "weighted":
@@ -176,7 +174,7 @@ def test_their_trainer_gives_the_weights_of_cse_train(
     collator = None
     if drawn is not None:
         columns["row"] = np.concatenate([batch.rows for batch in batches]).tolist()
-        collator = NegativesCollator(model.preprocess, **{"index": sample_index, **drawn})
+        collator = NegativesCollator(model.preprocess, **{"index": TfidfIndex.open(config.tfidf), **drawn})
     trainer = fit(model, Dataset.from_dict(columns), InfoNCELoss(model, **options), tmp_path, collator)
     assert trainer.state.global_step == 6
     assert_same(ours, model[0].auto_model.state_dict(), 1e-6)

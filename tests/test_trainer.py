@@ -117,7 +117,7 @@ def test_a_run_leaves_everything_it_was(base):
     assert again.temperature == 0.07  # focal on BERT
     assert again.objective == "nt-xent"
     assert again.negatives == ("una",)
-    assert again.options["una"]["radius"] == TfidfIndex.open(base.tfidf).default_radius()
+    assert again.options["una"]["radius"] == TfidfIndex.open(base.tfidf).default_radius
     versions = json.loads((result.folder / "environment.json").read_text())["versions"]
     assert versions["torch"] == torch.__version__
     first = steps(result.folder)[0]

@@ -16,6 +16,9 @@ from .state import TrainState
 
 __all__ = ["count", "failures", "log_record"]
 
+NO_MEMORY = ("can't allocate memory", "could not create a primitive")
+"""Parts of the messages of PyTorch's CPU allocator and of oneDNN for a lack of memory, which have no class."""
+
 
 @contextmanager
 def failures(step: int, batch_size: int, max_length: int, chunk_size: int | None) -> Iterator[None]:
@@ -35,7 +38,7 @@ def failures(step: int, batch_size: int, max_length: int, chunk_size: int | None
         raise RunError(f"{sentence(error)}; the files of earlier steps were kept") from None
     except (RuntimeError, MemoryError) as error:
         text = str(error)
-        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text:
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(each in text for each in NO_MEMORY):
             now = chunk_size or batch_size
             raise RunError(
                 f"out of memory at step {step + 1} with batches of {batch_size} sentences of up to "
