@@ -204,7 +204,7 @@ def test_train_then_encode_then_eval(cse, indexed, tiny_bert, sample_rows, tmp_p
     refused(cse("eval", best, "--data", tmp_path), "20 pairs, and STS-B has 1,379", "--allow-partial")
     done = cse("eval", best, "--data", tmp_path, "--allow-partial")
     assert "STS-B" in done.stdout
-    assert "20 pairs, and the whole task has 1,379: not comparable" in done.stdout
+    assert "20 pairs, but the whole task has 1,379; not comparable" in done.stdout
     value = json.loads(cse("eval", best, "--data", tmp_path, "--allow-partial", "--json").stdout)
     assert value["suites"]["sts"]["tasks"][0]["pairs"] == 20
     assert value["suites"]["sts"]["average_of_seven"] is None

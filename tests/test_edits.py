@@ -81,7 +81,7 @@ def test_texts_are_cleaned_as_by_the_released_code_if_asked():
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("a b\n", "line 1: the form is a word, a tab"), ("\n", "holds no synonyms"), (None, "cannot be read")],
+    [("a b\n", "line 1: must be a word, a tab"), ("\n", "holds no synonyms"), (None, "cannot be read")],
 )
 def test_a_file_of_synonyms_that_is_none_is_refused(tmp_path, content, message):
     path = tmp_path / "odd.txt"
@@ -157,7 +157,7 @@ def test_a_parallel_file_has_a_row_for_each_sentence(tmp_path):
     context.corpus = Corpus.read([str(tmp_path / "corpus.txt")])
     paired = make("parallel", context, file=str(tmp_path / "other.txt"))(["a", "b", "c"], np.arange(3), Draws(0, 0))
     assert paired.mask.tolist() == [True, False, False]  # a blank row, and one equal to its sentence
-    with pytest.raises(InputError, match="has 1 rows and the corpus 3"):
+    with pytest.raises(InputError, match="has 1 rows, but the corpus has 3"):
         make("parallel", context, file=str(tmp_path / "short.txt"))
-    with pytest.raises(InputError, match="names no file"):
+    with pytest.raises(InputError, match="no file is named"):
         make("parallel", context)

@@ -281,7 +281,7 @@ def test_a_document_counts_as_its_best_passage(tmp_path, tiny_bert, sample_rows,
     done = cse("eval", tiny_bert, "--data", folder, "--passages", "24")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "--passages: cuts the documents of --suite retrieval" in done.stderr
-    with pytest.raises(InputError, match=r"retrieval\.passages: needs an encoder of cse"):
+    with pytest.raises(InputError, match=r"retrieval\.passages: needs a cse\.Encoder"):
         Retrieval(RetrievalOptions(passages=8), str(folder))(Table({}))
 
 
@@ -318,7 +318,7 @@ def test_any_file_of_pairs_is_scored_and_printed_as_markdown(cse, tiny_bert, sco
     assert "| task | pairs | spearman |" in done.stdout
     assert "| pairs.tsv | 40 |" in done.stdout
     assert "| SimCSE-BERT-base | 76.25 |" in done.stdout
-    assert "measured on SentEval's text: tokenised, and lower-cased except SICK-R" in done.stdout
+    assert "measured on SentEval's text, which is tokenised and, except for SICK-R, lower-cased" in done.stdout
     assert "average of seven" not in done.stdout
 
 
@@ -502,7 +502,7 @@ def test_an_encoding_keeps_the_precision_of_its_rows(tiny_bert, tmp_path, monkey
         other = "bf16" if begun == "fp32" else "fp32"
         refused = encoded(other)
         assert isinstance(refused.exception, InputError)
-        assert f"were encoded in {begun}; go on with --precision {begun}, or remove that file" in str(refused.exception)
+        assert f"were encoded in {begun}; continue with --precision {begun}, or remove" in str(refused.exception)
         summary, _, found = made("auto")
         assert (summary["resumed"], summary["precision"]) == (20, begun)
         assert np.array_equal(found, vectors[begun])

@@ -395,7 +395,7 @@ def test_the_mask_of_a_shared_dropout_is_that_of_both_views(run_config, system):
         ({"positive_encoder": "nowhere/at/all"}, "no such folder"),
         ({"positive_hook": "odd"}, "--positive-hook: 'odd' is unknown"),
         ({"loss": "odd"}, "--loss: 'odd' is unknown"),
-        ({"loss": "scd", "negatives": ("una",)}, "--loss scd: has no negatives, so that --negative una has no effect"),
+        ({"loss": "scd", "negatives": ("una",)}, "--loss scd: uses no negatives, so --negative una has no effect"),
         ({"loss": "scd", "batch_size": 1}, "--batch-size: must be >= 2"),
         ({"loss_terms": ("augcse",), "positive": "crop"}, "--loss-term augcse: .* --positive one-of; add it"),
         ({"positive": "one-of", "options": {"one-of": {"edits": ("crop", "odd")}}}, "one-of.edits: 'odd' is unknown"),

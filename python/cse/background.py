@@ -1,4 +1,4 @@
-"""Progress of long work, and calls of the Rust core in a thread that KeyboardInterrupt cancels."""
+"""Progress of long operations, and calls into the Rust core in a thread, which a KeyboardInterrupt cancels."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ __all__ = ["ProgressCallback", "in_thread"]
 T = TypeVar("T")
 
 ProgressCallback = Callable[[str, int, int, str], object]
-"""Called with the name of a phase, the units done, the units in total, and their name; see ``Callback.on_progress``."""
+"""Called with the name of a phase, the number of units done, the total, and the unit; see ``Callback.on_progress``."""
 
 
 def in_thread(work: Callable[[Progress], T], on_progress: Callable[[int, int], object]) -> T:
-    """Runs a call of the Rust core in a thread and waits for it.
+    """Runs a call into the Rust core in a thread and waits for it.
 
     Args:
         work: Called once, with the object to pass to the core.
-        on_progress: Called ten times a second, unless the call is short, with the numbers of bytes done and in total;
-            the total is 0 while it is not known.
+        on_progress: Called ten times a second, unless the call is short, with the number of bytes done and the total
+            number of bytes; the total is 0 while it is unknown.
 
     Returns:
         The result of ``work``.
 
     Raises:
-        BaseException: The exception of ``work``, or KeyboardInterrupt once the core has stopped and removed its files.
+        BaseException: The exception that ``work`` raised, or KeyboardInterrupt once the core has stopped and removed
+            its temporary files.
     """
     progress = Progress()
     outcome: list[T] = []
@@ -50,8 +51,8 @@ def in_thread(work: Callable[[Progress], T], on_progress: Callable[[int, int], o
                 on_progress(progress.done, progress.total)
     except BaseException:
         progress.cancel()
-        # An Event, and a loop: on Python 3.11 Thread.join returns at once after a KeyboardInterrupt, and further
-        # interrupts must not end the process before the core has removed its temporary files.
+        # Waits for an Event in a loop: on Python 3.11, Thread.join returns at once after a KeyboardInterrupt, and
+        # further interrupts must not end the process before the core has removed its temporary files.
         while not finished.is_set():
             try:
                 finished.wait()

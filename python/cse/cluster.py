@@ -13,15 +13,15 @@ from .errors import InputError
 __all__ = ["RETRIES", "cause_of", "connected", "enter", "first_line"]
 
 RETRIES = 3
-"""How often a task is given to another worker after its worker was lost."""
+"""Number of times that a task whose worker was lost is given to another worker."""
 
 
 @contextmanager
 def connected() -> Iterator[Any]:
     """Context manager with the module ``ray``, connected to a cluster.
 
-    The cluster is that at ``RAY_ADDRESS``, one that runs on this machine, or a new one. Raises ``InputError`` if Ray is
-    not installed, or no cluster can be reached.
+    The cluster is the one at ``RAY_ADDRESS``, else one that runs on this machine, else a new one. Raises ``InputError``
+    if Ray is not installed, or if no cluster can be reached.
     """
     try:
         import ray
@@ -41,18 +41,18 @@ def connected() -> Iterator[Any]:
 
 
 def enter(home: str) -> None:
-    """Changes to the working directory of the calling process, if the worker has it, to resolve relative paths."""
+    """Changes to ``home``, the caller's working directory, if the worker has it, to resolve relative paths."""
     if os.path.isdir(home):
         os.chdir(home)
 
 
 def cause_of(error: Any) -> Exception:
-    """Returns the ``InputError`` or ``OSError`` that a worker raised; raises an error of another kind as it is."""
+    """Returns the ``InputError`` or ``OSError`` that a worker raised; raises any other error unchanged."""
     if isinstance(error.cause, (InputError, OSError)):
         return error.cause
     raise error
 
 
 def first_line(error: Exception) -> str:
-    """Returns the first line of a message; those of Ray are long."""
+    """Returns the first line of an error's message, since Ray's messages are long."""
     return (str(error).splitlines() or ["?"])[0]

@@ -33,7 +33,7 @@ class Context:
     pairs: LabelledPairs | None = None
     """Labelled pairs; None unless the run has them."""
     corpus: Corpus | None = None
-    """The sentences; of labelled pairs, the anchors."""
+    """The sentences; for labelled pairs, the anchors."""
     rows: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """``(n,)`` row numbers to train on."""
     device: str = "cpu"
@@ -42,9 +42,9 @@ class Context:
     part: Callable[[int], slice] = field(default=lambda rows: slice(0, rows))
     """The rows of a batch of n rows that this process encodes."""
     told: dict[str, Any] = field(default_factory=dict)
-    """What text methods tell the methods that are constructed after them, by name."""
+    """Values that text methods pass on to methods constructed after them, by name."""
     files: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of the files given to ``depends_on``."""
+    """SHA-256 of the files given to ``depends_on``, by path."""
 
     @cached_property
     def index(self) -> TfidfIndex:
@@ -67,9 +67,9 @@ class Context:
 
     @cached_property
     def base(self) -> Frozen:
-        """The encoder as it is before training, on its device: a copy shared by methods, made when first needed.
+        """A copy of the encoder as it is before training, on the same device, made when first needed.
 
-        For methods of the embeddings, losses and evaluations; raises ``ValueError`` for a text method.
+        All feature methods, losses and evaluations share it; raises ``ValueError`` for a text method.
         """
         import copy
 
@@ -80,8 +80,8 @@ class Context:
     def depends_on(self, path: str | Path) -> Path:
         """Declares a file that the results depend on, and returns its path.
 
-        Its hash is stored with the run, so that a resumed run refuses a changed file. Raises ``InputError`` if it
-        cannot be read.
+        Its hash is stored with the run, so that a resumed run refuses a changed file. Raises ``InputError`` if
+        the file cannot be read.
         """
         path = Path(path)
         try:
@@ -96,11 +96,11 @@ class Context:
 
         Args:
             name: As for ``--model``.
-            flag: Flag or option that names it, for error messages.
-            same_tokens: Whether its tokenizer must be that of the run's encoder, so that token ids can be passed on.
+            flag: Flag or option that names the model, for error messages.
+            same_tokens: Whether it must have the tokenizer of the run's encoder, so that token ids can be passed on.
 
         Raises:
-            InputError: If it cannot be loaded, or has another tokenizer.
+            InputError: If the model cannot be loaded, or has another tokenizer.
         """
         from .models.encoder import load_encoder
         from .models.resolve import find_model
@@ -115,7 +115,7 @@ class Context:
     def load_masked_language_model(self, name: str, flag: str) -> Frozen:
         """Loads a masked language model whose weights stay as they are; see ``load_model``.
 
-        Raises ``InputError`` if it cannot be loaded, has another tokenizer, or there is no mask token.
+        Raises ``InputError`` if the model cannot be loaded or has another tokenizer, or if there is no mask token.
         """
         from transformers import AutoModelForMaskedLM, AutoTokenizer
 

@@ -47,11 +47,11 @@ def sentence(error: Exception) -> str:
 
 
 def shortened(text: str, length: int = 120) -> str:
-    """Truncates a text to a number of characters, the last of which is then an ellipsis."""
+    """Truncates a text to ``length`` characters, the last of which is an ellipsis if something was cut off."""
     return text if len(text) <= length else text[: length - 1].rstrip() + "\u2026"
 
 
-# Names of values in other programs and in the papers.
+# Names that other programs and the papers use for values of options.
 OTHER_NAMES = {
     "average": "avg",
     "mean": "avg",
@@ -65,7 +65,7 @@ OTHER_NAMES = {
 
 
 def did_you_mean(given: str, choices: Iterable[str]) -> str:
-    """Returns `` (did you mean X?)`` with the choice that is most similar to a name, and "" if none is similar."""
+    """Returns `` (did you mean X?)`` with the choice that is most similar to a name, or "" if none is similar."""
     from difflib import get_close_matches
 
     known = list(choices)

@@ -1,8 +1,8 @@
 """Texts written by sequence-to-sequence models: paraphrases, back-translations and queries, one per row of a corpus.
 
-An interrupted call is resumed when it is repeated: texts are appended to ``OUTPUT.part`` batch by batch. Batches are
-made of rows of similar length within windows of fixed rows, and random numbers are keyed by (seed, first row of the
-batch), so that an interrupted call ends with the same texts.
+An interrupted call is resumed when it is repeated: texts are appended to ``OUTPUT.part`` batch by batch. A batch holds
+rows of similar length from one window of consecutive rows, and random numbers are keyed by (seed, first row of the
+batch). A resumed call therefore ends with the same texts as one that was not interrupted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .io import dumps, write_text
 
 __all__ = ["GenerationOptions", "Generator", "generate"]
 
-# Rows that are ordered by length together.
+# Rows per window; the rows of a window are sorted by length.
 WINDOW = 2048
 
 
@@ -29,34 +29,34 @@ class GenerationOptions:
     """How texts are generated."""
 
     prefix: str = ""
-    """Text before each row, as some models were trained with: ``paraphrase: ``."""
+    """Text before each row, such as ``paraphrase: ``, if the model was trained with one."""
     beams: int = 10
-    """Beams; 1: the most likely token each time. UNA's paraphrases have 10, its back-translations 4."""
+    """Number of beams; 1: the most likely token each time. UNA uses 10 for paraphrases and 4 for back-translations."""
     sample: bool = False
     """Draw the tokens instead, without beams."""
     top_p: float = 0.95
-    """With ``sample``: the share of the probability that is drawn from."""
+    """With ``sample``: draw from the most likely tokens, up to this total probability."""
     temperature: float = 1.0
-    """With ``sample``."""
+    """With ``sample``: the divisor of the logits."""
     max_new_tokens: int = 64
-    """Tokens of a generated text."""
+    """Maximum number of tokens in a generated text."""
     max_input_tokens: int = 256
-    """Tokens of a row; at most what the model reads."""
+    """Maximum number of tokens read from a row, at most as many as the model reads."""
     batch_size: int = 16
     seed: int = 0
 
 
 class Generator:
-    """A sequence-to-sequence model, and for back-translation the one that translates back.
+    """A sequence-to-sequence model and, for back-translation, a second one that translates back.
 
     Args:
         model: Folder or hub name.
-        via: Folder or hub name of the model that translates the texts of ``model`` back.
+        via: Folder or hub name of the model that translates back what ``model`` translated.
         options: How texts are generated.
         device: A PyTorch device, or ``auto``.
 
     Raises:
-        InputError: If a model cannot be loaded, or is none from texts to texts.
+        InputError: If a model cannot be loaded, or is not a sequence-to-sequence model.
     """
 
     def __init__(self, model: str, options: GenerationOptions, via: str | None = None, device: str = "auto") -> None:
@@ -83,7 +83,7 @@ class Generator:
         return tokenizer, model.eval().to(self.device)
 
     def __call__(self, texts: Sequence[str], first: int) -> list[str]:
-        """Returns a text for each of the texts; ``first`` is the row number that keys the random numbers."""
+        """Returns a generated text for each text; ``first`` is the row number that keys the random numbers."""
         import torch
 
         found = [f"{self.options.prefix}{text}" for text in texts]
@@ -119,7 +119,7 @@ def _positions(model: Any) -> int:
 
 
 def batches(texts: Sequence[str], size: int) -> Iterator[list[int]]:
-    """Yields row numbers in batches of similar length, within windows; blank rows are left out."""
+    """Yields batches of row numbers, of similar length and from one window; blank rows are left out."""
     for start in range(0, len(texts), WINDOW):
         rows = [row for row in range(start, min(start + WINDOW, len(texts))) if texts[row].strip()]
         rows.sort(key=lambda row: (-len(texts[row]), row))
@@ -133,14 +133,15 @@ def generate(
     output: str | Path,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, int]:
-    """Writes a text for each row, as many lines as rows; a blank row, and one for which nothing is generated, stays.
+    """Writes one line per row: the generated text, or the row itself if it is blank or nothing was generated.
 
     Args:
         texts: n rows.
         generator: The model.
-        output: A file of lines; for ``.jsonl``, objects ``{"anchor": generated, "positive": row}`` of the rows that
-            have a generated text, as ``cse train --pairs`` reads them.
-        progress: Called with the number of rows generated since its last call; first with those of an earlier call.
+        output: A text file; a ``.jsonl`` file has an object ``{"anchor": generated, "positive": row}`` for each row
+            with a generated text, as ``cse train --pairs`` reads them.
+        progress: Called with the number of rows generated since its last call; for a resumed call, first with the
+            number of rows that are already done.
 
     Returns:
         ``rows``, ``generated``, ``unchanged`` (generated texts that equal their row) and ``empty``.
@@ -162,7 +163,7 @@ def generate(
             raise InputError(f"{part}: was begun with other {name}; remove it, or repeat the options of that call")
         found = _read(part)
     else:
-        part.unlink(missing_ok=True)  # of a call whose options are not known
+        part.unlink(missing_ok=True)  # left by a call whose options are unknown
     write_text(about, dumps(settings) + "\n")
     if progress and found:
         progress(len(found))
@@ -192,7 +193,7 @@ def generate(
 
 
 def _read(part: Path) -> dict[int, str]:
-    """Returns the texts of an earlier call by row; a last line that was not written whole is cut off."""
+    """Returns the texts of an earlier call by row; an incomplete last line is removed from the file."""
     data = part.read_bytes()
     whole = data.rfind(b"\n") + 1
     if whole < len(data):

@@ -25,7 +25,7 @@ __all__ = [
     "write_text",
 ]
 
-# Temporary folders, which hold a lock while they are written; the end of the name is that of the folder they become.
+# Names of temporary folders, which are locked while they are written; a name ends with that of the final folder.
 FRESH = re.compile(r"\.cse-new-[a-z0-9_]{8}-(?P<name>.+?)(?P<old>\.old)?")
 
 
@@ -71,8 +71,8 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
             return
         temporary = None
         try:
-            # Same name pattern and lock as the temporary files of the Rust core. When the core next writes to this
-            # folder, it removes temporary files without a lock, which a killed process has left.
+            # The name pattern and the lock are those of the temporary files of the Rust core. When the core next writes
+            # to this folder, it removes unlocked temporary files, which killed processes have left.
             with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".cse-core-", suffix=".tmp", delete=False) as file:
                 temporary = file.name
                 with suppress(OSError):  # some network file systems have no locks
@@ -87,7 +87,7 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
 
 @contextmanager
 def fresh_folder(folder: Path) -> Iterator[Path]:
-    """Context manager that makes a temporary folder, which replaces ``folder`` at the end, and is removed on an error.
+    """Context manager that makes a temporary folder; it replaces ``folder`` at the end, or is removed on an error.
 
     The parent of ``folder`` is created. Errors include the path of ``folder``.
     """
@@ -104,7 +104,7 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
 
 
 def replace_folder(fresh: Path, folder: Path) -> None:
-    """Renames ``fresh``, made by ``fresh_folder``, to ``folder``; an existing one is moved aside first, then removed.
+    """Renames ``fresh``, made by ``fresh_folder``, to ``folder``; an existing folder is moved aside, then removed.
 
     A process that is killed between the two renames leaves the old folder; ``remove_leftovers`` restores it.
     """
@@ -125,7 +125,7 @@ def replace_folder(fresh: Path, folder: Path) -> None:
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Removes temporary folders that killed processes left in ``parent``; those being written are locked, and stay."""
+    """Removes temporary folders that killed processes left in ``parent``; locked folders are in use, and stay."""
     if not parent.is_dir():
         return
     for path in sorted(parent.iterdir()):
@@ -143,7 +143,7 @@ def remove_leftovers(parent: Path) -> None:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[bool]:
-    """Context manager that locks a folder; its value is False if it is locked already, or locks are not supported."""
+    """Context manager that locks a folder; yields False if it is already locked, or if locks are not supported."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:

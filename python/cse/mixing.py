@@ -30,7 +30,7 @@ def partners(
         anchor_views: Number of views that contain anchors; anchors are ordered by view, then by row.
         candidate_views: Number of views to sample from; candidates are ordered by view, then by row.
         valid: ``(candidate_views, B)`` bool, True where a candidate may be sampled. None: all candidates are valid.
-        excluded: ``(B, B)`` bool, True for pairs of rows that are not mixed, like rows with the same sentence.
+        excluded: ``(B, B)`` bool, True for pairs of rows that are not mixed, such as rows with the same sentence.
 
     Returns:
         ``(anchor_views * B,)`` int64 positions among the ``candidate_views * B`` candidates, uniform over the valid

@@ -1,4 +1,4 @@
-"""Cutting of long texts into passages of a number of tokens."""
+"""Cuts long texts into passages with a limited number of tokens."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from .tfidf.options import word_options
 
 __all__ = ["Cutter", "windows"]
 
-# Words of a passage for encoders that read a text of any length.
+# Words per passage for encoders that read texts of any length.
 DEFAULT_WORDS = 256
-# A passage begins with the last eighth of the tokens of the one before.
+# A passage begins with the last 1/OVERLAP of the tokens of the previous one.
 OVERLAP = 8
 
 Span = tuple[int, int]
 
 
 class Cutter:
-    """Cuts texts into passages that the encoder reads whole.
+    """Cuts texts into passages that are short enough for the encoder.
 
     Tokens are those of the encoder; for an encoder without a tokenizer they are words (UAX #29). A passage begins and
-    ends between words, and begins with about the last eighth of the one before.
+    ends between words, and begins with about the last eighth of the previous passage.
 
     Args:
         encoder: The encoder.
-        tokens: Largest number of tokens of a passage, without special tokens; None: as many as the model reads, and 256
+        tokens: Maximum number of tokens in a passage, without special tokens; None: as many as the model reads, or 256
             words for an encoder without a tokenizer.
 
     Raises:
@@ -48,7 +48,7 @@ class Cutter:
             raise InputError(f"--passages: must be at least 8{most}, got {self.tokens}")
 
     def __call__(self, texts: Sequence[str]) -> list[list[Span]]:
-        """Returns the passages of each text as (start, end) in characters; none for a blank text."""
+        """Returns the passages of each text as (start, end) positions of characters; a blank text has none."""
         return [windows(text, spans, self.tokens) for text, spans in zip(texts, self._offsets(texts), strict=True)]
 
     def _offsets(self, texts: Sequence[str]) -> list[list[Span]]:
@@ -63,12 +63,12 @@ class Cutter:
 
 
 def windows(text: str, tokens: Sequence[Span], size: int) -> list[Span]:
-    """Returns the passages of a text, as spans of characters, in which each has at most ``size`` of its tokens.
+    """Returns the passages of a text as spans of characters; each passage has at most ``size`` tokens.
 
     Args:
         text: The text.
-        tokens: Its tokens as spans of characters, ascending.
-        size: The number of tokens.
+        tokens: The tokens of the text as spans of characters, in ascending order.
+        size: Maximum number of tokens in a passage.
     """
     if not text.strip():
         return []

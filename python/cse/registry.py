@@ -41,8 +41,8 @@ class Registry(Generic[T]):
         kind: Name of the kind, used in error messages (``"augmentation"``).
         group: Entry-point group in which other packages declare methods.
         builtin: Maps the names of the built-in methods to ``"module:attribute"``.
-        options: Maps the names of built-in methods to their ``Options``, ``"module:attribute"``, where these can be
-            imported without the method. Those of their options that have a flag are options of ``cse train``.
+        options: Maps names of built-in methods to their ``Options``, as ``"module:attribute"``, if these can be
+            imported without the method. Options that have a flag become options of ``cse train``.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Registry(Generic[T]):
 
     @contextmanager
     def preserved(self) -> Iterator[None]:
-        """Context manager after which the methods are those of before: what was registered within it is removed."""
+        """Context manager that restores the registry at its end: methods registered within it are removed."""
         before = dict(self._loaded)
         try:
             yield
@@ -72,11 +72,11 @@ class Registry(Generic[T]):
         return sorted({*self._targets, *self._loaded, *announced})
 
     def flagged(self) -> dict[str, type[Any]]:
-        """Returns the ``Options`` of the methods that may have flags by name, without importing the methods."""
+        """Returns, by name, the ``Options`` of the methods that may have flags, without importing the methods."""
         return {name: _imported(target) for name, target in self._options.items()}
 
     def options(self, name: str) -> type[Any]:
-        """Returns the ``Options`` of a method, which is imported only if they are defined in its module."""
+        """Returns the ``Options`` of a method; the method is imported only if its module defines them."""
         if name in self._options and name not in self._loaded:
             found: type[Any] = _imported(self._options[name])
             return found
@@ -109,7 +109,7 @@ class Registry(Generic[T]):
 
 @dataclass(frozen=True)
 class Note:
-    """Documentation of an option, in the annotation of its field; ``pydantic.Field(description=...)`` does as well."""
+    """Documentation of an option, in the annotation of its field; ``pydantic.Field(description=...)`` also works."""
 
     description: str
     flag: str = ""
@@ -117,9 +117,9 @@ class Note:
     metavar: str | None = None
     """Name of the value in the help."""
     default: str | None = None
-    """Text of the default in the help, where it is not a value."""
+    """Text shown as the default in the help, if the default is not a plain value."""
     enables: bool = False
-    """Whether a value for the flag also switches the method on, and 0 switches it off."""
+    """Whether giving the flag a value also switches the method on, and giving it 0 switches the method off."""
 
 
 def _imported(target: str) -> Any:
@@ -129,8 +129,8 @@ def _imported(target: str) -> Any:
 
 @cache
 def declared(group: str) -> Any:
-    """Returns the entry points of a group, which are read once per process: that reads a file of each package."""
-    from importlib.metadata import entry_points  # takes half as long to import as the command line
+    """Returns the entry points of a group; they are read once per process, since this opens a file of each package."""
+    from importlib.metadata import entry_points  # its import takes half as long as that of the command line
 
     return entry_points(group=group)
 
@@ -148,7 +148,7 @@ def import_methods(path: str) -> str:
         Its SHA-256.
 
     Raises:
-        InputError: If it cannot be read, fails, or has been changed since it was imported.
+        InputError: If the file cannot be read, fails, or has changed since it was imported.
     """
     name = Path(path).resolve()
     try:
@@ -214,9 +214,9 @@ def _adapter(kind: type[Any]) -> Any:
 
 
 def _check_numbers(kind: type[Any], table: Mapping[str, Any], flag: Callable[[str], str]) -> None:
-    """Raises ``InputError`` for infinity and NaN, and for a bool or a float like 1e9 as the value of an integer.
+    """Raises ``InputError`` for infinity and NaN, and for a bool or a float like 1e9 given for an integer.
 
-    pydantic would accept them, or convert them.
+    pydantic would accept or convert such values.
     """
     hints = get_type_hints(kind)
     for key, value in table.items():

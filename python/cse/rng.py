@@ -38,7 +38,7 @@ SPANS = 2**34
 CROP = 2**35
 DELETE = 2**36
 PURPOSES = 2**48
-# Rows whose bits are computed at a time.
+# Number of rows whose bits are computed in one call.
 PART = 2**18
 
 Rows = npt.NDArray[np.int64]
@@ -48,7 +48,7 @@ def bits(seed: int, epoch: int, rows: npt.NDArray[Any], stream: int) -> npt.NDAr
     """Returns 64 random bits per row: ``(n,)`` uint64."""
     numbers = np.asarray(rows, dtype=np.int64).view(np.uint64)
     found = np.empty(len(numbers), dtype=np.uint64)
-    for start in range(0, len(numbers), PART):  # in parts, whose copies reuse the same memory
+    for start in range(0, len(numbers), PART):  # in parts, so that copies reuse the same memory
         part = slice(start, start + PART)
         found[part] = np.frombuffer(_core.random_bits(seed, epoch, numbers[part].data, stream), dtype="<u8")
     return found
@@ -71,8 +71,8 @@ class Draws:
 
         Args:
             rows: ``(n,)`` row numbers.
-            purpose: What the numbers are for, in words; two purposes have independent numbers.
-            count: Numbers per row, at most 65,536. The first ones do not depend on it.
+            purpose: What the numbers are for, in words; numbers for different purposes are independent.
+            count: How many numbers per row, at most 65,536. The first numbers do not depend on the count.
 
         Returns:
             ``(n, count)`` float64.
@@ -83,15 +83,15 @@ class Draws:
 
 
 def permutation(rows: Rows, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """Returns the positions in ``rows`` in random order for this epoch: by random bits, equal bits by position."""
+    """Returns the positions in ``rows`` in random order for this epoch, sorted by random bits, and ties by position."""
     return stable_order(bits(seed, epoch, rows, SHUFFLE))
 
 
 def stable_order(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Returns ``np.argsort(keys, kind="stable")`` of random 64-bit keys, several times as fast.
+    """Returns ``np.argsort(keys, kind="stable")`` for random 64-bit keys, but several times as fast.
 
-    NumPy sorts numbers by vector instructions, but not their positions. The position is therefore put in the low bits
-    of a key, and the few keys with equal upper bits are sorted again.
+    NumPy uses vector instructions to sort values, but not to find their order. Positions are therefore put in the low
+    bits of the keys, and the few keys with equal upper bits are sorted again.
     """
     width = np.uint64(len(keys).bit_length())
     low = (np.uint64(1) << width) - np.uint64(1)

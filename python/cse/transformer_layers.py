@@ -1,4 +1,4 @@
-"""The embedding layer and the blocks of a transformer, and forward passes in which their outputs are changed.
+"""Finds the embedding layer and the blocks of a transformer, and changes the output of the embedding layer.
 
 This module imports only torch.
 """

@@ -1,6 +1,6 @@
-"""What loss terms and feature methods see of a batch: embeddings by view, their roles, and the facts of a step.
+"""What loss terms and feature methods are given: embeddings by view, the roles of views, and facts about the step.
 
-A *view* is one encoding of the rows of a batch. Its role says how losses use it; its name is for the log:
+A *view* is one encoding of the rows of a batch. Its role determines how losses use it; its name appears in the log:
 
 =====================  ========  =====================================================================
 name                   role      contents
@@ -12,8 +12,8 @@ name                   role      contents
 ``synthetic_positive``  positive  the synthetic negative under another dropout mask, as its positive
 =====================  ========  =====================================================================
 
-The first view of role ``anchor`` belongs to the first of role ``positive``, the second to the second, and so on. This
-module imports only torch.
+The first view of role ``anchor`` is paired with the first view of role ``positive``, the second with the second, and
+so on. This module imports only torch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Role = Literal["anchor", "positive", "negative"]
 
 
 def roles_by_name(names: Iterable[str]) -> dict[str, Role]:
-    """Returns the roles of the views with the names above; raises ``ValueError`` for another name."""
+    """Returns the roles of views whose names are in the table above; raises ``ValueError`` for any other name."""
     names = list(names)
     paired: Role = "anchor" if "synthetic_positive" in names else "negative"
     known: dict[str, Role] = {
@@ -54,7 +54,7 @@ class Views:
     embeddings: dict[str, Tensor]
     """``(B, D)`` float32 by view name; a view of role ``negative`` may have any number of rows, ``(R, D)``."""
     roles: dict[str, Role] = field(default_factory=dict)
-    """By view name. Default: those of ``roles_by_name``."""
+    """Roles by view name. Default: as ``roles_by_name`` returns them."""
     masks: dict[str, Tensor] = field(default_factory=dict)
     """``(B,)`` bool by view name, True for valid rows; without a mask all rows of a view are valid."""
     log_weights: dict[tuple[str, str], Tensor] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Views:
     """``(B, k, D)`` by name of the anchor view: negatives that only the anchor of the same row is compared with."""
 
     def __post_init__(self) -> None:
-        """Completes the roles."""
+        """Sets the roles if none were given."""
         if not self.roles:
             self.roles = roles_by_name(self.embeddings)
 
@@ -80,7 +80,7 @@ class Views:
         return [name for name in self.embeddings if self.roles[name] == role]
 
     def replace(self, **values: Any) -> Views:
-        """Returns a copy with other fields; roles of views that no longer exist are left out."""
+        """Returns a copy in which the given fields are replaced; roles of views that no longer exist are left out."""
         fields = {**vars(self), **values}
         fields["roles"] = {name: role for name, role in fields["roles"].items() if name in fields["embeddings"]}
         return Views(**fields)
@@ -94,7 +94,7 @@ class Views:
         )
 
     def rows(self, part: slice) -> Views:
-        """Returns some of the rows, without the views and weights that have no value for each row of the batch."""
+        """Returns a copy with some of the rows; only views with one row per row of the batch are kept."""
         batch = len(self.embeddings["anchor"])
         kept = {name: z[part] for name, z in self.embeddings.items() if len(z) == batch}
         roles = {name: self.roles[name] for name in kept}
@@ -110,7 +110,7 @@ class _Facts:
     epoch: int
     seed: int
     rows: Tensor
-    """int64 row numbers in the corpus of the rows of the views."""
+    """int64 row numbers, in the corpus, of the rows in the views."""
     uniform: Callable[[str, int], Tensor]
     """``uniform(purpose, n)`` returns ``(len(rows), n)`` float32 numbers in [0, 1), a function of (seed, epoch, row,
     purpose)."""
@@ -146,16 +146,16 @@ class BatchStep(_Facts):
     duplicates: Tensor | None = None
     """``(B, B)`` bool, True for different rows with the same sentence; None if there are none."""
     encode: Callable[..., Tensor] | None = None
-    """``encode(name, encoder=None)`` returns the embeddings ``(B, D)`` of the texts of a view or block, like
-    ``anchor``, from another forward pass of the run's encoder, or of another encoder with the same token ids, in the
-    run's precision. Those of a ``Frozen`` encoder are computed once per step, whoever asks for them."""
+    """``encode(name, encoder=None)`` returns the embeddings ``(B, D)`` of the texts of a view or block, such as
+    ``anchor``. They come from a further forward pass, in the run's precision, of the run's encoder or of another
+    encoder with the same token ids. The embeddings of a ``Frozen`` encoder are computed only once per step."""
     contrastive: Callable[..., Tensor] | None = None
-    """``contrastive(views, **changes)`` is the run's contrastive loss of other views, with changed options; None if the
-    run has none."""
+    """``contrastive(views, **changes)`` returns the run's contrastive loss for other views, with changed options. None
+    if the run has no contrastive loss."""
 
 
 class Frozen(nn.Module):
-    """A model whose weights are not trained: it stays in evaluation mode, and checkpoints leave it out.
+    """A model whose weights are not trained: it stays in evaluation mode, and is left out of checkpoints.
 
     Args:
         model: The model; gradients of its parameters are switched off.
@@ -179,5 +179,5 @@ class Frozen(nn.Module):
 
     @torch.no_grad()
     def forward(self, *arguments: Any, **named: Any) -> Any:
-        """The model's output, without a gradient."""
+        """Returns the model's output, without a gradient."""
         return self.model(*arguments, **named)

@@ -13,7 +13,7 @@ __all__ = ["AUGMENTATIONS", "DEFAULT_POSITIVE", "PAIRS_POSITIVE"]
 
 DEFAULT_POSITIVE = "dropout"
 PAIRS_POSITIVE = "labelled"
-"""The positives of a run with ``--pairs``."""
+"""The default of ``--positive`` in a run with ``--pairs``."""
 
 AUGMENTATIONS: Registry[type[TextMethod]] = Registry(
     "augmentation",

@@ -19,22 +19,22 @@ MARKS = (".", ",", "!", "?", ";", ":")
 
 @dataclass(frozen=True)
 class AEDAOptions:
-    """Options of AEDA; the default is published."""
+    """Options of AEDA; the default is the published value."""
 
-    share: Annotated[float, Field(gt=0, le=1, description="largest number of marks, relative to the words")] = 0.3
+    share: Annotated[float, Field(gt=0, le=1, description="largest number of marks, as a share of the words")] = 0.3
 
 
 class AEDA(Edit):
-    """Inserts random marks of ``. , ! ? ; :`` before distinct random words.
+    """Inserts punctuation marks, drawn from ``. , ! ? ; :``, before distinct random words.
 
-    Their number is uniform from 1 to floor(share * words + 1), at most the number of words.
+    The number of marks is uniform from 1 to floor(share * words + 1), and at most the number of words.
     """
 
     Options = AEDAOptions
     summary = "inserts punctuation marks (AEDA)"
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        """Returns the sentences with marks."""
+        """Returns the sentences with marks inserted."""
         split = [text.split() for text in texts]
         longest = max(map(len, split), default=0)
         counts = draws.uniform(rows, "aeda count")[:, 0]

@@ -4,7 +4,8 @@ There are two kinds of text methods:
 
 - An *edit* changes sentences one by one: ``(texts, rows, draws) -> texts``. The flag determines its role: with
   ``--positive`` the edited sentence is the positive of the unchanged one, with ``--negative`` it is a hard negative.
-- A *pairing* says which two texts belong together: ``(texts, rows, draws) -> Paired``. It is used with ``--positive``.
+- A *pairing* determines which two texts belong together: ``(texts, rows, draws) -> Paired``. It is used with
+  ``--positive``.
 
 Both are pure functions of their arguments, so that results do not depend on the order in which batches are prepared.
 """
@@ -38,21 +39,24 @@ class View:
     """Name of the view, for the log; see ``cse.views``."""
     role: Role
     encoder: str = "first"
-    """``first``: the encoder that is saved. ``second``: another one; see ``TrainConfig.positive_encoder``."""
+    """``first``: the encoder that is saved. ``second``: a second encoder; see ``TrainConfig.positive_encoder``."""
     dropout: float | None = None
-    """Dropout probability of the transformer; None: that of its configuration."""
+    """Dropout probability of the transformer; None: the value in its configuration."""
     hook: str | None = None
     """Name of the hook that changes this forward pass; see ``cse.features.hooks``."""
 
     @property
     def passes(self) -> tuple[object, ...]:
-        """What views must have in common to be encoded in one forward pass."""
+        """The settings that views must share to be encoded in one forward pass."""
         return (self.encoder, self.dropout, self.hook)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Texts to encode, one per row of the batch. Raises ``ValueError`` without a view or for a mask of wrong shape."""
+    """Texts to encode, one per row of the batch.
+
+    Raises ``ValueError`` if there is no view, or if the mask has the wrong shape.
+    """
 
     texts: list[str]
     views: tuple[View, ...]
@@ -60,17 +64,17 @@ class Block:
     mask: npt.NDArray[np.bool_] | None = None
     """``(B,)`` bool, True for valid rows; the loss ignores the views in other rows. None: all rows are valid."""
     column: int | None = None
-    """Number of the input column whose rows the texts are, unchanged, so that stored token ids can be used: 0 is the
-    corpus, 1 and 2 are the positives and hard negatives of labelled pairs. None: the texts are new."""
+    """Number of the input column that the texts are taken from unchanged; their stored token ids can then be used. 0 is
+    the corpus, 1 and 2 are the positives and hard negatives of labelled pairs. None: the texts are new."""
     edited: bool = False
-    """Whether the texts are edited sentences of the corpus, which may be unchanged."""
+    """Whether the texts are the output of an edit, which may leave a sentence of the corpus unchanged."""
     shared: bool = False
     """Whether the views are encoded once, under one dropout mask."""
     local: bool = False
-    """Whether texts and mask cover only the rows of this process, because they take long to make."""
+    """Whether texts and mask cover only the rows of this process, because the texts are slow to make."""
 
     def __post_init__(self) -> None:
-        """Checks that there is a view, and the shape of the mask."""
+        """Checks that there is at least one view and that the mask has the right shape."""
         if not self.views:
             raise ValueError("views: a block needs at least one")
         if self.mask is not None and self.mask.shape != (len(self.texts),):
@@ -86,9 +90,9 @@ class Example:
     spans: tuple[tuple[int, int], ...] = ()
     augmented_spans: tuple[tuple[int, int], ...] = ()
     further: tuple[str, ...] = ()
-    """Texts of further columns, like a labelled hard negative."""
+    """Texts of further columns, such as a labelled hard negative."""
     method: str = ""
-    """Name of the method; a run sets it."""
+    """Name of the method; set by the run."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ class TextMethod(ABC):
     summary: ClassVar[str] = ""
     """One-line description, shown by ``cse methods``."""
     expensive: ClassVar[bool] = False
-    """Whether texts take long to make: a process then gets only the rows that it encodes, and checks use few rows."""
+    """Whether texts are slow to make. If so, a process gets only the rows that it encodes, and checks use few."""
 
     def __init__(self, options: Any, context: Context) -> None:
         self.options = options
@@ -127,25 +131,25 @@ class TextMethod(ABC):
 
     @classmethod
     def makes_pairs(cls, options: Any) -> bool:
-        """Returns whether its texts, as negatives, are further pairs; see ``Edit``."""
+        """Returns whether texts of this method, used as negatives, form further pairs; see ``Edit``."""
         return False
 
     @abstractmethod
     def examples(self, texts: Sequence[str], rows: Rows, draws: Draws) -> list[Example]:
-        """Returns the texts with their augmented forms, which are shown before training."""
+        """Returns the texts with their augmented forms, to be shown before training."""
 
 
 class Edit(TextMethod):
     """Base class of methods that change sentences one by one.
 
-    A sentence that cannot be changed is returned as it is. After truncation, an edit with the same token ids as the
-    sentence is *unchanged*: as a negative its row is masked, unless the run keeps duplicates, as the papers do; as a
-    positive it remains, under another dropout mask. Both are counted in the log.
+    A sentence that cannot be changed is returned as it is. An edited sentence is *unchanged* if, after truncation, it
+    has the same token ids as the original. If it is a negative, its row is masked, unless the run keeps duplicates, as
+    the papers do. If it is a positive, it is kept and encoded under another dropout mask. The log counts both cases.
     """
 
     @abstractmethod
     def __call__(self, texts: Sequence[str], rows: Rows, draws: Draws) -> list[str]:
-        """Edits some sentences.
+        """Edits sentences.
 
         Args:
             texts: n sentences.
@@ -158,11 +162,11 @@ class Edit(TextMethod):
 
     @classmethod
     def makes_pairs(cls, options: Any) -> bool:
-        """Returns whether, as a negative, the edited sentence is a further anchor and its own positive (UNA)."""
+        """Returns whether an edited sentence used as a negative is also a further anchor and its own positive (UNA)."""
         return False
 
     def applies(self, step: int) -> bool:
-        """Returns whether a negative is used at this step (counted from 0). Default: always True."""
+        """Returns whether the method provides negatives at this step (counted from 0). Default: always True."""
         return True
 
     def examples(self, texts: Sequence[str], rows: Rows, draws: Draws) -> list[Example]:
@@ -176,29 +180,29 @@ class Paired:
 
     anchors: list[str]
     positives: list[str] | None = None
-    """None: the anchors again, under another dropout mask."""
+    """None: each anchor is its own positive, under another dropout mask."""
     mask: npt.NDArray[np.bool_] | None = None
     """``(n,)`` bool, True for rows that have a positive; None: all have one."""
     negatives: list[str] | None = None
     """Hard negatives."""
     columns: tuple[int | None, int | None, int | None] = (None, None, None)
-    """Input columns whose rows the anchors, positives and negatives are, unchanged; see ``Block.column``."""
+    """Input columns that the anchors, positives and negatives are taken from unchanged; see ``Block.column``."""
     shared: bool = False
-    """Without positives: whether the positive is the anchor under the same dropout mask."""
+    """If ``positives`` is None: whether an anchor and its positive are encoded under the same dropout mask."""
 
 
 class Pairing(TextMethod):
-    """Base class of methods that say which two texts belong together."""
+    """Base class of methods that determine which two texts belong together."""
 
     labelled: ClassVar[bool] = False
-    """Whether equal positives of two rows are duplicates, as equal sentences are."""
+    """Whether rows with equal positives are treated as duplicates, like rows with equal sentences."""
 
     @abstractmethod
     def __call__(self, texts: Sequence[str], rows: Rows, draws: Draws) -> Paired:
         """Returns the anchors and positives of n sentences; the arguments are those of ``Edit.__call__``."""
 
     def examples(self, texts: Sequence[str], rows: Rows, draws: Draws) -> list[Example]:
-        """Returns anchors and positives; the sentences and their positives where the anchors are the sentences."""
+        """Returns the sentences with their positives; an empty list if each sentence is its own positive."""
         paired = self(texts, rows, draws)
         if paired.positives is None:
             return []

@@ -24,9 +24,9 @@ class CropOptions:
 
 
 class Crop(Edit):
-    """The sentence without a share of its words, at least one, cut off at its ends.
+    """Cuts a share of the words, at least one, off the ends of the sentence.
 
-    The start of what remains is uniform. A sentence of one word is not cropped.
+    The start of the remaining part is uniformly distributed. A sentence of one word is not cropped.
     """
 
     Options = CropOptions

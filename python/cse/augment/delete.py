@@ -24,9 +24,9 @@ class DeleteOptions:
 
 
 class Delete(Edit):
-    """The sentence without a random share of its words, at least one.
+    """Deletes a random share of the words of the sentence, at least one.
 
-    All sets of words of that size are equally likely. A sentence of one word is not changed.
+    All subsets of words of that size are equally likely. A sentence of one word is not changed.
     """
 
     Options = DeleteOptions

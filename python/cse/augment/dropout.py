@@ -21,7 +21,7 @@ class DropoutOptions:
 
     mask: Annotated[
         Literal["independent", "shared"],
-        Field(description="shared: both views have one dropout mask (SimCSE's ablation), and so are equal"),
+        Field(description="shared: both views use the same dropout mask (SimCSE's ablation) and are equal"),
     ] = "independent"
 
 
@@ -36,5 +36,5 @@ class Dropout(Pairing):
         return Paired(list(texts), columns=(0, None, None), shared=self.options.mask == "shared")
 
     def describe(self) -> str:
-        """Returns nothing unless the mask is shared."""
+        """Returns a note if the mask is shared, else an empty text."""
         return "shared mask" if self.options.mask == "shared" else ""

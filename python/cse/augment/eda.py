@@ -1,11 +1,12 @@
 """EDA: four edits of the words of a sentence (Wei and Zou 2019, arXiv:1901.11196).
 
-``alpha`` is the strength: n = max(1, floor(alpha * words)) changes, or the probability with which a word is deleted.
+``alpha`` sets the strength: n = max(1, floor(alpha * words)) is the number of changes; in deletion, ``alpha`` is the
+probability that a word is deleted.
 
 Differences from the released code: sentences are not lower-cased and keep their digits and punctuation, except with
-``clean``; one occurrence of a word is replaced, not all; an inserted synonym may be any synonym of its word, and may
-come last; a swap always involves two different places; the choice depends on (seed, epoch, row), not on the order of a
-set.
+``clean``; one occurrence of a word is replaced, not all; an inserted synonym may be any synonym of its word, and may be
+placed at the end; a swap always involves two different positions; the choice depends on (seed, epoch, row), not on the
+iteration order of a set.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class EDAOptions:
 
     alpha: Annotated[float, Field(gt=0, lt=1, description="share of the words that is changed")] = 0.1
     clean: Annotated[
-        bool, Field(description="lower-case, and leave out everything but letters, as the released code does")
+        bool, Field(description="lower-case the text and remove everything but letters, as the released code does")
     ] = False
 
 
@@ -44,12 +45,12 @@ class SynonymOptions(EDAOptions):
 
     synonyms: Annotated[
         str,
-        Field(description="wordnet (by nltk), or a file of lines: word, tab, synonyms separated by commas"),
+        Field(description="wordnet (from nltk), or a file with lines of the form: word, tab, comma-separated synonyms"),
     ] = "wordnet"
 
 
 class WordEdit(Edit):
-    """Base class of edits of the words between white space. A sentence that cannot be edited is returned as it is."""
+    """Base class of edits of whitespace-separated words. A sentence that cannot be edited is returned as it is."""
 
     Options = EDAOptions
     purpose = ""
@@ -59,7 +60,7 @@ class WordEdit(Edit):
         texts = [cleaned(text) or text for text in texts] if self.options.clean else list(texts)
         split = [text.split() for text in texts]
         longest = max(map(len, split), default=0)
-        # Three numbers per word and one more, of which a sentence uses its first ones.
+        # Three numbers per word of the longest sentence, and one more; shorter sentences use only the first ones.
         keys = draws.uniform(rows, self.purpose, 3 * longest + 1)
         edited = []
         for text, words, own in zip(texts, split, keys, strict=True):
@@ -73,7 +74,7 @@ class WordEdit(Edit):
 
     @abstractmethod
     def edit(self, words: list[str], keys: Keys) -> list[str]:
-        """Returns edited words; ``keys`` are at least 3 * len(words) + 1 uniform numbers."""
+        """Returns the edited words; ``keys`` holds at least 3 * len(words) + 1 uniform numbers."""
 
 
 class SwapWords(WordEdit):
@@ -83,7 +84,7 @@ class SwapWords(WordEdit):
     purpose = "eda swap"
 
     def edit(self, words: list[str], keys: Keys) -> list[str]:
-        """Returns the words with swapped places."""
+        """Returns the words after the swaps."""
         words, count = list(words), len(words)
         if count < 2:
             return words
@@ -96,13 +97,13 @@ class SwapWords(WordEdit):
 
 
 class DeleteWords(WordEdit):
-    """Deletes each word with probability ``alpha``; one random word stays if all would be deleted."""
+    """Deletes each word with probability ``alpha``; one random word is kept if all would be deleted."""
 
     summary = "deletes each word with some probability (EDA)"
     purpose = "eda delete"
 
     def edit(self, words: list[str], keys: Keys) -> list[str]:
-        """Returns the words that stay."""
+        """Returns the words that are kept."""
         kept = [word for word, key in zip(words, keys, strict=False) if key >= self.options.alpha]
         return kept or [words[int(keys[len(words)] * len(words))]]
 
@@ -124,13 +125,13 @@ class SynonymEdit(WordEdit):
 
 
 class ReplaceBySynonyms(SynonymEdit):
-    """Replaces n random words by one of their synonyms."""
+    """Replaces each of n random words with one of its synonyms."""
 
-    summary = "replaces words by synonyms (EDA)"
+    summary = "replaces words with synonyms (EDA)"
     purpose = "eda synonym"
 
     def edit(self, words: list[str], keys: Keys) -> list[str]:
-        """Returns the words with replaced ones."""
+        """Returns the words after the replacements."""
         words, count = list(words), len(words)
         places = sorted(self.known(words), key=lambda place: keys[place])
         for place in places[: self.changes(words)]:
@@ -145,7 +146,7 @@ class InsertSynonyms(SynonymEdit):
     purpose = "eda insert"
 
     def edit(self, words: list[str], keys: Keys) -> list[str]:
-        """Returns the words with further ones."""
+        """Returns the words with synonyms inserted."""
         new = list(words)
         places = self.known(words)
         for number in range(self.changes(words) if places else 0):

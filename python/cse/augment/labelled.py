@@ -15,7 +15,7 @@ __all__ = ["Labelled"]
 
 
 class Labelled(Pairing):
-    """Takes the positive, and the hard negative if there is a third column, from the row in ``--pairs``.
+    """Takes the positive, and the hard negative if there is a third column, from the same row of ``--pairs``.
 
     Raises ``InputError`` if the run has no labelled pairs.
     """
@@ -26,7 +26,10 @@ class Labelled(Pairing):
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:
-        """Supervised SimCSE keeps the MLP at test (its appendix B); averages with the base were not measured."""
+        """Returns settings that keep the MLP head at test time, as supervised SimCSE does (appendix B).
+
+        The trained weights are not averaged with the base weights, which was not measured for labelled pairs.
+        """
         return {"keep_head": True, "merge_with_base": 0.0}
 
     def __init__(self, options: Any, context: Any) -> None:

@@ -17,24 +17,24 @@ __all__ = ["MaskedSpan", "MaskedSpanOptions"]
 
 @dataclass(frozen=True)
 class MaskedSpanOptions:
-    """Options of the masked span; the defaults are published for sentences."""
+    """Options of the masked span; the defaults are the published values for sentences."""
 
-    length: Annotated[int, Field(ge=1, description="characters that are replaced")] = 5
-    shortest: Annotated[int, Field(ge=1, description="characters of the shortest text that is changed")] = 30
-    mask: Annotated[str, Field(min_length=1, description="text in their place; RoBERTa's mask token is <mask>")] = (
+    length: Annotated[int, Field(ge=1, description="number of characters that are replaced")] = 5
+    shortest: Annotated[int, Field(ge=1, description="minimum number of characters of a text that is changed")] = 30
+    mask: Annotated[str, Field(min_length=1, description="text that replaces them; RoBERTa's mask token is <mask>")] = (
         "[MASK]"
     )
 
 
 class MaskedSpan(Edit):
-    """Replaces a random span of characters by a mask token; all places are equally likely.
+    """Replaces a random span of characters with a mask token; all positions are equally likely.
 
-    The released code replaces the first occurrence of the span's text, wherever the span was drawn, and writes [MASK]
-    for RoBERTa as well.
+    The released code replaces the first occurrence of the span's text, even if the span was drawn elsewhere, and
+    writes [MASK] for RoBERTa as well.
     """
 
     Options = MaskedSpanOptions
-    summary = "replaces a span of characters by a mask token (Mirror-BERT)"
+    summary = "replaces a span of characters with a mask token (Mirror-BERT)"
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
         """Returns the sentences with a masked span."""

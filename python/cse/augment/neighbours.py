@@ -1,4 +1,4 @@
-"""Positives that are other rows: those of a parallel file, and the sentences that follow in the corpus."""
+"""Positives from other rows: the same row of a parallel file, or one of the next rows of the corpus."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class ParallelOptions:
 
 
 class Parallel(Pairing):
-    """The positive is the row of the same number in another file: paraphrases, translations, generated queries.
+    """The positive is the row with the same number in another file: paraphrases, translations, generated queries.
 
-    Rows whose line is blank, or equal to the sentence, have no positive. Raises ``InputError`` if the file is not
-    named, or has another number of rows than the corpus.
+    A row whose line in that file is blank, or equal to the sentence, has no positive. Raises ``InputError`` if no file
+    is named, or if its number of rows differs from that of the corpus.
     """
 
     Options = ParallelOptions
@@ -37,13 +37,13 @@ class Parallel(Pairing):
     def __init__(self, options: ParallelOptions, context: Any) -> None:
         super().__init__(options, context)
         if not options.file:
-            raise InputError("--positive parallel: names no file; give --set parallel.file=FILE")
+            raise InputError("--positive parallel: no file is named; give --set parallel.file=FILE")
         context.depends_on(options.file)
         self.others = Corpus.read([options.file])
         if len(self.others) != len(context.corpus):
             raise InputError(
-                f"parallel.file: {options.file} has {len(self.others):,} rows and the corpus {len(context.corpus):,}; "
-                "give one positive for each row of the corpus, in order"
+                f"parallel.file: {options.file} has {len(self.others):,} rows, but the corpus has "
+                f"{len(context.corpus):,}; give one positive for each row of the corpus, in order"
             )
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
@@ -55,20 +55,20 @@ class Parallel(Pairing):
 
 @dataclass(frozen=True)
 class NextSentenceOptions:
-    """Options of positives that follow in the corpus; 1 is SimCSE's "next sentence", 3 its "one of three"."""
+    """Options of next-sentence positives; 1 is SimCSE's "next sentence", 3 is its "next 3 sentences"."""
 
     within: Annotated[int, Field(ge=1, le=1000, description="the positive is one of this many following rows")] = 1
 
 
 class NextSentence(Pairing):
-    """The positive is one of the next rows of the corpus (SimCSE, table 3): for running text in its original order.
+    """Takes the positive from the next rows of the corpus, which must be running text in order (SimCSE, table 2).
 
-    Blank rows, the held-out rows of an evaluation, and rows after the end of the corpus are no positives: the sentence
-    then has none.
+    Blank rows, rows held out for an evaluation, and rows past the end of the corpus are not used as positives; a
+    sentence for which such a row is drawn has no positive.
     """
 
     Options = NextSentenceOptions
-    summary = "the next sentence of the corpus, or one of the next (SimCSE's ablation)"
+    summary = "the next sentence of the corpus, or one of the next few (SimCSE's ablation)"
 
     def __init__(self, options: NextSentenceOptions, context: Any) -> None:
         super().__init__(options, context)
@@ -76,7 +76,7 @@ class NextSentence(Pairing):
         self.context = context
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
-        """Returns the sentences and rows that follow them."""
+        """Returns the sentences and the rows drawn as their positives."""
         further = 1 + (draws.uniform(rows, "next sentence")[:, 0] * self.options.within).astype(np.int64)
         wanted = rows + further
         train: npt.NDArray[np.int64] = self.context.rows

@@ -1,4 +1,4 @@
-"""One of several edits per sentence, as positives of many kinds (AugCSE; Tang, Kocyigit and Wijaya 2022)."""
+"""One of several edits per sentence, for diverse positives (AugCSE; Tang, Kocyigit and Wijaya 2022)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ PURPOSE = "one of several edits"
 
 @dataclass(frozen=True)
 class OneOfOptions:
-    """Options of the choice. AugCSE chose twelve transformations of NL-Augmenter, which are not part of cse."""
+    """Options of the choice of edits. AugCSE uses twelve transformations of NL-Augmenter, which are not part of cse."""
 
-    edits: Annotated[tuple[str, ...], Field(min_length=2, description="names of edits, with their default options")] = (
+    edits: Annotated[tuple[str, ...], Field(min_length=2, description="names of edits, run with default options")] = (
         "crop",
         "delete",
         "eda-swap",
@@ -36,15 +36,15 @@ class OneOfOptions:
 
 
 def choices(uniform: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
-    """Returns the numbers of the edits, ``(n,)`` in [0, count), from float32 numbers in [0, 1)."""
+    """Returns the numbers of the chosen edits, ``(n,)`` in [0, count), from float32 numbers in [0, 1)."""
     found: npt.NDArray[np.int64] = np.minimum((uniform.astype(np.float32) * count).astype(np.int64), count - 1)
     return found
 
 
 class OneOf(Edit):
-    """Changes each sentence by one of several edits, all equally likely.
+    """Applies one of several edits, all equally likely, to each sentence.
 
-    Raises ``InputError`` for a name that is no edit.
+    Raises ``InputError`` for a name that is not a fast edit of single sentences.
     """
 
     Options = OneOfOptions
@@ -62,7 +62,7 @@ class OneOf(Edit):
             if not issubclass(kind, Edit) or kind.expensive or kind is OneOf:
                 raise InputError(f"one-of.edits: {name} is not a fast edit of single sentences; leave it out")
             self.edits.append(kind(kind.Options(), context))
-        # A loss term that draws the number again knows the edit of a row.
+        # A loss term can draw the same numbers again to find out which edit was applied to a row.
         context.told["edits"] = (len(self.edits), PURPOSE)
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:

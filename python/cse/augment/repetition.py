@@ -17,7 +17,7 @@ __all__ = ["Repetition", "RepetitionOptions"]
 
 @dataclass(frozen=True)
 class RepetitionOptions:
-    """Options of the repetition; the default is published for BERT-base."""
+    """Options of the repetition; the default is the published value for BERT-base."""
 
     rate: Annotated[float, Field(gt=0, lt=1, description="largest share of the words that is repeated")] = 0.32
 
@@ -25,9 +25,9 @@ class RepetitionOptions:
 class Repetition(Edit):
     """Repeats random words once each, so that the positive differs in length from the anchor.
 
-    Their number is uniform from 0 to max(2, floor(rate * words)), at most the number of words. The paper repeats word
-    pieces; here whole words are, so that the method does not depend on a tokenizer. The released code limits the number
-    to ten.
+    The number of repeated words is uniform from 0 to max(2, floor(rate * words)), and at most the number of words. The
+    paper repeats word pieces; here whole words are repeated, so that the method does not depend on a tokenizer. The
+    released code limits the number to ten.
     """
 
     Options = RepetitionOptions

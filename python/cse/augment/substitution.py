@@ -16,7 +16,7 @@ from .base import Draws, Edit
 
 __all__ = ["Substitution", "SubstitutionOptions"]
 
-# Sentences of a forward pass.
+# Sentences per forward pass.
 BATCH = 64
 
 
@@ -24,23 +24,23 @@ BATCH = 64
 class SubstitutionOptions:
     """Options of substitution."""
 
-    model: Annotated[str, Field(description="masked language model that fills the words in")] = "bert-base-uncased"
+    model: Annotated[str, Field(description="masked language model that predicts the new words")] = "bert-base-uncased"
     share: Annotated[float, Field(gt=0, lt=1, description="share of the words that is replaced")] = 0.15
-    length: Annotated[int, Field(ge=8, description="tokens of a sentence that are read; later words stay")] = 64
+    length: Annotated[int, Field(ge=8, description="tokens of a sentence that are read; later words are kept")] = 64
 
 
 class Substitution(Edit):
     """Replaces a random share of the words, at least one, with words predicted by a masked language model.
 
-    All words of a sentence that are replaced are masked together, one mask token each, and each becomes the most likely
-    token that is a whole word other than the word itself; the paper does not say how its model fills them in. Two
-    tokens whose scores differ by less than the rounding of float32 may swap ranks depending on the batch size.
+    All words to be replaced in a sentence are masked at once, with one mask token each. Each becomes the most likely
+    token that is a whole word and differs from the original word; the paper does not say how its model fills in the
+    masks. Tokens whose scores differ by less than a float32 rounding error may swap ranks depending on the batch size.
 
-    Raises ``InputError`` if ``model`` has no weights of a masked language model, or no mask token.
+    Raises ``InputError`` if ``model`` does not have the weights of a masked language model, or has no mask token.
     """
 
     Options = SubstitutionOptions
-    summary = "replaces words by a masked language model's (SimCSE's ablation)"
+    summary = "replaces words with predictions of a masked language model (SimCSE's ablation)"
     expensive = True
 
     def __init__(self, options: SubstitutionOptions, context: Context) -> None:
@@ -59,7 +59,7 @@ class Substitution(Edit):
             ) from None
         if tokenizer.mask_token_id is None or report["missing_keys"]:
             missing = "mask token" if tokenizer.mask_token_id is None else "weights of a masked language model"
-            raise InputError(f"{flag}: {options.model} has no {missing}; name a checkpoint that was trained as one")
+            raise InputError(f"{flag}: {options.model} has no {missing}; name a checkpoint of a masked language model")
         self.tokenizer, self.device = tokenizer, context.device
         self.model = model.float().eval().requires_grad_(False).to(context.device)
         self.words = whole_words(tokenizer)
@@ -85,7 +85,7 @@ class Substitution(Edit):
         return edited
 
     def _filled(self, split: list[list[str]], places: list[list[int]]) -> list[list[str]]:
-        """Returns the words of sentences, those at the places replaced."""
+        """Returns the words of each sentence, with those at ``places`` replaced."""
         import torch
 
         mask = self.tokenizer.mask_token
@@ -99,7 +99,7 @@ class Substitution(Edit):
         rows, columns = torch.nonzero(tokens["input_ids"] == self.tokenizer.mask_token_id, as_tuple=True)
         with torch.no_grad():
             scores = self.model(**tokens).logits[rows, columns].masked_fill(~self.words.to(self.device), -torch.inf)
-        best = scores.topk(2, dim=1).indices.tolist()  # the second, if the first is the word itself
+        best = scores.topk(2, dim=1).indices.tolist()  # the second is used if the first is the word itself
         found, used = [list(words) for words in split], [0] * len(split)
         for row, tokens_of in zip(rows.tolist(), best, strict=True):
             place = places[row][used[row]]
@@ -112,7 +112,7 @@ class Substitution(Edit):
 
 
 def whole_words(tokenizer: Any) -> Any:
-    """Returns ``(V,)`` bool, True for whole words: neither special tokens nor continuations of a word."""
+    """Returns ``(V,)`` bool, True for whole words, which are neither special tokens nor continuations."""
     import torch
 
     pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))

@@ -28,14 +28,14 @@ class UDAOptions:
     ] = None
     surface: Annotated[
         Literal["keep", "plain"] | None,
-        Field(description="keep the original text between terms, or join terms by spaces"),
+        Field(description="keep the original text between terms, or join terms with spaces"),
     ] = None
 
 
 class UDA(Edit):
-    """The sentence with some words of low TF-IDF replaced.
+    """Replaces some words of low TF-IDF.
 
-    Replacements are sampled as in UNA, with the highest probability for the words of lowest TF-IDF.
+    Replacements are sampled as in UNA, but the words of lowest TF-IDF are the most likely to be replaced.
     """
 
     Options = UDAOptions
@@ -46,7 +46,7 @@ class UDA(Edit):
         super().__init__(replace(options, radius=self.index.ranks(options.radius)), context)
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        """Returns the sentences with replaced words."""
+        """Returns the sentences with some words replaced."""
         options = self.options
         edited: list[str] = self.index.augment(
             list(texts),

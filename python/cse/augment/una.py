@@ -23,20 +23,20 @@ class UNA(Edit):
     """
 
     Options = UNAOptions
-    summary = "replaces words of high TF-IDF by words of similar maximum TF-IDF (UNA)"
+    summary = "replaces words of high TF-IDF with words of similar maximum TF-IDF (UNA)"
 
     def __init__(self, options: UNAOptions, context: Any) -> None:
         self.index = context.index
         if options.tokenizer not in (None, self.index.tokenizer):
             raise InputError(
-                f"--tfidf: the tokenizer of the index is {self.index.tokenizer}, and this recipe needs "
+                f"--tfidf: the tokenizer of the index is {self.index.tokenizer}, but this recipe needs "
                 f"{options.tokenizer}; build it with cse build-tfidf CORPUS --tokenizer {options.tokenizer}"
             )
         super().__init__(replace(options, radius=self.index.ranks(options.radius)), context)
 
     @classmethod
     def implies(cls, options: UNAOptions) -> dict[str, Any]:
-        """Negatives as further pairs are trained by NT-Xent over all views, as published."""
+        """Returns NT-Xent as the objective if negatives form further pairs, as published."""
         return {"objective": "nt-xent"} if options.use_as == "pairs" else {}
 
     @classmethod
@@ -50,7 +50,7 @@ class UNA(Edit):
         return every > 0 and step % every == 0
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        """Returns the sentences with replaced words."""
+        """Returns the sentences with some words replaced."""
         drawing = self.options.drawing()
         edited: list[str] = self.index.augment(
             list(texts), rows=rows.tolist(), seed=draws.seed, epoch=draws.epoch, **drawing

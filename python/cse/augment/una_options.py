@@ -15,7 +15,7 @@ __all__ = ["UNAOptions"]
 
 @dataclass(frozen=True)
 class UNAOptions:
-    """Synthetic hard negatives from the TF-IDF index (UNA). The defaults are those of the paper, but for the radius."""
+    """Synthetic hard negatives from the TF-IDF index (UNA). The defaults are the paper's, except for the radius."""
 
     every: Annotated[int, Ge(0), Note("use UNA on steps 0, N, 2N, ...; 0: never", "--una-every", "N")] = 5
     use_as: Annotated[
@@ -32,7 +32,7 @@ class UNAOptions:
     surface: Annotated[
         Literal["keep", "plain"] | None,
         Note(
-            "keep the original text between terms, or join terms by spaces",
+            "keep the original text between terms, or join terms with spaces",
             "--surface",
             default="keep; treebank: plain",
         ),

@@ -1,4 +1,4 @@
-"""The command line: ``group`` has the commands, ``exit_codes`` the errors and how the program ends."""
+"""The command line: ``group`` holds the commands, ``exit_codes`` reports errors and ends the program."""
 
 from .exit_codes import main
 from .group import COMMANDS, cli

@@ -26,7 +26,7 @@ from .progress import in_background
 @options.option("--format", "form", default="text", metavar="text|jsonl", help="Text, or JSON with the replacements.")
 @options.option("--copies", default=1, type=click.IntRange(1, 10_000), metavar="N", help="Negatives per row.")
 @options.option(
-    "--mode", default="negative", metavar="negative|positive", help="Replace words of high or of low TF-IDF (UNA, UDA)."
+    "--mode", default="negative", metavar="negative|positive", help="Replace words with high (UNA) or low (UDA) TF-IDF."
 )
 @options.drawing
 @options.seed
@@ -66,8 +66,8 @@ def command(
     object that includes the replaced words: their character offsets, replacements, probabilities, and ranks.
 
     With --parts, -o is a folder with one part per file, such as part-00000.txt.zst, and a manifest; rows are numbered
-    through all files, so that negatives are those of one call without --parts. An interrupted call is completed by the
-    same command. --engine ray distributes the files over a Ray cluster, and writes the same folder.
+    across all files, and the negatives equal those of one call without --parts. An interrupted call is completed by the
+    same command. --engine ray distributes the files over a Ray cluster and writes the same folder.
     """
     as_parts = parts_options.wants_parts(as_parts, engine, output, sentences)
     if compression not in (None, "none", "gz", "zst"):

@@ -53,9 +53,9 @@ def command(
 ) -> None:
     """Group the rows of CORPUS by their embeddings, and print size, words and examples of each group.
 
-    The words of a group are those whose mean TF-IDF in it most exceeds that of the corpus; its examples are the rows
-    nearest to its mean. Groups are numbered by size, from 1. With hdbscan, rows in no group are left out; its time is
-    quadratic in the rows.
+    The words of a group are those whose mean TF-IDF in the group most exceeds their mean in the corpus; its examples
+    are the rows nearest to its mean embedding. Groups are numbered by size, from 1. hdbscan leaves out rows that are in
+    no group; its time is quadratic in the number of rows.
     """
     console.check_output()
     if groups is not None and method != "kmeans":

@@ -47,10 +47,10 @@ def command(
     """Compare each further model of MODELS with the first one, with the suites of cse eval.
 
     Every difference has a 95 % interval from a bootstrap over examples: pairs that share a sentence are drawn together,
-    and ranks are computed anew. p-values are adjusted over the tasks by Holm's method; the level is 0.05. Geometry has
-    differences only.
+    and ranks are recomputed. p-values are adjusted over the tasks by Holm's method; the level is 0.05. For the suite
+    geometry, only differences are printed.
 
-    This compares checkpoints: another seed of the same method may differ as much. With --seeds, each argument lists
+    This compares checkpoints; two seeds of the same method may differ as much. With --seeds, each argument lists
     checkpoints of one method separated by commas, with the same seeds in the same order, and methods are compared by a
     paired t-test over seeds.
     """
@@ -91,7 +91,7 @@ def command(
 
 
 def cells(record: dict[str, Any]) -> dict[str, str]:
-    """Returns the cells of a record as text; those of the interval are empty without one."""
+    """Returns the cells of a record as text; the cells of a test are empty if none was made."""
     tested = "p" in record
     digits = 2 if abs(record["a"]) > 2 else 4
     return {

@@ -32,7 +32,7 @@ def say(text: str = "") -> None:
 
 
 def check_output() -> None:
-    """Raises ``InputError`` if standard output is closed, as after ``>&-``."""
+    """Raises ``InputError`` if standard output is closed, for example by ``>&-``."""
     if sys.stdout is None:
         raise InputError("standard output: is closed; name a file with -o, or redirect it")
 
@@ -81,14 +81,14 @@ def print_examples(examples: list[Example]) -> None:
 
 
 def cut(text: str, spans: tuple[tuple[int, int], ...]) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Returns a text cut at 120 characters, and the spans that are whole in it."""
+    """Returns a text cut at 120 characters, and the spans that lie within it."""
     shown = shortened(text)
     whole = len(text) if shown == text else len(shown) - 1
     return shown, tuple((start, end) for start, end in spans if end <= whole)
 
 
 def neighbours(examples: list[dict[str, str]]) -> list[str]:
-    """Lines with sentences and their nearest neighbours before and after training."""
+    """Returns lines with sentences and their nearest neighbours before and after training."""
     if not examples:
         return []
     lines = ["nearest neighbours among the held-out sentences, before and after training:"]

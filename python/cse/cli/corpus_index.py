@@ -1,4 +1,4 @@
-"""The index of a corpus, with the options that the commands which search in one have in common."""
+"""The index of a corpus, and the options shared by the commands that search one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Encoding:
     """``column``, ``encoding_errors``, ``max_line_bytes`` and ``cache``."""
 
     def encoder(self, model: str) -> Encoder:
-        """Loads the encoder, and says on which device it runs."""
+        """Loads the encoder, and prints the device on which it runs."""
         return load_encoder(
             model, self.pooler, self.device, self.precision, self.threads, prompt=self.prompt, dims=self.dims
         )
@@ -52,7 +52,7 @@ class Encoding:
 def encoding(command: Callable[..., None]) -> Callable[..., None]:
     """Decorator that adds the options for encoding and reading a corpus, ``--json`` and ``--threads``.
 
-    The command gets the argument ``encoding``, an ``Encoding``, in place of all but ``as_json``.
+    The command gets the argument ``encoding``, an ``Encoding``, instead of all of these except ``as_json``.
     """
 
     @wraps(command)
@@ -83,13 +83,13 @@ def encoding(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def stored(command: F) -> F:
-    """Decorator that adds ``--index``, the folder of vectors that several commands can use."""
-    text = "Folder of an index of cse search to use, or to make."
+    """Decorator that adds ``--index``, a folder of vectors that several commands can share."""
+    text = "Folder of a cse search index to use or create."
     return options.option("--index", "folder", metavar="DIR", help=text, default_text="vectors are not kept")(command)
 
 
 def load_encoder(model: str, pooler: str | None, device: str, precision: str, threads: int, **further: Any) -> Encoder:
-    """Loads the encoder of a command, and says on which device it runs."""
+    """Loads the encoder of a command, and prints the device on which it runs."""
     options.check_pooler(pooler)
     model = options.model_folder(model)
     from ..models.device import describe_device, set_threads
@@ -100,7 +100,7 @@ def load_encoder(model: str, pooler: str | None, device: str, precision: str, th
         with suppress(ImportError):  # comes with scikit-learn
             from threadpoolctl import threadpool_limits
 
-            threadpool_limits(threads)  # of NumPy's products
+            threadpool_limits(threads)  # for NumPy's matrix products
     encoder = Encoder(model, pooler=pooler, device=device, precision=precision, **further)
     if encoder.plain:
         console.say(f"{model}: the directory does not declare a pooling; using --pooler avg")
@@ -152,7 +152,7 @@ def build_index(
 
 
 def by_row(index: SearchIndex) -> SearchIndex:
-    """Returns the index; raises ``InputError`` if a row may have several vectors."""
+    """Returns the index unchanged; raises ``InputError`` if a row may have several vectors."""
     if index.has_passages:
         raise InputError(f"--index {index.folder}: was built with --passages; name another folder, or leave it out")
     return index

@@ -42,10 +42,10 @@ def command(
     encoding: Encoding,
     as_json: bool,
 ) -> None:
-    """Find rows of CORPUS with near embeddings: all pairs with a cosine of at least --threshold, and their groups.
+    """Find rows of CORPUS with similar embeddings: all pairs with a cosine of at least --threshold, and their groups.
 
-    A group holds the rows that pairs connect, directly or through others. The search compares all pairs, so its time is
-    quadratic in the rows. Blank rows are left out.
+    A group holds the rows that are connected by pairs, directly or through other rows. The search compares all pairs,
+    so its time is quadratic in the number of rows. Blank rows are left out.
     """
     console.check_output()
     from ..search.pairs import Groups, check_threshold, near_pairs

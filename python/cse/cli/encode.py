@@ -85,7 +85,7 @@ def command(
     grow with the input. If the command is interrupted, FILE.part remains, and the same command resumes from there.
 
     With --parts, -o is a folder with one part per file and a manifest, which cse search opens as one index; rows are
-    numbered through all files. An interrupted call is completed by the same command. --engine ray distributes the files
+    numbered across all files. An interrupted call is completed by the same command. --engine ray distributes the files
     over a Ray cluster, whose workers load the model once, and writes the same folder.
     """
     as_parts = parts_options.wants_parts(as_parts, engine, output, sentences)
@@ -149,7 +149,7 @@ def command(
     if begun not in (None, encoder.precision):
         if precision != "auto":
             raise InputError(
-                f"--precision {precision}: the rows in {target}.part were encoded in {begun}; go on with "
+                f"--precision {precision}: the rows in {target}.part were encoded in {begun}; continue with "
                 f"--precision {begun}, or remove that file"
             )
         encoder.precision, encoder.precision_reason = pick_precision(encoder.device, begun)
@@ -209,7 +209,7 @@ def encode_parts(
     encoder = Encoder(
         given.model,
         pooler=given.pooler,
-        device="cpu" if engine == "ray" else given.device,  # here it only says what the model is
+        device="cpu" if engine == "ray" else given.device,  # here it only describes the model
         precision=given.precision,
         prompt=given.prompt,
         dims=given.dims,

@@ -19,7 +19,7 @@ first_dims = option("--dims", type=int, metavar="N", help="Keep only the first N
 
 
 def passage_size(text: str | None) -> int | str | None:
-    """Returns the value of --passages: a number, ``max`` or None; raises ``InputError`` for another one."""
+    """Returns the value of --passages: a number, ``max`` or None; raises ``InputError`` for any other value."""
     if text is None or text == "max":
         return text
     try:
@@ -29,7 +29,7 @@ def passage_size(text: str | None) -> int | str | None:
 
 
 def evaluated_passages(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds ``--passages``, which sets the option of this name of the suite ``retrieval``."""
+    """Decorator that adds ``--passages``, which sets the option ``passages`` of the suite ``retrieval``."""
 
     @functools.wraps(command)
     def call(*, passages: str | None, suites: tuple[str, ...], settings: tuple[str, ...], **values: Any) -> None:

@@ -50,8 +50,8 @@ def command(
 ) -> None:
     """Evaluate MODEL, a folder or a name, with one or more suites.
 
-    The default suite, sts, evaluates the STS tasks found in the folder --data (sts12.test.tsv, ..., sickr.test.tsv):
-    score, sentence1, sentence2, separated by tabs; or any one file of this form. All subsets of a task are
+    The default suite, sts, evaluates the STS tasks found in the folder --data (sts12.test.tsv, ..., sickr.test.tsv), or
+    a single file; rows are score, sentence1 and sentence2, separated by tabs. All subsets of a task are
     concatenated; the score is Spearman's correlation x 100. cse methods describes the other suites: transfer,
     retrieval, geometry, halves.
     """
@@ -106,7 +106,7 @@ def command(
 
 
 def paper_row(suite: str, report: Report) -> dict[str, str]:
-    """Returns the row of a table as the papers print it: one score per task, then the average; empty without one."""
+    """Returns a table row as in the papers, one score per task and then the average; empty if there is no average."""
     key, average = {"sts": ("spearman", "average_of_seven"), "transfer": ("accuracy", "average")}.get(suite, ("", ""))
     mean = report.summary.get(average)
     if mean is None:
@@ -124,7 +124,7 @@ PERCENT = ("spearman", "average_of_seven", "accuracy", "average", "f1", "ndcg@10
 
 
 def cell(name: str, value: Any) -> str:
-    """Formats a value: scores of 0 to 100 with two decimals, other floats with three."""
+    """Formats a value: scores from 0 to 100 with two decimals, other floats with three."""
     if isinstance(value, float):
         return f"{value:.2f}" if name in PERCENT else f"{value:.3f}"
     if value is None:

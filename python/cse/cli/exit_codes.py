@@ -1,4 +1,4 @@
-"""What the program says and how it exits when a command fails, or is interrupted."""
+"""Messages and exit codes of the program when a command fails or is interrupted."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def main() -> NoReturn:
     """Runs a command and exits.
 
     Exit codes: 0, success; 1, internal error, or a training run that failed after it began; 2, invalid input or flag;
-    130, interrupted (SIGINT); 143, terminated (SIGTERM). If standard output is closed by its reader, the process ends
-    by SIGPIPE, like ``cat`` (141 in a shell).
+    130, interrupted (SIGINT); 143, terminated (SIGTERM). If the reader of standard output closes it, the process is
+    ended by SIGPIPE, like ``cat`` (141 in a shell).
     """
     terminated = []
 
@@ -38,7 +38,7 @@ def main() -> NoReturn:
             error.show()
         sys.exit(2)
     except (InputError, OSError, RunError) as error:
-        # With torchrun, the other ranks may have failed for the same reason or for one of their own.
+        # With torchrun, the other ranks may have failed for the same reason or for a different one.
         rank = os.environ.get("RANK", "0")
         if not said_by_another_rank(sentence(error)):
             click.echo(f"Error{'' if rank == '0' else f' on rank {rank}'}: {sentence(error)}", err=True)

@@ -16,7 +16,7 @@ from .progress import progress_of
 @click.argument("model")
 @options.option("--onnx", is_flag=True, show_default=False, help="Write onnx/model.onnx (extra cse[onnx]).")
 @options.option("-o", "--output", metavar="DIR", help="New folder for a copy.", default_text="the folder of MODEL")
-@options.option("--int8", is_flag=True, show_default=False, help="Write onnx/model_int8.onnx, with weights of 8 bits.")
+@options.option("--int8", is_flag=True, show_default=False, help="Write onnx/model_int8.onnx, with 8-bit weights.")
 @options.option("--sts", metavar="FILE", show_default=False, help="Pairs on which to compare --int8: stsb.dev.tsv.")
 @options.option("--retrieval", metavar="DIR", show_default=False, help="Retrieval data on which to compare --int8.")
 @options.threads
@@ -31,12 +31,12 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Export MODEL, a folder, a name or a run, to a format of other programs.
+    """Export MODEL, a folder, a name or a run, to a format that other programs read.
 
     With --onnx, SentenceTransformer(FOLDER, backend="onnx") and onnx:FOLDER in cse eval, compare and encode use
     onnxruntime. The embeddings are compared with those of PyTorch before the file is written.
 
-    With --int8 and data, the scores of PyTorch and of the file with weights of 8 bits are printed, with intervals.
+    With --int8 and --sts or --retrieval, the scores of PyTorch and of the 8-bit file are printed, with intervals.
     """
     if not onnx:
         raise InputError("cse export: name a format; --onnx is the only one")
@@ -76,4 +76,4 @@ def command(
         records = [cells(record) for tasks in tables.values() for record in tasks]
         console.table(records, title="int8 (B) against PyTorch (A)")
     elif int8:
-        click.echo("Note: name data with --sts or --retrieval to see what int8 costs")
+        click.echo("Note: name data with --sts or --retrieval to see how int8 changes the scores")

@@ -12,8 +12,8 @@ from ..errors import InputError
 from . import console, options
 from .progress import counting
 
-# Whether each task samples: beams for a paraphrase, which keeps the meaning; sampling for queries, of which the most
-# likely repeats the text (Nogueira and Lin 2019).
+# Whether a task samples: beams are used for paraphrases, which are to keep the meaning; queries are sampled, because
+# the most likely query repeats the text (Nogueira and Lin 2019).
 SAMPLED = {"paraphrase": False, "query": True}
 BEAMS, VIA_BEAMS = 10, 4
 
@@ -34,18 +34,18 @@ BEAMS, VIA_BEAMS = 10, 4
     default=0.95,
     type=click.FloatRange(0, 1, min_open=True),
     metavar="P",
-    help="With --sample: draw from the likeliest tokens, up to this probability.",
+    help="With --sample: draw from the likeliest tokens, up to this total probability.",
 )
 @options.option(
     "--temperature",
     default=1.0,
     type=click.FloatRange(0, min_open=True),
     metavar="T",
-    help="With --sample: divides the logits.",
+    help="With --sample: the divisor of the logits.",
 )
-@options.option("--max-new-tokens", default=64, type=click.IntRange(1), metavar="N", help="Tokens of a text, at most.")
-@options.option("--max-input-tokens", default=256, type=click.IntRange(1), metavar="N", help="Tokens read of a row.")
-@options.option("--batch-size", default=16, type=click.IntRange(1), metavar="N", help="Rows of a forward pass.")
+@options.option("--max-new-tokens", default=64, type=click.IntRange(1), metavar="N", help="Maximum tokens per text.")
+@options.option("--max-input-tokens", default=256, type=click.IntRange(1), metavar="N", help="Tokens read from a row.")
+@options.option("--batch-size", default=16, type=click.IntRange(1), metavar="N", help="Rows per forward pass.")
 @options.seed
 @options.reading
 @options.device
@@ -76,8 +76,8 @@ def command(
     """Write a paraphrase, a back-translation or a query for each row of CORPUS.
 
     FILE.txt has as many lines as the corpus has rows, for cse train --positive parallel --set parallel.file=FILE.txt.
-    FILE.jsonl has pairs of generated text and row, for cse train --pairs FILE.jsonl: a query finds its document. An
-    interrupted call is resumed by repeating it.
+    FILE.jsonl has pairs of generated text and row, for cse train --pairs FILE.jsonl, so that a query finds its
+    document. An interrupted call is resumed by repeating it.
     """
     if not output.endswith((".txt", ".jsonl")):
         raise InputError(f"-o {output}: the name must end in .txt or .jsonl")
@@ -111,6 +111,6 @@ def command(
     lines = [
         f"{output}: {counts['rows']:,} rows, {counts['generated']:,} generated in {seconds:.1f} s "
         f"({counts['generated'] / max(seconds, 1e-9):,.1f} rows/s); {counts['unchanged']:,} equal their row, "
-        f"{counts['empty']:,} are empty and keep it"
+        f"{counts['empty']:,} are empty, and their row was kept"
     ]
     console.result({"output": output, **counts, "seconds": round(seconds, 3)}, as_json, lines)

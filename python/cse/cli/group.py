@@ -50,7 +50,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds the command of the arguments; for an unknown one, the error names the most similar."""
+        """Finds the command in the arguments; the error for an unknown command names the most similar one."""
         name = str(args[0])
         if name not in COMMANDS and not name.startswith("-"):
             ctx.fail(f"No such command {name!r}{did_you_mean(name, COMMANDS)}.")

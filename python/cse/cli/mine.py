@@ -23,11 +23,11 @@ NAMES = ("anchor", "positive", "negative")
 )
 @options.option("--columns", metavar="A,P", help="Its columns: anchor, positive.", default_text="by their names")
 @options.option("-o", "--output", required=True, metavar="FILE", help="FILE.csv or .jsonl.", show_default=False)
-@options.option("--ranks", default="1-100", metavar="FIRST-LAST", help="Ranks that negatives are taken from.")
+@options.option("--ranks", default="1-100", metavar="FIRST-LAST", help="Ranks from which negatives are taken.")
 @options.option(
-    "--margin", default="0.05", metavar="COSINE|none", help="Least difference of the cosines of positive and negative."
+    "--margin", default="0.05", metavar="COSINE|none", help="Minimum difference between positive and negative cosine."
 )
-@options.option("--negatives", default=1, type=click.IntRange(min=1), metavar="N", help="Negatives per pair, at most.")
+@options.option("--negatives", default=1, type=click.IntRange(min=1), metavar="N", help="Maximum negatives per pair.")
 @options.option(
     "--by", default="encoder", type=click.Choice(("encoder", "bm25")), metavar="encoder|bm25", help="How to rank rows."
 )
@@ -55,9 +55,9 @@ def command(
 ) -> None:
     """Find hard negatives in CORPUS for the pairs of --queries, and write triples for cse train --pairs.
 
-    Negatives are rows of CORPUS that are ranked high for the anchor. Left out are rows with the text of the anchor or
-    of one of its positives, and rows whose cosine with the anchor exceeds that of the positive minus --margin, which
-    are often further positives. Pairs without a negative are not written.
+    Negatives are rows of CORPUS that are ranked high for the anchor. Rows with the text of the anchor or of one of its
+    positives are left out. So are rows whose cosine with the anchor exceeds that of the positive minus --margin,
+    because they are often further positives. Pairs without a negative are not written.
     """
     console.check_output()
     from ..data.pairs import open_pairs

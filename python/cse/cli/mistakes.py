@@ -1,4 +1,4 @@
-"""Messages of wrong commands and options, and of errors that every process of torchrun has."""
+"""Messages for wrong commands and options, and for errors that occur in every process of torchrun."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import did_you_mean
 
 __all__ = ["explained", "said_by_another_rank"]
 
-# What options are called by other trainers: transformers, sentence-transformers, and the papers.
+# Names that options have in other trainers (transformers, sentence-transformers) and in the papers.
 OTHER_NAMES = {
     "alpha": "hard-negative-weight",
     "bs": "batch-size",
@@ -46,7 +46,7 @@ OTHER_NAMES = {
 
 
 def explained(error: click.ClickException) -> click.ClickException:
-    """Returns the error, for an unknown option one that suggests the option that was probably meant."""
+    """Returns the error; for an unknown option, the new message suggests the option that was probably meant."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error
     flags = [
@@ -62,10 +62,10 @@ def explained(error: click.ClickException) -> click.ClickException:
 
 
 def said_by_another_rank(text: str) -> bool:
-    """Returns whether another process of this machine that torchrun started has called this with the same text.
+    """Returns whether another process that torchrun started on this machine has already reported this text.
 
-    Invalid input is an error in every process, and is reported once. A file in the folder that torchrun makes for the
-    error files of its processes, and deletes, records what was said.
+    Invalid input is an error in every process, but is reported only once. A file in the temporary folder that torchrun
+    makes for the error files of its processes records what has been reported.
     """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:

@@ -51,7 +51,7 @@ def group(heading: str) -> Callable[[F], F]:
 
 
 def option(*names: str, default_text: str | None = None, **settings: Any) -> Callable[[F], F]:
-    """Returns ``click.option`` that shows its default in the help; ``default_text`` replaces the shown value."""
+    """Returns a ``click.option`` that shows its default in the help; ``default_text`` replaces the shown value."""
     if default_text:
         settings["help"] += f"  [default: {default_text}]"
     settings.setdefault("show_default", not default_text)
@@ -113,11 +113,11 @@ drawing = _all(
         default_text="min(4000, V/100)",
     ),
     option("--replace-which", default="tfidf", metavar="tfidf|random", help="Select words by TF-IDF, or any."),
-    option("--replace-with", default="radius", metavar="radius|random", help="Sample near ranks, or any term."),
+    option("--replace-with", default="radius", metavar="radius|random", help="Sample from nearby ranks, or any term."),
     option(
         "--surface",
         metavar="keep|plain",
-        help="Keep the original text between terms, or join terms by spaces.",
+        help="Keep the original text between terms, or join terms with spaces.",
         default_text="keep; treebank: plain",
     ),
 )
@@ -147,7 +147,7 @@ as_json = option("--json", "as_json", is_flag=True, show_default=False, help="Pr
 
 
 def precision(default: str) -> Callable[[F], F]:
-    """Returns the option ``--precision`` of commands that encode."""
+    """Returns the option ``--precision`` for commands that encode."""
     return option(
         "--precision",
         default=default,
@@ -166,7 +166,7 @@ def check_pooler(pooler: str | None) -> None:
 
 
 def model_folder(name: str) -> str:
-    """Returns the name of a model; for the folder of a run that of its ``best``, and says so on standard error."""
+    """Returns the name of a model; if it is the folder of a run, prints and returns the path of its ``best``."""
     from ..models.resolve import best_of_run
 
     found = best_of_run(name)

@@ -1,4 +1,4 @@
-"""Commands over many files with one output part per file: how parts are made, and what is printed."""
+"""Makes the parts for commands that write one output part per file, and prints the summary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .progress import counting
 
 __all__ = ["make_parts", "missing", "report", "sources"]
 
-# Files whose parts are missing that a message lists.
+# Maximum number of files with missing parts that a message lists.
 LISTED = 5
 
 
@@ -30,7 +30,7 @@ def sources(
     index: str,
     ray: Any,
 ) -> list[Source]:
-    """Returns the files of a corpus with their rows, and shows the progress of counting; see ``find_sources``."""
+    """Returns the files of a corpus with their numbers of rows; shows progress while counting; see ``find_sources``."""
 
     def count(unknown: Sequence[tuple[str, str | None]]) -> list[Source]:
         if ray is not None:
@@ -88,7 +88,7 @@ def make_parts(
 
 
 def missing(output: str, failures: Sequence[Failure], left: Sequence[Shard], total: int) -> str:
-    """Returns the sentence about parts that could not be made."""
+    """Returns the error message for parts that could not be made."""
     reasons = {failure.shard.part: failure.error for failure in failures}
     named = []
     for shard in left[:LISTED]:

@@ -1,4 +1,4 @@
-"""Options of commands that can write one output part per file. The code of parts is imported when they are made."""
+"""Options of commands that can write one output part per file. The code that makes parts is imported when needed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from . import options
 __all__ = ["check_engine", "engine", "gpus_per_worker", "parts", "wants_parts"]
 
 parts = options.option(
-    "--parts", "as_parts", is_flag=True, show_default=False, help="Write a folder -o with one part per file."
+    "--parts", "as_parts", is_flag=True, show_default=False, help="Write one part per file, to the folder -o."
 )
 engine = options.option("--engine", default="local", metavar="local|ray", help="Run here, or on a Ray cluster.")
 gpus_per_worker = options.option(
-    "--gpus-per-worker", type=click.FloatRange(min=0), metavar="G", help="GPUs of a worker.", default_text="ray: 0"
+    "--gpus-per-worker", type=click.FloatRange(min=0), metavar="G", help="GPUs per worker.", default_text="ray: 0"
 )
 
 

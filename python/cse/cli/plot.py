@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def encoding() -> Iterator[Callable[[int, int], None]]:
-    """Context manager for the progress of encoding by two models; yields a function of texts done and in all."""
+    """Context manager that shows the progress of two models; yields a function of further texts and the total."""
     displays: list[ProgressDisplay] = []
 
     def advance(more: int, total: int) -> None:
@@ -67,11 +67,11 @@ def command(
     alignment  alignment against uniformity, a path for each run (SimCSE, figure 2)
     focal      the re-scaled similarities of Focal-InfoNCE for several margins
     pairs      histograms of cosines of held-out pairs before and after training
-    ranks      rank against maximum TF-IDF score, with the words that UNA replaces --word by
+    ranks      rank against maximum TF-IDF score, and the words with which UNA replaces --word
     map        held-out sentences in two dimensions before and after training
 
-    training, alignment and focal show all runs in one picture. pairs and map encode held-out texts by the model before
-    training and by best/. Needs the extra cse[plots].
+    training, alignment and focal show all runs in one picture. pairs and map encode held-out texts with the model
+    before training and with best/. Needs the extra cse[plots].
     """
     console.check_output()
     from ..reports.style import require_extra
@@ -120,7 +120,7 @@ def command(
 
 
 def _file(kind: str, some: list[Material], names: dict[Path, str], count: int) -> str:
-    """Returns the name of the file of a picture, without its suffix: with that of its run if there are several."""
+    """Returns the file name of a picture, without suffix; it contains the name of the run if there are several runs."""
     if count == 1 or len(some) > 1 or kind in ("training", "alignment", "focal"):
         return kind
     return f"{kind}-{names[some[0].run.folder].strip('./').replace('/', '-')}"

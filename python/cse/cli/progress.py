@@ -130,7 +130,7 @@ def counting(label: str, total: int, unit: str) -> Iterator[Callable[[int], None
 
 @contextmanager
 def progress_of(label: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """Context manager for the progress of a call; yields a function of the number of units done and of all units.
+    """Context manager for the progress of a call; yields a function of the number of units done and the total.
 
     Nothing is shown before its first call.
     """
@@ -149,7 +149,7 @@ def progress_of(label: str, unit: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def in_background(label: str, work: Callable[[Progress], T]) -> T:
-    """Runs a call of the Rust core by ``cse.background.in_thread`` and shows its progress in bytes."""
+    """Runs a call into the Rust core with ``cse.background.in_thread``, and shows its progress in bytes."""
     displays: list[ProgressDisplay] = []
 
     def show(done: int, total: int) -> None:

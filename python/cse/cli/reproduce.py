@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 @options.option("--names", is_flag=True, show_default=False, help="List only the names of the tables that can run.")
 @options.option("--data", metavar="DIR", help="Folder of the evaluation data.", show_default=False)
 @options.option("--corpus", metavar="FILE", help="Sentences to train on.", show_default=False)
-@options.option("--pairs", metavar="FILE", help="Labelled pairs of supervised rows.", show_default=False)
+@options.option("--pairs", metavar="FILE", help="Labelled pairs for supervised rows.", show_default=False)
 @options.option("--file", "files", multiple=True, metavar="NAME=PATH", help="A file that a row needs; see --list.")
 @options.option("--row", "selected", multiple=True, metavar="NAME", help="Only these rows.", default_text="all")
 @options.option("--seeds", default=1, type=click.IntRange(1, 100), metavar="N", help="Seeds 0 to N - 1 of each run.")
-@options.option("--max-steps", type=click.IntRange(1), metavar="N", help="Limit of the steps.", default_text="recipe")
+@options.option("--max-steps", type=click.IntRange(1), metavar="N", help="Step limit per run.", default_text="recipe")
 @options.option("-o", "--output", metavar="DIR", help="Folder of the cells.", default_text="reproduce/TABLE")
 @options.option("--smoke", is_flag=True, show_default=False, help="Run each cell for two steps with a tiny model.")
 @options.option("--dry-run", is_flag=True, show_default=False, help="Only say what would run, and what it costs.")
@@ -63,9 +63,9 @@ def command(
 ) -> None:
     """Repeat a published TABLE: train and evaluate its rows, and print the published values next to ours.
 
-    A row is complete before the next begins. Every cell is stored when it is scored, so that an interrupted call is
-    resumed by repeating it; --row and --seeds may grow. Of rows without a recipe, only the published values are
-    printed. No table of the papers was repeated at full size by the authors of this program: that takes a GPU.
+    A row is complete before the next begins. Every cell (one run of a row) is stored as soon as it is scored, so that
+    an interrupted call is resumed by repeating it, even with more rows or seeds. For rows without a recipe, only the
+    published values are printed. The authors of this program have repeated no table at full size, which takes a GPU.
     """
     from ..reproduce.inputs import open_inputs
     from ..reproduce.plan import plan
@@ -87,7 +87,7 @@ def command(
         require_extra("--picture")
     found = find_table(table)
     if not found.suite:
-        raise InputError(f"{table}: has no row that can be repeated; cse reproduce --names lists those that do")
+        raise InputError(f"{table}: has no row that can be repeated; cse reproduce --names lists the tables that do")
     rows = found.find_rows(selected)
     place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")
     if smoke:
@@ -96,7 +96,7 @@ def command(
         given = {"--data": data, "--corpus": corpus, "--pairs": pairs, "--file": files, "--max-steps": max_steps}
         for flag, value in given.items():
             if value:
-                raise InputError(f"{flag}: cannot be combined with --smoke, which has data of its own; leave it out")
+                raise InputError(f"{flag}: cannot be combined with --smoke, which makes its own data; leave it out")
         inputs = smoke_inputs(found, place / "smoke", device, threads)
     else:
         settings = {"device": device, "precision": precision, "threads": threads, "max_steps": max_steps}
@@ -134,7 +134,7 @@ def command(
 
 
 def show_list(table: Table | None, as_json: bool) -> None:
-    """Prints the tables, or the rows of one with what they need."""
+    """Prints the tables, or the rows of one table and the files they need."""
     from ..reproduce.tables import tables
 
     if table is None:
@@ -166,7 +166,7 @@ def show_list(table: Table | None, as_json: bool) -> None:
 
 
 def status(row: Row) -> str:
-    """Returns what is run for a row, in a few words."""
+    """Returns a short description of what is run for a row."""
     if not row.recipes:
         return "published only"
     first = next(iter(row.recipes.values()))
@@ -176,7 +176,7 @@ def status(row: Row) -> str:
 
 
 def run(chosen: Plan, inputs: Inputs, scorer: Scorer, place: Path, keep_models: bool, quiet: bool) -> None:
-    """Runs the cells that are wanted; ``quiet``: without the lines of the trainer."""
+    """Runs the cells that are wanted; ``quiet`` hides the output of training."""
     from ..models.device import set_threads
     from ..reproduce.cells import run_cell
     from .training_display import ConsoleCallback
@@ -195,7 +195,7 @@ def run(chosen: Plan, inputs: Inputs, scorer: Scorer, place: Path, keep_models: 
 
 
 def announce(wanted: list[Cell], inputs: Inputs, place: Path) -> None:
-    """Says about how long the runs take, and how much memory; loads no weights."""
+    """Prints an estimate of the time and the memory that the runs take, without loading weights."""
     from ..reproduce.estimates import estimate
 
     cost = estimate(wanted, inputs, place)
@@ -204,5 +204,5 @@ def announce(wanted: list[Cell], inputs: Inputs, place: Path) -> None:
         shown = f"{hours:,.1f} hours" if hours >= 1 else f"{math.ceil(cost.seconds / 60)} minutes"
         console.say(
             f"{cost.runs:,} runs: about {shown} of training and {cost.memory / 1e9:.1f} GB of memory, estimated from "
-            "full batches of the longest rows; to within a factor of two or so"
+            "full batches of the longest rows, to within a factor of about two"
         )

@@ -11,7 +11,7 @@ from . import console, options
 if TYPE_CHECKING:
     from ..reports.runs import StoredRun
 
-# Settings that have columns of their own.
+# Maximum number of differing settings that are shown in separate columns.
 COLUMNS = 6
 
 
@@ -19,7 +19,7 @@ COLUMNS = 6
 @click.argument("folder", metavar="[DIR]", default="runs")
 @options.as_json
 def command(folder: str, as_json: bool) -> None:
-    """List the runs in DIR (default: runs), with the settings that differ between them and their scores.
+    """List the runs in DIR (default: runs), with their scores and the settings that differ between them.
 
     Settings that only say where files are, or how a run is logged, are left out. --json has all settings.
     """
@@ -67,7 +67,7 @@ def command(folder: str, as_json: bool) -> None:
 
 
 def _settings(run: StoredRun, names: list[str]) -> dict[str, str]:
-    """Returns the cells of the settings that differ: one each, or if there are many, all in one, which is wrapped."""
+    """Returns the cells of the settings that differ: one cell each or, if there are many, a single cell."""
     values = {name: _text(run.settings.get(name)) for name in names}
     if len(names) <= COLUMNS:
         return values

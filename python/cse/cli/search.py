@@ -58,12 +58,12 @@ def command(
 ) -> None:
     """Search the rows of CORPUS by meaning, with the embeddings of MODEL.
 
-    The first call encodes CORPUS into the folder -o, which later calls use, with the same CORPUS or without one; an
+    The first call encodes CORPUS into the folder -o. Later calls use it, with the same CORPUS or without one; an
     interrupted call is completed by the same command, and rows added at the end of CORPUS are added to the index.
-    Without a query, a terminal prompts for queries, until an empty line. The search is exact.
+    Without a query, queries are read from the terminal until an empty line. The search is exact.
 
-    -o may be a folder of parts of cse encode --parts, which is searched as one index; with --engine ray by the workers
-    of a Ray cluster. CORPUS is then left out.
+    -o may be a folder written by cse encode --parts, which is searched as one index; leave out CORPUS in this case.
+    With --engine ray, the workers of a Ray cluster search the parts.
     """
     parts_options.check_engine(engine)
     if engine == "ray" and corpus:
@@ -120,7 +120,7 @@ def command(
 
 
 def read_queries(queries: tuple[str, ...], file: str | None, column: str | None, reading: dict[str, Any]) -> list[str]:
-    """Returns the queries of the options; raises ``InputError`` for a file without a row that is not blank."""
+    """Returns the queries of the options; raises ``InputError`` for a file with only blank rows."""
     if file is None:
         if column is not None:
             raise InputError("--query-column: names a column of the file of --queries; add --queries FILE")
@@ -142,7 +142,7 @@ def lines(hits: list[Hit]) -> list[str]:
 
 
 def ask(index: SearchIndex, top: int, hybrid: bool) -> None:
-    """Reads queries from the terminal, until an empty line, and prints what is found."""
+    """Reads queries from the terminal until an empty line, and prints the rows that are found."""
     with suppress(ImportError):
         import readline  # noqa: F401  # lines can be edited
     while True:

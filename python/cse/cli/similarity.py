@@ -44,8 +44,8 @@ def command(
 ) -> None:
     """Print the cosine similarity of two TEXTS, or of each row of a table with two columns of text.
 
-    A table is a .csv, .tsv, .jsonl or .parquet file. For a table the output has one line per row: cosine and the two
-    texts, separated by tabs.
+    A table is a .csv, .tsv, .jsonl or .parquet file. For a table, the output has one line per row with the cosine and
+    the two texts, separated by tabs.
     """
     console.check_output()
     table = len(texts) == 1
@@ -83,7 +83,7 @@ def command(
 
 
 def read_columns(path: str, columns: str | None) -> tuple[list[str], list[str]]:
-    """Returns the texts of two columns of a table: the given ones, else anchor and positive by name, else all two."""
+    """Returns the texts of two columns of a table: the given ones, else anchor and positive by name, else both."""
     if not Path(path).exists():
         raise InputError(f"{path}: no such file; check the path")
     names = readers.column_names(path)

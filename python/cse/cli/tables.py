@@ -1,4 +1,4 @@
-"""Tables that commands write: .csv or .jsonl files, record by record."""
+"""Writes the tables of commands, as .csv or .jsonl files, record by record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMATS = (".csv", ".jsonl")
 
 
 def check_table(output: str | None) -> None:
-    """Raises ``InputError`` if a table cannot be written to a path of this name; None is no path."""
+    """Raises ``InputError`` if a table cannot be written to this path; None stands for no path."""
     if output is None:
         return
     if Path(output).suffix not in FORMATS:
@@ -46,6 +46,6 @@ def write_table(output: str, names: Sequence[str], records: Iterable[Sequence[An
                 table.writerow(names)
                 table.writerows(records)
         finally:
-            text.detach()  # which writes what is buffered, and leaves the file open
+            text.detach()  # writes what is buffered, and leaves the file open
 
     write_atomically(output, write)

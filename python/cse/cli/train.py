@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TrainCommand(options.GroupedCommand):
-    """``cse train``: its options are the settings of a run, and those of the command line only."""
+    """``cse train``, with options for the settings of a run and some that exist only on the command line."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -71,7 +71,7 @@ def command(
 
 def _resumed(resume: str, given: dict[str, Any], config_file: str | None) -> tuple[TrainConfig, str]:
     if config_file or "preset" in given:
-        raise InputError("--resume: has the configuration of the run; leave out --config and --preset")
+        raise InputError("--resume: uses the configuration of the run; leave out --config and --preset")
     from ..training.loop import resumed_config
 
     return resumed_config(resume, given), resume

@@ -1,7 +1,7 @@
 """The options of ``cse train``, made from the settings of ``cse.training.settings`` and from the options of methods.
 
-Nothing here names a setting: type, range, choices, help and default are read from the declaration. No module that this
-one imports needs pydantic, NumPy or torch.
+Nothing here names a setting: type, range, choices, help and default are read from the declaration. No module that is
+imported here needs pydantic, NumPy or torch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHORT = {"output": "-o"}
 
 
 class Text(click.ParamType[str]):
-    """Text whose completions are known; the configuration checks it, with a message of its own."""
+    """Text with known completions; ``TrainConfig`` validates the value and reports errors."""
 
     name = "text"
 
@@ -66,7 +66,7 @@ def setting_options() -> list[click.Option]:
 
 
 def given_values(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Splits the values of the options into those of settings and those of methods, without what was not given.
+    """Splits the given values of options into those of settings and those of methods.
 
     Args:
         values: Values by the names of the parameters.
@@ -126,7 +126,7 @@ def _method_option(each: MethodFlag) -> click.Option:
 
 
 def _kind(hint: Any) -> tuple[type[Any], list[str]]:
-    """The type of an annotated type without None, ``str`` for a union of several, and the choices of a literal."""
+    """Returns the plain type of an annotation without None (``str`` for a union), and the choices of a literal."""
     while hasattr(hint, "__metadata__"):
         hint = hint.__origin__
     if get_origin(hint) in (Union, UnionType):
@@ -148,7 +148,7 @@ def _default_text(name: str, default: Any, shown: Shown) -> str:
 
 
 def _by_family(path: tuple[str, ...], default: Any) -> str:
-    """The default as text, with the families of models that have another: ``1e-05; bert-base: 3e-05``."""
+    """Returns the default as text, followed by other defaults: ``5e-05; 3e-05 for bert-base``."""
     values: dict[str, list[str]] = {}
     known = _families()
     common = _text(_at(known["all"], path, default))
@@ -192,7 +192,7 @@ def _families() -> dict[str, Any]:
 
 
 def _docstrings() -> dict[str, str]:
-    """The first paragraph of the docstring of each setting, by name, from the source; empty without source files."""
+    """Returns the first paragraph of each setting's docstring, by name, from the source; empty without source files."""
     path = Path(str(run_settings.__file__))
     tree = ast.parse(path.read_text(encoding="utf8")) if path.suffix == ".py" and path.exists() else ast.parse("")
     found = {}

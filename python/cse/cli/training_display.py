@@ -40,7 +40,7 @@ class ConsoleCallback(Callback):
         self.phases(text, done, total, unit)
 
     def on_warning(self, text: str) -> None:
-        """A line, also beside a bar."""
+        """Prints the warning, above the progress bar if there is one."""
         if self.display is not None:
             self.display.print(f"Warning: {text}")
         else:

@@ -1,9 +1,9 @@
 """The cache folder: rows and token ids of corpora as files that are mapped into memory.
 
 Each entry is a folder with a ``meta.json`` that is written last and holds the size and the CRC-32 of each file. When an
-entry is opened, its files are read once and compared (0.7 s per GB), since a run would train on whatever they hold. An
-entry with other files, or without a ``meta.json``, is written again. Entries are found by a hash of their key; a file
-that was changed has another key, and its old entry remains until ``cse cache --clear``.
+entry is opened, its files are read once and checked against these values (0.7 s per GB), because a run would not notice
+damaged data. An entry that fails the check, or has no ``meta.json``, is written again. Entries are found by a hash of
+their key. If an input file changes, its key changes; the old entry remains until ``cse cache --clear``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Entry:
 
     folder: Path
     meta: dict[str, Any]
-    """``kind``, ``key`` and what the writer added."""
+    """``kind``, ``key``, ``crc32`` and the values that the writer added."""
 
     @property
     def kind(self) -> str:
@@ -86,10 +86,10 @@ def open_entry(
 
     Args:
         cache: The cache folder; created if it does not exist.
-        kind: Kind of the entry, one of ``KINDS``, the start of its name.
+        kind: Kind of the entry, one of ``KINDS``; the name of the entry starts with it.
         key: What the content depends on, serialisable to JSON.
         write: Writes the files to the given folder and returns what is added to ``meta.json``.
-        fits: Returns whether the files of an entry are consistent; called once they are known to be those written.
+        fits: Returns whether the files of an entry are consistent; called after their checksums were verified.
 
     Returns:
         The entry, and whether it was written by this call.
@@ -134,7 +134,7 @@ def entries(cache: Path) -> list[Entry]:
 
 
 def clear(cache: Path) -> tuple[int, int]:
-    """Deletes all entries and what interrupted runs left; returns the number of entries and their size in bytes.
+    """Deletes all entries and the remains of interrupted runs; returns the number of entries and their size in bytes.
 
     Other files in the folder are not touched.
     """
@@ -157,13 +157,13 @@ def _read(folder: Path) -> Entry | None:
 
 
 def _whole(folder: Path, fits: Callable[[Entry], bool]) -> Entry | None:
-    """Returns the entry of a folder if its files are those that were written."""
+    """Returns the entry of a folder if its files are those that were written, else None."""
     entry = _read(folder)
     if entry is None:
         return None
     try:
         files = {folder / name: written for name, written in entry.meta["crc32"].items()}
-        # All sizes first, because they cost nothing.
+        # Sizes are compared first, because this is cheap.
         whole = all(path.stat().st_size == size for path, (size, _) in files.items())
         whole = whole and all(_crc32(path) == crc for path, (_, crc) in files.items()) and fits(entry)
     except (OSError, KeyError, TypeError, ValueError, AttributeError):
@@ -181,10 +181,10 @@ def _crc32(path: Path) -> int:
 
 
 def ends_fit(ends: npt.NDArray[np.uint64], rows: int, size: int) -> bool:
-    """Returns whether there are ``rows`` ends ``(n,)``, ascending, of which the last is ``size``."""
+    """Returns whether ``ends`` holds ``rows`` ascending numbers, the last of which is ``size``."""
     if len(ends) != rows or (int(ends[-1]) if rows else 0) != size:
         return False
-    # In parts, since a comparison makes copies.
+    # In parts, because a comparison allocates memory.
     parts = (ends[start : start + BLOCK_BYTES + 1] for start in range(0, rows, BLOCK_BYTES))
     return all(bool((part[1:] >= part[:-1]).all()) for part in parts)
 

@@ -18,10 +18,10 @@ from .row_files import StoredRows, count_repeats, stored_bytes
 
 __all__ = ["IN_MEMORY", "Corpus"]
 
-# The path of the rows of ``Corpus.from_texts``; also the corpus in the configuration of a run on them.
+# Stands for the path of rows from ``Corpus.from_texts``, and for the corpus in the configuration of a run on them.
 IN_MEMORY = "(texts in memory)"
 
-# Larger files, in bytes as stored, are mapped into memory by ``Corpus.open``.
+# ``Corpus.open`` maps files into memory if their total size (see ``stored_bytes``) is at least this.
 IN_MEMORY_BYTES = 64 << 20
 
 Rows = npt.NDArray[np.int64]
@@ -50,13 +50,13 @@ class Corpus:
         cache: str | None = None,
         progress: ProgressCallback | None = None,
     ) -> Corpus:
-        """Opens files: those of less than ``IN_MEMORY_BYTES`` in total are read, larger ones mapped into memory.
+        """Opens files; they are read into memory if they have less than ``IN_MEMORY_BYTES`` in total, else mapped.
 
         Args:
             files: The inputs that ``cse.data.readers.resolve`` returned.
-            encoding_errors: See ``ReadOptions``, as for ``max_line_bytes`` and ``threads``.
+            encoding_errors: See ``ReadOptions``, also for ``max_line_bytes`` and ``threads``.
             cache: The cache folder; see ``cse.data.cache.cache_folder``.
-            progress: Called as ``Callback.on_progress`` is, while rows are written to the cache.
+            progress: Called with the arguments of ``Callback.on_progress`` while rows are written to the cache.
 
         Raises:
             InputError: For an invalid file or option.
@@ -81,7 +81,7 @@ class Corpus:
 
         Args:
             files: The inputs that ``cse.data.readers.resolve`` returned.
-            encoding_errors: See ``ReadOptions``, as for ``max_line_bytes`` and ``threads``.
+            encoding_errors: See ``ReadOptions``, also for ``max_line_bytes`` and ``threads``.
 
         Raises:
             InputError: For an invalid file or option.
@@ -101,7 +101,7 @@ class Corpus:
         lines = _Lines(check_texts(texts))
         if not lines.content:
             raise InputError("texts: must not be empty; at least one sentence is needed")
-        # The core hashes the file of a table itself, and reads its rows from an object.
+        # The core treats ``lines`` as a column of a table: it hashes the file, and reads the rows from the object.
         with tempfile.NamedTemporaryFile(prefix="cse-texts-") as file:
             file.write(lines.content)
             file.flush()
@@ -111,11 +111,11 @@ class Corpus:
         return corpus
 
     def __len__(self) -> int:
-        """Number of rows, including blank ones."""
+        """Returns the number of rows, including blank ones."""
         return len(self._core)
 
     def take(self, rows: npt.NDArray[np.integer] | Sequence[int]) -> list[str]:
-        """Returns the texts of the given row numbers, in their order."""
+        """Returns the texts of the given rows, in the given order."""
         return self._core.take([int(row) for row in rows])
 
     @property
@@ -155,7 +155,7 @@ class Corpus:
         return np.frombuffer(self._core.hashes(), dtype="<u8")
 
     def repeats(self) -> int:
-        """Returns the number of rows that are not blank and have the text of an earlier row."""
+        """Returns the number of non-blank rows that repeat the text of an earlier row."""
         if isinstance(self._core, StoredRows):
             return self._core.repeats
         return count_repeats(self.hashes(), self.word_counts())
@@ -170,11 +170,11 @@ class _Lines:
         self.path = ""
         self.joined = sum("\n" in text or "\r" in text for text in texts)
         lines = (text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ") + "\n" for text in texts)
-        # Lone surrogates, which UTF-8 does not have, become U+FFFD.
+        # Lone surrogates, which UTF-8 cannot encode, become U+FFFD.
         self.content = "".join(lines).encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
         self._left = self.content
 
     def next_block(self) -> tuple[bytes, int] | None:
-        """Returns all rows at the first call, then None."""
+        """Returns all rows on the first call, then None."""
         block, self._left = self._left, b""
         return (block, len(block)) if block else None

@@ -25,7 +25,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
 
     Args:
         seen: The parsed output of ``cse._core.diagnose``, with ``joined_lines`` of the table readers added.
-        max_line_bytes: The limit of the row length that was used.
+        max_line_bytes: The limit on the row length that was used, in bytes.
 
     Returns:
         A list of tuples; level is ``fault`` or ``note``.
@@ -104,9 +104,9 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
     if seen["words_quantiles"][1] > 64 or faults["long"]["rows"] > MANY * documents:
         add(
             "note",
-            f"over 128 words: {counted('long')}" if faults["long"]["rows"] else "half the rows are over 64 words",
+            f"over 128 words: {counted('long')}" if faults["long"]["rows"] else "half of the rows have over 64 words",
             "--positive spans with --set spans.most_words=24, the default for sentence encoders, trains on short "
-            "passages; others read the first 32 tokens of a row: split rows into sentences, or raise --max-length",
+            "passages; other methods read only the first 32 tokens of a row: split rows, or raise --max-length",
         )
     if faults["short"]["rows"] > MANY * documents:
         add("note", f"under 3 words: {counted('short')}", "remove headings and fragments")
@@ -120,7 +120,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         add(
             "note",
             f"U+2028, U+0085 or a carriage return inside {counted('line_break')}",
-            "other tools end a line there and count more rows; replace them by spaces",
+            "other tools end a line there and count more rows; replace them with spaces",
         )
     if seen["blank"]:
         add("note", f"{_rows(seen['blank'])} blank", "no action: they keep their row number and are not trained on")
@@ -133,7 +133,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
             "cse augment --min-df 2 draws replacements from the others",
         )
     if documents < 10_000:
-        add("note", f"only {_rows(documents)}", "the published results use a million")
+        add("note", f"only {_rows(documents)}", "the published results use a million rows")
     mixed = [(name, share) for name, share in _writing(seen["scripts"]) if share > 0.05]
     if len(mixed) > 1:
         add(

@@ -1,4 +1,4 @@
-"""Which rows of a corpus are held out from training, for scores without labels."""
+"""Selection of the rows of a corpus that are held out from training, for scores without labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Split:
-    """The split of a corpus. ``train`` and ``held_out`` are ascending row numbers, ``blank`` is a number of rows."""
+    """The split of a corpus: ascending row numbers, and ``blank``, the number of rows that were not split."""
 
     train: Rows
     held_out: Rows
@@ -68,17 +68,17 @@ def _first_distinct(
     count: int,
     seed: int,
 ) -> tuple[Rows, Rows]:
-    """Selects up to ``count`` of the splittable rows that have enough words, and are the first with their text.
+    """Selects up to ``count`` splittable rows that have enough words and are the first row with their text.
 
-    The rows with the smallest keys are selected. Only as many rows are looked at as are needed: sorting all hashes
-    takes a minute for ten million.
+    The rows with the smallest keys are selected. Only as many rows as needed are examined, because
+    sorting the hashes of ten million rows takes a minute.
 
     Returns:
         The selected rows, and all splittable rows with the same text as one of them, both ascending.
     """
     eligible = np.flatnonzero(splittable & (words >= HELD_OUT_WORDS))
     keys = rng.bits(seed, 0, eligible, rng.HOLD_OUT)
-    share = min(1.0, (2 * count + 100) / max(len(eligible), 1))  # of the keys that are looked at, which are uniform
+    share = min(1.0, (2 * count + 100) / max(len(eligible), 1))  # of the keys to examine; keys are uniform
     while True:
         nearest = np.flatnonzero(keys < np.uint64(share * 2.0**64)) if share < 1 else np.arange(len(keys))
         candidates = eligible[nearest[np.argsort(keys[nearest], kind="stable")]]

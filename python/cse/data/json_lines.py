@@ -1,4 +1,4 @@
-"""Finds the first fault of a .jsonl file: pyarrow numbers records within a block only, and does not show them."""
+"""Finds the first faulty record of a .jsonl file, because pyarrow reports neither its line nor its content."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ class _Twice(ValueError):
 
 
 def first_fault(path: str, column: str) -> str | None:
-    """Returns what is wrong with the first record whose column is neither text nor null, with its line.
+    """Returns what is wrong with the first faulty record, with its line number.
 
-    None if every record is as it should be, or the file cannot be read.
+    A record is faulty if it is not a JSON object, or if its column occurs twice or is neither text nor null. Returns
+    None if there is no such record, or if the file cannot be read.
     """
     import pyarrow as pa
 

@@ -1,4 +1,4 @@
-"""Which columns of a table are anchor, positive and hard negative, and which of its rows are positives."""
+"""Determines which columns of a table are anchor, positive and hard negative, and which of its rows are positives."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def pair_columns(
     """Returns the names of the two or three columns to read: anchor, positive and optionally hard negative.
 
     Without ``columns``, the roles follow from the column names (``NAMES``). Columns of identifiers (``id``, ``idx``,
-    ``..._id``) are left out. If no column is named as the anchor or as the positive, columns with other names take the
-    missing roles in order.
+    ``..._id``) are left out. If no column has the name of an anchor or of a positive, columns with other
+    names take the missing roles in order.
 
     Args:
         path: A table.
-        columns: The names that were given; empty: none.
-        where: What selects the rows that are positives, if anything; its column is left out.
-        min_score: As ``where``.
+        columns: The names that the user gave; may be empty.
+        where: The condition that selects positives, or None; its column is left out.
+        min_score: The lowest score of a positive, or None; columns of scores are left out.
 
     Raises:
-        InputError: For a column of labels or scores without such a selection, for a column of another name that holds
-            numbers, and if the roles are not clear.
+        InputError: If there is a column of labels or scores but neither ``where`` nor ``min_score``, if a column with
+            an unknown name holds numbers, or if the roles are ambiguous.
     """
     if columns:
         if len(columns) not in (2, 3) or len(set(columns)) != len(columns):
@@ -67,7 +67,7 @@ def pair_columns(
         for name in by_role.get("score", []):
             raise _needs_selection(path, name, "--min-score 4", names)
     others = by_role.get(None, [])
-    for name in others if len(set(names)) == len(names) else []:  # equal names are refused when the columns are read
+    for name in others if len(set(names)) == len(names) else []:  # equal names are rejected when the columns are read
         if _holds_numbers(path, name):
             raise InputError(
                 f"--pairs {path}: most of the first rows of column {name!r} are numbers; name the columns of text with "
@@ -89,13 +89,13 @@ def pair_columns(
 
 
 def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None) -> npt.NDArray[np.bool_]:
-    """Returns which rows of some tables are positives, ``(n,)`` bool.
+    """Returns a mask of the rows of the tables, ``(n,)`` bool, True for positives.
 
     Args:
         files: The tables.
-        where: ``COLUMN=VALUE``: rows with this value, compared as numbers if both are.
-        min_score: Rows whose score, in the column named as a score, is at least this; rows without a score are not
-            positives.
+        where: ``COLUMN=VALUE``: rows with this value are positives; values are compared as numbers if both are numbers.
+        min_score: Rows with at least this score are positives; the score is in the only column with the name of a
+            score (see ``NAMES``), and rows without a score are not positives.
 
     Raises:
         InputError: If a column does not exist, a score is not a number, or no row is selected.
@@ -113,8 +113,8 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
         scores = [name for name in readers.column_names(files[0]) if ROLE_OF.get(name.lower()) == "score"]
         if len(scores) != 1:
             raise InputError(
-                f"--min-score: {files[0]} has {len(scores)} columns of scores, not one; give one column "
-                f"one of the names {', '.join(NAMES['score'].split())}"
+                f"--min-score: {files[0]} has {len(scores)} columns of scores, not one; exactly one column "
+                f"must have one of the names {', '.join(NAMES['score'].split())}"
             )
         kept = []
         for number, text in enumerate(_values(files, "--min-score", scores[0]), start=1):

@@ -21,21 +21,21 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LabelledPairs:
-    """Labelled pairs, or triples with a hard negative; rows i of all corpora belong together."""
+    """Labelled pairs, or triples with a hard negative; row i of each corpus belongs to the same pair."""
 
     anchors: Corpus
     positives: Corpus
     hard_negatives: Corpus | None = None
     chosen: npt.NDArray[np.bool_] | None = None
-    """``(n,)`` bool, True for the rows that are positives by ``--where`` or ``--min-score``; None: all."""
+    """``(n,)`` bool, True for the rows that are positives according to ``--where`` or ``--min-score``; None: all."""
     names: dict[str, str] = field(default_factory=dict)
-    """The columns by role."""
+    """Column names by role."""
     unused: list[str] = field(default_factory=list)
     """The columns of the first table that are not read as text."""
 
     @property
     def corpora(self) -> list[Corpus]:
-        """The corpora of the columns, in their order."""
+        """The corpora in the order anchors, positives, hard negatives."""
         return [each for each in (self.anchors, self.positives, self.hard_negatives) if each is not None]
 
     def complete(self) -> Rows:
@@ -54,7 +54,7 @@ class LabelledPairs:
         return 0 if self.chosen is None else int((~self.chosen).sum())
 
     def describe(self) -> str:
-        """Returns which columns and rows are used, as text."""
+        """Describes the columns and rows that are used, in one line."""
         text = ", ".join(f"{role} {name!r}" for role, name in self.names.items())
         if self.unused:
             text += f"; without {', '.join(map(repr, self.unused[:20]))}"
@@ -74,8 +74,8 @@ def open_pairs(
 
     Args:
         files: Paths or patterns of csv, tsv, jsonl and parquet files with the same columns.
-        columns: Names of the anchor, the positive and optionally the hard negative; empty: see ``pair_columns``.
-        where: Rows that are positives, as ``label=1``; see ``chosen_rows``.
+        columns: Names of the columns of anchor, positive and optionally hard negative; if empty, see ``pair_columns``.
+        where: Condition that selects positives, like ``label=1``; see ``chosen_rows``.
         min_score: Lowest score of the rows that are positives.
         reading: Arguments of ``Corpus.open``.
 
@@ -91,8 +91,8 @@ def open_pairs(
     corpora = [Corpus.open(readers.resolve(files, name), **reading) for name in names]
     if chosen is not None and len(chosen) != len(corpora[0]):
         raise InputError(
-            f"--pairs {paths[0]}: {len(chosen):,} rows were read for --where or --min-score, and {len(corpora[0]):,} "
-            "for the text; check the form of the table"
+            f"--pairs {paths[0]}: {len(chosen):,} rows were read for --where or --min-score, but {len(corpora[0]):,} "
+            "for the text; check the format of the table"
         )
     return LabelledPairs(
         corpora[0],

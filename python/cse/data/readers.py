@@ -65,7 +65,7 @@ def resolve(paths: Paths, column: str | None = None, flag: str = "--column") -> 
 
 
 def is_table(path: str) -> bool:
-    """Returns whether the suffix of a path, ignoring compression, is that of a table format."""
+    """Returns whether a path has the suffix of a table format, ignoring a compression suffix."""
     return _kind(path) is not None
 
 
@@ -87,7 +87,7 @@ def column_names(path: str) -> list[str]:
 
 
 def column_values(path: str, column: str) -> Iterator[str]:
-    """Yields the values of a column of a table as text, one per row, of any type; "" for a missing value.
+    """Yields the values of a column of any type as text, one per row; "" for a missing value.
 
     Raises ``InputError`` if the table cannot be read.
     """
@@ -108,7 +108,7 @@ def joined_lines(inputs: Sequence[str | Column]) -> int:
 
 
 def find_again(path: str) -> str:
-    """Finds the file of a path that was stored with U+FFFD in place of bytes that are not UTF-8.
+    """Finds the file of a path that was stored with U+FFFD instead of bytes that are not UTF-8.
 
     Returns the name in the file system if exactly one file of the folder matches, else ``path``.
     """
@@ -146,7 +146,7 @@ def _require_pyarrow(path: str) -> None:
     try:
         import pyarrow  # noqa: F401
     except ImportError:
-        raise InputError(f"{path}: tables are read by pyarrow; run pip install 'cse[tables]'") from None
+        raise InputError(f"{path}: reading tables needs pyarrow; run pip install 'cse[tables]'") from None
 
 
 def _matches(path: str) -> list[str]:
@@ -170,8 +170,8 @@ class Column:
     """A column of a csv, tsv, jsonl or parquet file, decoded block by block by pyarrow.
 
     A missing value is a blank row; a line break inside a field is replaced by a space. Fields of a csv file may be
-    quoted and then contain line breaks; quotes in a tsv file have no meaning. The first line of both names the columns,
-    and empty lines are not rows.
+    quoted, and quoted fields may contain line breaks; quotes in a tsv file have no special meaning. The first line of a
+    csv or tsv file names the columns, and empty lines are not rows.
     """
 
     def __init__(self, path: str, column: str | None, flag: str = "--column") -> None:
@@ -181,18 +181,18 @@ class Column:
         names = _guarded(path, lambda: _column_names(path, column))
         listed = ", ".join(dict.fromkeys(names[:20])) + (", ..." if len(names) > 20 else "")
         if column is None:
-            raise InputError(f"{path}: is a table; name the column that holds the sentences with {flag}: {listed}")
+            raise InputError(f"{path}: is a table; use {flag} to name the column that holds the sentences: {listed}")
         if column not in names:
             raise InputError(f"{path}: has no column {column!r}; its columns are: {listed}")
         if names.count(column) > 1:
             raise InputError(f"{path}: has {names.count(column)} columns named {column!r}; rename all but one")
         self.path, self.column = path, column
         self.line_breaks = 0
-        """Number of fields with a line break read so far."""
+        """Number of fields with a line break among those read."""
         self._size = os.path.getsize(path)
         self._told = 0
-        # An unclosed quote makes the rest of the file part of the last field of its record; a quote in another field
-        # would leave the record without its last fields, which pyarrow reports.
+        # If the last field of a record has an unclosed quote, the rest of the file becomes part of that field. In any
+        # other field, an unclosed quote leaves the record with too few fields, which pyarrow reports.
         self._last = (names[-1] if names.count(names[-1]) == 1 else column) if _kind(path) == ".csv" else None
         self._ends_in_line_break = False
         self._blocks: Iterator[Any] | None = None
@@ -224,7 +224,7 @@ class Column:
 def _guarded(path: str, work: Callable[[], Any], explain: Callable[[], str | None] = lambda: None) -> Any:
     """Calls ``work`` and converts errors of pyarrow to an ``InputError`` that starts with the path.
 
-    ``explain`` returns a better message than that of pyarrow, if there is one.
+    ``explain`` returns a message to use instead of pyarrow's, or None.
     """
     import pyarrow as pa
 
@@ -236,7 +236,7 @@ def _guarded(path: str, work: Callable[[], Any], explain: Callable[[], str | Non
         if (found := explain()) is not None:
             raise InputError(f"{path}: {found}") from None
         why = (str(error).splitlines() or ["?"])[0].rstrip(".")
-        raise InputError(f"{path}: cannot be read as a table ({why}); check its form") from None
+        raise InputError(f"{path}: cannot be read as a table ({why}); check its format") from None
 
 
 def _column_names(path: str, wanted: str | None) -> list[str]:
@@ -284,7 +284,7 @@ def _json_records(path: str) -> Iterator[dict[str, Any]]:
 
 
 def _blocks(path: str, column: str, last: str | None) -> Iterator[Any]:
-    """Returns record batches with the column, and for csv files the one named ``last``."""
+    """Returns an iterator over record batches with the column and, for csv files, the column ``last``."""
     import pyarrow as pa
 
     kind = _kind(path)

@@ -47,7 +47,7 @@ class SourceFile:
 
 
 def reading_options(**reading: Unpack[ReadOptions]) -> ReadOptions:
-    """Returns the given reading options completed by the defaults.
+    """Returns the given reading options, with the defaults for missing ones.
 
     Raises:
         InputError: If a number is not an integer in [0, 2**63).

@@ -33,12 +33,12 @@ def _map(folder: str | Path, name: str, dtype: str) -> Any:
 
 
 def stored_bytes(files: Sequence[str | Column]) -> int:
-    """Returns the total size of the files in bytes, as stored; streams like standard input count as 2**62."""
+    """Returns the estimated uncompressed size of all files in bytes; a stream like standard input counts as 2**62."""
     total = 0
     for file in files:
         path = Path(_path(file))
         if path.exists() and path.is_file():
-            # Compressed text is about a third of its size.
+            # Text is compressed to about a third of its size.
             total += path.stat().st_size * (3 if path.suffix in (".gz", ".zst", ".parquet") else 1)
         elif str(path) == "-" or path.exists():
             total += 2**62
@@ -46,7 +46,7 @@ def stored_bytes(files: Sequence[str | Column]) -> int:
 
 
 def count_repeats(hashes: npt.NDArray[np.uint64], words: npt.NDArray[np.uint32]) -> int:
-    """Returns the number of rows that have words and the hash of an earlier row."""
+    """Returns the number of non-blank rows whose hash equals that of an earlier row."""
     ordered = np.sort(hashes[words > 0])  # np.unique is many times slower for millions of rows
     return int((ordered[1:] == ordered[:-1]).sum())
 
@@ -82,9 +82,9 @@ class StoredRows:
     ) -> StoredRows:
         """Opens the rows in the cache, and writes them first if they are not there.
 
-        The key of an entry is the path, size and time of modification of each file, and the reading options. Streams
+        The key of an entry holds the path, size and modification time of each file, and the reading options. Streams
         (standard input, pipes) are written to a temporary folder, which is deleted with the object. ``progress`` is
-        called as ``Callback.on_progress`` is.
+        called with the arguments of ``Callback.on_progress``.
         """
         paths = [_path(file) for file in files]
 
@@ -122,7 +122,7 @@ class StoredRows:
         return len(self._ends)
 
     def take(self, rows: list[int]) -> list[str]:
-        """Returns the texts of the given row numbers, in their order."""
+        """Returns the texts of the given rows, in the given order."""
         found = []
         for row in rows:
             if not 0 <= row < len(self._ends):
@@ -132,8 +132,8 @@ class StoredRows:
                 found.append(bytes(self._text[start : int(self._ends[row])]).decode("utf8"))
             except UnicodeDecodeError:
                 raise InputError(
-                    f"{self.folder}: row {row} of the cached corpus has changed since the run began; start again "
-                    "to read the corpus anew"
+                    f"{self.folder}: row {row} of the cached corpus has changed since the run began; start again, "
+                    "which reads the corpus again"
                 ) from None
         return found
 

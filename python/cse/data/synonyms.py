@@ -11,17 +11,17 @@ from ..errors import InputError
 __all__ = ["Synonyms", "open_synonyms"]
 
 Synonyms = Callable[[str], tuple[str, ...]]
-"""Maps a word to its synonyms; empty for a word without synonyms."""
+"""Maps a word to its synonyms, an empty tuple if it has none."""
 
 REMEDY = "install nltk and run python -m nltk.downloader wordnet, or name a file of synonyms"
 
 
 def open_synonyms(source: str) -> Synonyms:
-    """Opens synonyms.
+    """Opens a source of synonyms.
 
     Args:
-        source: ``wordnet``: all lemmas of all synsets of a word, by nltk. Else a UTF-8 file of lines: a word, a tab,
-            and its synonyms separated by commas; words are compared in lower case.
+        source: ``wordnet``: all lemmas of all synsets of a word, from nltk. Otherwise the path of a UTF-8 file, each
+            line of which has a word, a tab, and the word's synonyms separated by commas; case is ignored.
 
     Raises:
         InputError: If the file cannot be read or has a line without a tab, or if nltk or its data are missing.
@@ -39,11 +39,11 @@ def _from_file(path: Path) -> Synonyms:
         word, tab, others = line.partition("\t")
         found = tuple(other.strip() for other in others.split(",") if other.strip())
         if line.strip() and (not tab or not found):
-            raise InputError(f"{path}: line {number}: the form is a word, a tab, and synonyms separated by commas")
+            raise InputError(f"{path}: line {number}: must be a word, a tab, and synonyms separated by commas")
         if found:
             table[word.strip().lower()] = found
     if not table:
-        raise InputError(f"{path}: holds no synonyms; the form is a word, a tab, and synonyms separated by commas")
+        raise InputError(f"{path}: holds no synonyms; a line must be a word, a tab, and synonyms separated by commas")
     return _looked_up(table)
 
 

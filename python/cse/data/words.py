@@ -6,7 +6,7 @@ __all__ = ["cut_in_two"]
 
 
 def cut_in_two(sentence: str) -> tuple[str, str]:
-    """The first and the second half of the words; the first is longer if their number is odd."""
+    """Returns the first and the second half of the words; the first is longer if the number of words is odd."""
     words = sentence.split()
     middle = (len(words) + 1) // 2
     return " ".join(words[:middle]), " ".join(words[middle:])

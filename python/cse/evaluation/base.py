@@ -50,7 +50,7 @@ def embed(
 
 
 def read_lines(path: Path) -> list[tuple[int, str]]:
-    """Returns the lines of a UTF-8 file that are not blank, with their numbers from 1."""
+    """Returns the non-blank lines of a UTF-8 file, with their line numbers from 1."""
     try:
         lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
@@ -65,14 +65,14 @@ class NoOptions:
 
 @dataclass(frozen=True)
 class Sample:
-    """Results on the single examples of a task, from which ``cse compare`` computes intervals."""
+    """Results on the individual examples of a task, from which ``cse compare`` computes intervals."""
 
     task: str
     """Name of the task, as in the rows of the report."""
     values: npt.NDArray[np.float64]
-    """``(n,)`` score of each example; with ``gold`` its cosine."""
+    """``(n,)`` score of each example, or its cosine if ``gold`` is given."""
     gold: npt.NDArray[np.float64] | None = None
-    """``(n,)`` gold scores; the score of the task is then Spearman's correlation, without them the mean of values."""
+    """``(n,)`` gold scores. The score of the task is Spearman's correlation; if None, the mean of values."""
     sentences: tuple[Sequence[str], Sequence[str]] | None = None
     """The sentences of each example; examples that share one are resampled together. None: examples are independent."""
 
@@ -88,7 +88,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
     """Remarks on the interpretation of the scores."""
     samples: list[Sample] = field(default_factory=list)
-    """Results by example, one record per row; empty if the rows have no examples, as for geometry."""
+    """Results by example, one ``Sample`` per row; empty if the rows have no examples, as for geometry."""
 
 
 class Evaluation(ABC):
@@ -111,7 +111,7 @@ class Evaluation(ABC):
 
     @abstractmethod
     def work(self) -> int:
-        """Returns the number of units of progress: one for each text that is encoded, and any further work."""
+        """Returns the number of units of progress: one for each text that is encoded, plus any further work."""
 
     @abstractmethod
     def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:

@@ -1,8 +1,8 @@
 """Classifiers of the transfer tasks: logistic regression with an L2 penalty, trained in one of two ways.
 
 Both have the objective of SentEval (Conneau and Kiela 2018): mean cross-entropy plus ``penalty / 2`` times the squared
-norm of the weights. ``converged`` minimises it; ``senteval`` stops as SentEval does. They differ where Adam is
-slow, as for embeddings of unit length; ``benches/transfer.py`` compares them.
+norm of the weights. ``converged`` minimises it; ``senteval`` stops as SentEval does. Their results differ where
+Adam converges slowly, as it does for embeddings of unit length; ``benches/transfer.py`` compares them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["CLASSIFIERS", "AdamClassifier", "Classifier", "Fit", "Labels", "Matr
 Matrix = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
-SEED = 1111  # of SentEval
+SEED = 1111  # as in SentEval
 
 
 class Classifier(Protocol):
@@ -42,12 +42,13 @@ early stopping, or None."""
 def converged(x: Matrix, y: Labels, penalty: float, valid: tuple[Matrix, Labels] | None = None) -> Classifier:
     """Minimises the objective with scikit-learn; the intercept is not penalised, and ``valid`` is not used.
 
-    C = 1 / (n * penalty). For two classes scikit-learn has one weight vector w, where SentEval has one per class, of
-    which the smallest are w / 2 and -w / 2. Their squared norms sum to half of that of w, so C is twice as large.
+    C = 1 / (n * penalty). For two classes, scikit-learn has a single weight vector w, while SentEval has one per
+    class; the equivalent vectors of smallest norm are w / 2 and -w / 2. The sum of their squared norms is half the
+    squared norm of w, so C is twice as large.
     """
     from sklearn.linear_model import LogisticRegression
 
-    # The Newton steps of newton-cholesky are the fastest solution for many rows and two classes. For more classes its
+    # The Newton steps of newton-cholesky are the fastest method for many rows and two classes. For more classes, its
     # Hessian has (classes * D)^2 entries, so lbfgs is used.
     solver, factor = ("newton-cholesky", 2) if y.max() < 2 else ("lbfgs", 1)
     # At the default tolerance of 1e-4, rounding errors of embeddings changed three of TREC's 500 predictions.
@@ -59,9 +60,9 @@ def converged(x: Matrix, y: Labels, penalty: float, valid: tuple[Matrix, Labels]
 def senteval(
     x: Matrix, y: Labels, penalty: float, valid: tuple[Matrix, Labels] | None = None, seed: int = SEED
 ) -> Classifier:
-    """Trains by Adam with the settings of SentEval's default protocol, not the fast one of its prototypes.
+    """Trains with Adam and the settings of SentEval's default protocol, not those of its fast prototyping protocol.
 
-    The rate is 0.001, a batch has 64 rows, and the penalty is Adam's weight decay, which includes the intercept. The
+    The learning rate is 0.001, a batch has 64 rows, and the penalty is Adam's weight decay, also on the intercept. The
     accuracy on ``valid`` is measured after every 4 epochs. Training ends at the sixth accuracy that does not exceed the
     best one, or after 200 epochs; the weights with the best accuracy are kept. Without ``valid``, 5 % of the rows are
     used instead.

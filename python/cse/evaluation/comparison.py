@@ -1,4 +1,4 @@
-"""Comparison of two encoders, or of two methods over seeds, by the reports of an evaluation."""
+"""Comparison of two encoders, or of two methods over seeds, based on the reports of an evaluation."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> l
     Args:
         before: Reports of the first side.
         after: Reports of the second side, of the same evaluation.
-        seeds: Compare methods by a paired t-test over seeds, instead of checkpoints by a bootstrap over examples.
+        seeds: If True, compare methods by a paired t-test over seeds; else checkpoints, by a bootstrap over examples.
 
     Returns:
-        One record per task: ``task``, ``metric``, ``examples``, the scores ``a`` and ``b``, and ``mean``, ``low``,
-        ``high`` and ``p`` of the difference b - a. Rows of an evaluation without examples (geometry) have one record
-        per metric, without interval and p-value.
+        One record per task: ``task``, ``examples``, the scores ``a`` and ``b``, and ``mean``, ``low``, ``high`` and
+        ``p`` of the difference b - a. For an evaluation without examples (geometry), there is one record per row and
+        metric, without interval and p-value.
     """
     records: list[dict[str, Any]] = []
     if not before[0].samples:
@@ -53,7 +53,7 @@ def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> l
 
 
 def plain_differences(before: Sequence[Report], after: Sequence[Report], row: int) -> list[dict[str, Any]]:
-    """One record per metric of a row, with the means over the checkpoints and their difference."""
+    """Returns one record per metric of a row, with the means over the checkpoints and their difference."""
     first = before[0].rows[row]
     records = []
     for name, value in first.items():

@@ -31,7 +31,7 @@ class Replayed:
         self.place, self.dims = 0, 0
 
     def begin(self, dims: int) -> None:
-        """Begins a pass with a number of dimensions."""
+        """Begins a pass that keeps the first ``dims`` dimensions."""
         self.place, self.dims = 0, dims
 
     def encode(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
@@ -39,11 +39,11 @@ class Replayed:
         return self._vectors(self.encoder.encode, texts, settings)
 
     def encode_query(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
-        """As ``encode``, by ``Encoder.encode_query``."""
+        """Returns the first dimensions of the embeddings of ``Encoder.encode_query``."""
         return self._vectors(self.encoder.encode_query, texts, settings)
 
     def encode_document(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
-        """As ``encode``, by ``Encoder.encode_document``."""
+        """Returns the first dimensions of the embeddings of ``Encoder.encode_document``."""
         return self._vectors(self.encoder.encode_document, texts, settings)
 
     def _vectors(
@@ -66,17 +66,17 @@ class Replayed:
 def evaluate_dims(
     evaluation: Evaluation, encoder: Any, dims: Sequence[int], progress: Progress | None = None
 ) -> Report:
-    """Evaluates the first dimensions of the embeddings; texts are encoded once, and vectors kept in temporary files.
+    """Evaluates the first dimensions of the embeddings; texts are encoded once, and their vectors kept in files.
 
     Args:
         evaluation: The evaluation.
         encoder: A ``cse.Encoder`` that keeps all dimensions.
         dims: Numbers of dimensions.
-        progress: Called with the units of work done since its last call, ``len(dims)`` times ``evaluation.work()``.
+        progress: Called with the units of work done since its last call; in total ``len(dims) * evaluation.work()``.
 
     Returns:
-        A report whose rows have the number of dimensions after the name of the task, whose summary has a value for each
-        number, and whose samples have it in the name of the task.
+        A report with one row for each task and number of dimensions. The keys of its summary and the task names of its
+        samples include the number of dimensions.
     """
     rows: list[dict[str, Any]] = []
     summary: dict[str, Any] = {}

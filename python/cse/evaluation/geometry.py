@@ -24,7 +24,7 @@ def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
 
 
 def alignment(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> float:
-    """Returns the mean |x - y|^2 over positive pairs ``(n, D)``, ``(n, D)``, normalised; 0 to 4, lower is closer."""
+    """Returns the mean |x - y|^2 over pairs of normalised rows of two ``(n, D)``; from 0 to 4, lower is closer."""
     return float(((unit(left) - unit(right)) ** 2).sum(1).mean())
 
 
@@ -46,7 +46,7 @@ def uniformity(vectors: npt.NDArray[np.floating]) -> float:
 def effective_rank(vectors: npt.NDArray[np.floating]) -> float:
     """Returns the effective rank of ``(n, D)`` (Roy and Vetterli 2007), from 1 to min(n, D).
 
-    It is exp of the entropy of the singular values divided by their sum; rows are normalised to unit length first.
+    It is exp(H), with H the entropy of the singular values divided by their sum. Rows are first normalised to length 1.
     """
     values = np.linalg.svd(unit(vectors), compute_uv=False)
     shares = values[values > 0] / values.sum()

@@ -14,7 +14,7 @@ __all__ = ["open_suites", "option_tables"]
 
 
 def option_tables(settings: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Returns options by name of the evaluation, from ``NAME.OPTION=VALUE``; raises ``InputError`` for another form."""
+    """Returns options by evaluation name, from ``NAME.OPTION=VALUE``; raises ``InputError`` for any other form."""
     tables: dict[str, dict[str, Any]] = {}
     for text in settings:
         name, option, value = parse_setting(text)
@@ -33,7 +33,7 @@ def open_suites(
     Args:
         names: Names of the evaluations.
         data: Value of ``--data``.
-        options: Options by name of the evaluation, as ``option_tables`` returns them.
+        options: Options by evaluation name, as returned by ``option_tables``.
         allow_partial: Sets the option ``allow_partial`` of the evaluations that have it.
 
     Raises:

@@ -38,7 +38,7 @@ __all__ = ["Retrieval", "RetrievalOptions", "ndcg", "rank_documents", "recall", 
 DEPTH = 100
 # Documents encoded and ranked at a time, which bounds memory.
 BLOCK = 4096
-# The same of documents that are cut into passages.
+# The same for documents that are cut into passages.
 PASSAGES_BLOCK = 256
 
 Relevance = Mapping[str, int]
@@ -47,8 +47,8 @@ Relevance = Mapping[str, int]
 def ndcg(ranking: Sequence[str], relevant: Relevance, depth: int = 10) -> float:
     """Returns the normalised discounted cumulative gain at ``depth``.
 
-    The gain is the relevance (negative ones count as 0), the discount of rank r is log2(r + 1) (Jarvelin and
-    Kekalainen 2002), as ndcg_cut of trec_eval.
+    The gain is the relevance (negative values count as 0), and the discount of rank r is log2(r + 1) (Jarvelin and
+    Kekalainen 2002), as in ndcg_cut of trec_eval.
     """
     gains = [max(relevant.get(document, 0), 0) for document in ranking[:depth]]
     ideal = sorted((max(value, 0) for value in relevant.values()), reverse=True)[:depth]
@@ -124,7 +124,7 @@ def _cutter(encoder: Encodes, passages: int | None) -> Cutter | None:
         return None
     whole = getattr(encoder, "encoder", encoder)  # Replayed (dims.py) wraps the encoder
     if not isinstance(whole, Encoder):
-        raise InputError("retrieval.passages: needs an encoder of cse, like cse.Encoder; leave it out for another one")
+        raise InputError("retrieval.passages: needs a cse.Encoder; leave it out for other encoders")
     return Cutter(whole, passages or None)
 
 
@@ -142,15 +142,15 @@ def _passages(cut: Cutter, texts: Sequence[str]) -> tuple[list[str], list[int]]:
 class RetrievalOptions:
     """Options of the retrieval evaluation."""
 
-    split: Annotated[str, Field(description="file of the judgements in qrels/, without .tsv")] = "test"
+    split: Annotated[str, Field(description="name of the file of judgements in qrels/, without .tsv")] = "test"
     passages: Annotated[
         int | None,
-        Field(ge=0, description="cut documents into passages of this many tokens, 0: the model's; the best one counts"),
+        Field(ge=0, description="cut documents into passages of this many tokens (0: the model's); the best counts"),
     ] = None
 
 
 class Retrieval(Evaluation):
-    """Retrieval on a corpus, queries and relevance judgements as BEIR or TREC files."""
+    """Retrieval on a corpus, queries and relevance judgements in BEIR or TREC files."""
 
     Options = RetrievalOptions
     summary = "nDCG@10, MRR@10 and recall@100 on --data DIR with corpus, queries and qrels (BEIR or TREC files)"
@@ -234,7 +234,7 @@ def find_judgements(folder: Path, split: str) -> Path:
 
 
 def read_judgements(path: Path) -> dict[str, dict[str, int]]:
-    """Reads relevance judgements of three columns (BEIR, a header is skipped) or four (TREC); see the module."""
+    """Reads relevance judgements with three columns (BEIR; a header is skipped) or four (TREC), as described above."""
     found: dict[str, dict[str, int]] = {}
     for number, line in read_lines(path):
         fields = line.split()

@@ -1,4 +1,4 @@
-"""Evaluation and comparison of models with suites: what ``cse eval`` and ``cse compare`` do, and ``cse.evaluate`` and
+"""Evaluation and comparison of models with suites, for ``cse eval`` and ``cse compare``, and for ``cse.evaluate`` and
 ``cse.compare`` in Python.
 """
 
@@ -32,15 +32,15 @@ class EvaluationResult:
     """The scores of a model."""
 
     model: str
-    """Folder or name of the model; of an encoder in memory, the name of its class."""
+    """Folder or name of the model; for an encoder in memory, its name or that of its class."""
     pooling: str
     """Name and description of the pooling; "" if it is not known."""
     precision: str
     """Precision of the encoder, ``fp32`` or ``bf16``; "" if it is not known."""
     precision_reason: str
-    """Why."""
+    """Why this precision was used."""
     reports: dict[str, Report]
-    """By suite: one record per task (``rows``), scores over all tasks (``summary``), and notes."""
+    """Reports by suite: one record per task (``rows``), scores over all tasks (``summary``), and notes."""
     notes: list[str]
     """Remarks on how the texts were encoded."""
 
@@ -56,17 +56,17 @@ class EvaluationResult:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The differences between a model b and a model a."""
+    """The differences between two models a and b."""
 
     a: str
     """Model, or the models of several seeds separated by commas."""
     b: str
     seeds: bool
-    """Whether methods are compared over seeds, not checkpoints over examples."""
+    """True if methods are compared over seeds, False if checkpoints are compared over examples."""
     precision: str
     """Precision of the encoders, ``fp32`` or ``bf16``; "" if it is not known."""
     precision_reason: str
-    """Why."""
+    """Why this precision was used."""
     tasks: list[dict[str, Any]]
     """One record per task:
 
@@ -97,26 +97,26 @@ def evaluate(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> EvaluationResult:
-    """Evaluates a model with one or more suites, as ``cse eval``.
+    """Evaluates a model with one or more suites, like ``cse eval``.
 
     Args:
-        model: Folder or name of a model, or of a run, whose ``best`` is then evaluated; see ``cse.Encoder``. Or an
-            encoder in memory, like ``cse.Encoder``.
-        suite: Name of a suite or several names: ``sts``, ``transfer``, ``retrieval``, ``geometry``, ``halves``, or one
+        model: Folder or name of a model (see ``cse.Encoder``); or folder of a run, whose ``best`` is then evaluated; or
+            an encoder in memory, such as a ``cse.Encoder``.
+        suite: One or more names of suites: ``sts``, ``transfer``, ``retrieval``, ``geometry``, ``halves``, or a suite
             of another package; ``cse methods`` describes them.
         data: File or folder of the data.
         options: Options of the suites by name: ``{"transfer": {"classifier": "senteval"}}``.
         allow_partial: Accept incomplete STS and transfer files.
-        pooler: See ``cse.Encoder``, as for ``device`` and ``precision``; not for an encoder in memory.
+        pooler: See ``cse.Encoder``, also for ``device`` and ``precision``; must be None for an encoder in memory.
         prompt: Name of a prompt of the model, or a text; see ``cse.Encoder``.
         dims: Numbers of dimensions, each of which is evaluated. None: all dimensions.
         device: A PyTorch device.
         precision: ``fp32``, ``bf16`` or ``auto``.
-        threads: Number of CPU threads, 0 for all cores. None: PyTorch's number stays as it is.
-        progress: Called with the number of texts encoded, and of all texts.
+        threads: Number of CPU threads, 0 for all cores. None: PyTorch's setting is not changed.
+        progress: Called with the number of texts that have been encoded, and the total number of texts.
 
     Returns:
-        The scores: ``evaluate(...).reports["sts"].rows``, or ``to_dict()``.
+        The scores, for example in ``evaluate(...).reports["sts"].rows`` or ``evaluate(...).to_dict()``.
 
     Raises:
         InputError: For an unknown suite or option, data that are missing or invalid, or a model that cannot be loaded.
@@ -146,22 +146,23 @@ def compare(
     data: str | PathLike[str] | None = None,
     **settings: Any,
 ) -> Comparison:
-    """Compares model b with model a, as ``cse compare``.
+    """Compares model b with model a, like ``cse compare``.
 
     Every difference has a 95 % interval from a bootstrap over examples, and a p-value that is adjusted over the tasks.
-    This compares checkpoints: another seed of the same method may differ as much. Given two lists of models, each of
-    one method with the same seeds in the same order, the methods are compared by a paired t-test over seeds.
+    This compares checkpoints; two seeds of the same method may differ just as much. If ``a`` and ``b`` are lists of
+    models, each trained by one method with the same seeds in the same order, the methods are compared with a paired
+    t-test over seeds.
 
     Args:
         a: A model as for ``evaluate``, or a list of at least two.
-        b: Likewise; as many as ``a``.
-        suite: See ``evaluate``, as for ``data``.
+        b: A model, or a list of the same length as ``a``.
+        suite: See ``evaluate``, also for ``data``.
         data: File or folder of the data.
         **settings: ``options``, ``allow_partial``, ``pooler``, ``prompt``, ``dims``, ``device``, ``precision``,
             ``threads`` and ``progress`` of ``evaluate``.
 
     Raises:
-        InputError: As ``evaluate``, and for lists of different or too small lengths.
+        InputError: As for ``evaluate``, and for lists of different lengths or of fewer than two models.
     """
     sides = [list(side) if isinstance(side, (list, tuple)) else [side] for side in (a, b)]
     seeds = any(isinstance(side, (list, tuple)) for side in (a, b))
@@ -184,13 +185,13 @@ def compare_models(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> list[Comparison]:
-    """Compares each further side with the first one; every model is evaluated once.
+    """Compares each of the other sides with the first one; every model is evaluated once.
 
     Args:
-        sides: At least two lists of models: of one model each, or with ``seeds`` of at least two each.
-        suite: See ``evaluate``, as for the other arguments.
+        sides: At least two lists of models, each with one model, or with ``seeds`` each with at least two.
+        suite: See ``evaluate``, also for the other arguments.
         data: File or folder of the data.
-        seeds: Compare methods over seeds, instead of checkpoints.
+        seeds: If True, compare methods over seeds; else checkpoints over examples.
         options: Options of the suites.
         allow_partial: Accept incomplete files.
         pooler: See ``cse.Encoder``.
@@ -199,16 +200,16 @@ def compare_models(
         device: A PyTorch device.
         precision: ``fp32``, ``bf16`` or ``auto``.
         threads: Number of CPU threads.
-        progress: Called with the number of texts encoded, and of all texts.
+        progress: Called with the number of texts that have been encoded, and the total number of texts.
 
     Raises:
-        InputError: As ``compare``.
+        InputError: As for ``compare``.
     """
     sizes = {len(side) for side in sides}
     if seeds and (len(sizes) > 1 or min(sizes) < 2):
         raise InputError("--seeds: every side must list the same number of checkpoints, at least two: A1,A2 B1,B2")
     if len(sides) < 2 or (not seeds and sizes != {1}):
-        raise InputError("MODELS: at least two models are compared, one on each side; name another one")
+        raise InputError("MODELS: at least two models are needed, one on each side; name another one")
     suites = open_suites(_names(suite), _path(data), options, allow_partial)
     _set_threads(threads)
     models: dict[Any, Model] = {}
@@ -246,7 +247,7 @@ def _run(
     progress: Progress | None,
     dims: Sequence[int] = (),
 ) -> list[dict[str, Report]]:
-    """The reports of each encoder by suite; with ``dims``, which need a ``cse.Encoder``, for each number."""
+    """Returns the reports of each encoder by suite; ``dims`` requires a ``cse.Encoder`` (see ``evaluate_dims``)."""
     total = len(encoders) * max(len(dims), 1) * sum(suite.work() for suite in suites.values())
     done = 0
 
@@ -260,7 +261,7 @@ def _run(
     for make in encoders:
         encoder = make()
         for size in dims:
-            encoder.keep_dims(size)  # type: ignore[attr-defined]  # is refused before anything is encoded
+            encoder.keep_dims(size)  # type: ignore[attr-defined]  # raises before anything is encoded
         advance(0)
         if dims:
             encoder.keep_dims(None)  # type: ignore[attr-defined]
@@ -272,7 +273,7 @@ def _run(
 
 
 def _load(model: Model, pooler: str | None, device: str, precision: str, prompt: str | None) -> tuple[str, Encodes]:
-    """The name of a model, and its encoder."""
+    """Returns the name of a model and its encoder."""
     if not isinstance(model, (str, PathLike)):
         if not callable(getattr(model, "encode", None)):
             raise InputError(f"model: must be a folder, a name, or an encoder, got {model!r}")

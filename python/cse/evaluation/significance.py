@@ -38,10 +38,10 @@ class Difference:
 def paired_bootstrap(
     differences: npt.NDArray[np.floating], resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float, float]:
-    """Mean of paired differences with a 95 % percentile bootstrap interval.
+    """Returns the mean of paired differences with a 95 % percentile bootstrap interval.
 
     Args:
-        differences: ``(n,)`` score of an example after, minus its score before.
+        differences: ``(n,)`` the score after minus the score before, for each example.
         resamples: Number of bootstrap samples of n examples.
         seed: Seed of the resampling.
 
@@ -92,19 +92,19 @@ def resampled_difference(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> tuple[Difference, Vector]:
-    """Difference of the scores of two sides on the same examples, with a paired bootstrap over clusters of examples.
+    """Returns the difference between the scores of two sides on the same examples, with a paired bootstrap.
 
-    Clusters are drawn with replacement, and the score (with ``gold``, its ranks) is computed anew in each resample.
-    Each side may consist of several checkpoints (seeds), whose scores are averaged.
+    Clusters of examples are drawn with replacement, and the score (with ``gold``, also the ranks) is recomputed for
+    each resample. Each side may consist of several checkpoints (seeds), whose scores are averaged.
 
     Args:
-        before: Values of the examples ``(n,)`` of each checkpoint of the first side.
-        after: The same of the second side.
+        before: For each checkpoint of the first side, the values of the examples, ``(n,)``.
+        after: The same for the second side.
         gold: ``(n,)`` gold scores: the score is Spearman's correlation x 100. None: it is the mean of the values.
-        clusters: Positions of examples that are drawn together; see ``sentence_clusters``. None: each by itself.
+        clusters: Positions of examples that are drawn together; see ``sentence_clusters``. None: each
+            example is drawn by itself.
         resamples: Number of bootstrap samples.
-        seed: Seed of the resampling; if it is the same for all tasks, the draws of two tasks differ only if their sizes
-            do.
+        seed: Seed of the resampling. With the same seed, two tasks get the same draws if they have the same size.
 
     Returns:
         The difference, and its value in each resample ``(resamples,)``, to be averaged over tasks.
@@ -129,14 +129,14 @@ def resampled_difference(
 
 
 def summarise(observed: float, values: Vector) -> Difference:
-    """The difference with the percentile interval and the two-sided p-value of its bootstrap values."""
+    """Returns the difference with the percentile interval and the two-sided p-value of its bootstrap values."""
     low, high = np.nanquantile(values, [0.025, 0.975])
     tail = min((values <= 0).sum(), (values >= 0).sum())
     return Difference(observed, float(low), float(high), min(1.0, 2 * (float(tail) + 1) / (len(values) + 1)))
 
 
 def t_interval(differences: Sequence[float]) -> Difference:
-    """Mean of paired differences over seeds with the 95 % interval and the p-value of Student's paired t-test.
+    """Returns the mean of paired differences over seeds, with the 95 % interval and p-value of the paired t-test.
 
     ``differences`` holds at least two values.
     """
@@ -150,7 +150,7 @@ def t_interval(differences: Sequence[float]) -> Difference:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for several tests by Holm's step-down method, in the order given."""
+    """Returns p-values adjusted for several tests by Holm's step-down method, in the given order."""
     order = np.argsort(p_values, kind="stable")
     adjusted, running = [0.0] * len(p_values), 0.0
     for rank, place in enumerate(order):

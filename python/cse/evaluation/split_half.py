@@ -1,7 +1,7 @@
-"""A score without labels: retrieval of one half of a sentence by the other half, among all halves.
+"""A score without labels: one half of a sentence is used as a query for the other half, among all halves.
 
-The mean reciprocal rank falls to chance when embeddings collapse, so it detects collapse during training. It does not
-rank good encoders: their differences are small compared with its standard error.
+The mean reciprocal rank falls to chance when embeddings collapse, so it detects collapse during training. It cannot
+rank good encoders, because their differences are small compared with its standard error.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class HalvesScore:
     per_sentence: npt.NDArray[np.float64]
     """``(n,)`` mean of the two reciprocal ranks of each sentence, for paired differences."""
     found_first: npt.NDArray[np.float64]
-    """``(n,)`` 1 if each half of a sentence is found first by the other, 0.5 if only one is, else 0."""
+    """``(n,)`` 1 if each half of a sentence ranks first for the other, 0.5 if only one does, else 0."""
 
     def to_dict(self) -> dict[str, float]:
         """Returns the scores without the per-sentence values."""
@@ -58,7 +58,7 @@ def half_ranks(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Returns the rank of the true half by cosine among all n, in both directions: ``(n,)`` each, from 1.
 
-    Halves with a cosine equal to that of the true half rank before it, so a collapsed encoder gives n, not 1.
+    In a tie, the true half ranks last, so the ranks of a collapsed encoder are n, not 1.
 
     Args:
         left: ``(n, D)`` embeddings of the first halves.
@@ -66,7 +66,7 @@ def half_ranks(
     """
     scores = unit(left) @ unit(right).T
     own = np.diagonal(scores)
-    # The rank, from 1, is the number of halves with at least the cosine of the true half, which is one of them.
+    # The rank, from 1, is the number of halves with at least the cosine of the true half, including itself.
     forward = (scores >= own[:, None] - TIE).sum(1)
     backward = (scores >= own[None, :] - TIE).sum(0)
     # NaN gets the worst rank.
@@ -110,7 +110,7 @@ class SplitHalf(Evaluation):
     """Split-half scores on the distinct sentences of at least 8 words in a corpus."""
 
     Options = SplitHalfOptions
-    summary = "mean reciprocal rank of the halves of sentences of --data CORPUS, without labels"
+    summary = "mean reciprocal rank of the halves of the sentences in --data CORPUS, without labels"
 
     def __init__(self, options: Any, data: str | None) -> None:
         super().__init__(options, data)

@@ -138,9 +138,9 @@ def read_pairs(path: str | Path) -> Pairs:
     """Reads scored pairs: score, sentence1, sentence2, separated by tabs, or by commas in a ``.csv`` file.
 
     A first line with names (``score``, ``sentence1``, ``sentence2`` and the like; see ``cse.data.pair_columns``)
-    determines the columns; without one, they are the first three. Further columns are ignored, quotes are special in
-    ``.csv`` only, and blank lines are skipped. Runs of white space in a sentence become one space, as in SentEval, with
-    which published scores were measured.
+    determines the columns; without such a line, the first three columns are read. Further columns are ignored, quotes
+    are special in ``.csv`` only, and blank lines are skipped. Runs of white space in a sentence become one space, as in
+    SentEval, which was used for the published scores.
 
     Raises:
         InputError: For invalid UTF-8, an invalid line, or fewer than two different scores.
@@ -216,7 +216,7 @@ def score_pairs(model: Encodes, pairs: Pairs, progress: Callable[[int], None] | 
 def score_vectors(pairs: Pairs, left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> PairScore:
     """Scores the embeddings ``(n, D)`` of sentence pairs.
 
-    The correlation is NaN if all cosines are equal, alignment is NaN if no pair has a score above 4. Uniformity is
+    The correlation is NaN if all cosines are equal; alignment is NaN if no pair has a score above 4. Uniformity is
     computed over the distinct sentences.
     """
     from scipy.stats import spearmanr
@@ -249,7 +249,7 @@ class STSOptions:
 
 
 class STS(Evaluation):
-    """STS tasks in a folder, see ``find_tasks`` for the file names; or any file of scored pairs."""
+    """STS tasks in a folder (see ``find_tasks`` for the file names), or any file of scored pairs."""
 
     Options = STSOptions
     summary = (
@@ -263,7 +263,7 @@ class STS(Evaluation):
         self.tasks = load_tasks(data, options.allow_partial)
 
     def columns(self) -> list[list[str]]:
-        """Both columns of each task, in their order."""
+        """Returns both columns of each task, in the order of the tasks."""
         return [column for _, pairs in self.tasks for column in (pairs.left, pairs.right)]
 
     def work(self) -> int:
@@ -285,7 +285,7 @@ class STS(Evaluation):
         ]
         average = average_of_seven({task.key: score.spearman for task, score in scored}, self.tasks)
         notes = [
-            f"{task.title}: {score.pairs:,} pairs, and the whole task has {task.expected:,}: not comparable"
+            f"{task.title}: {score.pairs:,} pairs, but the whole task has {task.expected:,}; not comparable"
             for (task, pairs), (_, score) in zip(self.tasks, scored, strict=True)
             if not task.is_complete(pairs)
         ]

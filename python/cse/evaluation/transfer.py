@@ -13,8 +13,8 @@ MRPC   ``mrpc.{train,test}``       the same, on the features [abs(u - v), u * v]
 =====  ==========================  ==========================================================================
 
 Files are tab-separated: label, text; for MRPC label, sentence1, sentence2. The penalty is one of 1e-5, 1e-4, 1e-3 and
-1e-2, as in SentEval. The classifier minimises SentEval's objective (``converged``), so that only the folds are random,
-or is trained with SentEval's early stopping (``senteval``); see ``classifiers``.
+1e-2, as in SentEval. The classifier either minimises SentEval's objective (``converged``), in which case only the folds
+are random, or is trained with SentEval's early stopping (``senteval``); see ``classifiers``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["PENALTIES", "TASKS", "Transfer", "TransferOptions", "TransferTask", 
 
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
 SPLIT_SEED = 1111  # of the folds, as in SentEval
-# Units of progress of one fit, in encoded texts.
+# Units of progress per fit; an encoded text is one unit.
 FIT = 50
 
 Advance = Callable[[], object]
@@ -74,7 +74,7 @@ class TransferOptions:
     """Options of the transfer evaluation."""
 
     allow_partial: Annotated[bool, Field(description="accept incomplete files, without an average")] = False
-    folds: Annotated[int, Field(ge=2, description="folds of the cross-validation; SentEval's is 10")] = 10
+    folds: Annotated[int, Field(ge=2, description="folds of the cross-validation; SentEval uses 10")] = 10
     classifier: Annotated[
         Literal["converged", "senteval"],
         Field(description="logistic regression trained to convergence, or with SentEval's early stopping (slower)"),
@@ -92,14 +92,14 @@ class Split:
 def read_split(path: Path, columns: int) -> tuple[list[list[str]], list[str]]:
     """Reads a TSV file of a label and ``columns`` texts; returns the texts by column, and the labels.
 
-    Raises ``InputError`` for invalid UTF-8, or a line with another number of fields.
+    Raises ``InputError`` for invalid UTF-8, or a line with a wrong number of fields.
     """
     texts: list[list[str]] = [[] for _ in range(columns)]
     labels = []
     for number, line in read_lines(path):
         fields = line.split("\t")
         if len(fields) != columns + 1:
-            raise InputError(f"{path}: line {number} has {len(fields)} fields, and {columns + 1} are expected")
+            raise InputError(f"{path}: line {number} has {len(fields)} fields, but {columns + 1} are expected")
         labels.append(fields[0])
         for column, text in zip(texts, fields[1:], strict=True):
             column.append(text)
@@ -124,7 +124,7 @@ def load(folder: Path, key: str, task: TransferTask, allow_partial: bool) -> dic
         name: number for number, name in enumerate(sorted({each for _, labels in raw.values() for each in labels}))
     }
     if task.pairs and len(names) > 2:
-        raise InputError(f"{folder / key}: has {len(names)} labels ({', '.join(names)}), and {task.title} has two")
+        raise InputError(f"{folder / key}: has {len(names)} labels ({', '.join(names)}), but {task.title} has two")
     for split, (_, labels) in raw.items():
         if len(set(labels)) < 2 and split != "test":
             raise InputError(f"{folder / key}: {split} has fewer than two different labels")
@@ -148,7 +148,7 @@ def folds_of(y: Labels, folds: int) -> list[tuple[npt.NDArray[np.int64], npt.NDA
 
 
 def best_penalty(fit: Fit, x: Matrix, y: Labels, folds: int, advance: Advance) -> float:
-    """Returns the penalty with the highest mean accuracy over the folds; the smallest of equally good ones."""
+    """Returns the penalty with the highest mean accuracy over the folds; the smallest if several are equally good."""
     means = []
     splits = folds_of(y, folds)
     for penalty in PENALTIES:
@@ -162,7 +162,7 @@ def best_penalty(fit: Fit, x: Matrix, y: Labels, folds: int, advance: Advance) -
 
 
 def nested(fit: Fit, x: Matrix, y: Labels, folds: int, advance: Advance) -> tuple[float, Labels]:
-    """Nested cross-validation: the penalty is chosen inside each outer fold.
+    """Runs nested cross-validation: the penalty is chosen inside each outer fold.
 
     Returns:
         The mean accuracy x 100 of the outer folds, and ``(n,)`` the predicted labels of the examples.
@@ -180,7 +180,7 @@ def nested(fit: Fit, x: Matrix, y: Labels, folds: int, advance: Advance) -> tupl
 def score(
     task: TransferTask, fit: Fit, x: dict[str, Matrix], y: dict[str, Labels], folds: int, advance: Advance
 ) -> tuple[dict[str, float], Matrix]:
-    """Returns accuracy x 100 of a task, for MRPC F1 x 100 as well, and 100 or 0 for each tested example."""
+    """Returns the accuracy x 100 of a task (for MRPC also F1 x 100), and 100 or 0 for each test example."""
     from sklearn.metrics import f1_score
 
     if "all" in x:
@@ -233,11 +233,11 @@ class Transfer(Evaluation):
                 )
 
     def columns(self) -> list[list[str]]:
-        """All lists of texts, in the order of tasks, splits and columns."""
+        """Returns all lists of texts, in the order of tasks, splits and columns."""
         return [column for splits in self.tasks.values() for split in splits.values() for column in split.columns]
 
     def work(self) -> int:
-        """Returns the number of distinct texts, and ``FIT`` for each classifier."""
+        """Returns the number of distinct texts, plus ``FIT`` for each classifier."""
         texts = len({text for column in self.columns() for text in column})
         return texts + FIT * sum(TASKS[key].fits(self.options.folds) for key in self.tasks)
 

@@ -22,7 +22,7 @@ FEATURE_AUGMENTATIONS: Registry[type[FeatureMethod]] = Registry(
         "projector": "cse.features.projector:Projector",
     },
 )
-"""Methods that change embeddings by name: ``cse train --feature-augmentation NAME``."""
+"""Methods that change embeddings, by name: ``cse train --feature-augmentation NAME``."""
 
 HOOKS: Registry[type[Hook]] = Registry(
     "hook",
@@ -35,7 +35,7 @@ HOOKS: Registry[type[Hook]] = Registry(
         "token-shuffle": "cse.features.consert:TokenShuffle",
     },
 )
-"""Methods that change the forward pass of a view by name: ``cse train --positive-hook NAME``."""
+"""Methods that change the forward pass of a view, by name: ``cse train --positive-hook NAME``."""
 
 ENCODER_METHODS: Registry[type[EncoderMethod]] = Registry(
     "encoder method",
@@ -47,4 +47,4 @@ ENCODER_METHODS: Registry[type[EncoderMethod]] = Registry(
     },
     options={"lora": "cse.features.lora_options:LoRAOptions"},
 )
-"""Methods that change the encoder by name: ``cse train --encoder-method NAME``."""
+"""Methods that change the encoder, by name: ``cse train --encoder-method NAME``."""

@@ -1,4 +1,4 @@
-"""Base classes of feature methods and of hooks. This package imports torch."""
+"""Base classes of feature methods, encoder methods and hooks. This package imports torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NoOptions:
 
 
 class Method(nn.Module):
-    """Base class of the methods below; they may have parameters and buffers, which checkpoints keep.
+    """Base class of the methods below; they may have parameters and buffers, which are kept in checkpoints.
 
     Args:
         options: An instance of ``Options``.
@@ -47,9 +47,10 @@ class Method(nn.Module):
 class FeatureMethod(Method):
     """Base class of methods that change or add embeddings, between the encoder and the loss.
 
-    It sees the embeddings of the whole batch, the same in all processes of the run. Methods that use other rows belong
-    here: batch normalisation, queues, noise negatives. It may have parameters, which are trained, and buffers; both are
-    kept in checkpoints, but not saved with the encoder. ``after_step``, if it is defined, is called after each step.
+    A feature method gets the embeddings of the whole batch, which are the same in all processes of the run. Methods
+    that use other rows belong here, such as batch normalisation, queues and noise negatives. A method may have
+    parameters, which are trained, and buffers; both are kept in checkpoints, but not saved with the encoder. If
+    ``after_step`` is defined, it is called after each step.
     """
 
     def forward(self, views: Views, step: BatchStep) -> Views:
@@ -58,14 +59,14 @@ class FeatureMethod(Method):
 
 
 class EncoderMethod(Method):
-    """Base class of methods that change the encoder itself: its tokenizer, its weights, what is evaluated and saved.
+    """Base class of methods that change the encoder itself: its tokenizer, its weights, or what is evaluated and saved.
 
     It is constructed after the encoder, ``context.trained``, has been loaded, and may change it. It may have parameters
     and buffers; both are kept in checkpoints.
     """
 
     def after_step(self) -> None:
-        """Called after each step, when the weights have been updated."""
+        """Updates the method after each step, when the weights have been updated. Default: does nothing."""
 
     def for_evaluation(self) -> AbstractContextManager[Any]:
         """Returns a context manager in which the encoder has the weights that are evaluated and saved."""
@@ -73,7 +74,7 @@ class EncoderMethod(Method):
 
 
 class Hook(Method):
-    """Base class of methods that change the forward pass of a view inside the transformer; rows are independent."""
+    """Base class of methods that change the forward pass of a view inside the transformer, for each row by itself."""
 
     def tokens(self, tokens: dict[str, Tensor], step: RowStep) -> dict[str, Tensor]:
         """Returns the inputs of the transformer, ``(n, T)`` each, for example with ``position_ids``."""
@@ -84,7 +85,7 @@ class Hook(Method):
         return states
 
     def layers(self, count: int, step: RowStep) -> list[int]:
-        """Returns the numbers, from 0, of the transformer blocks, out of ``count``, whose input is changed."""
+        """Returns the numbers, from 0, of those of the ``count`` transformer blocks whose input is changed."""
         return []
 
     def layer(self, number: int, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
@@ -94,7 +95,7 @@ class Hook(Method):
 
 @contextmanager
 def hooked(hook: Hook, backbone: nn.Module, tokens: dict[str, Tensor], step: RowStep) -> Iterator[None]:
-    """Context manager in which the forward pass of a transformer is changed by a hook.
+    """Returns a context manager in which a hook changes the forward pass of a transformer.
 
     Raises ``ValueError`` for a transformer whose embedding layer or blocks cannot be found.
     """

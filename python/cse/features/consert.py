@@ -19,13 +19,13 @@ __all__ = ["CutoffOptions", "FeatureCutoff", "TokenCutoff", "TokenShuffle"]
 
 @dataclass(frozen=True)
 class CutoffOptions:
-    """Options of a cut-off; the share is published for features."""
+    """Options of a cut-off; the default share is the published value for features."""
 
     share: Annotated[float, Field(gt=0, lt=1, description="share that is set to 0")] = 0.2
 
 
 class TokenShuffle(Hook):
-    """Gives the tokens of a sentence, the special ones included, their position ids in random order."""
+    """Permutes the position ids of the tokens of a sentence, including special tokens, at random."""
 
     summary = "permutes the position ids (ConSERT)"
 
@@ -34,7 +34,7 @@ class TokenShuffle(Hook):
         self.first = first_position(context.trained.backbone.config)
 
     def tokens(self, tokens: dict[str, Tensor], step: RowStep) -> dict[str, Tensor]:
-        """The tokens with ``position_ids``: those of padding follow the others, in their order."""
+        """Returns the tokens with ``position_ids``; padding has the last ids, in order."""
         mask = tokens["attention_mask"].bool()
         keys = step.uniform("token shuffle", mask.shape[1]).to(mask.device).masked_fill(~mask, 2.0)
         return {**tokens, "position_ids": keys.argsort(dim=1, stable=True).argsort(1) + self.first}
@@ -47,7 +47,7 @@ class FeatureCutoff(Hook):
     summary = "sets random dimensions of the embedding layer's output to 0 (ConSERT)"
 
     def embedded(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
-        """The output ``(n, T, D)`` without some of its dimensions."""
+        """Returns the output ``(n, T, D)`` with some dimensions set to 0."""
         size = states.shape[-1]
         ranks = step.uniform("feature cutoff", size).argsort(1).argsort(1)
         return states * (ranks >= int(self.options.share * size)).to(states)[:, None]
@@ -60,7 +60,7 @@ class TokenCutoff(Hook):
     summary = "sets the embedding layer's output of random tokens to 0 (ConSERT)"
 
     def embedded(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
-        """The output ``(n, T, D)`` without some of its tokens."""
+        """Returns the output ``(n, T, D)`` with some tokens set to 0."""
         mask = tokens["attention_mask"].bool()
         keys = step.uniform("token cutoff", mask.shape[1]).to(mask.device).masked_fill(~mask, 2.0)
         cut = (mask.sum(1, keepdim=True) * self.options.share).long()

@@ -1,4 +1,4 @@
-"""DCLR: noise negatives, and weights of negatives by a second encoder (Zhou et al. 2022, arXiv:2205.00656)."""
+"""DCLR: noise negatives, and weights of negatives from a second encoder (Zhou et al. 2022, arXiv:2205.00656)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["DCLR", "DCLROptions", "ascend"]
 
 @dataclass(frozen=True)
 class DCLROptions:
-    """Options of DCLR; the defaults are those of its BERT-base."""
+    """Options of DCLR; the defaults are the published settings of BERT-base."""
 
     noise: Annotated[float, Field(ge=0, description="noise negatives per sentence of the batch")] = 1.0
-    ascent_steps: Annotated[int, Field(ge=0, description="steps of gradient ascent of a noise negative")] = 4
-    ascent_rate: Annotated[float, Field(ge=0, description="length of such a step")] = 1e-3
+    ascent_steps: Annotated[int, Field(ge=0, description="steps of gradient ascent for each noise negative")] = 4
+    ascent_rate: Annotated[float, Field(ge=0, description="length of a step of gradient ascent")] = 1e-3
     temperature: Annotated[float, Field(gt=0, description="temperature of the loss that is ascended")] = 0.05
     model: Annotated[
         str, Field(description="encoder that weights the negatives, with the same tokenizer; empty: no weights")
@@ -39,8 +39,8 @@ def ascend(noise: Tensor, anchors: Tensor, positives: Tensor, steps: int, rate: 
 
     Args:
         noise: ``(R, D)``.
-        anchors: ``(B, D)``, as ``positives``.
-        positives: See ``anchors``.
+        anchors: ``(B, D)``.
+        positives: ``(B, D)``.
         steps: Number of steps.
         rate: Length of a step of each row; the released value of 1e-3 turns a vector by about 1e-4 at D = 768.
         temperature: tau.
@@ -66,15 +66,15 @@ class DCLR(FeatureMethod):
 
     The weight of a negative is 0 if the cosine of the two sentences under the second encoder is at least ``threshold``,
     else 1; it multiplies the exponential in the denominator, as in the paper. (The released code multiplies the logit,
-    so that such a negative stays with a logit of 0, and sums binary cross entropies.) Noise and synthetic negatives
-    have weight 1. Differences from the released code: the encoder's head is that of the run's pooler, and padding is
-    not attended to.
+    so such a negative keeps a logit of 0, and the code sums binary cross-entropies.) Noise and synthetic negatives have
+    weight 1. Further differences from the released code: the encoder has the head that the run's pooler implies, and
+    padding is not attended to.
 
-    Raises ``InputError`` for a second encoder with another tokenizer.
+    Raises ``InputError`` for a second encoder with a different tokenizer.
     """
 
     Options = DCLROptions
-    summary = "noise negatives, and weights of negatives by a second encoder (DCLR)"
+    summary = "noise negatives, and weights of negatives from a second encoder (DCLR)"
 
     def __init__(self, options: DCLROptions, context: Context) -> None:
         super().__init__(options, context)
@@ -83,7 +83,7 @@ class DCLR(FeatureMethod):
             self.model = context.load_model(options.model, "dclr.model", same_tokens=True)
 
     def forward(self, views: Views, step: BatchStep) -> Views:
-        """The views with the view ``noise`` and with weights of pairs of sentences."""
+        """Returns the views with the additional view ``noise``, and with weights of pairs of sentences."""
         anchors, positives = views["anchor"], views["positive"]
         count = int(self.options.noise * len(anchors))
         if count:

@@ -24,7 +24,7 @@ __all__ = ["EMA", "EMAOptions"]
 class EMAOptions:
     """Options of the moving average."""
 
-    decay: Annotated[float, Field(ge=0, lt=1, description="share of the average that a step keeps")] = 0.99
+    decay: Annotated[float, Field(ge=0, lt=1, description="share of the average that is kept at each step")] = 0.99
     warmup: Annotated[
         bool, Field(description="limit the share to (1 + n) / (10 + n) after n steps, which short runs need")
     ] = True
@@ -75,7 +75,7 @@ class EMA(EncoderMethod):
 
     @contextmanager
     def for_evaluation(self) -> Iterator[None]:
-        """Context manager within which the weights of the encoder are the average."""
+        """Returns a context manager in which the encoder has the averaged weights."""
         weights = self._weights()
         with torch.no_grad():
             trained = [parameter.clone() for parameter in weights]

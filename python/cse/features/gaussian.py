@@ -15,24 +15,24 @@ __all__ = ["Gaussian", "GaussianOptions"]
 
 @dataclass(frozen=True)
 class GaussianOptions:
-    """Options of the noise; the published number is 3 times a batch of 64.
+    """Options of the noise; the published number is 3 times the batch size of 64.
 
-    The published standard deviations have no effect on a cosine, and there is no option for them.
+    The published standard deviations have no effect on a cosine, so there is no option for them.
     """
 
     negatives: Annotated[float, Field(gt=0, description="noise negatives per sentence of the batch")] = 3.0
 
 
 class Gaussian(FeatureMethod):
-    """Adds standard normal vectors, drawn anew at each step, as negatives of every anchor."""
+    """Adds standard normal vectors, redrawn at each step, as negatives of every anchor."""
 
     Options = GaussianOptions
     summary = "Gaussian noise as negatives (GS-InfoNCE)"
 
     def forward(self, views: Views, step: BatchStep) -> Views:
-        """The views with the view ``noise``."""
+        """Returns the views with the additional view ``noise``."""
         anchor = views["anchor"]
-        per_row = -(-self.options.negatives // 1)  # rounded up, so that each row draws as many
+        per_row = -(-self.options.negatives // 1)  # rounded up, so that each row draws the same number
         drawn = step.normal("gaussian", int(per_row) * anchor.shape[1]).reshape(-1, anchor.shape[1])
         count = round(self.options.negatives * len(anchor))
         return views.with_negatives("noise", drawn[torch.arange(count, device=drawn.device)].to(anchor))

@@ -20,11 +20,11 @@ UNUSED = r"(.*\.)?pooler\..*"
 
 
 class LoRA(EncoderMethod):
-    """Trains W + alpha / rank * B A in place of each linear layer W of the transformer, with W fixed and B 0 at first.
+    """Replaces each linear layer W of the transformer with W + alpha / rank * B A; W is frozen, and B starts at 0.
 
-    Only the adapters, and an MLP head, are trained and kept in checkpoints; modules that follow the pooling stay as
-    they are. On saving, the adapters are added to the weights, or with ``keep`` saved alone. The base weights are
-    files that the run depends on. ``--merge-with-base`` scales B.
+    Only the adapters and, if there is one, the MLP head are trained and kept in checkpoints; modules that follow the
+    pooling are not changed. When the encoder is saved, the adapters are added to the weights or, with ``keep``, saved
+    alone. The run depends on the files of the base weights. ``--merge-with-base`` scales B.
 
     Raises ``InputError`` if peft is not installed, or no layer has a name in ``targets``.
     """
@@ -61,5 +61,5 @@ class LoRA(EncoderMethod):
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:
-        """A learning rate of 1e-4, as adapters begin at 0; not tuned."""
+        """Returns a learning rate of 1e-4, because adapters start at 0; it was not tuned."""
         return {"lr": 1e-4}

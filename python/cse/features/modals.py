@@ -1,7 +1,7 @@
 """MODALS: positives changed in embedding space (Cheung and Yeung 2021), a baseline in UNA's appendix C.2.
 
-UNA's paper names the four operations and gives neither their strength nor the pool they draw from, and its released
-code does not have them. Here the pool is the batch of the view that is changed, and the strength is an option.
+UNA's paper names the four operations but gives neither their strength nor the pool from which they take other rows, and
+its released code does not contain them. Here the pool is the batch of the changed view, and the strength is an option.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class ModalsOptions:
     ] = "interpolation"
     magnitude: Annotated[float, Field(ge=0, description="m, the strength of the change (not published)")] = 0.2
     view: Annotated[str, Field(description="name of the view that is changed")] = "positive"
-    detach: Annotated[bool, Field(description="whether other rows, mean and deviation have no gradient")] = True
+    detach: Annotated[bool, Field(description="compute no gradient for other rows, mean and deviation")] = True
 
 
 class Modals(FeatureMethod):
     """Changes the embeddings x of a view by one of four operations, with m the magnitude.
 
-    - ``interpolation``: x + m (y - x), with y the other row of highest cosine with x. (The paper says closest; the
+    - ``interpolation``: x + m (y - x), with y the other row closest to x by cosine. (The paper says closest; the
       released code takes the farthest of a random sample.)
     - ``extrapolation``: x + m (x - mean).
     - ``linear``: x + m (y1 - y2), with two different random other rows.
@@ -46,17 +46,17 @@ class Modals(FeatureMethod):
     """
 
     Options = ModalsOptions
-    summary = "changes the positives' embeddings by other rows or noise (MODALS)"
+    summary = "changes the positives' embeddings with other rows or noise (MODALS)"
 
     def forward(self, views: Views, step: BatchStep) -> Views:
-        """The views with one of them changed; a batch of fewer than three rows is not changed by ``linear``."""
+        """Returns the views with one of them changed; ``linear`` does not change a batch of fewer than three rows."""
         name = self.options.view
         if name not in views:
             return views
         return views.replace(embeddings={**views.embeddings, name: self.changed(views[name], step)})
 
     def changed(self, x: Tensor, step: BatchStep) -> Tensor:
-        """The changed embeddings ``(B, D)`` of the embeddings ``(B, D)``."""
+        """Returns the changed embeddings ``(B, D)`` for the embeddings ``(B, D)``."""
         pool = x.detach() if self.options.detach else x
         m, batch = float(self.options.magnitude), len(x)
         if self.options.kind == "interpolation":

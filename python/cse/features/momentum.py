@@ -20,17 +20,18 @@ __all__ = ["Momentum", "MomentumOptions"]
 
 @dataclass(frozen=True)
 class MomentumOptions:
-    """Options of the queue; the defaults are those of its BERT-base with batches of 64."""
+    """Options of the queue; the defaults are the published settings of BERT-base with batches of 64."""
 
     size: Annotated[int, Field(ge=1, description="embeddings of earlier batches that are negatives")] = 160
-    decay: Annotated[float, Field(ge=0, lt=1, description="share of the momentum encoder that a step keeps")] = 0.995
+    decay: Annotated[float, Field(ge=0, lt=1, description="share of the momentum encoder kept at each step")] = 0.995
 
 
 class Momentum(FeatureMethod):
     """Adds the sentences of earlier batches, encoded by a moving average of the encoder, as further negatives.
 
-    The momentum encoder starts as a copy of the encoder, has no dropout, and is not saved with it; checkpoints keep it
-    and the queue. If the encoder has a head, these embeddings are taken after the head, like those of the anchors.
+    The momentum encoder starts as a copy of the encoder, has no dropout, and is not saved with the encoder; checkpoints
+    contain it and the queue. If the encoder has a head, the embeddings in the queue are taken after it, like the
+    anchors.
     """
 
     Options = MomentumOptions
@@ -46,7 +47,7 @@ class Momentum(FeatureMethod):
         self.register_buffer("filled", torch.zeros((), dtype=torch.long))
 
     def train(self, mode: bool = True) -> Momentum:
-        """Sets the mode; in training, the momentum encoder has the head of the encoder, but no dropout."""
+        """Sets the mode; in training, the momentum encoder applies its head, but no dropout."""
         super().train(mode)
         self.encoder.eval()
         self.encoder.training = mode  # the head is applied in training, and modules inside have no dropout
@@ -60,7 +61,7 @@ class Momentum(FeatureMethod):
             average.lerp_(parameter, 1 - self.options.decay)
 
     def forward(self, views: Views, step: BatchStep) -> Views:
-        """The views with the view ``queue``; then the sentences of this batch enter the queue."""
+        """Returns the views with the additional view ``queue``, and adds the sentences of this batch to the queue."""
         assert step.encode is not None
         valid = torch.arange(len(self.queue), device=self.queue.device) < self.filled
         views = views.with_negatives("queue", self.queue.clone().to(views["anchor"]), valid)

@@ -22,14 +22,14 @@ class PCAJitterOptions:
 
     layers: Annotated[
         tuple[int, ...],
-        Field(description="layers of which one is drawn per step; 0: output of the embeddings, n: of block n"),
+        Field(description="layers, one of which is drawn per step; 0: output of the embeddings, n: of block n"),
     ] = (0,)
     ratio: Annotated[float, Field(gt=0, description="standard deviation of alpha without a curriculum")] = 0.1
     curriculum: Annotated[
         Literal["none", "discrete", "continuous"],
         Field(
-            description="of the ratio. none: constant; discrete: from 0.01 to 0.1 in ten steps; "
-            "continuous: 0.01 + 0.1 of the run"
+            description="schedule of the ratio. none: constant; discrete: from 0.01 to 0.1 in ten steps; "
+            "continuous: 0.01 + 0.1 * (completed share of the run)"
         ),
     ] = "discrete"
     variant: Annotated[
@@ -47,7 +47,7 @@ def pca_jitter(states: Tensor, mask: Tensor, alpha: Tensor, variant: str = "pape
 
     Args:
         states: ``(n, T, D)``.
-        mask: ``(n, T)``, 1 for tokens, 0 for padding. Padding is neither in the covariance nor changed.
+        mask: ``(n, T)``, 1 for tokens, 0 for padding. Padding is not part of the covariance and is not changed.
         alpha: ``(n,)``.
         variant: ``paper`` or ``release``; see ``PCAJitterOptions``.
 
@@ -61,7 +61,7 @@ def pca_jitter(states: Tensor, mask: Tensor, alpha: Tensor, variant: str = "pape
         norm = x.flatten(1).norm(dim=1).clamp(min=1e-12)[:, None]
         x = x / norm[..., None]
         centred = (x - x.sum(1, keepdim=True) / count) * weights
-        # The rank of the covariance is below the number of tokens: a thin decomposition has all of it.
+        # The rank of the covariance is below the number of tokens, so a thin decomposition suffices.
         _, singular, axes = torch.linalg.svd(centred, full_matrices=False)  # (n, r), (n, r, D)
         variances = singular.square() / (count[:, 0] - 1).clamp(min=1)
         largest = axes.gather(2, axes.abs().argmax(2, keepdim=True))
@@ -88,24 +88,27 @@ class PCAJitter(Hook):
         return float(self.options.ratio)
 
     def drawn(self, step: RowStep) -> int:
-        """Returns the layer of a step."""
+        """Returns the layer that is drawn for a step."""
         u = Draws(step.seed, step.number).uniform(np.zeros(1, dtype=np.int64), "pca layer")
         return int(self.options.layers[int(float(u[0, 0]) * len(self.options.layers))])
 
     def embedded(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
-        """The changed output of the embeddings, if layer 0 was drawn."""
+        """Returns the output of the embeddings, changed if layer 0 was drawn."""
         return self.changed(states, tokens, step) if self.drawn(step) == 0 else states
 
     def layers(self, count: int, step: RowStep) -> list[int]:
-        """The block whose input is changed: the output of block n is the input of block n + 1, counted from 1."""
+        """Returns the number of the block whose input is changed.
+
+        The output of block n is the input of block n + 1, counted from 1.
+        """
         number = self.drawn(step)
         return [number] if 0 < number < count else []
 
     def layer(self, number: int, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
-        """The changed input of a block."""
+        """Returns the changed input of a block."""
         return self.changed(states, tokens, step)
 
     def changed(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
-        """The changed states ``(n, T, D)``."""
+        """Returns the changed states ``(n, T, D)``."""
         alpha = step.normal("pca alpha", 1)[:, 0] * self.ratio(step)
         return pca_jitter(states, tokens["attention_mask"], alpha, self.options.variant)

@@ -36,7 +36,7 @@ class Projector(FeatureMethod):
         )
 
     def forward(self, views: Views, step: BatchStep) -> Views:
-        """The projected views."""
+        """Returns the projected views."""
         names = list(views.embeddings)
         projected = self.layers(torch.cat([views[name] for name in names]))
         parts = projected.split([len(views[name]) for name in names])

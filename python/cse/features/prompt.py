@@ -23,13 +23,13 @@ PLACE = "{}"
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """Options of PromptBERT; the defaults are the templates of its BERT-base."""
+    """Options of PromptBERT; the default templates are the published ones of BERT-base."""
 
     template: Annotated[str, Field(description="text with {} for the sentence and [MASK] for the mask token")] = (
         'This sentence of "{}" means [MASK].'
     )
     positive_template: Annotated[
-        str, Field(description="template of the positives, of as many tokens; empty: the same")
+        str, Field(description="template of the positives, with the same number of tokens; empty: the same template")
     ] = 'This sentence : "{}" means [MASK].'
     denoise: Annotated[
         bool, Field(description="in training, subtract the vector of the template without the sentence")
@@ -41,7 +41,7 @@ class Template:
 
     Args:
         text: The template; see ``PromptOptions``.
-        tokenizer: A tokenizer with a token for the beginning, the end and the mask.
+        tokenizer: A tokenizer with a [CLS], a [SEP] and a mask token.
 
     Raises:
         InputError: If the template does not have one ``{}`` and one mask after it, or the tokenizer has no mask token.
@@ -54,13 +54,13 @@ class Template:
         if not place or after.count("[MASK]") != 1 or "[MASK]" in before:
             raise InputError(f"prompt.template: {text!r} must have one {{}} and then one [MASK]")
         after = after.replace("[MASK]", tokenizer.mask_token)
-        # The space before the sentence, which is tokenized alone, is left out; the one after it is kept.
+        # The sentence is tokenized by itself, so the space before it is left out; the space after it is kept.
         ids = [tokenizer(part, add_special_tokens=False)["input_ids"] for part in (before.rstrip(), after)]
         self.prefix: list[int] = [tokenizer.cls_token_id, *ids[0]]
         self.suffix: list[int] = [*ids[1], tokenizer.sep_token_id]
 
     def apply(self, tokenizer: Any) -> None:
-        """Puts the template into a fast tokenizer: every text gets it, and truncation cuts only the text."""
+        """Installs the template in a fast tokenizer, which then adds it to every text and truncates only the text."""
         from tokenizers.processors import TemplateProcessing
 
         pieces = [
@@ -73,13 +73,13 @@ class Template:
 class Prompt(EncoderMethod):
     """Encodes a sentence as the hidden state of the mask token of a template.
 
-    In training, the state of the mask in the template without the sentence is subtracted, with the positions of the
-    tokens after the gap as if the sentence were there, and an MLP (linear, tanh) is applied. The tokenizer of the saved
-    model has the template, which truncation does not cut. ``--max-length`` counts its tokens, too: the published limit
-    of 32 tokens per sentence is 32 plus the tokens of the template.
+    In training, the state of the mask in the template without the sentence is subtracted, and an MLP (linear, tanh) is
+    applied. Without the sentence, the tokens after the gap keep the positions that they have with it. The tokenizer of
+    the saved model contains the template, which truncation does not cut. ``--max-length`` counts the tokens of the
+    template, too: the published limit of 32 tokens per sentence is 32 plus the tokens of the template.
 
-    Differences from the released code: positions start where the model's do; checkpoints are selected without
-    denoising; no full stop is added in evaluation; RoBERTa's tokenizer sees no space before a sentence.
+    Differences from the released code: positions start at the first position of the model; checkpoints are selected
+    without denoising; no full stop is added in evaluation; with RoBERTa, there is no space before a sentence.
 
     Raises ``InputError`` for a template that does not fit; see ``Template``.
     """
@@ -111,12 +111,12 @@ class Prompt(EncoderMethod):
 
     @classmethod
     def implies(cls, options: PromptOptions) -> dict[str, Any]:
-        """Pooling at the mask, and the other template for the positives."""
+        """Returns pooling at the mask and, if there is a second template, its use for the positives."""
         second = options.positive_template not in ("", options.template)
         return {"pooler": "mask", **({"positive_hook": "second-template"} if second else {})}
 
     def bias(self, backbone: Any, tokens: dict[str, Tensor]) -> Tensor:
-        """The states ``(n, D)`` of the mask in the template of n rows without their sentences."""
+        """Returns the states ``(n, D)`` of the mask in the template, for n rows without their sentences."""
         ids, mask = tokens["input_ids"], tokens["attention_mask"]
         before, after = len(self.template.prefix), len(self.template.suffix)
         longest = ids.shape[1] - before - after
@@ -132,7 +132,7 @@ class Prompt(EncoderMethod):
 
 
 class PromptHook(Hook):
-    """Gives the positives the template ``prompt.positive_template``; it belongs to ``--encoder-method prompt``."""
+    """Applies ``prompt.positive_template`` to the positives; implied by ``--encoder-method prompt``."""
 
     summary = "the second template of PromptBERT; implied by --encoder-method prompt"
 
@@ -143,7 +143,7 @@ class PromptHook(Hook):
             raise InputError("--positive-hook second-template: belongs to --encoder-method prompt, which was not given")
 
     def tokens(self, tokens: dict[str, Tensor], step: RowStep) -> dict[str, Tensor]:
-        """The tokens with the other beginning."""
+        """Returns the tokens with the beginning of the second template."""
         ids = tokens["input_ids"].clone()
         prefix = self.prompt.second_prefix
         ids[:, : len(prefix)] = torch.tensor(prefix).to(ids.device, non_blocking=True)

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 __all__ = ["CONTRASTIVE", "CONTRASTIVE_LOSSES", "LOSS_TERMS", "loss_names"]
 
 CONTRASTIVE = "contrastive"
-"""The term of the contrastive losses."""
+"""Name of the term that computes the contrastive losses."""
 
 CONTRASTIVE_LOSSES: dict[str, dict[str, Any]] = {
     "standard": {"logits": "cosine"},
     "focal": {"logits": "focal"},
     "mixed": {"logits": "cosine", "mixed_negatives": True},
 }
-"""Values of ``--loss`` that are names for options of the term ``contrastive``: SimCSE, Focal-InfoNCE and MixCSE."""
+"""Values of ``--loss`` that stand for options of the term ``contrastive``: SimCSE, Focal-InfoNCE and MixCSE."""
 
 LOSS_TERMS: Registry[type[LossTerm]] = Registry(
     "loss term",
@@ -40,7 +40,7 @@ LOSS_TERMS: Registry[type[LossTerm]] = Registry(
         "mlm": "cse.losses.options:MLMOptions",
     },
 )
-"""Loss terms by name: ``cse train --loss NAME`` takes one as the loss, ``--loss-term NAME`` adds one to the loss."""
+"""Loss terms by name: ``cse train --loss NAME`` uses one as the loss, ``--loss-term NAME`` adds one to the loss."""
 
 
 def loss_names() -> list[str]:

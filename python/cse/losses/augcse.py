@@ -1,4 +1,4 @@
-"""AugCSE: a discriminator of the edits behind a gradient reversal (Tang, Kocyigit and Wijaya 2022)."""
+"""AugCSE: a discriminator of edits, trained with gradient reversal (Tang, Kocyigit and Wijaya 2022)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AugCSEOptions:
     """Options of the discriminator."""
 
     weight: Annotated[float, Field(ge=0, description="weight of the discriminator's loss")] = 0.005
-    reversal: Annotated[float, Field(ge=0, description="factor of the reversed gradient of the encoder")] = 1.0
+    reversal: Annotated[float, Field(ge=0, description="factor of the reversed gradient in the encoder")] = 1.0
 
 
 class _Reversed(torch.autograd.Function):
@@ -46,12 +46,12 @@ def reversed_gradient(z: Tensor, scale: float) -> Tensor:
 
 
 class AugCSE(RowTerm):
-    """A discriminator predicts from the positive by which edit it was made; the encoder is trained to prevent this.
+    """Trains a discriminator to predict which edit made a positive, and the encoder to prevent this.
 
-    ``weight`` times the mean cross-entropy of a network of two layers, Linear(D, D), ReLU, Linear(D, edits), which is
-    trained to lower it, while its gradient reaches the encoder with the opposite sign. The positives are those of
-    ``--positive one-of``. The released code trains with transformations of NL-Augmenter, and says of the discriminator
-    only its weight and the reversal. Raises ``InputError`` without ``--positive one-of``.
+    The term is ``weight`` times the mean cross-entropy of a network of two layers: Linear(D, D), ReLU, Linear(D,
+    edits). The network is trained to lower the term; the gradient reaches the encoder with the opposite sign. The
+    positives are those of ``--positive one-of``. The released code uses transformations of NL-Augmenter, and gives
+    only the weight and the reversal of the discriminator. Raises ``InputError`` without ``--positive one-of``.
     """
 
     Options = AugCSEOptions
@@ -68,11 +68,11 @@ class AugCSE(RowTerm):
 
     @classmethod
     def implies(cls, options: AugCSEOptions) -> dict[str, Any]:
-        """The positives are those of one-of."""
+        """Returns ``one-of`` as the positives."""
         return {"positive": "one-of"}
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
-        """The sum of the weighted cross-entropies of these rows, and the number of rows."""
+        """Returns the sum of the weighted cross-entropies of these rows, and the number of rows."""
         options: AugCSEOptions = self.options
         z = views["positive"]
         # The same number that chose the edit of the row.

@@ -1,13 +1,13 @@
 """Base classes of loss terms. This package imports only torch and its own registry.
 
-There are two kinds of terms, which differ in what they see of a batch, and so in what must be summed over processes:
+There are two kinds of terms, which differ in the part of a batch they get, and so in what is summed over processes:
 
-- A *row term* sees some rows of this process only, and returns a sum and a count. The loop adds up both over chunks and
-  processes, and divides. It runs in the precision of the encoder.
-- A *batch term* sees the embeddings of all rows of the batch, and returns a scalar that is the same in all processes.
+- A *row term* gets some rows of this process only, and returns a sum and a count. The loop adds up both over chunks and
+  processes, and divides. The term runs in the precision of the encoder.
+- A *batch term* gets the embeddings of all rows of the batch, and returns a scalar that is the same in all processes.
   It runs in float32.
 
-The gradients of all parameters, those of the encoder and those of a term, are then summed over the processes. The loop
+The gradients of all parameters, of the encoder and of the terms, are then summed over the processes. The training loop
 handles chunks, precision, processes without rows, training mode and devices; a term need not.
 """
 
@@ -36,8 +36,8 @@ class NoOptions:
 class LossTerm(nn.Module):
     """Base class of loss terms; subclasses are a ``RowTerm`` or a ``BatchTerm``.
 
-    The loss of a batch is the sum of its terms; a weight is applied by the term itself. A term may have parameters,
-    which are trained and kept in checkpoints; with the encoder, only what ``save`` writes is saved. Subclasses define
+    The loss of a batch is the sum of its terms; each term applies its weight itself. A term may have parameters, which
+    are trained and kept in checkpoints; only what ``save`` writes is saved with the encoder. Subclasses define
     ``forward`` and, if they have options, ``Options``: a frozen dataclass whose values are read from the term's table
     in the configuration file.
 
@@ -55,7 +55,7 @@ class LossTerm(nn.Module):
         super().__init__()
         self.options = options
         self.metrics: dict[str, Any] = {}
-        """Logged in addition to the loss, from the last call: scalar tensors by name; for a row term, (sum, count)."""
+        """Values of the last call to log besides the loss: scalar tensors by name; in a row term, (sum, count)."""
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:
@@ -63,14 +63,14 @@ class LossTerm(nn.Module):
         return {}
 
     def save(self, folder: Path) -> None:
-        """Writes to the folder of a saved encoder what a later run may start from. Default: nothing."""
+        """Writes to the folder of a saved encoder what a later run may start from. Default: writes nothing."""
 
 
 class RowTerm(LossTerm):
     """Base class of terms that are means over rows, tokens or other items of a row."""
 
     logged: ClassVar[tuple[str, ...]] = ()
-    """Names of the ``metrics``, each (sum, count): processes without rows must know them, too."""
+    """Names of the ``metrics``, each a pair (sum, count); processes without rows need them, too."""
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
         """Returns the sum over the items of these rows, and their number, as scalar tensors.

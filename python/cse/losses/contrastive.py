@@ -6,7 +6,7 @@ A loss has four independent parts:
    equation 1) or ``nt-xent`` (every view of a pair against every other; UNA);
 2. the logits: ``cosine`` (s / tau) or ``focal`` (Focal-InfoNCE);
 3. additional negatives: labelled or synthetic hard negatives as further columns of the similarity matrix, synthetic
-   negatives as further pairs, mixed negatives (MixCSE), and any other view of role ``negative``;
+   negatives as further pairs, mixed negatives (MixCSE), and any other view with the role ``negative``;
 4. weights: additive log-weights of pairs, the weight of an anchor's own hard negative, masks of rows, and a mask of
    duplicates.
 
@@ -85,7 +85,7 @@ def contrastive_loss(
     Args:
         views: Embeddings by name, any float dtype, not necessarily normalised: ``(B, D)`` for anchors and positives,
             ``(R, D)`` with any R for negatives, which are in the denominator of every anchor. The first anchor view and
-            the first positive view are a pair, and so on; every pair is used like the first.
+            the first positive view form a pair, as do the second ones, and so on; all pairs are treated alike.
         objective: ``infonce``: anchors against the candidates (the second view of each pair) and the hard negatives.
             ``nt-xent``: each view of a pair against all other such views, with the other view of its pair as the
             positive, and against the negatives.
@@ -98,15 +98,15 @@ def contrastive_loss(
         partners: (M,) for ``paper``: the candidate that each anchor's positive is mixed with; see
             ``Contrastive.partner_views``. An anchor whose partner comes from its own row has no mixed negative.
         hard_negative_weight: alpha; the logit of the anchor's own ``hard_negative`` is increased by ln(alpha).
-        masks: (B,) bool by view name: True for the rows in which a view is valid. Elsewhere it is neither an anchor nor
-            in any denominator; an anchor without a positive is left out too.
+        masks: (B,) bool by view name: True for the rows in which a view is valid. In other rows, the view is neither an
+            anchor nor in any denominator; an anchor whose positive is not valid is left out, too.
         duplicates: (B, B) bool, symmetric: rows with the same sentence. The anchors and positives of the first pair
             are left out of each other's negatives.
-        roles: By view name; default: see ``cse.views.roles_by_name``.
-        log_weights: See ``cse.views.Views``; it is added to the logits of these pairs.
+        roles: Roles by view name; default: see ``cse.views.roles_by_name``.
+        log_weights: See ``cse.views.Views``; each is added to the logits of its pair of views.
         own_negatives: See ``cse.views.Views``.
-        metrics: Gets ``p_pos``, the mean probability that the softmax gives the positive, and with mixed negatives
-            (paper) ``cos_mix``, the mean cosine of an anchor and its mixed negative.
+        metrics: A dict in which ``p_pos`` is set to the mean softmax probability of the positive and, with mixed
+            negatives (paper), ``cos_mix`` to the mean cosine of an anchor and its mixed negative.
 
     Returns:
         A scalar tensor: the mean over all valid anchors, 0 if there are none.
@@ -140,7 +140,7 @@ def contrastive_loss(
     for (anchor, other), weights in (log_weights or {}).items():
         if anchor in layout.anchors and other in (*layout.candidates, *layout.columns):
             scores[layout.rows_of(anchor), layout.columns_of(other)] += weights
-    extra: list[Tensor] = []  # columns that only one anchor sees
+    extra: list[Tensor] = []  # columns that only one anchor uses
     if own_negatives:
         similarity, missing = _own_similarities(views, layout, own_negatives)
         extra.append(shape(similarity, None, temperature, margin).masked_fill(missing, -math.inf))
@@ -175,7 +175,7 @@ def contrastive_loss(
 def arrange(views: Mapping[str, Tensor], objective: str, roles: Mapping[str, Role] | None = None) -> Layout:
     """Returns the layout of the similarity matrix for these views.
 
-    Raises ``ValueError`` for an unknown objective, or if there are not as many positive views as anchor views.
+    Raises ``ValueError`` for an unknown objective, or if the numbers of anchor and positive views differ.
     """
     roles = roles or roles_by_name(views)
     named = {role: [name for name in views if roles[name] == role] for role in ("anchor", "positive", "negative")}
@@ -197,7 +197,7 @@ def arrange(views: Mapping[str, Tensor], objective: str, roles: Mapping[str, Rol
 
 
 def _own_similarities(views: Mapping[str, Tensor], layout: Layout, own: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """The cosines ``(M, k)`` of anchors with their own negatives, and True where an anchor has fewer than k."""
+    """Returns the cosines ``(M, k)`` of anchors with their own negatives, and True where an anchor has fewer than k."""
     most = max(z.shape[1] for z in own.values())
     found, missing = [], []
     for name in layout.anchors:
@@ -219,7 +219,7 @@ def _apply_masks(
     duplicates: Tensor | None,
     mixed: str | None,
 ) -> tuple[Tensor, Tensor]:
-    """The logits without the invalid columns, and (M,) True for the valid anchors."""
+    """Returns the logits with invalid columns masked, and ``(M,)`` bool, True for valid anchors."""
     device = scores.device
 
     def valid(name: str) -> Tensor:
@@ -241,7 +241,7 @@ def _apply_masks(
                     block |= duplicates
                     block.diagonal().copy_(~valid(other))
     if mixed == "release":
-        # Mixture k combines rows k and k + 1. First z1 against the mixtures of z2, then the mixtures of z1 against z2.
+        # Mixture k combines rows k and k + 1. First z1 with the mixtures of z2, then the mixtures of z1 with z2.
         first, second = (valid(name) for name in layout.pairs[0])
         whole = [mask & mask.roll(-1, 0) for mask in (first, second)]
         columns = torch.cat([whole[1].expand(len(scores), -1), whole[0][:, None] & second[None, :]], 1)
@@ -260,12 +260,12 @@ class Contrastive(BatchTerm):
     summary = "the contrastive loss of --loss standard, focal and mixed"
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        """The loss of the batch."""
+        """Returns the loss of the batch."""
         self.metrics = {}
         return self.evaluate(views, step, metrics=self.metrics)
 
     def evaluate(self, views: Views, step: BatchStep, **changes: Any) -> Tensor:
-        """The loss of other views, with changed arguments of ``contrastive_loss``; see ``BatchStep.contrastive``."""
+        """Returns the loss of any views, with changed ``contrastive_loss`` arguments; see ``BatchStep.contrastive``."""
         options: ContrastiveOptions = self.options
         given = {
             "objective": options.objective,
@@ -285,7 +285,10 @@ class Contrastive(BatchTerm):
         return contrastive_loss(views.embeddings, **{**given, **changes})
 
     def partner_views(self, roles: Mapping[str, Role]) -> tuple[int, list[str]] | None:
-        """Mixed negatives as in the paper: a partner is a candidate of a pair. Hard negatives are never partners."""
+        """Returns the candidates of all pairs for mixed negatives as in the paper, else None; see ``BatchTerm``.
+
+        Hard negatives are never partners.
+        """
         if self.options.mixed != "paper":
             return None
         names = [name for name, role in roles.items() if role == "positive"]
@@ -323,7 +326,7 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
                 if "positive" in masks:
                     removed = removed | ~masks["positive"]
                 hardest = s.masked_fill(removed, -math.inf).max(1).values
-                compared = hardest.isfinite()  # False without an in-batch negative; NaN if there is none in any row
+                compared = hardest.isfinite()  # False without an in-batch negative; the mean is NaN if all are False
                 if name in masks:
                     compared = compared & masks[name]
                 summary["syn_harder"] = _mean((own > hardest).float(), compared)
@@ -331,7 +334,7 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
 
 
 def _mean_negative(s: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
-    """Mean of the off-diagonal similarities (B, B) of the valid rows."""
+    """Returns the mean of the off-diagonal similarities (B, B) of the valid rows."""
     batch = len(s)
     if "positive" not in masks:
         return (s.sum() - s.diagonal().sum()) / (batch * (batch - 1))

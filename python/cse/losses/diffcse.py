@@ -24,12 +24,12 @@ __all__ = ["DiffCSE", "DiffCSEOptions"]
 
 @dataclass(frozen=True)
 class DiffCSEOptions:
-    """Options of DiffCSE; the defaults are those of BERT-base for STS."""
+    """Options of DiffCSE; the defaults are the published settings of BERT-base for STS."""
 
     weight: Annotated[float, Field(gt=0, description="lambda, the weight of the term")] = 0.005
     share: Annotated[float, Field(gt=0, lt=1, description="share of the tokens that is masked")] = 0.3
     generator: Annotated[
-        str, Field(description="masked language model that fills the masks, with the same tokenizer")
+        str, Field(description="masked language model that fills in the masks, with the same tokenizer")
     ] = "distilbert-base-uncased"
     variant: Annotated[
         Literal["paper", "release"],
@@ -41,10 +41,10 @@ class DiffCSE(RowTerm):
     """``weight`` times the mean cross-entropy of finding replaced tokens, given the embedding of the sentence.
 
     For each of the two views, tokens are masked and filled by a frozen generator. A discriminator, a copy of the
-    transformer with weights of its own, reads the result with the output of its embedding layer at position 0 replaced
-    by the projected embedding, and classifies each token as replaced or not. The term trains the encoder through that
-    embedding. ``paper`` samples the masked tokens from the generator and leaves padding out of the mean. In both
-    variants the generator is without dropout, which the released code leaves on. Masks and samples are functions of
+    transformer with separate weights, reads the result and classifies each token as replaced or not. The output of its
+    embedding layer at position 0 is replaced by the projected embedding of the sentence, through which the term trains
+    the encoder. ``paper`` samples the masked tokens from the generator and leaves padding out of the mean. In both
+    variants the generator runs without dropout, unlike in the released code. Masks and samples are functions of
     (seed, epoch, row, token position).
 
     Raises ``InputError`` for a generator with another tokenizer, or a tokenizer without a mask token.
@@ -67,11 +67,11 @@ class DiffCSE(RowTerm):
 
     @classmethod
     def implies(cls, options: DiffCSEOptions) -> dict[str, Any]:
-        """The contrastive loss is computed on projected embeddings, too."""
+        """Returns the projector: the contrastive loss is computed on projected embeddings, too."""
         return {"feature_augmentations": ("projector",)}
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
-        """The weighted sum of the losses of both views over the tokens, and their number."""
+        """Returns the weighted sum of the losses of both views over the tokens, and the number of tokens."""
         tokens = step.tokens["anchor"]
         total, count, right = (views["anchor"].new_zeros(()) for _ in range(3))
         for view in ("anchor", "positive"):
@@ -88,7 +88,7 @@ class DiffCSE(RowTerm):
         return self.options.weight * total, count
 
     def edited(self, tokens: Any, step: RowStep, view: str) -> tuple[Tensor, Tensor]:
-        """The token ids ``(n, T)`` that the generator fills in, and True where they differ from the original's."""
+        """Returns the token ids ``(n, T)`` with masks filled in, and True where they differ from the original ids."""
         ids, mask = tokens["input_ids"], tokens["attention_mask"].bool()
         length = ids.shape[1]
         purposes = (f"diffcse {view} {what}" for what in ("selection", "change", "token"))
@@ -107,7 +107,7 @@ class DiffCSE(RowTerm):
         return filled, filled != ids
 
     def scores(self, tokens: dict[str, Tensor], z: Tensor) -> Tensor:
-        """The logits ``(n, T, 2)`` of the discriminator, given embeddings ``(n, D)``."""
+        """Returns the logits ``(n, T, 2)`` of the discriminator, given embeddings ``(n, D)``."""
 
         def conditioned(states: Tensor) -> Tensor:
             return torch.cat([z[:, None].to(states.dtype), states[:, 1:]], dim=1)

@@ -1,4 +1,4 @@
-"""A term that keeps the similarities of the base model: adaptation to one's own documents without forgetting."""
+"""A term that keeps the similarities of the base model: adaptation to new documents without forgetting."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["KeepSimilarities", "similarity_divergence"]
 
 
 def similarity_divergence(base: Tensor, z: Tensor, temperature: float, valid: Tensor | None = None) -> Tensor:
-    """The mean over rows of KL(p || q) between softmax distributions over the other rows of the batch.
+    """Returns the mean over rows of KL(p || q) between softmax distributions over the other rows of the batch.
 
     For row i, p is the softmax of cos(base_i, base_j) / temperature over the rows j != i, and q the same for ``z``.
-    This is distillation of similarities (Fang et al. 2021, SEED, arXiv:2101.04731) within a batch, from the model
-    itself.
+    This is distillation of similarities (Fang et al. 2021, SEED, arXiv:2101.04731) within a batch; the teacher
+    is the model before training.
 
     Args:
         base: ``(B, D)`` embeddings of the base model, without a gradient.
@@ -32,12 +32,12 @@ def similarity_divergence(base: Tensor, z: Tensor, temperature: float, valid: Te
         valid: ``(B,)`` bool, False for rows that are neither compared nor compared with. Default: all rows are valid.
 
     Returns:
-        A scalar; 0 if fewer than three rows are valid, as a distribution over one row cannot change.
+        A scalar; 0 if fewer than three rows are valid, because a distribution over one row cannot change.
     """
     rows = len(z)
     holds = torch.ones(rows, dtype=torch.bool, device=z.device) if valid is None else valid
     removed = torch.eye(rows, dtype=torch.bool, device=z.device) | ~holds[None, :]
-    # A large negative number instead of -inf: rows without a valid column have finite gradients.
+    # A large negative number instead of -inf, so that rows without a valid column have finite gradients.
     logs = [
         log_softmax((normalize(each, dim=-1) @ normalize(each, dim=-1).T / temperature).masked_fill(removed, -1e4), -1)
         for each in (base, z)
@@ -49,9 +49,9 @@ def similarity_divergence(base: Tensor, z: Tensor, temperature: float, valid: Te
 class KeepSimilarities(BatchTerm):
     """``weight`` times the divergence of the similarities within the batch from those of the base model.
 
-    The divergence is the mean of ``similarity_divergence`` of the anchors and that of the positives. The base model is
-    the encoder as it was before training, without dropout; it encodes the same texts in a forward pass without
-    gradients, which takes about a third of the time that the encoder takes. A second copy of its weights is in memory.
+    The divergence is the mean of two values of ``similarity_divergence``, for the anchors and for the positives. The
+    base model is the encoder as it was before training, without dropout; it encodes the same texts in a forward
+    pass without gradients, which takes about a third of the encoder's time. Its weights are kept in memory as well.
     """
 
     Options = KeepSimilaritiesOptions
@@ -62,7 +62,7 @@ class KeepSimilarities(BatchTerm):
         self.base = context.base
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        """The weighted divergence."""
+        """Returns the weighted divergence."""
         assert step.encode is not None
         names = ("anchor", "positive")
         found = [

@@ -1,4 +1,4 @@
-"""The loss of the first dimensions of the embeddings as well (Matryoshka; Kusupati et al. 2022, arXiv:2205.13147)."""
+"""A loss on the first dimensions of the embeddings (Matryoshka; Kusupati et al. 2022, arXiv:2205.13147)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Matryoshka"]
 
 
 class Matryoshka(BatchTerm):
-    """The sum over ``dims`` of the run's contrastive loss of the first dimensions of all views, each with weight 1.
+    """Sums the run's contrastive loss on the first d dimensions of all views over d in ``dims``, each with weight 1.
 
-    Added to the run's loss on all dimensions, this is the loss of the paper. Since the contrastive loss compares by
-    cosine, the truncated embeddings are scaled to unit length. The saved model records the dimensions.
+    Added to the run's loss on all dimensions, this is the loss of the paper. The contrastive loss uses cosines, so
+    truncated embeddings are in effect scaled to unit length. The saved model records the dimensions.
 
-    Raises ``InputError`` for a number of dimensions above that of the embeddings.
+    Raises ``InputError`` if a number in ``dims`` exceeds the number of dimensions of the embeddings.
     """
 
     Options = MatryoshkaOptions
@@ -42,8 +42,8 @@ class Matryoshka(BatchTerm):
         encoder.source = replace(encoder.source, modules=modules)
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        """The sum of the losses of the truncated embeddings."""
-        assert step.contrastive is not None  # the configuration is checked
+        """Returns the sum of the losses of the truncated embeddings."""
+        assert step.contrastive is not None  # checked with the configuration
         total = views["anchor"].new_zeros(())
         for size in self.dims:
             cut = {name: z[..., :size] for name, z in views.embeddings.items()}

@@ -21,7 +21,7 @@ def mixture_similarity(
         anchors: ``(M, D)``.
         candidates: ``(K, D)``.
         target: ``(M,)`` int64, position of each anchor's positive among the candidates.
-        partners: ``(M,)`` int64, position of the candidate that it is mixed with.
+        partners: ``(M,)`` int64, position of the candidate that the positive is mixed with.
         mix_lambda: Weight of the positive.
     """
     h = normalize(candidates, dim=-1)
@@ -34,7 +34,7 @@ def release_similarities(z1: Tensor, z2: Tensor, mix_lambda: float) -> Tensor:
 
     Neighbouring rows of unnormalised embeddings are mixed, and all B mixtures are negatives of every anchor: the first
     B columns are z1 against the mixtures of z2, the last B columns are the mixtures of z1 against z2. Two diagonals are
-    set to 0 instead of being removed, so that e^0 remains in the denominator. Mixtures are detached.
+    set to 0 instead of being removed, so e^0 remains in the denominator. Mixtures are detached.
 
     Args:
         z1: ``(B, D)``, the anchors.

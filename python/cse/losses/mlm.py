@@ -21,7 +21,7 @@ IGNORED = -100
 def mask_tokens(
     ids: Tensor, special: Tensor, uniform: Tensor, share: float, mask_id: int, vocabulary: int
 ) -> tuple[Tensor, Tensor]:
-    """Masks tokens as in BERT: of those selected, 80 % become the mask token, 10 % a random one, 10 % stay.
+    """Masks tokens as in BERT: 80 % of the selected ones become the mask token, 10 % a random token; 10 % are kept.
 
     Args:
         ids: ``(B, T)`` token ids.
@@ -45,9 +45,9 @@ def mask_tokens(
 class MLM(RowTerm):
     """``weight`` times the mean cross-entropy of the masked tokens, from a separate forward pass over the sentences.
 
-    The head is loaded from the checkpoint, or from the folder in which an earlier run saved it, else newly initialised.
-    Its output weights are tied to the token embeddings if the configuration says so. Masks are functions of (seed,
-    epoch, row, token position).
+    The head is loaded from the checkpoint, or from the folder in which an earlier run saved it, or else
+    initialised at random. Its output weights are tied to the token embeddings if the configuration says so. Masks are
+    functions of (seed, epoch, row, token position).
     """
 
     Options = MLMOptions
@@ -60,7 +60,7 @@ class MLM(RowTerm):
         self._save_head = encoder.save_masked_language_model
         if untrained:
             self.warning = (
-                f"--mlm-weight: {encoder.source.name} has no head for masked language modelling, and a random one is "
+                f"--mlm-weight: {encoder.source.name} has no head for masked language modelling, so a random one is "
                 "trained; a checkpoint like bert-base-uncased has one"
             )
         self.special: Tensor
@@ -69,11 +69,11 @@ class MLM(RowTerm):
         self.vocabulary = len(encoder.tokenizer)
 
     def save(self, folder: Path) -> None:
-        """Saves the head, from which a run with --mlm-weight on the saved encoder starts."""
+        """Saves the head, so that a later run with --mlm-weight on the saved encoder can start from it."""
         self._save_head(self.model, folder)
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
-        """The weighted sum of the losses of the masked tokens, and their number."""
+        """Returns the weighted sum of the losses of the masked tokens, and their number."""
         tokens = dict(step.tokens["anchor"])
         ids = tokens["input_ids"]
         purposes = ("mlm selection", "mlm change", "mlm token")
@@ -84,5 +84,5 @@ class MLM(RowTerm):
         )
         logits = self.model(**tokens).logits.transpose(1, 2)  # (B, V, T)
         each = cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
-        # Sums of rows, so that a row weighs the same in any chunk or rank.
+        # Summed by row, so that the result does not depend on the chunk or process of a row.
         return self.options.weight * each.sum(1).sum(), (labels != IGNORED).sum().to(each.dtype)

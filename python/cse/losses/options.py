@@ -18,12 +18,12 @@ __all__ = ["ContrastiveOptions", "KeepSimilaritiesOptions", "MLMOptions", "Matry
 class ContrastiveOptions:
     """Options of the contrastive loss; see ``cse.losses.contrastive.contrastive_loss``.
 
-    ``objective``, ``logits``, ``temperature`` and ``mixed_negatives`` are those of the run where ``--loss`` is
-    ``standard``, ``focal`` or ``mixed``.
+    ``objective``, ``logits``, ``temperature`` and ``mixed_negatives`` come from the settings of the run
+    if ``--loss`` is ``standard``, ``focal`` or ``mixed``.
     """
 
     objective: Annotated[Literal["infonce", "nt-xent"], Note("which views are negatives")] = "infonce"
-    logits: Annotated[Literal["cosine", "focal"], Note("cosine / tau, or focal: those of Focal-InfoNCE")] = "cosine"
+    logits: Annotated[Literal["cosine", "focal"], Note("cosine: cosine / tau; focal: as in Focal-InfoNCE")] = "cosine"
     temperature: Annotated[float, Ge(1e-4), Note("tau")] = 0.05
     margin: Annotated[float, Note("margin m of the focal logits", "--margin")] = 0.3
     mixed_negatives: Annotated[bool, Note("use mixed negatives (MixCSE)")] = False
@@ -81,7 +81,7 @@ class MatryoshkaOptions:
 
 
 def parse_dims(given: str | Sequence[int]) -> list[int]:
-    """Returns numbers of dimensions, as a list or as text with commas, in descending order.
+    """Returns distinct numbers of dimensions, given as a list or as text with commas, in descending order.
 
     Raises ``InputError`` for anything else, or a number below 1.
     """

@@ -1,4 +1,4 @@
-"""Validity of combinations of loss parts. Imports nothing, so that configurations are checked without torch."""
+"""Validity of combinations of loss parts. Imports nothing, so that configurations can be checked without torch."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ WITHOUT_NEGATIVES = ("scd",)
 def unused_negatives(loss: str | None, negatives: tuple[str, ...]) -> str | None:
     """Returns an error message if there are negatives that the loss does not use, else None."""
     if loss in WITHOUT_NEGATIVES and negatives:
-        return (
-            f"--loss {loss}: has no negatives, so that --negative {negatives[0]} has no effect; leave one of them out"
-        )
+        return f"--loss {loss}: uses no negatives, so --negative {negatives[0]} has no effect; leave one of them out"
     return None
 
 

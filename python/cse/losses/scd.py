@@ -20,7 +20,7 @@ __all__ = ["SCD", "SCDOptions", "decorrelation"]
 
 @dataclass(frozen=True)
 class SCDOptions:
-    """Options of SCD; the defaults are those of its BERT-base. The width of the projector is not in its settings."""
+    """Options of SCD; the defaults are published for BERT-base, except for the width of the projector."""
 
     alpha: Annotated[float, Field(ge=0, description="weight of the self-contrast")] = 1.0
     beta: Annotated[float, Field(ge=0, description="weight of the decorrelation")] = 0.005225
@@ -34,7 +34,7 @@ def decorrelation(first: Tensor, second: Tensor, off_diagonal: float) -> Tensor:
 
     Args:
         first: ``(B, D)``, standardised over the batch.
-        second: As ``first``.
+        second: ``(B, D)``, standardised over the batch.
         off_diagonal: lambda.
     """
     c = first.T @ second / len(first)
@@ -44,9 +44,9 @@ def decorrelation(first: Tensor, second: Tensor, off_diagonal: float) -> Tensor:
 
 
 class SCD(BatchTerm):
-    """alpha times the mean cosine of the two views over the temperature, plus beta times ``decorrelation``.
+    """Adds alpha times the mean cosine of the two views, divided by the temperature, and beta times ``decorrelation``.
 
-    The views are pushed apart, and their projections are decorrelated: two dropout rates are needed
+    The views are pushed apart, and their projections are decorrelated. The two views need different dropout rates
     (``--anchor-dropout``, ``--positive-dropout``).
     """
 
@@ -68,7 +68,7 @@ class SCD(BatchTerm):
         self.norm = nn.BatchNorm1d(width, affine=False)
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        """The loss of the batch."""
+        """Returns the loss of the batch."""
         options: SCDOptions = self.options
         z1, z2 = views["anchor"], views["positive"]
         first, second = (self.norm(self.projector(z)) for z in (z1, z2))

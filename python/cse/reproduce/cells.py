@@ -1,8 +1,8 @@
-"""The cells of a table: expanded into runs, trained and scored one by one, and kept in a folder.
+"""The cells of a table, each of which is trained, scored and stored in a folder.
 
-A cell is a row, a column if columns are settings, and a seed. Its file ``CELL/seed-N.json`` is written when it is
-scored; an interrupted run stays in ``CELL/seed-N/`` and is resumed from its last checkpoint. ``CELL/seed-N.begun.json``
-has the settings with which such a run was begun.
+A cell is a row with a seed and, if the columns stand for settings, one column. Its file ``CELL/seed-N.json`` is written
+when it is scored; an interrupted run stays in ``CELL/seed-N/`` and is resumed from its last checkpoint.
+``CELL/seed-N.begun.json`` has the settings with which such a run was begun.
 """
 
 from __future__ import annotations
@@ -46,29 +46,29 @@ class Cell:
     table: Table
     row: Row
     column: str | None
-    """None: the run has scores of all columns."""
+    """None: one run gives the scores of all columns."""
     recipe: Recipe
     seed: int | None
     """None for encoders that are not trained."""
 
     @property
     def folder(self) -> str:
-        """Name of its folder."""
+        """Name of the cell's folder."""
         name = self.row.name if self.column is None else f"{self.row.name}, {self.column}"
         return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
 
     @property
     def name(self) -> str:
-        """Name for people."""
+        """Name of the cell in messages."""
         column = "" if self.column is None else f", {self.column}"
         return f"{self.row.name}{column}" + ("" if self.seed is None else f", seed {self.seed}")
 
     def path(self, place: Path) -> Path:
-        """Returns its file."""
+        """Returns the file of the cell."""
         return place / self.folder / ("scores.json" if self.seed is None else f"seed-{self.seed}.json")
 
     def lacks(self, inputs: Inputs) -> str | None:
-        """Returns which flag is missing for this cell, or None."""
+        """Returns the flag that is missing for this cell, or None."""
         for name in self.recipe.needs():
             if name not in inputs.files:
                 return f"--file {name}=PATH"
@@ -81,7 +81,7 @@ class Cell:
 
 
 def cells_of(table: Table, rows: Sequence[Row], seeds: Sequence[int]) -> list[Cell]:
-    """Returns the cells of some rows, one row complete before the next; of a row, one column before the next."""
+    """Returns the cells of some rows, row by row, and within a row column by column."""
     return [
         Cell(table, row, column, recipe, seed)
         for row in rows
@@ -91,7 +91,7 @@ def cells_of(table: Table, rows: Sequence[Row], seeds: Sequence[int]) -> list[Ce
 
 
 def filled(value: Any, inputs: Inputs) -> Any:
-    """Returns a value of a recipe with the user's files in their places."""
+    """Returns a value of a recipe in which placeholders are replaced with the user's files."""
     if isinstance(value, str):
         for name, path in inputs.files.items():
             value = value.replace("{" + name + "}", path)
@@ -131,14 +131,14 @@ def settings_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
 
 
 def source_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
-    """Returns what a run is trained on: labelled pairs, the corpus of its recipe, or that of the user."""
+    """Returns what a run is trained on: labelled pairs, the corpus of its recipe, or the user's corpus."""
     if cell.recipe.labelled:
         return {"pairs": str(inputs.pairs)}
     return {"corpus": filled(cell.recipe.settings.get("corpus", str(inputs.corpus)), inputs)}
 
 
 def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
-    """Returns the configuration of the run of a cell. The TF-IDF index that it may name need not exist."""
+    """Returns the configuration of the run of a cell. The TF-IDF index that it may name is not built here."""
     from ..training.defaults import with_preset
     from ..training.train_config import TrainConfig
 
@@ -158,10 +158,10 @@ def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
 
 
 def _tokenizer(config: TrainConfig) -> Any:
-    """Returns the tokenizer of the TF-IDF index of a run with its preset; None if it needs no index."""
+    """Returns the tokenizer for the TF-IDF index of a run, whose preset is merged; None if no index is needed."""
     if "una" not in config.negatives:
         return None
-    return config.options.get("una", {}).get("tokenizer") or "unicode"  # that of cse build-tfidf
+    return config.options.get("una", {}).get("tokenizer") or "unicode"  # the default of cse build-tfidf
 
 
 def _build_index(config: TrainConfig) -> None:
@@ -175,7 +175,7 @@ def _build_index(config: TrainConfig) -> None:
 
 
 def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
-    """Returns what decides the scores of a cell: the recipe, limits, precision, models in place, hashes of files."""
+    """Returns what determines the scores of a cell: recipe, limits, precision, replaced models, hashes of files."""
     from ..models.device import pick_device, pick_precision
 
     recipe = cell.recipe
@@ -239,7 +239,7 @@ def run_cell(
         scorer: The evaluation data.
         place: Folder of the cells.
         callback: Called during training.
-        progress: Called while the encoder is scored, with the number of texts encoded and of all texts.
+        progress: Called while the encoder is scored, with the number of texts encoded and the total.
         keep_models: Keep the folder of the run; else only scores, settings and times are kept.
 
     Returns:

@@ -15,16 +15,17 @@ from .inputs import Inputs
 
 __all__ = ["Estimate", "estimate"]
 
-# Seconds of a step over those of its matrix products at the measured rate: attention, normalisation, optimizer.
+# Time of a step divided by that of its matrix products at the measured rate; attention, normalisation and the optimizer
+# take the difference.
 OVERHEAD = 2.0
-# Bytes per token, layer and hidden unit that the backward pass needs, in float32 (Korthikanti et al. 2022, section 4,
-# has 34 in half precision); of these, attention has 10 per head and pair of tokens.
+# Bytes that the backward pass needs in float32: per token, layer and hidden unit, and in attention per head, layer and
+# pair of tokens (Korthikanti et al. 2022, section 4, has half of these values for half precision).
 ACTIVATIONS, ATTENTION = 68, 10
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Cost of runs, to within a factor of about two. Batches are counted at full length, so that most need less."""
+    """Cost of runs, to within a factor of about two. Batches are assumed to have full length; most need less."""
 
     runs: int
     seconds: float
@@ -36,7 +37,7 @@ def estimate(cells: Sequence[Cell], inputs: Inputs, place: Path) -> Estimate:
     """Estimates the cost of training some cells.
 
     Args:
-        cells: Cells that are not stored.
+        cells: Cells that are not stored yet.
         inputs: What their runs read.
         place: Folder of the cells.
 

@@ -13,7 +13,7 @@ from .tables import Table
 __all__ = ["Inputs", "open_inputs"]
 
 SYNONYMS = "synonyms"
-"""Name of the file of synonyms for the rows of EDA, which are taken from WordNet without it."""
+"""Name of the file of synonyms for the rows of EDA; without the file, synonyms are taken from WordNet."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Inputs:
     precision: str = "auto"
     threads: int = 0
     max_steps: int | None = None
-    """Limit of the steps of every run; None: those of the recipes. A table that is cut short is not the papers'."""
+    """Maximum number of steps of every run; None: as in the recipes. Shortened runs do not repeat the papers' table."""
     model: str | None = None
-    """A model in place of every model of the recipes; for trials of the whole table."""
+    """A model that replaces every model of the recipes; for trials of the whole table."""
     batch_size: int | None = None
-    """Rows of a batch in place of those of the recipes; for trials."""
+    """Rows per batch, instead of the recipes' values; for trials."""
     partial: bool = False
     """Accept incomplete evaluation data, and evaluate transfer tasks with two folds; for trials."""
 
@@ -60,11 +60,11 @@ def open_inputs(
         data: Folder of the evaluation data.
         corpus: File of sentences.
         pairs: File of labelled pairs.
-        files: Texts ``NAME=PATH``.
+        files: Further files, each as ``NAME=PATH``.
         **settings: Further values of ``Inputs``.
 
     Raises:
-        InputError: If ``data`` is missing, a file does not exist, or no row uses it.
+        InputError: If ``data`` is missing, a file does not exist, or no row uses a file.
     """
     if data is None:
         raise InputError("--data: name the folder of the evaluation data, with files like stsb.dev.tsv")

@@ -24,10 +24,10 @@ class Plan:
     wanted: list[Cell]
     """Cells to be run, in order."""
     notes: dict[str, str]
-    """Why rows have no scores of ours, by their names."""
+    """Why a row has no scores of ours, by the name of the row."""
 
     def add(self, cell: Cell, record: dict[str, Any]) -> None:
-        """Adds a stored cell."""
+        """Adds the record of a cell that has been run and stored."""
         self.stored.setdefault(cell.row.name, []).append(record)
 
 

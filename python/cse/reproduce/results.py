@@ -24,7 +24,7 @@ Stored = Mapping[str, Sequence[Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Ours:
-    """Our scores of one cell of the printed table, in its scale."""
+    """Our scores for one cell of the printed table, in the scale of the table."""
 
     by_seed: Mapping[int | None, float]
 
@@ -35,7 +35,7 @@ class Ours:
 
     @property
     def sd(self) -> float:
-        """Standard deviation over the seeds (divisor n - 1); NaN for one."""
+        """Standard deviation over the seeds (divisor n - 1); NaN for one seed."""
         values = list(self.by_seed.values())
         return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
 
@@ -67,11 +67,11 @@ def collect(table: Table, row: Row, stored: Stored) -> dict[str, Ours]:
 
 
 def paired_tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict[str, Any]]:
-    """Paired t-tests over common seeds, of each of our rows against the first one of the same model, for each column.
+    """Returns paired t-tests over common seeds of each of our rows against our first row of the same model, by column.
 
     Returns:
         Records of ``row``, ``against``, ``column``, ``seeds``, ``mean``, ``low``, ``high``, ``p`` and ``p_holm``, the
-        p-value adjusted over all of them. A published mean is never one of the two.
+        p-value adjusted over all of them. Published means are not compared.
     """
     records: list[dict[str, Any]] = []
     first: dict[str, tuple[Row, dict[str, Ours]]] = {}
@@ -97,7 +97,7 @@ def paired_tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict
 
 
 def to_dict(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the table as an object of JSON. ``notes`` says of rows by name why they have no scores of ours."""
+    """Returns the table as a JSON object; ``notes`` gives, by name, the reason why a row has no scores of ours."""
     found = []
     for row in rows:
         ours = collect(table, row, stored)

@@ -1,4 +1,4 @@
-"""A tiny model and tiny data, with which every cell of a table runs in seconds, to show that it runs."""
+"""A tiny model and tiny data, with which every cell of a table can be tried out in seconds."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _collection(folder: Path, rows: Sequence[str]) -> None:
 
 
 def _model(folder: Path, rows: Sequence[str]) -> Path:
-    """Saves a BERT of two small layers with random weights, with its masked language model head, and a tokenizer."""
+    """Saves a tokenizer and a BERT model with two small layers, random weights and a masked language model head."""
     import torch
     from tokenizers import BertWordPieceTokenizer
     from transformers import BertConfig, BertForMaskedLM, BertTokenizer
@@ -114,7 +114,7 @@ def _model(folder: Path, rows: Sequence[str]) -> Path:
     torch.manual_seed(0)
     shape = BertConfig(
         vocab_size=len(tokenizer),
-        hidden_size=288,  # more than the dimensions of the Matryoshka rows
+        hidden_size=288,  # more than any number of dimensions in the Matryoshka rows
         num_hidden_layers=2,
         num_attention_heads=2,
         intermediate_size=64,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["ANY", "Scorer", "find", "hash_file"]
 
 ANY = "*"
-"""Column of suites with one score."""
+"""Column name for suites with a single score."""
 TASKS = {**SEVEN, **DEV}
 """Title and number of pairs of each file of scored pairs, keyed by the stem of the file name."""
 SUITES: dict[str, tuple[str, ...]] = {

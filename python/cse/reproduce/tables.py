@@ -1,7 +1,7 @@
 """The published tables, and the recipes of their rows.
 
-``resources/published.toml`` has the tables cell by cell, ``resources/recipes.toml`` what has to be trained and
-evaluated for a row. A table with recipes and without published values is one of our own.
+``resources/published.toml`` holds the tables cell by cell, ``resources/recipes.toml`` what has to be trained and
+evaluated for each row. A table with recipes but without published values is one of our own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..errors import InputError, unknown
 
 __all__ = ["Recipe", "Row", "Table", "find_table", "merged", "tables"]
 
-# Factors from scores x 100 to those of a table, by the name in published.toml.
+# Factors from scores x 100 to the scores of a table, by the name of the scale in published.toml.
 SCALES = {"percent": 1.0, "unit": 0.01, "raw": 1.0}
 
 
@@ -33,12 +33,12 @@ class Recipe:
     encoder: str | None = None
     """Encoder that is evaluated without training, as ``cse eval`` takes it."""
     pooler: str | None = None
-    """Its pooling."""
+    """Pooling of ``encoder``."""
     labelled: bool = False
     """Whether the run is trained on labelled pairs, not on the corpus."""
 
     def needs(self) -> list[str]:
-        """Returns the names of places like "{paraphrases}", for which the user gives ``--file NAME=PATH``."""
+        """Returns the names of placeholders like "{paraphrases}", for which the user gives ``--file NAME=PATH``."""
         found: list[str] = []
         _placeholders([self.encoder, dict(self.settings)], found)
         return sorted(set(found))
@@ -91,10 +91,13 @@ class Table:
     suite: str = ""
     """How cells are scored, see ``suites.SUITES``; empty: nothing of the table can be repeated."""
     note: str = ""
-    """What a reader of its values should know."""
+    """What a reader should know about the published values."""
 
     def find_rows(self, names: Sequence[str]) -> list[Row]:
-        """Returns rows by method, or method and model; without names all. Raises ``InputError`` for unknown ones."""
+        """Returns the rows with some names, each a method, or a method and a model; without names, all rows.
+
+        Raises ``InputError`` for an unknown name.
+        """
         found = []
         for name in names:
             some = [row for row in self.rows if name in (row.method, row.name)]
@@ -105,7 +108,7 @@ class Table:
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings of which those of ``second`` take precedence; tables of options are merged."""
+    """Merges settings, of which those of ``second`` take precedence; tables of options are merged by key."""
     found = dict(first)
     for key, value in second.items():
         found[key] = {**found[key], **value} if isinstance(value, dict) and isinstance(found.get(key), dict) else value

@@ -1,6 +1,6 @@
 """cse inside the trainer of sentence-transformers (extra ``cse[sentence-transformers]``).
 
-``InfoNCELoss`` is a drop-in for ``MultipleNegativesRankingLoss`` with the losses of cse, ``add_negatives`` adds
+``InfoNCELoss`` replaces ``MultipleNegativesRankingLoss`` with the losses of cse, ``add_negatives`` adds
 synthetic hard negatives (UNA) to a ``datasets.Dataset``, ``NegativesCollator`` redraws them in every epoch, and
 ``HalvesEvaluator`` scores an encoder without labels. No other package of cse imports sentence-transformers.
 """

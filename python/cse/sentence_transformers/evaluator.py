@@ -24,14 +24,14 @@ FILE = "halves_evaluation{name}_results.csv"
 
 
 class HalvesEvaluator(SentenceEvaluator):
-    """Mean reciprocal rank of one half of a sentence among all halves by the other half, without labels.
+    """Computes, without labels, the mean reciprocal rank at which halves of sentences retrieve their other halves.
 
-    The score falls to chance when embeddings collapse, so it guards training without labels. It does not rank good
+    The score falls to chance when embeddings collapse, so it detects collapse during training. It cannot rank good
     encoders: their differences are small compared with ``mrr_se``. The metrics are ``mrr`` (from 0 to 1; the primary
     metric), its standard error ``mrr_se``, ``found_first``, ``alignment`` and ``uniformity``, with ``name`` as prefix.
 
     Args:
-        sentences: Sentences that are not trained on. Those of fewer than 8 words, and repetitions, are left out.
+        sentences: Sentences that are not trained on. Sentences of fewer than 8 words, and repetitions, are left out.
         name: Prefix of the metrics.
         limit: Maximum number of sentences, from the start.
         batch_size: Texts per forward pass.
@@ -61,7 +61,7 @@ class HalvesEvaluator(SentenceEvaluator):
     def __call__(
         self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
-        """Returns the metrics of a ``SentenceTransformer``; the arguments are those of the other evaluators."""
+        """Returns the metrics of a ``SentenceTransformer``; the arguments are those of any ``SentenceEvaluator``."""
         scores = score_halves(_Encodes(model, self.batch_size), self.sentences).to_dict()
         if output_path is not None and self.write_csv:
             self._append(Path(output_path), {"epoch": epoch, "steps": steps, **scores})

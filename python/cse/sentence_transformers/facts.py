@@ -1,4 +1,4 @@
-"""What a loss is told of a batch besides its embeddings: row numbers, the epoch, and which texts are equal.
+"""What a loss knows about a batch besides its embeddings: row numbers, the epoch, and which texts are equal.
 
 The trainer of sentence-transformers passes token ids to a loss, not texts or row numbers. Equal texts are therefore
 recognised by equal token ids. ``NegativesCollator`` adds row numbers and the epoch to the inputs of the first column.
@@ -27,12 +27,12 @@ class Facts:
     """The facts of a batch of B rows."""
 
     rows: Tensor
-    """``(B,)`` int64, what random numbers are keyed by: row numbers, else a hash of the anchor's token ids, else the
-    position in the batch."""
+    """``(B,)`` int64, keys of random numbers: the row number, else a hash of the anchor's token ids, else the position
+    in the batch."""
     epoch: Tensor
     """``(B,)`` int64, the epoch, from 0; 0 if it is not known."""
     keys: tuple[Tensor, ...] | None
-    """``(B,)`` int64 for each column, a hash of the token ids; None if a column has none."""
+    """``(B,)`` int64 for each column, a hash of the token ids; None if a column has no token ids."""
 
     def gathered(self, gather: Callable[[Tensor], Tensor]) -> Facts:
         """Returns the facts of the rows of all processes."""
@@ -60,7 +60,7 @@ def facts_of(features: Sequence[Mapping[str, Any]], size: int | None = None) -> 
 
     Args:
         features: The inputs of the model, by column.
-        size: B, where the inputs do not tell.
+        size: B, for inputs from which it cannot be determined.
     """
     found = [token_key(each) for each in features]
     known = [each for each in found if each is not None]
@@ -81,9 +81,9 @@ def stripped(features: dict[str, Any]) -> dict[str, Any]:
 
 
 def token_key(features: Mapping[str, Any]) -> Tensor | None:
-    """Returns a 64-bit hash of the token ids of each text, ``(B,)`` int64, whatever their padding.
+    """Returns a 64-bit hash of the token ids of each text, ``(B,)`` int64, independent of padding.
 
-    None for inputs that are not padded token ids.
+    Returns None for inputs that are not padded token ids.
     """
     ids, mask = features.get("input_ids"), features.get("attention_mask")
     if not isinstance(ids, Tensor) or not isinstance(mask, Tensor) or ids.ndim != 2 or ids.shape != mask.shape:
@@ -95,7 +95,7 @@ def token_key(features: Mapping[str, Any]) -> Tensor | None:
 
 
 def batch_size(features: Mapping[str, Any]) -> int:
-    """The number of rows of the inputs of a column; offsets of a bag of tokens hold one number a row."""
+    """Returns the number of rows of the inputs of a column; the offsets of a bag of tokens hold one number per row."""
     for name in ("offsets", "input_ids"):
         if isinstance(features.get(name), Tensor):
             return len(features[name])

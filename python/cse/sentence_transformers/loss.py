@@ -31,15 +31,15 @@ NEGATIVES = ("hard-negatives", "pairs")
 
 
 class InfoNCELoss(CachedLossMixin, nn.Module):
-    """InfoNCE, NT-Xent, Focal-InfoNCE and MixCSE in place of ``MultipleNegativesRankingLoss``.
+    """Computes InfoNCE, NT-Xent, Focal-InfoNCE or MixCSE; a replacement for ``MultipleNegativesRankingLoss``.
 
-    The inputs are those of ``MultipleNegativesRankingLoss``: columns anchor, positive and any number of negatives, no
-    labels. With the defaults, and without equal texts in a batch, the values are the same as well. The formulas are
-    those of ``cse.losses.contrastive.contrastive_loss``, in float32 whatever the precision of the trainer.
+    The inputs are the same as for ``MultipleNegativesRankingLoss``: the columns anchor, positive and any number of
+    negatives, without labels. With the defaults, and without equal texts in a batch, the values are the same as well.
+    The formulas are those of ``cse.losses.contrastive.contrastive_loss``, in float32 for any precision of the trainer.
 
-    Mixed negatives need a random partner for every row. It is a function of ``seed`` and of the row number and the
-    epoch, if ``NegativesCollator`` makes the batches, as in ``cse train``; else of ``seed`` and the token ids of the
-    anchor. It does not depend on the number of processes, and a resumed run draws the same.
+    Mixed negatives need a random partner for every row. If ``NegativesCollator`` makes the batches, the partner is a
+    function of ``seed``, row number and epoch, as in ``cse train``; otherwise of ``seed`` and the token ids of the
+    anchor. It does not depend on the number of processes, and a resumed run draws the same partners.
 
     Args:
         model: A ``SentenceTransformer``.
@@ -52,23 +52,23 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         mix_lambda: Weight of the positive in a mixed negative, from 0 to 1.
         hard_negative_weight: alpha; the logits of the anchor's own negatives are increased by ln(alpha).
         negatives_as: ``hard-negatives``: negatives are in the denominator of every anchor. ``pairs``: each negative is
-            encoded twice and is a further pair of anchor and positive, as UNA was published; with ``nt-xent``.
+            encoded twice and forms a further pair of anchor and positive, as in published UNA; needs ``nt-xent``.
         keep_duplicates: If False, rows of a batch with equal anchors or equal positives are not negatives of each
-            other, and a negative equal to its own anchor or positive is not used. Texts are equal if their token ids
-            are. If True, nothing is left out, as in ``MultipleNegativesRankingLoss``.
+            other, and a negative equal to its own anchor or positive is not used. Texts count as equal if their
+            token ids are equal. If True, nothing is left out, as in ``MultipleNegativesRankingLoss``.
         seed: Seed of the partners of mixed negatives.
         gather_across_devices: With several processes, compute the loss over the rows of all of them; its gradients are
-            those of one process with the whole batch. All processes need the same number of rows in each batch
+            the same as with one process and the whole batch. All processes need the same number of rows in each batch
             (``dataloader_drop_last=True``).
         cached: Encode ``mini_batch_size`` texts at a time, and once more for the gradients (GradCache), like
-            ``CachedMultipleNegativesRankingLoss``. The gradients are the same, memory does not grow with the batch but
-            for the matrix of similarities.
-        mini_batch_size: Texts of a forward pass, for ``cached``.
-        mini_batch_num_tokens: Tokens of a forward pass, for ``cached``, instead of ``mini_batch_size``.
-        show_progress_bar: Show the progress within a batch, for ``cached``.
+            ``CachedMultipleNegativesRankingLoss``. The gradients are the same. Except for the matrix of similarities,
+            memory does not grow with the batch.
+        mini_batch_size: Texts per forward pass, with ``cached``.
+        mini_batch_num_tokens: Tokens per forward pass, with ``cached``, instead of ``mini_batch_size``.
+        show_progress_bar: Show the progress within a batch, with ``cached``.
 
     Raises:
-        InputError: For an unknown name, a number out of its range, or parts that cannot be combined.
+        InputError: For an unknown name, a number out of range, or parts that cannot be combined.
     """
 
     def __init__(
@@ -155,18 +155,18 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         """
         given = list(sentence_features)
         self._check_columns(len(given))
-        # Before the model, which may change the masks of prompts in place.
+        # Before the model runs, because it may change the masks of prompts in place.
         facts: Any = facts_of(given)
         features = [stripped(each) for each in given]
         if self.negatives_as == "pairs":
             features = [*features, *(dict(each) for each in features[2:])]  # under another dropout mask
         if self.uses_gradient_cache:
-            # As labels, because losses that wrap this one pass them on to calculate_loss.
+            # The facts are passed as labels, because losses that wrap this one pass labels on to calculate_loss.
             return self.forward_cached(features, facts)
         return self._loss(embed_columns(self.model, features), facts)
 
     def calculate_loss(self, reps: list[list[Tensor]], labels: Any = None, *, with_backward: bool = False) -> Tensor:
-        """Returns the loss of embeddings in mini-batches by column; with ``with_backward`` after its backward pass.
+        """Returns the loss of mini-batches of embeddings by column; ``with_backward`` also runs the backward pass.
 
         ``labels`` are the ``Facts`` of the batch, or None.
         """
@@ -177,7 +177,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         return loss
 
     def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor | None = None) -> Tensor:
-        """Returns the loss of embeddings ``(B, D)`` by column, of which neither texts nor row numbers are known."""
+        """Returns the loss of embeddings ``(B, D)`` by column, without known texts or row numbers."""
         if self.negatives_as == "pairs" and len(embeddings) > 2:
             raise InputError('negatives_as="pairs": texts are encoded twice, so embeddings cannot be given')
         self._check_columns(len(embeddings))
@@ -194,19 +194,19 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
 
     @property
     def temperature(self) -> float:
-        """tau."""
+        """The temperature tau."""
         temperature: float = self.parts["temperature"]
         return temperature
 
     @property
     def citation(self) -> str:
-        """BibTeX entries of the papers of the parts in use."""
+        """BibTeX entries of the papers behind the parts in use."""
         return citations(self.parts, self.negatives_as, self.uses_gradient_cache)
 
     def _check_columns(self, count: int) -> None:
         if count < 2:
             raise InputError(
-                f"dataset: the loss needs the columns anchor and positive, and got {count}; without labels, add a "
+                f"dataset: the loss needs the columns anchor and positive, but got {count}; without labels, add a "
                 "second column with the same sentences (SimCSE)"
             )
         if count == 2 and self.parts["hard_negative_weight"] != 1:
@@ -249,7 +249,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         )
 
     def _views(self, embeddings: list[Tensor]) -> tuple[dict[str, Tensor], dict[str, Role], dict[str, int]]:
-        """The embeddings and roles by view name, and the columns of the views of negatives."""
+        """Returns the embeddings and roles by view name, and the columns of the views of negatives."""
         views = {"anchor": embeddings[0], "positive": embeddings[1]}
         roles: dict[str, Role] = {"anchor": "anchor", "positive": "positive"}
         columns: dict[str, int] = {}
@@ -272,7 +272,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         facts: Facts,
         device: torch.device,
     ) -> Tensor | None:
-        """The partners of mixed negatives, drawn as in ``cse train``; see ``cse.mixing.partners``."""
+        """Returns the partners of mixed negatives, drawn as in ``cse train``; see ``cse.mixing.partners``."""
         given: dict[str, Any] = {
             "objective": self.parts["objective"],
             "mixed_negatives": self.parts["mixed"] is not None,
@@ -299,7 +299,7 @@ def check_equal_rows(local: Tensor) -> None:
     counts = all_gather(torch.tensor([len(local)], device=local.device)).tolist()
     if len(set(counts)) > 1:
         raise InputError(
-            f"gather_across_devices: the processes have {', '.join(map(str, counts))} rows in a batch, and need "
+            f"gather_across_devices: the processes have {', '.join(map(str, counts))} rows in a batch, but need "
             "equal numbers; set dataloader_drop_last=True"
         )
 

@@ -1,4 +1,4 @@
-"""Synthetic hard negatives (UNA) in a ``datasets.Dataset``: once as columns, or redrawn in every epoch."""
+"""Synthetic hard negatives (UNA) in a ``datasets.Dataset``: drawn once as columns, or redrawn in every epoch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def add_negatives(
     batch_size: int = 1000,
     **drawing: Unpack[DrawOptions],
 ) -> tuple[Dataset, npt.NDArray[np.bool_]]:
-    """Adds columns with synthetic hard negatives (UNA) of the texts of a column.
+    """Adds columns with synthetic hard negatives (UNA) for the texts of a column.
 
     A negative is a function of the text, its row number, the number of its copy, and ``drawing``; it does not depend on
     ``batch_size``, nor, with ``row_column``, on the order of the rows.
@@ -51,12 +51,12 @@ def add_negatives(
         copies: Number of negatives of each text.
         name: Name of the new column; with several copies they are ``name_1``, ``name_2``, ...
         row_column: Column of row numbers, from ``number_rows``; None: the position in the dataset.
-        batch_size: Rows at a time.
+        batch_size: Number of rows that are processed at a time.
         **drawing: See ``DrawOptions``, except ``copy``.
 
     Returns:
-        The dataset with the new columns, and ``(n, copies)`` bool, True where a text came back unchanged, because none
-        of its words can be replaced. ``InfoNCELoss`` does not use these; for other losses, leave the rows out::
+        The dataset with the new columns, and ``(n, copies)`` bool, True where a negative equals its text, because none
+        of the words can be replaced. ``InfoNCELoss`` ignores such negatives; for other losses, leave out their rows::
 
             dataset = dataset.select(np.flatnonzero(~unchanged.any(axis=1)))
 
@@ -81,7 +81,7 @@ def add_negatives(
         batched=True,
         with_indices=True,
         batch_size=batch_size,
-        # The result is not looked up among those of earlier calls, which would need a hash of the whole index.
+        # Results of earlier calls are not reused, because looking them up would need a hash of the whole index.
         new_fingerprint=generate_random_fingerprint(),
         load_from_cache_file=False,
         desc="Drawing negatives",
@@ -92,7 +92,7 @@ def add_negatives(
 def number_rows(dataset: Dataset, name: str = "row") -> Dataset:
     """Returns the dataset with a column of row numbers, from 0; number the rows before they are shuffled or selected.
 
-    Raises ``InputError`` if there is such a column.
+    Raises ``InputError`` if a column of this name exists.
     """
     if name in dataset.column_names:
         raise InputError(f"{name}: the dataset already has a column of this name; give another")
@@ -102,18 +102,18 @@ def number_rows(dataset: Dataset, name: str = "row") -> Dataset:
 class NegativesCollator(SentenceTransformerDataCollator):
     """Makes the batches of the trainer, with synthetic hard negatives that are redrawn in every epoch.
 
-    The dataset needs a column of row numbers (``number_rows``), which is taken out before the texts are tokenized. The
+    The dataset needs a column of row numbers (``number_rows``), which is removed before the texts are tokenized. The
     negatives are those of ``add_negatives(..., row_column=row_column, epoch=epoch)``; they follow the other columns.
     ``InfoNCELoss`` gets the row numbers and the epoch for its mixed negatives. Batches without the column of row
     numbers, like those of an evaluation, are left as they are.
 
-    The trainer needs the callback as well, from which the collator gets the epoch, and prompts and router mapping of
-    the training arguments, unless they are given here::
+    The trainer needs the callback of the collator as well. The callback passes the epoch to the collator and, unless
+    they are given here, the prompts and the router mapping of the training arguments::
 
         collator = NegativesCollator(model.preprocess, index, "anchor")
         SentenceTransformerTrainer(..., data_collator=collator, callbacks=[collator.callback])
 
-    Worker processes (``dataloader_num_workers``) see the epoch too, persistent ones included.
+    Worker processes (``dataloader_num_workers``) get the epoch as well, including persistent ones.
 
     Args:
         preprocess_fn: ``model.preprocess``.
@@ -123,12 +123,12 @@ class NegativesCollator(SentenceTransformerDataCollator):
         name: See ``add_negatives``.
         row_column: Column of row numbers.
         prompts: As in ``SentenceTransformerDataCollator``. Default: those of the training arguments.
-        router_mapping: Likewise.
+        router_mapping: As for ``prompts``.
         **drawing: See ``DrawOptions``, except ``copy`` and ``epoch``.
 
     Raises:
-        InputError: For an invalid option; when a batch is made, for a missing column, a text that is not a string, or
-            if the callback was not given to the trainer.
+        InputError: For an invalid option. When a batch is made: for a missing column, for a text that is not a string,
+            or if the callback was not given to the trainer.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class NegativesCollator(SentenceTransformerDataCollator):
 
 
 class EpochCallback(TrainerCallback):
-    """Tells a collator the epoch, and prompts and router mapping of the training arguments."""
+    """Passes the epoch to a collator, and the prompts and the router mapping of the training arguments."""
 
     def __init__(self, collator: NegativesCollator) -> None:
         self.collator = collator
@@ -198,32 +198,32 @@ class EpochCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Takes over the arguments that the trainer gives to its own collator only."""
+        """Copies the arguments that the trainer passes only to its default collator."""
         self.collator.prompts = self.collator.prompts or getattr(args, "prompts", None) or {}
         self.collator.router_mapping = self.collator.router_mapping or getattr(args, "router_mapping", None) or {}
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Sets the epoch; a resumed run begins within one."""
+        """Sets the epoch; a resumed run may begin in the middle of one."""
         self.collator.epoch = int((state.epoch or 0) + 1e-6)
 
 
 class _Drawn:
-    """Draws the columns of negatives of some texts."""
+    """Draws the columns of negatives for texts."""
 
     def __init__(self, index: Index, column: str, copies: int, name: str, drawing: DrawOptions) -> None:
         if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
             raise InputError(f"copies: must be an integer of at least 1, got {copies!r}")
         if "copy" in drawing:
-            raise InputError("copy: is set for each copy, from 0; give copies, their number, instead")
+            raise InputError("copy: is set for each copy, from 0; give copies, the number of copies, instead")
         self.index = index if isinstance(index, TfidfIndex) else TfidfIndex.open(index)
         self.index.draw_options(**drawing)  # checks them
         self.column, self.drawing = column, drawing
         self.names = [name] if copies == 1 else [f"{name}_{number + 1}" for number in range(copies)]
 
     def __call__(self, texts: Sequence[str], rows: Sequence[int], **more: Unpack[DrawOptions]) -> dict[str, list[str]]:
-        """Returns the negatives by name of the column."""
+        """Returns the negatives by column name."""
         for text, row in zip(texts, rows, strict=True):
             if not isinstance(text, str):
                 raise InputError(f"column {self.column}: row {row} must be a text, got {text!r}")

@@ -1,9 +1,9 @@
 """Runs a job over many files: one after the other on this machine, or on a Ray cluster (extra ``cse[ray]``).
 
-On a cluster, each worker is an actor that loads the index or the model once and makes one part at a time. A worker that
-is lost is replaced, and its file given to another. Ray Data was not used: its blocks do not have row numbers in the
-whole corpus and do not end where files end, and it neither reads ``.zst`` text nor writes one output file per input
-file.
+On a cluster, each worker is an actor that loads the index or the model once and makes one part at a time. If a
+worker is lost, it is replaced, and its file is given to another one. Ray Data is not used, because its blocks have no
+row numbers within the whole corpus and do not end where files end, and because it neither reads ``.zst`` text nor
+writes one output file per input file.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def count(path: str, column: str | None, reading: ReadOptions) -> Source:
 def count_here(
     files: Sequence[tuple[str, str | None]], reading: ReadOptions, progress: Callable[[int], None]
 ) -> list[Source]:
-    """Returns the ``Source`` of each file, a path and a column; calls the progress after each."""
+    """Returns the ``Source`` of each file, given as path and column; calls ``progress`` after each."""
     found = []
     for path, column in files:
         found.append(count(path, column, reading))
@@ -62,11 +62,11 @@ def run_here(
     """Makes the parts of shards one after the other; returns those that could not be made.
 
     Args:
-        job: What is made.
+        job: The job that makes a part.
         shards: The shards.
         folder: Folder of the parts.
         threads: CPU threads; 0: all cores.
-        progress: Called with the number of further rows.
+        progress: Called with the number of rows done since its last call.
     """
     work = job.worker(None, threads)
     failures = []
@@ -84,7 +84,7 @@ def _count_there(path: str, column: str | None, reading: ReadOptions, home: str)
 
 
 def count_on_cluster(ray: Any, files: Sequence[tuple[str, str | None]], reading: ReadOptions) -> list[Source]:
-    """As ``count_here``, with one task per file; raises the error of the first file that cannot be read."""
+    """Counts like ``count_here``, with one task per file; raises the error of the first file that cannot be read."""
     task = ray.remote(num_cpus=1, max_retries=RETRIES)(_count_there)
     try:
         found: list[Source] = ray.get([task.remote(path, column, reading, os.getcwd()) for path, column in files])
@@ -103,7 +103,7 @@ class _Worker:
         self._work: Any = None
 
     def load(self) -> None:
-        """Loads the index or the model; not in the constructor, whose errors Ray reports without their cause."""
+        """Loads the index or the model, after the constructor, whose errors Ray would report without their cause."""
         job, shared, threads, home = self._arguments
         enter(home)
         self._work = job.worker(shared, threads)
@@ -121,8 +121,8 @@ def run_on_cluster(
     """Makes the parts of shards on the workers of a cluster; returns those that could not be made.
 
     Args:
-        ray: The connected module.
-        job: What is made.
+        ray: The module ``ray``, connected to a cluster.
+        job: The job that makes a part.
         shards: The shards.
         folder: Folder of the parts, which all workers must be able to write to.
         threads: CPU threads of a worker; 0: one.
@@ -130,7 +130,7 @@ def run_on_cluster(
         gpus: GPUs of a worker; several workers share one if it is below 1.
 
     Raises:
-        InputError: If the cluster has no place for a worker, or lost more workers than ``RETRIES`` in a row.
+        InputError: If the cluster has no place for a worker, or loses more than ``RETRIES + len(shards)`` workers.
     """
     threads = max(threads, 1)
     total = ray.cluster_resources()
@@ -147,7 +147,7 @@ def run_on_cluster(
     actor = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=0)(_Worker)
     waiting, tries, failures = deque(shards), Counter[str](), list[Failure]()
     running: dict[Any, tuple[Any, Shard | None]] = {}
-    lost = 0  # workers in a row, without a part in between
+    lost = 0  # workers
 
     def start() -> None:
         worker = actor.remote(job, stored, threads, home)
@@ -199,7 +199,7 @@ def run_on_cluster(
 
 
 class _Lines:
-    """Lines of progress: files, rows per second and time left, at most every ``SAY_SECONDS``."""
+    """Reports files, rows per second and time left as lines of text, at most every ``SAY_SECONDS``."""
 
     def __init__(self, kind: str, shards: Sequence[Shard], say: Say) -> None:
         self._kind, self._say = kind, say

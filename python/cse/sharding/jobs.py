@@ -27,9 +27,9 @@ __all__ = ["AugmentJob", "EncodeJob", "Job", "Work", "as_input", "make"]
 
 Progress = Callable[[int], None]
 Work = Callable[[Shard, Path, Progress], dict[str, Any]]
-"""Makes the part of a shard at a path, calls the progress with the number of further rows, and returns the counts.
+"""Makes the part of a shard at a path, reports the number of rows done since the last report, and returns counts.
 
-A ``file`` among the counts is the hash of the file as it was read.
+The counts include ``file``, the hash of the input file as it was read.
 """
 
 
@@ -49,7 +49,7 @@ class Job(Protocol):
         ...
 
     def worker(self, shared: bytes | None, threads: int) -> Work:
-        """Loads what is needed, and returns the function that makes a part. ``threads``: 0 is all cores."""
+        """Loads what is needed, and returns the function that makes a part; 0 ``threads`` stand for all cores."""
         ...
 
 
@@ -61,7 +61,7 @@ def as_input(shard: Shard) -> list[str | readers.Column]:
 def make(work: Work, shard: Shard, folder: Path, progress: Progress) -> None:
     """Makes the part of a shard, and writes its counts next to it.
 
-    Raises ``InputError`` if the file has changed since its rows were counted; there is then no part.
+    Raises ``InputError`` if the file has changed since its rows were counted; the part is then deleted.
     """
     path = folder / shard.part
     counted = work(shard, path, progress)
@@ -109,7 +109,7 @@ class AugmentJob:
         return Path(self.tfidf) / "index.safetensors"
 
     def settings(self) -> dict[str, Any]:
-        """What the parts depend on; the index is represented by its hash."""
+        """Returns the settings that the parts depend on; the index is represented by its hash."""
         return {
             "index": _core.hash_file(self._index_file),
             "min_df": self.min_df,
@@ -123,11 +123,11 @@ class AugmentJob:
         }
 
     def shared(self) -> bytes | None:
-        """The bytes of the index."""
+        """Returns the bytes of the index."""
         return self._index_file.read_bytes()
 
     def worker(self, shared: bytes | None, threads: int) -> Work:
-        """See ``Job``; without shared data the index is opened from its folder."""
+        """Opens the index, from its folder if there is no shared data, and returns the function; see ``Job``."""
         if shared is None:
             index = TfidfIndex.open(self.tfidf, min_df=self.min_df, max_terms=self.max_terms)
         else:
@@ -176,7 +176,7 @@ class EncodeJob:
     cache: str | None = None
 
     def settings(self, encoder: Encoder) -> dict[str, Any]:
-        """What the parts depend on, and what is needed to search in them; ``encoder`` is that of the job."""
+        """Returns the settings that the parts depend on or that a search needs; ``encoder`` is the job's encoder."""
         from ..models.digest import model_digest
 
         return {
@@ -194,11 +194,11 @@ class EncodeJob:
         }
 
     def shared(self) -> bytes | None:
-        """Nothing: workers load the model themselves."""
+        """Returns None, because workers load the model themselves."""
         return None
 
     def worker(self, shared: bytes | None, threads: int) -> Work:
-        """See ``Job``."""
+        """Loads the model, and returns the function that makes a part; see ``Job``."""
         import numpy as np
 
         from ..data.corpus import Corpus
@@ -219,7 +219,7 @@ class EncodeJob:
         errors, longest = self.reading["encoding_errors"], self.reading["max_line_bytes"]
 
         def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
-            if not shard.source.rows:  # which Corpus refuses
+            if not shard.source.rows:  # Corpus rejects empty files
                 write_vectors(np.empty((0, encoder.embedding_dim), dtype=np.float32), path, shard.first_row)
                 return {"blank": 0, "joined_lines": 0, "repaired": 0, "file": _core.hash_file(shard.source.path)}
             corpus = Corpus.open(as_input(shard), encoding_errors=errors, max_line_bytes=longest, cache=self.cache)

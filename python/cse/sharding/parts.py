@@ -11,7 +11,7 @@ file                        content
 
 The manifest is written before the first part and after the last one. A later call with the same settings and files
 makes the parts that are missing. Files may be added at the end. Nothing depends on times, machines or the engine, so
-that all engines write the same bytes.
+all engines write the same bytes.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ class Source:
 
 @dataclass(frozen=True)
 class Shard:
-    """A file and the part that is made of it."""
+    """A file and the part that is made from it."""
 
     source: Source
     part: str
     """Name of the file in the folder."""
     first_row: int
-    """Number of its first row in the whole corpus."""
+    """Row number, in the whole corpus, of the first row of the file."""
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Returns the manifest of a folder of parts; None if it has none, or one of something else.
+    """Returns the manifest of a folder of parts; None if there is none, or if the file is not such a manifest.
 
-    Raises ``InputError`` for one of another version.
+    Raises ``InputError`` for a manifest of another version.
     """
     path = Path(folder) / MANIFEST
     try:
@@ -76,7 +76,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 class Parts:
-    """The folder of a call that makes parts.
+    """The output folder of a call that makes parts.
 
     Args:
         folder: The folder.
@@ -103,10 +103,10 @@ class Parts:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Context manager for making parts: creates the folder, checks its contents, and writes the first manifest.
+        """Returns a context manager for making parts; creates and checks the folder, and writes the first manifest.
 
-        Raises ``InputError`` if another process makes parts there, or the folder holds other files, or parts of other
-        settings or files.
+        Raises ``InputError`` if another process makes parts there, or if the folder holds other files, or parts
+        made with other settings or from other files.
         """
         folder = self.folder
         if folder.exists() and not folder.is_dir():
@@ -132,7 +132,7 @@ class Parts:
                 if len(self.missing()) == len(self.shards) > 0:  # a call that made nothing leaves nothing
                     (folder / MANIFEST).unlink(missing_ok=True)
                     (folder / LOCK).unlink(missing_ok=True)
-                    with suppress(OSError):  # half of a part of encode
+                    with suppress(OSError):  # unless it has an unfinished part of encode
                         folder.rmdir()
 
     def _compare(self, known: dict[str, Any]) -> None:
@@ -159,7 +159,7 @@ class Parts:
                 raise InputError(f"-o {self.folder}: {part} was made from {source.path}, {what}; {remedy}")
 
     def missing(self) -> list[Shard]:
-        """Returns the shards whose part is not there, or not whole."""
+        """Returns the shards whose part is missing or incomplete."""
         return [shard for shard in self.shards if self._made(shard) is None]
 
     def _made(self, shard: Shard) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""The files of a corpus with their numbers of rows: from an index that knows them, else counted."""
+"""The files of a corpus with their numbers of rows, from an index that lists them, or else counted."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def find_sources(
         files: Paths and patterns.
         column: Column of the tables.
         known: The files of an index.
-        index: Its folder, for messages.
-        count: Counts the rows of files, paths and columns; called once if there are unknown files.
-        elsewhere: Whether the files are read on other machines, so that this one need not see those of the index.
+        index: Folder of the index, for messages.
+        count: Counts the rows of files, given as paths and columns; called once if there are unknown files.
+        elsewhere: Whether the files are read on other machines; files in the index then need not exist on this one.
 
     Raises:
-        InputError: If a file is known with another size, or cannot be read.
+        InputError: If the size of a file differs from that in the index, or a file cannot be read.
     """
     found = readers.resolve(list(files), column)
     wanted = [(item, None) if isinstance(item, str) else (item.path, item.column) for item in found]
@@ -45,7 +45,7 @@ def find_sources(
             continue
         if os.path.isfile(path) and os.path.getsize(path) != each.bytes:
             raise InputError(
-                f"{path}: has {os.path.getsize(path):,} bytes, and had {each.bytes:,} when the index {index} was "
+                f"{path}: has {os.path.getsize(path):,} bytes, but had {each.bytes:,} when the index {index} was "
                 "built; build it again from these files"
             )
         listed[path, name] = Source(each.path, each.column, each.bytes, each.rows, each.xxh3)

@@ -33,7 +33,7 @@ class ReferenceIndex:
 
     @classmethod
     def build(cls, rows: Iterable[str]) -> ReferenceIndex:
-        """Counts rows; blank rows are not documents."""
+        """Builds an index by counting rows; blank rows are not documents."""
         documents, df, max_frequency = 0, Counter[str](), dict[str, float]()
         for row in rows:
             if not row.strip():
@@ -56,7 +56,7 @@ class ReferenceIndex:
             self.prefix.append(self.prefix[-1] + self.max_score[term])
 
     def default_radius(self) -> int:
-        """min(4000, V/100), at least 1."""
+        """Returns min(4000, V/100), at least 1."""
         return max(1, min(4000, len(self.terms) // 100))
 
     def scores(self, terms: list[str]) -> list[float]:

@@ -27,19 +27,19 @@ def build_index(
     progress: _core.Progress | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[IndexInfo, list[SourceFile], int]:
-    """Builds an index in a folder. Unlike ``TfidfIndex.build`` it does not open the index.
+    """Builds an index in a folder. Unlike ``TfidfIndex.build``, it does not open the index.
 
     Args:
-        paths: As for ``TfidfIndex.build``.
-        folder: Gets ``index.safetensors`` and, with ``matrix``, ``matrix.npz``: documents x terms in CSR, float64; its
-            row i is row i of the corpus. No text passes through Python.
+        paths: See ``TfidfIndex.build``.
+        folder: Folder for ``index.safetensors`` and, with ``matrix``, for ``matrix.npz``: documents x terms in CSR,
+            float64, with row i for row i of the corpus. No text passes through Python.
         column: The column of the tables that holds the sentences.
-        matrix: Whether to write the matrix, which is held in memory; the engine ``ray`` makes none.
+        matrix: Whether to write the matrix, which is held in memory; the engine ``ray`` never writes one.
         engine: ``local``, or ``ray``: one task per file on a Ray cluster, with the same result.
         words: Tokenization.
         reading: How files are read.
-        progress: Shows the progress of ``local`` and cancels it.
-        say: Called with lines of progress by ``ray``.
+        progress: With the engine ``local``, shows the progress and can cancel the build.
+        say: With the engine ``ray``, called with lines of progress.
 
     Returns:
         Counts of the corpus, the files, and the number of fields in which a line break was replaced.

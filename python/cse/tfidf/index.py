@@ -55,7 +55,7 @@ class TfidfIndex:
             paths: Text files (plain, ``.gz``, ``.zst``), patterns (``shards/*.txt``), or tables (``.csv``, ``.tsv``,
                 ``.jsonl``, ``.parquet``).
             column: Column of the tables that contains the sentences.
-            encoding_errors: See ``ReadOptions``, as for ``max_line_bytes`` and ``threads``.
+            encoding_errors: See ``ReadOptions``, also for ``max_line_bytes`` and ``threads``.
             **words: Tokenization; see ``WordOptions``.
 
         Raises:
@@ -78,7 +78,7 @@ class TfidfIndex:
 
         Args:
             texts: One document per text; blank texts are not documents.
-            min_df: See ``open``, as for ``max_terms``.
+            min_df: See ``open``, also for ``max_terms``.
             **words: Tokenization; see ``WordOptions``.
 
         Raises:
@@ -144,7 +144,7 @@ class TfidfIndex:
         return type(self).from_bytes, (self.to_bytes(),)
 
     def __len__(self) -> int:
-        """V, the number of terms."""
+        """Returns V, the number of terms."""
         return len(self._core)
 
     @property
@@ -225,7 +225,7 @@ class TfidfIndex:
         return _core.tokenize(text, self.words)
 
     def transform(self, texts: Iterable[str]) -> csr_matrix:
-        """The TF-IDF matrix ``(len(texts), V)`` in CSR, float64: ln(1 + c/L) * idf.
+        """Returns the TF-IDF matrix ``(len(texts), V)`` in CSR, float64: ln(1 + c/L) * idf.
 
         Terms that are not in the index count in L, but have no column.
         """
@@ -259,7 +259,7 @@ class TfidfIndex:
     def augment_report(
         self, texts: Iterable[str], *, rows: Sequence[int] | None = None, **drawing: Unpack[DrawOptions]
     ) -> tuple[list[str], AugmentReport]:
-        """Like ``augment``, but returns the negatives and counts of words and rows."""
+        """Returns the negatives of ``augment``, and counts of words and rows."""
         texts = check_texts(texts)
         numbers = range(len(texts)) if rows is None else rows
         if len(numbers) != len(texts):
@@ -282,7 +282,7 @@ class TfidfIndex:
         return [ExplainedWord(*word) for word in self._core.explain(text, samples, self.draw_options(**drawing))]
 
     def draw_options(self, **drawing: Unpack[DrawOptions]) -> DrawOptions:
-        """Returns the given options completed by the defaults, with the radius in ranks.
+        """Returns the given options, with the defaults for missing ones and with the radius in ranks.
 
         Raises:
             InputError: For an invalid radius, seed, epoch or copy.

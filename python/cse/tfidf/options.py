@@ -62,7 +62,7 @@ DRAW: DrawOptions = {
 
 
 def word_options(**words: Unpack[WordOptions]) -> WordOptions:
-    """Returns the given options completed by the defaults; raises ``TypeError`` for an unknown option."""
+    """Returns the given options, with the defaults for missing ones; raises ``TypeError`` for an unknown option."""
     options: WordOptions = complete(_WORDS, words)
     return options
 

@@ -45,7 +45,7 @@ def count_on_cluster(
     reading: ReadOptions,
     say: Callable[[str], None],
 ) -> tuple[bytes, int]:
-    """Counts files on the cluster at ``RAY_ADDRESS``, on one that runs on this machine, or on a new one.
+    """Counts files on the cluster at ``RAY_ADDRESS``, or else on one running on this machine, or else on a new one.
 
     Returns the index as bytes, and the number of fields with line breaks. ``say`` is called with lines of progress.
     """

@@ -67,4 +67,4 @@ class ExplainedWord:
     """Rank, from 1; for a word that is not in the index, the rank that corresponds to its score."""
     samples: list[str]
     replaceable: bool = True
-    """False for a word that is adjacent to another one without a boundary; its probability is 0."""
+    """False for a word directly next to another word, with no boundary between them; its probability is 0."""

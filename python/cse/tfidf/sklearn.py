@@ -32,7 +32,7 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     The interface is that of ``sklearn.feature_extraction.text.TfidfVectorizer``. Parameters are validated by ``fit``.
 
     Args:
-        tokenizer: ``unicode``, ``whitespace`` or ``treebank``; see ``WordOptions``, as for ``lowercase`` and ``nfkc``.
+        tokenizer: ``unicode``, ``whitespace`` or ``treebank``; see ``WordOptions``, also for the next two.
         min_df: Minimum document frequency of a term: a number of documents, or a fraction of them if it is a float.
         max_features: Maximum number of terms. Those with the highest document frequency are kept (scikit-learn keeps
             those with the most occurrences).
@@ -109,7 +109,7 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.index_ = TfidfIndex.from_bytes(self._data, min_df=min_df, max_terms=max_terms)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickles the index as the bytes of its file."""
+        """Returns the state for pickling, in which the index is stored as the bytes of its file."""
         state: dict[str, Any] = dict(super().__getstate__())
         state.pop("index_", None)
         return state

@@ -1,7 +1,7 @@
 """The batches of a training run: row numbers, augmented texts and tokens.
 
-A batch is a pure function of the configuration and the step number, so that it can be prepared in another thread and
-runs are reproducible.
+A batch is a pure function of the configuration and its number. It can therefore be prepared in another thread, and runs
+are reproducible.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Batch:
 
     @property
     def masks(self) -> dict[str, npt.NDArray[np.bool_]]:
-        """Masks ``(B,)`` by view name, True for valid rows; only for views with invalid rows, not of local blocks."""
+        """Masks ``(B,)`` by view name, True for valid rows; local blocks, and views without invalid rows, have none."""
         return {
             view.name: block.mask
             for block in self.blocks.values()
@@ -91,14 +91,15 @@ class Batches:
         rows: ``(n,)`` row numbers to train on, ascending.
         positive: The method that generates positives.
         negatives: Edits that generate synthetic negatives, from the original sentences.
-        batch_size: Rows of a batch.
+        batch_size: Rows per batch.
         seed: Seed of the order of the rows, and of the methods.
         epochs: Passes over the rows.
         max_steps: Maximum number of steps; without ``epochs``, the rows are repeated as often as necessary.
-        accumulate: Batches of a step.
-        keep_duplicates: Whether equal sentences, and unchanged negatives, stay negatives.
+        accumulate: Batches per step.
+        keep_duplicates: Whether equal sentences and unchanged synthetic negatives still count as negatives.
         part: Returns the rows of a batch of n rows that this rank encodes, for methods that are expensive.
-        partner_views: What the partners of mixed negatives are drawn from; see ``BatchTerm.partner_views``.
+        partner_views: Returns the views from which the partners of mixed negatives are drawn; see
+            ``BatchTerm.partner_views``.
     """
 
     def __init__(
@@ -121,9 +122,9 @@ class Batches:
         self.positive, self.negatives = positive, list(negatives)
         self.part, self.partner_views = part or (lambda count: slice(0, count)), partner_views
         self.views = (ANCHOR, POSITIVE)
-        """The views of the sentences; which encoder and which dropout they have."""
+        """The views of anchors and positives, with the encoder and the dropout of each."""
         self.without_dropout = False
-        """Whether both are encoded without dropout, so that an unchanged positive has nothing to learn from."""
+        """Whether both views are encoded without dropout, so that an unchanged positive would equal its anchor."""
         self.prompts = TrainingPrompts()
         """Texts that are put before the sentences when they are tokenized."""
         self.size, self.accumulate, self.keep_duplicates = batch_size, accumulate, keep_duplicates
@@ -149,11 +150,11 @@ class Batches:
         return range(step * self.accumulate, (step + 1) * self.accumulate)
 
     def __getitem__(self, number: int) -> Batch:
-        """Returns a batch, without tokens; an edit counts as unchanged where its text is."""
+        """Returns a batch, without tokens; an edited row counts as unchanged if its text equals the sentence."""
         return self.make(number, lambda block: block.texts)
 
     def make(self, number: int, ids: TokenIds) -> Batch:
-        """Returns a batch, without tokens; an edit counts as unchanged where its ``ids`` equal the sentence's."""
+        """Returns a batch, without tokens; an edited row counts as unchanged if its ``ids`` equal the sentence's."""
         seed = self.seed
         step = number // self.accumulate
         epoch, nth = divmod(number, self.per_epoch)
@@ -212,7 +213,7 @@ class Batches:
         return Block(made, views, edited=True, local=True)
 
     def _compared(self, batch: Batch, original: Block, ids: TokenIds) -> Batch:
-        """The batch with the masks of unchanged negatives, and the numbers of unchanged rows."""
+        """Returns the batch with masks of unchanged negatives, and with the numbers of unchanged rows."""
         before = ids(original)
         blocks, unchanged = dict(batch.blocks), {}
         for name, block in batch.blocks.items():
@@ -295,12 +296,12 @@ class Prefetcher:
 
     def prepare(self, number: int) -> Batch:
         """Returns a batch with the tokens of this rank's rows."""
-        lists: dict[object, dict[str, Any]] = {}  # of blocks whose ids are compared, by column or text list
+        lists: dict[object, dict[str, Any]] = {}  # for blocks whose ids are compared, by column or text list
 
         def ids(block: Block) -> Sequence[Any]:
             key = _key(block)
             if key not in lists:
-                # Without padding: the stored ids of a column are padded batch by batch as well.
+                # Without padding, which is added batch by batch, as for the stored ids of a column.
                 texts, limit = self._prompted(block, block.texts)
                 lists[key] = token_lists(self.tokenizer, texts, limit) if texts else {}
             found: Sequence[Any] = lists[key].get("input_ids", [])

@@ -28,8 +28,8 @@ class Callback:
 
         Args:
             run: The run: ``run.folder``, ``run.config``, ``run.facts`` (descriptions of device, model, loss and so on),
-                ``run.examples`` (sentences with their augmented forms), and ``run.state``, whose ``step`` is above 0 if
-                the run is resumed, and whose ``encoder`` and ``optimizer`` are those of the run at any time.
+                ``run.examples`` (sentences with their augmented forms), and ``run.state``. ``run.state.step`` is above
+                0 if the run is resumed; ``run.state.encoder`` and ``run.state.optimizer`` are always the current ones.
         """
 
     def on_status(self, text: str) -> None:
@@ -66,7 +66,7 @@ class Callback:
     def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
         """Called after each evaluation with the number of steps done and the scores by name.
 
-        The encoder has the weights that were evaluated, and are saved if they are the best.
+        During the call, the encoder has the weights that were evaluated, which are saved if they are the best.
         """
 
     def on_interrupt(self, why: str) -> None:
@@ -80,58 +80,58 @@ class Callback:
 
 
 class Callbacks(Callback):
-    """Several callbacks as one, called in their order."""
+    """A callback that calls several others in the given order."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._all = list(callbacks)
 
     def on_train_begin(self, run: Run) -> None:
-        """Calls all."""
+        """Calls all callbacks."""
         for each in self._all:
             each.on_train_begin(run)
 
     def on_status(self, text: str) -> None:
-        """Calls all."""
+        """Calls all callbacks."""
         for each in self._all:
             each.on_status(text)
 
     def on_progress(self, text: str, done: int, total: int, unit: str) -> None:
-        """Calls all."""
+        """Calls all callbacks."""
         for each in self._all:
             each.on_progress(text, done, total, unit)
 
     def on_warning(self, text: str) -> None:
-        """Calls all."""
+        """Calls all callbacks."""
         for each in self._all:
             each.on_warning(text)
 
     def on_step_end(self, step: int, steps: int) -> None:
-        """Calls all."""
+        """Calls all callbacks."""
         for each in self._all:
             each.on_step_end(step, steps)
 
     def on_log(self, records: Sequence[dict[str, Any]]) -> None:
-        """Calls all."""
+        """Calls all callbacks."""
         for each in self._all:
             each.on_log(records)
 
     def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
-        """Calls all."""
+        """Calls all callbacks."""
         for each in self._all:
             each.on_evaluate(step, record)
 
     def on_interrupt(self, why: str) -> None:
-        """Calls all."""
+        """Calls all callbacks."""
         for each in self._all:
             each.on_interrupt(why)
 
     def on_train_end(self, result: Any) -> None:
-        """Calls all."""
+        """Calls all callbacks."""
         for each in self._all:
             each.on_train_end(result)
 
     def close(self) -> None:
-        """Calls all."""
+        """Calls all callbacks."""
         for each in self._all:
             each.close()
 
@@ -155,13 +155,13 @@ LINE_SECONDS = 15.0
 
 
 class ProgressCallback(Callback):
-    """Shows bars, warnings and scores of a run, by tqdm: in a notebook below the cell, else on standard error.
+    """Shows progress bars, warnings and scores of a run with tqdm: in a notebook below the cell, else on stderr.
 
-    If standard error is not a terminal, progress is a line every 15 seconds.
+    If standard error is not a terminal, a line of progress is printed every 15 seconds.
     """
 
     def __init__(self) -> None:
-        with warnings.catch_warnings():  # of notebooks without ipywidgets, where tqdm prints text
+        with warnings.catch_warnings():  # about missing ipywidgets in a notebook, where tqdm then prints text
             warnings.simplefilter("ignore")
             from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
@@ -173,7 +173,7 @@ class ProgressCallback(Callback):
         self._began = self._shown = 0.0
 
     def on_train_begin(self, run: Run) -> None:
-        """Prints one line per fact, and the examples, each cut at 120 characters."""
+        """Prints one line per fact, then the examples, each cut off at 120 characters."""
         for name, value in run.facts.items():
             self._print(f"{name:>9}  {value}")
         for example in run.examples:
@@ -219,7 +219,7 @@ class ProgressCallback(Callback):
         self._print(f"{result.folder / 'best'}")
 
     def close(self) -> None:
-        """Ends the bar."""
+        """Closes the bar."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None

@@ -5,7 +5,7 @@
 ``state.json``             counters, scores, fingerprints of the data
 ``config.toml``            the configuration of the run
 ``weights.safetensors``    encoder with head, and loss terms
-``optimizer.safetensors``  moments and step counts by number of the parameter
+``optimizer.safetensors``  moments and step counts, by number of the parameter
 ``generators.safetensors`` states of PyTorch's generators by rank, for dropout
 ``selection.safetensors``  arrays of the label-free evaluation
 ``best/``                  the encoder selected so far: its weights are hard links to the run's best/, or copies
@@ -83,9 +83,9 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 
 def find_checkpoint(path: Path) -> Path:
-    """Returns the folder of the checkpoint ``path``, or of the latest of the run ``path``.
+    """Returns ``path`` if it is the folder of a checkpoint, or the latest checkpoint if it is the folder of a run.
 
-    Raises ``InputError`` if there is none.
+    Raises ``InputError`` if there is no checkpoint.
     """
     if path.parent.name == FOLDER and path.is_dir():
         return path
@@ -114,7 +114,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def read_config(folder: Path) -> TrainConfig:
-    """Returns the configuration a checkpoint was made with; raises ``TornCheckpoint`` if it was changed since."""
+    """Returns the configuration of a checkpoint; raises ``TornCheckpoint`` if its file is not what was written."""
     with damage(folder, list_checkpoints(folder.parent.parent)):
         verify(folder, CONFIG, read_manifest(folder))
     return TrainConfig.from_toml(folder / CONFIG)
@@ -123,10 +123,10 @@ def read_config(folder: Path) -> TrainConfig:
 def save_checkpoint(
     state: TrainState, run: Path, *, config: str, data: dict[str, Any], keep: int, device: str, world: World
 ) -> Path:
-    """Writes the checkpoint of the current step, and deletes others. Called by every rank.
+    """Writes the checkpoint of the current step, and deletes old checkpoints. Called by every rank.
 
-    The latest ``keep`` checkpoints remain. Checkpoints of later steps are deleted: the run was resumed at an earlier
-    one.
+    The latest ``keep`` checkpoints remain. Checkpoints of later steps, which exist if the run was resumed from an
+    earlier checkpoint, are deleted as well.
 
     Args:
         state: The state of the run.
@@ -141,7 +141,7 @@ def save_checkpoint(
         The folder of the checkpoint.
 
     Raises:
-        OSError: If a file cannot be written; the checkpoints before remain.
+        OSError: If a file cannot be written; earlier checkpoints remain.
     """
     generators = {}
     for name, values in generator_states(device).items():
@@ -157,7 +157,7 @@ def save_checkpoint(
         "weights": state.weights(),
         "optimizer": _moments(state.optimizer),
         "generators": generators,
-        # Copies: the first evaluation may be the last one too, and safetensors refuses shared memory.
+        # Copied, since the first evaluation may also be the last one, and safetensors refuses shared memory.
         "selection": {name: torch.tensor(array) for name, array in arrays.items()},
     }
     record = {
@@ -182,7 +182,7 @@ def save_checkpoint(
             path = _part(fresh, part)
             save_file({key: each.detach().contiguous() for key, each in tensors.items()}, path)
             hashes[path.name] = threads.submit(flushed, path)
-        # NaN, which JSON does not have, is written as Python reads it: this file is only read by cse.
+        # NaN, which standard JSON lacks, is written in the form that Python reads: only cse reads this file.
         for name, text in ((STATE, json.dumps(record) + "\n"), (CONFIG, config)):
             (fresh / name).write_text(text, encoding="utf8")
             hashes[name] = threads.submit(flushed, fresh / name)
@@ -197,7 +197,7 @@ def save_checkpoint(
 
 
 def restore_best(checkpoint: Checkpoint, run: Path) -> None:
-    """Replaces best/ of a run with that of a checkpoint, since the run may have selected a later step afterwards."""
+    """Replaces the run's best/ with the checkpoint's, since the run may have selected a later step in the meantime."""
     stored, best = checkpoint.folder / BEST, run / BEST
     if not stored.is_dir():
         return
@@ -206,9 +206,9 @@ def restore_best(checkpoint: Checkpoint, run: Path) -> None:
 
 
 def _link(source: str, target: str) -> None:
-    """Makes a hard link to weights, which are replaced and never changed; copies files that a user may edit.
+    """Makes a hard link to weights, which are replaced but never modified; copies files that a user may edit.
 
-    Weights are copied as well where the file system has no links.
+    Weights are copied as well if the file system does not support hard links.
     """
     try:
         if source.endswith(".safetensors"):
@@ -228,7 +228,7 @@ def load_state(checkpoint: Checkpoint, state: TrainState, device: str, rank: int
     saved = checkpoint.tensors
     current = state.weights()
     if {name: each.shape for name, each in current.items()} != {k: v.shape for k, v in saved["weights"].items()}:
-        raise InputError(f"{checkpoint.folder}: its weights are those of another model")
+        raise InputError(f"{checkpoint.folder}: has weights of another model; restore the model the run began with")
     with torch.no_grad():
         for name, values in current.items():
             values.copy_(saved["weights"][name])
@@ -269,7 +269,7 @@ def _part(folder: Path, name: str) -> Path:
 
 
 def _known_hashes(run: Path) -> dict[tuple[int, ...], str]:
-    """The hashes of the linked files of best/ in the latest checkpoint."""
+    """Returns the hashes of the weights of best/ in the latest checkpoint, by ``identity`` of the file."""
     for folder in list_checkpoints(run)[-1:]:
         try:
             stored = read_manifest(folder)

@@ -1,4 +1,4 @@
-"""Checks of the corpus before training: duplicate rows, truncated sentences, unknown tokens, nothing to learn from."""
+"""Checks of the corpus before training: duplicate rows, truncated sentences, unknown tokens, methods without effect."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def check_learnable(
 ) -> None:
     """Raises ``InputError`` if a method has no effect on any row of a sample of at most 2,000.
 
-    That is, if all sentences are equal, so that none is a negative of another; if all positives are masked, or equal to
-    their anchors although the method makes new texts; or if all synthetic negatives are equal to their sentences.
+    An error is raised if all sentences are equal, so that none is a negative of another; if all positives are masked,
+    or equal their anchors although the method makes new texts; or if all synthetic negatives equal their sentences.
 
     Args:
-        positive: Name and method.
-        negatives: As ``positive``.
+        positive: Name of the method for positives, and the method.
+        negatives: Names of the methods for synthetic negatives, and the methods.
         corpus: The corpus.
         rows: ``(n,)`` row numbers to train on.
         seed: Seed of the run.
@@ -86,7 +86,7 @@ def sample_of(rows: npt.NDArray[np.int64], method: Edit | Pairing | None = None)
 
 
 def replaceable(texts: Sequence[str]) -> str:
-    """Returns what makes words of these texts replaceable, which depends on their script."""
+    """Returns advice on how to make words of these texts replaceable, which depends on their script."""
     characters = "".join(texts[:FEW_ROWS])
     letters = [each for each in characters if each.isalpha()]
     unsegmented = sum(unicodedata.name(each, "").startswith(UNSEGMENTED) for each in letters)
@@ -104,9 +104,9 @@ def cut_off(lengths: npt.NDArray[np.int64], max_length: int, longest: int) -> st
     """Returns, as text, how much is cut off at the maximum length, and what a larger maximum would cost.
 
     Args:
-        lengths: ``(n,)`` numbers of tokens of texts, which are not truncated.
+        lengths: ``(n,)`` numbers of tokens of the texts before truncation.
         max_length: Maximum number of tokens of a text.
-        longest: Largest maximum that the model takes.
+        longest: Largest maximum length that the model accepts.
     """
     read = np.minimum(lengths, max_length).sum()
     rows, tokens = np.mean(lengths > max_length), 1 - read / lengths.sum()
@@ -123,7 +123,7 @@ def cut_off(lengths: npt.NDArray[np.int64], max_length: int, longest: int) -> st
 def trained_texts(
     method: Edit | Pairing, corpus: Corpus, rows: npt.NDArray[np.int64], seed: int
 ) -> tuple[list[str], list[str]]:
-    """Returns at most 2,000 rows at regular intervals, and the anchors and positives that are made of them."""
+    """Returns at most 2,000 rows at regular intervals, and the anchors and positives made from them."""
     chosen = sample_of(rows, method)
     texts = corpus.take(chosen)
     made = method(texts, chosen, Draws(seed, 0))
@@ -142,18 +142,19 @@ def corpus_warnings(
     longest: int,
     model: str,
 ) -> tuple[str, list[str]]:
-    """Computes the fractions of duplicate rows, of what is cut off, and of unknown tokens.
+    """Computes the fractions of duplicate rows, of texts and tokens that are cut off, and of unknown tokens.
 
-    Duplicates are counted over all rows, the others in the texts of at most 2,000 training rows at regular intervals.
+    Duplicates are counted over all rows; the other fractions are computed from at most 2,000 training rows at regular
+    intervals.
 
     Args:
         corpus: The corpus.
         rows: ``(n,)`` row numbers to train on.
-        positive: The method that makes anchors and positives of the rows.
+        positive: The method that makes anchors and positives from the rows.
         seed: Seed of the run.
         tokenizer: A Hugging Face tokenizer.
         max_length: Maximum number of tokens of a text.
-        longest: Largest maximum that the model takes.
+        longest: Largest maximum length that the model accepts.
         model: Name of the model, for the warning.
 
     Returns:
@@ -174,7 +175,7 @@ def corpus_warnings(
 
 
 def once_warnings(negatives: Mapping[str, Edit], steps: int) -> list[str]:
-    """Returns a warning for each negative, by name, that is used on the first of several steps only."""
+    """Returns a warning for each synthetic negative that is used only on the first of several steps."""
     once = [name for name, each in negatives.items() if each.applies(0) and not any(map(each.applies, range(1, steps)))]
     return [
         f"{name} is used on the first of the {steps:,} steps only ({negatives[name].describe()}); lower its interval"

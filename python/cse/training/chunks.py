@@ -22,15 +22,15 @@ def in_chunks(
 ) -> Tensor:
     """Applies a function to chunks of its inputs, and concatenates the results.
 
-    With a size, the activations of a chunk are recomputed in the backward pass, with the same state of the random
-    number generators, so that only the activations of one chunk are in memory at a time. The gradients equal those of
-    chunks whose graphs are all kept. PyTorch's non-reentrant checkpoint does what GradCache does by hand in three
-    passes: its cost is the same second forward pass.
+    If ``size`` is given, the activations of a chunk are recomputed in the backward pass, with the same state of the
+    random number generators, and only the activations of one chunk are in memory at a time. The gradients are the same
+    as if the activations of all chunks were kept. GradCache does this explicitly in three passes; here PyTorch's
+    non-reentrant checkpoint does it, also at the cost of a second forward pass.
 
     Args:
         function: Maps inputs of n rows to a tensor of n rows.
         inputs: Tensors of N rows by name.
-        size: Rows of a chunk; None: one call with all rows, whose activations are kept.
+        size: Rows per chunk; None: one call with all rows, whose activations are kept.
     """
     if size is None:
         return function(dict(inputs))

@@ -1,4 +1,4 @@
-"""Which positives, losses and forms of UNA go together: what the validation of a configuration says about each."""
+"""Which positives, losses and forms of UNA can be combined, according to the validation of configurations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNA: dict[str, dict[str, Any]] = {
 
 
 def combinations() -> dict[tuple[str, str, str], str]:
-    """Returns by (positive, loss, form of UNA) why a combination is refused; "" if it is allowed."""
+    """Returns, by (positive, loss, form of UNA), why a combination is refused; "" if it is allowed."""
     found = {}
     for positive in AUGMENTATIONS.names():
         source = {"pairs": "pairs.csv"} if positive == PAIRS_POSITIVE else {"corpus": "corpus.txt"}
@@ -44,7 +44,7 @@ def markdown() -> str:
     """Returns the combinations as a Markdown table: positives in rows, losses with each form of UNA in columns."""
     found = combinations()
     columns = [(loss, form) for loss in LOSSES for form in UNA]
-    # Positives with equal rows share one.
+    # Positives with equal entries share a row.
     rows: dict[tuple[str, ...], list[str]] = {}
     for positive in AUGMENTATIONS.names():
         rows.setdefault(tuple(found[positive, *column] for column in columns), []).append(positive)

@@ -65,7 +65,7 @@ def _presets() -> dict[str, dict[str, Any]]:
 
 @cache
 def families() -> dict[str, dict[str, Any]]:
-    """Returns the defaults by model family, for every loss; those in ``all`` apply to every family."""
+    """Returns the defaults by model family that apply to every loss; those in ``all`` apply to every family."""
     return {
         family: {k: v for k, v in table.items() if k not in (*CONTRASTIVE_LOSSES, UNLABELLED)}
         for family, table in _file().items()
@@ -92,7 +92,7 @@ def preset_values(name: str) -> dict[str, Any]:
 def with_preset(config: TrainConfig) -> TrainConfig:
     """Returns the configuration completed by the values of its preset and the default model.
 
-    Given values take precedence. A configuration that is complete is returned as it is.
+    Given values take precedence. A configuration that is already complete is returned unchanged.
     """
     if config.preset is None and config.model is not None and config.given is not None:
         return config
@@ -109,7 +109,7 @@ def with_preset(config: TrainConfig) -> TrainConfig:
     merged = merge(given, stored, {"model": DEFAULT_MODEL})
     merged.pop("preset", None)
     found = TrainConfig(**merged, given=config.values() if config.given is None else config.given)
-    # Options of the preset for a method that is switched off are not options that were given.
+    # The preset's options for a method that is switched off do not count as given.
     used = {*found.methods, *config.options, CONTRASTIVE}
     return found.model_copy(update={"options": {name: table for name, table in found.options.items() if name in used}})
 
@@ -123,7 +123,7 @@ def resolve(
         config: The given values; its preset is merged first.
         family: Model family, a table of ``presets/defaults.toml``.
         own_pooler: The pooling declared by a sentence-transformers directory, if any.
-        precision: What ``auto`` is on the device. Default: the given value.
+        precision: The value that ``auto`` stands for on the device. Default: the given value.
     """
     named = set(config.options)
     config = with_loss(with_preset(config), family)
@@ -145,7 +145,7 @@ def resolve(
 
 
 def other_limit(given: Mapping[str, Any]) -> str | None:
-    """Returns which limit on the run length must not be filled in, because only the other one was given."""
+    """Returns the limit, ``epochs`` or ``max_steps``, that must not be filled in because only the other was given."""
     limits = [name for name in ("epochs", "max_steps") if given.get(name) is not None]
     return {"epochs": "max_steps", "max_steps": "epochs"}[limits[0]] if len(limits) == 1 else None
 

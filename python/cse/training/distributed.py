@@ -1,10 +1,10 @@
 """Training with several processes (ranks), started by torchrun.
 
 Every rank prepares the same batches and encodes its share of the rows. The loss of the run is the sum of the losses of
-the ranks: a batch term has the same value on every rank and is divided by their number; a row term is this rank's part
-of the sum over all rows, divided by the count over all rows. Gathering embeddings sums their gradients over the ranks
-in the backward pass. Summing the gradients of the parameters over the ranks then gives those of one process with the
-whole batch, for every parameter: before the gather, after it, or used on both sides.
+the ranks: a batch term has the same value on every rank and is divided by the number of ranks; a row term is, on each
+rank, the sum over its rows divided by the count over all rows. Gathering embeddings sums their gradients over the ranks
+in the backward pass. Summing the gradients of the parameters over the ranks then gives the gradients of one process
+with the whole batch. This holds for parameters that are used before the gather, after it, or on both sides of it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class World:
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    """Number of the rank on its machine, the number of its GPU."""
+    """Number of the rank on its machine, and of its GPU."""
     _used: dict[Hashable, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -56,7 +56,7 @@ class World:
         return slice(rows * rank // self.size, rows * (rank + 1) // self.size)
 
     def gather(self, local: Tensor, rows: int) -> Tensor:
-        """Returns the rows of all ranks, ``(rows, F)``, from those of this rank, ``(n, F)``, with their gradients.
+        """Returns the rows of all ranks, ``(rows, F)``, given those of this rank, ``(n, F)``; gradients flow back.
 
         In the backward pass the gradients of all ranks are summed, and each rank gets those of its own rows. Every rank
         must therefore use the result in its loss.
@@ -84,17 +84,17 @@ class World:
         return total / self.total(count).clamp(min=1)
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter], kind: Hashable) -> None:
-        """Replaces the gradients of the parameters by their sums over the ranks, in one transfer.
+        """Replaces the gradients of the parameters with their sums over the ranks, in one transfer.
 
         A parameter without a gradient on this rank contributes 0.
 
         Args:
             parameters: The parameters, in the same order on every rank.
-            kind: A key that determines which parameters have gradients, the same on every rank. The ranks agree on
-                these parameters at the first step of a kind, and do not ask each other again.
+            kind: A key, the same on every rank, that determines which parameters have gradients. The ranks agree on
+                these parameters at the first step with a key, and do not communicate about them again.
 
         Raises:
-            RunError: For a gradient that was not agreed on.
+            RunError: If another parameter has a gradient at a later step.
         """
         if self.size == 1:
             return
@@ -138,7 +138,7 @@ class World:
         return found
 
     def agreed(self, make: Callable[[], str]) -> str:
-        """Returns the text that rank 0 makes; an error of rank 0 is raised by every rank."""
+        """Returns the text that rank 0 makes; an error on rank 0 is raised on every rank."""
         if self.size == 1:
             return make()
         box: list[str | Exception] = [""]
@@ -175,11 +175,11 @@ class _Gather(torch.autograd.Function):
 
 @contextmanager
 def connected(device: str) -> Iterator[World]:
-    """Context manager that joins the ranks that torchrun started; without torchrun, a world of one rank.
+    """Context manager that connects the ranks that torchrun started; without torchrun, there is one rank.
 
-    The backend is NCCL for CUDA, else Gloo. The ranks stay joined until the process ends, so that one process can train
-    several times. Raises ``InputError`` if a machine has fewer GPUs than ranks, or if the ranks are already joined by
-    NCCL and are now to train on the CPU.
+    The backend is NCCL for CUDA, else Gloo. The ranks stay connected until the process ends, so that one process can
+    train several times. Raises ``InputError`` if a machine has fewer GPUs than ranks, or if the ranks are already
+    connected through NCCL and are now to train on the CPU.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
@@ -202,6 +202,6 @@ def connected(device: str) -> Iterator[World]:
 
 
 def _part() -> None:
-    """Closes the connection. A second one in the same process would wait for the ranks of the first."""
+    """Closes the connection at exit; a second connection in the same process would wait for the other ranks."""
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""How a batch is encoded: views and their forward passes, precision, chunks, and the gathering over processes."""
+"""How a batch is encoded: views and their forward passes, precision, chunks, and gathering across processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Forward", "encode_views", "gathered_views", "keyed_uniform", "nothing", "step_of_rows"]
 
-# Rows of a group of similar length on the CPU, where fewer rows are computed as efficiently; a GPU needs whole batches.
+# Rows per group of similar length on the CPU, where small groups are as efficient; a GPU needs whole batches.
 GROUP = 32
 
 
@@ -43,7 +43,7 @@ class Forward:
     chunk_size: int | None = None
     """Rows whose activations are in memory at a time; None: all."""
     compiled: bool = False
-    """Whether the transformer is compiled, and needs batches of one shape."""
+    """Whether the transformer is compiled, and therefore needs batches of one shape."""
     seed: int = 0
     """Seed of the run."""
 
@@ -90,7 +90,7 @@ class Forward:
 
 
 def nothing(encoder: SentenceEncoder, width: int | None = None) -> Tensor:
-    """Empty embeddings ``(0, width)``, part of the autograd graph; ``width`` defaults to that of the encoder."""
+    """Returns empty embeddings ``(0, width)`` in the autograd graph; ``width`` defaults to that of the encoder."""
     trained = next((each for each in encoder.parameters() if each.requires_grad), next(encoder.parameters()))
     return trained.flatten()[:0].reshape(0, width or encoder.embedding_dim)
 
@@ -101,13 +101,13 @@ def encode_views(
     """Returns the embeddings of this rank's rows by view name, each ``(n, D)``.
 
     Views of a block with the same encoder, dropout probability and hook are encoded in one forward pass, in which the
-    block is repeated for each of them, under different dropout masks. Blocks are padded separately, so that long
+    block is repeated once per view, with different dropout masks. Blocks are padded separately, so that long
     synthetic negatives do not increase the padding of the sentences.
     """
 
     own = step_of_rows(batch, batch.rows[batch.part], {}, forward, state.steps)
 
-    def row_step(places: Tensor) -> RowStep:  # indexed on the device, which is not waited for
+    def row_step(places: Tensor) -> RowStep:  # indexed on the device, without a wait for it
         return replace(own, rows=own.rows[places], uniform=lambda name, count: own.uniform(name, count)[places])
 
     found: dict[str, Tensor] = {}
@@ -129,7 +129,7 @@ def encode_views(
                 local = forward.encode(run, inputs, times, whole_rows=views[0].hook is not None)
                 parts = local.view(times, -1, local.shape[-1]).expand(len(views), -1, -1)
                 found |= {view.name: z for view, z in zip(views, parts, strict=True)}
-    # In the order of the blocks and their views, whatever shared a forward pass.
+    # In the order of the blocks and their views, even if some views shared a forward pass.
     return {name: found[name] for name in batch.views}
 
 
@@ -179,7 +179,7 @@ def step_of_rows(
     forward: Forward,
     steps: int,
 ) -> RowStep:
-    """Returns the description of some rows of this rank that row terms and hooks receive."""
+    """Returns the facts about some rows of this rank, for row terms and hooks."""
     seed = forward.seed
     return RowStep(
         number=batch.step,

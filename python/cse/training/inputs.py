@@ -21,7 +21,7 @@ __all__ = ["check_indexed", "check_source", "open_corpus", "open_labelled", "wit
 
 
 def open_labelled(config: TrainConfig, progress: ProgressCallback | None = None) -> LabelledPairs | None:
-    """Opens the labelled pairs of the configuration; None if it has none."""
+    """Opens and returns the labelled pairs of the configuration; None if it has none."""
     if not config.pairs:
         return None
     labelled = open_pairs(
@@ -70,7 +70,7 @@ def open_corpus(
 ) -> Corpus:
     """Reads the files of the configuration, or if there are none, the files that the index was built from.
 
-    ``texts`` are the rows instead of files. Raises ``InputError`` if there is nothing to read.
+    If ``texts`` are given, they are the rows, and no file is read. Raises ``InputError`` if there is nothing to read.
     """
     if texts is not None:
         return Corpus.from_texts(texts)
@@ -104,7 +104,7 @@ def open_corpus(
 
 
 def check_indexed(corpus: Corpus, index: TfidfIndex | None) -> None:
-    """Raises ``InputError`` if a file of the corpus was changed since it was indexed, or indexed by another column."""
+    """Raises ``InputError`` if a corpus file has changed since it was indexed, or another column was indexed."""
     known: dict[str, list[SourceFile]] = {}
     for file in index.files if index else []:
         known.setdefault(os.path.realpath(file.path), []).append(file)
@@ -116,6 +116,6 @@ def check_indexed(corpus: Corpus, index: TfidfIndex | None) -> None:
             )
         if indexed and file.column not in [other.column for other in indexed]:
             raise InputError(
-                f"--column: {file.path} was indexed by its column {indexed[0].column}, not {file.column}; "
+                f"--column: {file.path} was indexed with its column {indexed[0].column}, not {file.column}; "
                 "build an index of the column you train on"
             )

@@ -19,7 +19,7 @@ from .leftovers import has_checkpoint, is_unsaved
 
 __all__ = ["Agreement", "StopRequest", "check_free", "locked"]
 
-# Seconds of training between exchanges of signals. Half of what is promised, since steps differ in length.
+# Seconds of training between exchanges of signals: half of the promised time, since steps differ in length.
 PERIOD = 1.0
 
 
@@ -60,7 +60,7 @@ class Agreement:
     slowest rank, and is the same on every rank.
 
     Args:
-        world: The ranks. A single rank is checked at every step.
+        world: The ranks. With a single rank, its signals are checked at every step.
         stop: The signals of this rank.
     """
 

@@ -1,4 +1,4 @@
-"""Forms in which the values of a training configuration may be given, and the one in which they are kept."""
+"""Converts the values of a training configuration from the forms in which they may be given to the stored form."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["given_forms", "tables", "with_tables"]
 
 
 def tables(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns the options of methods that have any, without those that are None."""
+    """Returns the options by method, without options that are None and without methods that have none left."""
     kept = {name: {k: v for k, v in table.items() if v is not None} for name, table in options.items()}
     return {name: table for name, table in kept.items() if table}
 
 
 def given_forms(values: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Returns values in the form in which they are kept.
+    """Returns values in the form in which they are stored.
 
-    Paths become text and lists tuples. A table that is not a setting (``una={"beta": 0.3}``) becomes an entry of
-    ``options``, and so does an option of a method that has a flag (``margin=0.2``). ``una=True`` becomes a name in
+    Paths become text, lists become tuples. A table that is not a setting (``una={"beta": 0.3}``) becomes an entry of
+    ``options``, and so does an option of a method that has a flag (``margin=0.2``). ``una=True`` adds the name to
     ``negatives``.
     """
     values = with_tables({name: _plain(name, value) for name, value in values.items()}, known)
@@ -43,7 +43,7 @@ def given_forms(values: Mapping[str, Any], known: Collection[str]) -> dict[str, 
 
 
 def with_tables(values: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Returns values in which the options of methods are in ``options``: tables, and options that have a flag.
+    """Returns values with the options of methods moved to ``options``, from tables and from the names of their flags.
 
     Args:
         values: Values by name.
@@ -55,7 +55,7 @@ def with_tables(values: Mapping[str, Any], known: Collection[str]) -> dict[str, 
     options = {name: dict(table) if isinstance(table, Mapping) else table for name, table in options.items()}
     flags = {each.keyword: each for each in method_flags()}
     for name in [name for name in values if name not in ("options", "given")]:
-        # Even if a setting has the name of a method: [prompt] holds the options of the method, prompt is a setting.
+        # Even if a setting and a method share a name: the table [prompt] holds options, the value prompt is a setting.
         if isinstance(values[name], Mapping):
             options[name] = {**options.get(name, {}), **values.pop(name)}
         elif name not in known and name in flags and values[name] is not None:

@@ -1,4 +1,4 @@
-"""What killed processes leave in the folder of a run, and which runs have saved nothing to resume from."""
+"""Removes what killed processes leave in the folder of a run, and finds runs that have saved no result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..io import remove_leftovers
 __all__ = ["FOLDER", "clear", "has_checkpoint", "is_unsaved", "tidy"]
 
 FOLDER = "checkpoints"
-# What a run writes before it first saves what it has computed; best/ is then the model before training.
+# What a run writes before it first saves a result of training; best/ is then the model before training.
 FIRST = {"config.toml", "environment.json", "data.json", "log.jsonl", "tensorboard", "best", FOLDER}
 
 
@@ -27,7 +27,7 @@ def tidy(run: Path) -> None:
 
 
 def is_unsaved(run: Path) -> bool:
-    """Returns whether a folder is empty, or that of a run that ended before it saved anything it had computed.
+    """Returns whether a folder is empty, or belongs to a run that ended before it saved a result of training.
 
     Such a run has neither a checkpoint nor an evaluation after a step. A folder with other files is not unsaved.
     """
@@ -62,7 +62,7 @@ def _hidden(folder: Path) -> list[Path]:
 
 
 def _last_evaluation(log: Path) -> int | None:
-    """The step of the last evaluation in a log; None if there is none."""
+    """Returns the step of the last evaluation in a log; None if there is none."""
     step = None
     try:
         lines = log.read_text(encoding="utf8").splitlines()

@@ -21,7 +21,7 @@ LOGGERS: Registry[type[Callback]] = Registry(
     "cse.loggers",
     {"jsonl": "cse.training.loggers:JsonLines", "tensorboard": "cse.training.tensorboard:TensorBoard"},
 )
-"""Callbacks by name, which are created without arguments: ``cse train --logger NAME``; ``jsonl`` is always used."""
+"""Classes of callbacks by name, created without arguments: ``cse train --logger NAME``. ``jsonl`` is always used."""
 
 
 def loggers(names: Sequence[str]) -> list[Callback]:
@@ -30,14 +30,14 @@ def loggers(names: Sequence[str]) -> list[Callback]:
 
 
 class JsonLines(Callback):
-    """Appends records to ``log.jsonl`` in the folder of the run, which is flushed after every write."""
+    """Appends records to ``log.jsonl`` in the folder of the run, and flushes the file after every write."""
 
     def __init__(self) -> None:
         self._path = Path()
         self._file: IO[str] | None = None
 
     def on_train_begin(self, run: Run) -> None:
-        """Opens the file; records of steps that are done again, and the one that was being written, are removed."""
+        """Opens the file; for a resumed run, removes an incomplete record and those of steps that are repeated."""
         self._path = run.folder / "log.jsonl"
         if self._path.exists():
             write_text(self._path, "".join(f"{line}\n" for line in self._lines(run.state.step)))

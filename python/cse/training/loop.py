@@ -81,7 +81,7 @@ def train(
 
     ``best/`` of this folder is the selected encoder, ``last/`` the encoder after the last step. The encoder is
     evaluated before training, every ``eval_every`` steps, and after the last step. On SIGINT or SIGTERM, the step in
-    progress is finished and a checkpoint is saved. If started by torchrun, the processes train together; see
+    progress is finished and a checkpoint is saved. Processes started by torchrun train together; see
     ``cse.training.distributed``.
 
     Args:
@@ -91,7 +91,7 @@ def train(
         resume: Folder of a run to resume, or of one of its checkpoints. On the same CPU the result is bit-identical to
             that of an uninterrupted run.
         texts: Sentences in memory to train on, instead of ``config.corpus``. A line break becomes a space.
-            They are not saved; a run is resumed with the same texts.
+            They are not saved; pass the same texts to resume the run.
 
     Raises:
         InputError: Before training, for an invalid configuration or invalid data.
@@ -133,8 +133,8 @@ def resumed_config(resume: str | Path, given: dict[str, Any] | None = None) -> T
     folder = find_checkpoint(Path(resume))
     stored, file = read_config(folder), folder.parent.parent / CONFIG
     if file.exists():
-        stored = check_equal(stored, TrainConfig.from_toml(file), str(file), "take the change back")
-    if stored.precision == "auto":  # written before the resolved value was stored: bf16 on CUDA only
+        stored = check_equal(stored, TrainConfig.from_toml(file), str(file), "undo the change")
+    if stored.precision == "auto":  # written by an older version: bf16 on CUDA only
         cuda = pick_device(stored.device).startswith("cuda")
         stored = stored.replace(precision="bf16" if cuda else "fp32")
     # auto keeps the value it resolved to
@@ -197,7 +197,8 @@ class Trainer:
                         self.write_log()
                     if evaluation_due:
                         self.clock.leave_out(self.evaluate())
-                    # An evaluation may have taken long, and a checkpoint is saved for both reasons only once.
+                    # Signals are exchanged after an evaluation, which may have taken long. A checkpoint that is due for
+                    # a signal and for save_every is saved once.
                     number = agreement.signal(state.step, now=evaluation_due)
                     ending = evaluation_due and self.out_of_patience()
                     if ending:
@@ -259,14 +260,14 @@ class Trainer:
         return time.perf_counter() - began
 
     def out_of_patience(self) -> bool:
-        """Returns whether the run ends early by ``Selector.out_of_patience``; the same on every rank."""
+        """Returns whether ``Selector.out_of_patience`` ends the run early; the result is the same on every rank."""
         patience = self.config.patience
         return bool(patience and self.world.any(int(self.state.selector.out_of_patience(patience))))
 
     def checkpoint(self) -> None:
-        """Saves the state of the run, after the log of its steps, which a resumed run does not write again.
+        """Writes the log, whose steps a resumed run does not repeat, then saves the state of the run.
 
-        If it cannot be written, saves last/, and raises ``RunError``.
+        If the state cannot be written, saves last/ and raises ``RunError``.
         """
         self.write_log()
         run, step = self.prepared, self.state.step

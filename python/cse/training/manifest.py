@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, the hashes of its files, and when a checkpoint is damaged."""
+"""The manifest of a checkpoint, which holds the hashes of its files, and the detection of damaged checkpoints."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ MANIFEST = "manifest.json"
 
 
 class TornCheckpoint(RunError):
-    """A checkpoint whose files are missing or not those that were written."""
+    """Raised for a checkpoint with files that are missing or differ from what was written."""
 
 
 def read_manifest(folder: Path) -> dict[str, str]:
-    """Returns the hashes by name of the file, relative to the checkpoint; raises ``ValueError`` if it holds none."""
+    """Returns the hashes by file name, relative to the checkpoint; raises ``ValueError`` if the manifest holds none."""
     stored = json.loads((folder / MANIFEST).read_text(encoding="utf8"))
     if not isinstance(stored, dict):
         raise ValueError(f"{MANIFEST} is not what was written")
@@ -53,7 +53,7 @@ def verify_all(folder: Path) -> None:
     """Raises ``ValueError`` if a file of a checkpoint is missing, was added, or is not what was written."""
     stored, names = read_manifest(folder), contents(folder)
     if stored.keys() != names:
-        raise ValueError(f"{min(stored.keys() ^ names)} is missing, or was not written with it")
+        raise ValueError(f"{min(stored.keys() ^ names)} is missing, or does not belong to it")
     with ThreadPoolExecutor(2) as threads:
         for _ in threads.map(lambda name: verify(folder, name, stored), stored):
             pass
@@ -79,7 +79,7 @@ def damage(folder: Path, checkpoints: Sequence[Path]) -> Iterator[None]:
 
 
 def contents(folder: Path) -> set[str]:
-    """Returns the names of all files in a checkpoint but the manifest, relative to it."""
+    """Returns the names of all files in a checkpoint except the manifest, relative to the checkpoint."""
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} - {MANIFEST}
 
 

@@ -32,17 +32,17 @@ class MethodFlag:
     method: str
     option: str
     hint: Any
-    """Its annotated type."""
+    """The annotated type of the option."""
     default: Any
     note: Note
     group: type[Any]
-    """The class of settings under whose heading it is shown."""
+    """The class of settings under whose heading the option is shown."""
     named_by: str
     """The setting that names the method."""
 
     @property
     def keyword(self) -> str:
-        """Its name as a keyword argument of the configuration, and in configuration files."""
+        """The option's name as a keyword argument of the configuration, and in configuration files."""
         return self.note.flag.removeprefix("--").replace("-", "_")
 
 
@@ -63,5 +63,5 @@ def method_flags() -> tuple[MethodFlag, ...]:
 
 
 def switches() -> dict[str, str]:
-    """Returns the augmentations with ``--NAME`` and ``--no-NAME`` by name, and their help."""
+    """Returns, by name, the help of the augmentations that have the flags ``--NAME`` and ``--no-NAME``."""
     return {name: (kind.__doc__ or "").split("\n\n")[0] for name, kind in AUGMENTATIONS.flagged().items()}

@@ -52,7 +52,7 @@ def check_finite(records: list[dict[str, Any]]) -> None:
             rows = ", ".join(str(row) for row in record.get("rows", ()))
             raise RunError(
                 f"the loss or its gradient is not finite at step {record['step']} (rows {rows}); the weights of the "
-                f"step before were kept; lower --lr, now {record['lr']:g}"
+                f"previous step were kept; lower --lr, which is now {record['lr']:g}"
             )
 
 

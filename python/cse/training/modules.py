@@ -68,7 +68,7 @@ def build_modules(config: ResolvedConfig, source: Source, context: Context, rank
         config: The resolved configuration.
         source: The model.
         context: The resources of the run; its ``encoder`` is set.
-        rank: Number of this process; other ranks than the first have other dropout masks.
+        rank: Number of this process; dropout masks differ between ranks.
     """
     torch.manual_seed(config.seed)
     device = context.device
@@ -97,7 +97,7 @@ def build_modules(config: ResolvedConfig, source: Source, context: Context, rank
 
 
 def connect(batches: Batches, views: tuple[View, View], modules: Modules) -> None:
-    """Sets what the batches need from the modules: the views, and which of them partners are drawn from."""
+    """Sets what the batches need from the modules: the views, and a function for those that partners are drawn from."""
     terms = [term for term in modules.terms.values() if isinstance(term, BatchTerm)]
     batches.partner_views = lambda roles: next((found for term in terms if (found := term.partner_views(roles))), None)
     batches.views = views
@@ -108,7 +108,7 @@ def connect(batches: Batches, views: tuple[View, View], modules: Modules) -> Non
 def _accelerate(modules: Modules, device: str, compiled: bool, one_pass: bool) -> None:
     """Replaces dropout and attention, or compiles the transformer, whichever is fastest on the device.
 
-    ``one_pass``: a step is one forward and one backward pass.
+    ``one_pass`` says whether a step is one forward and one backward pass.
     """
     for each in (modules.encoder, modules.second):
         if each is None:

@@ -1,4 +1,4 @@
-"""The optimizer: AdamW, which parameters decay, and the learning rate of each step."""
+"""The optimizer AdamW, the parameters to which weight decay applies, and the learning rate of each step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def learning_rate(step: int, steps: int, lr: float, scheduler: str, warmup: floa
         steps: Number of steps of the run.
         lr: Largest rate.
         scheduler: ``linear`` or ``cosine``, which decrease to 0 after the warm-up, or ``constant``.
-        warmup: Share of the steps in which it rises linearly.
+        warmup: Share of the steps during which the rate rises linearly.
     """
     warm = round(warmup * steps)
     if step < warm:
@@ -47,5 +47,5 @@ def build_optimizer(modules: Sequence[torch.nn.Module], lr: float, weight_decay:
 
 
 def unique_parameters(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Parameter]:
-    """All parameters, each once: a loss term may hold the encoder as a submodule."""
+    """Returns all parameters, each once, since a loss term may hold the encoder as a submodule."""
     return list({id(each): each for module in modules for each in module.parameters()}.values())

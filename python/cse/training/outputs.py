@@ -44,7 +44,7 @@ def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
 def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
     """Context manager that locks a run, removes what killed processes left in it, and reads its checkpoint.
 
-    The lock comes first, since the run of another process replaces its checkpoints.
+    The lock is taken first, since another process that continues the run would replace its checkpoints.
 
     Args:
         resume: The run, or one of its checkpoints.
@@ -66,13 +66,13 @@ def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
 
 
 def copied(checkpoint: Checkpoint, folder: Path) -> str:
-    """Copies the run of a checkpoint to the folder in which it continues, with this checkpoint only."""
+    """Copies the run of a checkpoint, with this checkpoint only, to the folder in which the run continues."""
     with fresh_folder(folder) as fresh:
         ignored = shutil.ignore_patterns(FOLDER, "last", "result.json", "report.html", ".*")
         shutil.copytree(checkpoint.run, fresh, ignore=ignored, dirs_exist_ok=True)
         shutil.copytree(checkpoint.folder, fresh / FOLDER / checkpoint.folder.name)
         if folder.exists() and not is_unsaved(folder):
-            raise InputError(f"{folder}: another process has made this folder meanwhile; choose another --name")
+            raise InputError(f"{folder}: another process has created this folder; choose another --name")
     return str(folder)
 
 
@@ -111,8 +111,8 @@ def save(run: Run, name: str) -> None:
 def describe(run: Run) -> dict[str, Any]:
     """Returns the contents of ``data.json``, from which ``cse report`` shows what a run was trained on.
 
-    They are the descriptions that are shown before training, the examples of positives and negatives, the held-out
-    sentences (none with development sets), and a synthetic negative of each of these, if there are any.
+    The contents are the descriptions shown before training, the examples of positives and negatives, the held-out
+    sentences (none if there are development sets), and a synthetic negative of each held-out sentence, if any.
     """
     selector = run.state.selector
     return {
@@ -124,7 +124,7 @@ def describe(run: Run) -> dict[str, Any]:
 
 
 def public_config(config: ResolvedConfig) -> ResolvedConfig:
-    """Returns the configuration as it may be published, without local paths: the settings that matter to the model.
+    """Returns the configuration in a form that can be published: settings that affect the model, without local paths.
 
     Paths in the options of methods, which may come from other packages, are reduced to their last part.
     """
@@ -153,7 +153,7 @@ def public_config(config: ResolvedConfig) -> ResolvedConfig:
 
 
 def _public_text(text: str, config: ResolvedConfig) -> str:
-    """Returns a description of methods in which paths among their options are as in ``public_config``."""
+    """Returns a description of methods in which paths from options are shortened as in ``public_config``."""
     for value in (value for table in config.options.values() for value in table.values()):
         if isinstance(value, str) and value:
             text = text.replace(value, _without_folder(value))
@@ -180,8 +180,8 @@ def score_best(run: Run, callback: Callback) -> dict[str, float]:
 def run_folder(run: Run, world: World) -> Iterator[Path]:
     """Creates and locks the folder of a run; deletes it if the run fails before the end of its first step.
 
-    If another run has created it meanwhile, the next free name is taken, unless the name was given. The folder of a
-    resumed run exists and is locked. Ranks other than 0 only take the name of rank 0.
+    If another run has created the folder in the meantime, the next free name is taken, unless the name was given. The
+    folder of a resumed run exists and is locked. Other ranks than 0 only receive the name.
     """
     resumed = run.state.step > 0
     with ExitStack() as held:

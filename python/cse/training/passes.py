@@ -37,7 +37,7 @@ def encoder_of(
     Args:
         view: The view.
         encoder: The encoder of the view.
-        state: The state of the run, which has the hooks.
+        state: The state of the run, which holds the hooks.
         tokens: Inputs of the transformer, ``(n, T)`` each.
         step: Returns the ``RowStep`` of some of these rows, given their positions.
     """
@@ -67,7 +67,7 @@ def encoder_of(
 
 @contextmanager
 def dropout_of(backbone: nn.Module, probability: float | None) -> Iterator[None]:
-    """Context manager in which the dropout of a transformer has another probability; None: its own."""
+    """Context manager in which a transformer has the given dropout probability; None: it is not changed."""
     if probability is None:
         yield
         return

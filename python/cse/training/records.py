@@ -1,4 +1,4 @@
-"""What a step leaves behind: counters, the record in the log, and errors that say what to change."""
+"""Records of a step: counters, the entry in the log, and errors that say what to change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .state import TrainState
 __all__ = ["count", "failures", "log_record"]
 
 NO_MEMORY = ("can't allocate memory", "could not create a primitive")
-"""Parts of the messages of PyTorch's CPU allocator and of oneDNN for a lack of memory, which have no class."""
+"""Parts of the out-of-memory messages of PyTorch's CPU allocator and of oneDNN, which have no exception class."""
 
 
 @contextmanager
@@ -26,9 +26,9 @@ def failures(step: int, batch_size: int, max_length: int, chunk_size: int | None
 
     Args:
         step: Number of steps done.
-        batch_size: Sentences of a batch; the message states it, like the values below.
-        max_length: Largest number of tokens of a sentence.
-        chunk_size: Sentences of a chunk, if there are chunks.
+        batch_size: Sentences per batch; the message states this and the following values.
+        max_length: Maximum number of tokens in a sentence.
+        chunk_size: Sentences per chunk; None: there are no chunks.
     """
     try:
         yield
@@ -42,8 +42,8 @@ def failures(step: int, batch_size: int, max_length: int, chunk_size: int | None
             now = chunk_size or batch_size
             raise RunError(
                 f"out of memory at step {step + 1} with batches of {batch_size} sentences of up to "
-                f"{max_length} tokens; set --chunk-size {max(1, now // 2)}, which does not change the result "
-                f"beyond dropout, or lower --batch-size or --max-length"
+                f"{max_length} tokens; set --chunk-size {max(1, now // 2)}, which changes the result only "
+                f"through dropout, or lower --batch-size or --max-length"
             ) from None
         raise
 

@@ -15,11 +15,12 @@ ELSEWHERE = {"output", "name", "device", "threads", "log_every", "loggers", "dat
 
 
 def repeated(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Returns the values of a configuration file to merge changes into, and the values that were given for its run.
+    """Returns the values of a configuration file that changes are merged into, and the values given for its run.
 
-    If the changes do not affect what is computed, the former are all values of the run. Otherwise they are the values
-    that were given for it, from which the others are derived again. In a file without the table ``given``, written by
-    hand or by an older version, all values count as given. Options of methods that the changes switch off are left out.
+    If the changes do not affect what is computed, the first are all values of the run. Otherwise the first are only the
+    values given for the run, from which the others are derived again, and the second is None. In a file without the
+    table ``given``, written by hand or by an older version, all values count as given. Options of methods that the
+    changes switch off are left out.
 
     Args:
         stored: The contents of the file.

@@ -1,4 +1,4 @@
-"""A resumed run reads the files that it began with: the corpus, the index, and the files of imported methods."""
+"""Checks that a resumed run reads the files it began with: corpus, index, and files that methods depend on."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ MAY_CHANGE = {
 def check_changes(stored: TrainConfig, given: dict[str, Any]) -> TrainConfig:
     """Returns the configuration of a resumed run: the stored one with the given values.
 
-    Raises ``InputError``, which lists all such settings, if a setting that the run has already used is changed.
+    Raises ``InputError`` if a setting that the run has already used is changed; the message lists all such settings.
     """
     tables = {name: {**stored.options.get(name, {}), **table} for name, table in given.get("options", {}).items()}
     before = None if stored.given is None else {**stored.given, **given}

@@ -1,4 +1,4 @@
-"""Detects a contrastive task that is solved from the first step, so that nothing can be learned from it."""
+"""Detects a contrastive task that is solved from the first step and leaves little to learn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SOLVED = 0.99
 
 
 class SaturationCheck:
-    """Looks at the mean probability that the softmax of the loss gives the positive, over the first 10 steps.
+    """Checks the mean probability that the softmax of the loss assigns to the positive in the first 10 steps.
 
     If it is above 0.99, the gradients are mostly noise, which AdamW scales up to steps of the usual size: the weights
     drift, and scores fall. This happens when a model that was already trained contrastively is trained with dropout
@@ -23,10 +23,10 @@ class SaturationCheck:
         self.positive, self.temperature = positive, temperature
         self.note: str | None = None
         self.first: list[float] = []
-        """The probabilities of the first steps; with ``note`` the state that a checkpoint holds."""
+        """The probabilities in the first steps. Checkpoints store this list and ``note``."""
 
     def update(self, records: list[dict[str, Any]]) -> str | None:
-        """Takes the records of further steps; returns the note once, when the first steps are complete."""
+        """Adds the records of further steps; after the first 10, returns the note, once, if the task is solved."""
         if self.note is not None or len(self.first) >= FIRST_STEPS:
             return None
         self.first += [record["p_pos"] for record in records if math.isfinite(record.get("p_pos", math.nan))]

@@ -59,7 +59,7 @@ class Selector:
         self.records: list[dict[str, Any]] = []
         self.best_step = 0
         self.misses = 0
-        """Number of evaluations since the last higher Spearman correlation."""
+        """Number of evaluations since an encoder was last selected."""
         self.best_record: dict[str, Any] = {}
         self.collapsed: list[int] = []
         self.halves: list[HalvesScore] = []
@@ -82,7 +82,7 @@ class Selector:
         return values, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[np.float64]]) -> None:
-        """Restores what ``state`` returned. Results by sentence are those of the first and the last evaluation."""
+        """Restores what ``state`` returned; results by sentence are kept for the first and the last evaluation only."""
         self.records, self.best_step = values["records"], values["best_step"]
         self.best_record = next((each for each in self.records if each["step"] == self.best_step), {})
         self.collapsed, self.misses = values["collapsed"], values["misses"]
@@ -148,7 +148,7 @@ class Selector:
         mrr, mrr_low, mrr_high = paired_bootstrap(after.per_sentence - before.per_sentence)
         change = "rose" if mrr_low > 0 else "fell" if mrr_high < 0 else "did not change beyond its error"
         return [
-            f"Each of {before.sentences:,} held-out sentences was cut in two. The other half is found first among all "
+            f"Each of {before.sentences:,} held-out sentences was cut in two. One half finds the other first among all "
             f"in {before.found_first.mean():.1%} of the searches before training and in "
             f"{after.found_first.mean():.1%} after "
             f"(difference {first:+.1f} points, 95 % interval [{low:+.1f}, {high:+.1f}]).",
@@ -156,7 +156,7 @@ class Selector:
         ]
 
     def neighbours(self, count: int = 3) -> list[dict[str, str]]:
-        """Returns held-out sentences whose nearest neighbour changed, the first ``count``, with both neighbours."""
+        """Returns the first ``count`` held-out sentences whose nearest neighbour changed, with both neighbours."""
         if len(self.vectors) < 2:
             return []
         nearest = []
@@ -179,7 +179,7 @@ class Selector:
         last = self.records[-1]["step"]
         if self.pairs:
             if self.best_step == 0 and last:
-                notes.append("No checkpoint scored higher than the model before training, which is best/.")
+                notes.append("No checkpoint scored higher than the model before training, so best/ is that model.")
             notes.append(f"best/ is step {self.best_step} of {last}, chosen by Spearman on {self._sets()}.")
         elif self.held_out:
             if last:
@@ -201,5 +201,5 @@ class Selector:
                     "detects collapse; to measure similarity, give --dev a file of scored pairs."
                 )
         else:
-            notes.append("Too few sentences of 8 words or more to hold any out: best/ is the last step, unscored.")
+            notes.append("Too few sentences of 8 words or more to hold any out: best/ is the last step, not scored.")
         return notes

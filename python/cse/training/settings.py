@@ -32,16 +32,16 @@ class Shown:
     metavar: str | None = None
     """Name of the value in the help."""
     default: str | None = None
-    """Text of the default in the help, where it is not a value."""
+    """Text shown as the default in the help, if the default is not a plain value."""
     flag: str | None = None
-    """Flag, if it is not the name of the setting."""
+    """Flag, if it is not derived from the name of the setting."""
     hidden: bool = False
-    """Whether there is no option."""
+    """Whether the setting has no command-line option."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """Values are names of a table, ``module:attribute``: a mapping, a registry, or a function that returns names."""
+    """Marks values that are names in a table ``module:attribute``: a mapping, a registry, or a function of names."""
 
     table: str
 
@@ -56,14 +56,14 @@ class Named:
         return found() if callable(found) else found
 
     def check(self, value: str, name: str) -> None:
-        """Raises ``InputError`` with a flag if the value is not in the table."""
+        """Raises ``InputError`` if the value is not in the table; ``name`` is the flag in the message."""
         if value not in self._found():  # a table may know more names than it lists
             raise unknown(name, value, self.names())
 
 
 @dataclass(frozen=True)
 class Paths:
-    """Marks paths, of which one may be given without a list."""
+    """Marks a list of paths; a single path may be given without a list."""
 
 
 AUGMENTATION = Named("cse.augment:AUGMENTATIONS")
@@ -90,7 +90,7 @@ class Data:
     corpus: Annotated[tuple[str, ...], Paths(), Shown(hidden=True)] = ()
     """Text files, patterns or tables (``cse.data.readers.resolve``). Default: the files of the TF-IDF index."""
     pairs: Annotated[tuple[str, ...], Paths(), Shown("FILE")] = ()
-    """Table of anchor, positive and optionally hard negative, in place of CORPUS."""
+    """Table of anchor, positive and optionally hard negative, instead of CORPUS."""
     columns: Annotated[tuple[str, ...], Shown("A,B[,C]", default="by their names")] = ()
     """Columns of --pairs.
 
@@ -114,7 +114,7 @@ class Data:
     max_length: MaxLength | None = None
     """Maximum tokens per sentence.
 
-    Of a training sentence: the saved model has the limit of the base model."""
+    This applies to training only; the saved model has the limit of the base model."""
 
 
 class Model:
@@ -135,7 +135,7 @@ class Model:
     keep_head: Annotated[bool | None, Shown(default="yes with --pairs")] = None
     """Keep the MLP of --pooler cls in the saved model.
 
-    As supervised SimCSE does; otherwise it is used only in training."""
+    Supervised SimCSE keeps it; otherwise the MLP is used only in training."""
     preset: Annotated[str | None, Shown("NAME"), Named("cse.training.defaults:preset_names")] = None
     """A published recipe, like simcse-bert-base or una-bert-base."""
 
@@ -185,11 +185,11 @@ class Loss:
     """Loss"""
 
     loss: Annotated[str, Shown("standard|focal|mixed|NAME"), Named("cse.losses:loss_names")] = "standard"
-    """SimCSE, Focal-InfoNCE or MixCSE; or a loss term that takes their place."""
+    """SimCSE, Focal-InfoNCE or MixCSE; or a loss term that replaces them."""
     temperature: Temperature | None = None
     """tau, the divisor of the logits."""
     objective: Objective | None = None
-    """infonce: anchors against candidates; nt-xent: every view against every other.  UNA as pairs implies nt-xent."""
+    """infonce: anchors against candidates; nt-xent: every view against every other. UNA as pairs implies nt-xent."""
     mixed_negatives: bool | None = None
     """Mixed negatives (MixCSE) with any loss."""
     loss_terms: Annotated[tuple[str, ...], Shown("NAME", flag="--loss-term"), Named("cse.losses:LOSS_TERMS")] = ()
@@ -226,14 +226,14 @@ class Optimisation:
     chunk_size: Annotated[Positive | None, Shown(default="all")] = None
     """Sentences whose activations are in memory at a time: large batches in little memory.
 
-    The gradients are those of the whole batch, for a second forward pass."""
+    The gradients are those of the whole batch, at the cost of a second forward pass."""
     precision: Precision = "auto"
     """Precision of the encoder; auto: bf16 on CUDA and on processors with instructions for it.
 
     ``bf16`` is autocast; for ``auto`` see ``cse.models.device.pick_precision``. Weights, optimizer and loss are
-    float32. A run stores what ``auto`` was, and keeps it when it is resumed."""
+    float32. A run stores the value that ``auto`` stood for, and keeps it when it is resumed."""
     compile: bool = False
-    """Compile the transformer by torch.compile.
+    """Compile the transformer with torch.compile.
 
     On CUDA, batches are then padded to ``max_length``."""
 
@@ -242,7 +242,7 @@ class Evaluation:
     """Evaluation"""
 
     dev: Annotated[tuple[str, ...], Paths(), Shown("FILE")] = ()
-    """Scored pairs, to select best/ by Spearman's correlation; several: by the mean.
+    """Scored pairs, to select best/ by Spearman's correlation; if there are several files, by the mean.
 
     Files of score, sentence1, sentence2; see ``cse.evaluation.sts.read_pairs``. Default: the label-free score of
     held-out rows."""
@@ -264,13 +264,13 @@ class Run:
     name: Annotated[str | None, Shown(default="from model, loss and seed")] = None
     """Name of the run's folder.
 
-    None: composed of model, loss and seed, and a number if it exists."""
+    None: composed of model, loss and seed, with a number added if the folder exists."""
     save_every: NotNegative = 0
     """Steps between checkpoints; 0: at the end, or on a signal."""
     keep_checkpoints: Positive = 2
     """Number of latest checkpoints to keep."""
     loggers: Annotated[tuple[str, ...], Shown("NAME", flag="--logger"), Named("cse.training.loggers:LOGGERS")] = ()
-    """Logger besides log.jsonl: tensorboard."""
+    """Logger in addition to log.jsonl: tensorboard."""
     log_every: Positive = 10
     """Steps between writes of the log, which contains one record per step."""
     seed: Annotated[int, Ge(0), Lt(2**64), Shown("N")] = 0
@@ -295,7 +295,7 @@ def hints() -> dict[str, Any]:
 
 
 def shown_of(hint: Any) -> Shown:
-    """Returns how a setting is shown: the first value of each field among its markers, the outermost first."""
+    """Returns how a setting is shown; each field is taken from the outermost marker that sets it."""
     found: dict[str, Any] = {}
     for each in _markers(hint):
         if isinstance(each, Shown):
@@ -304,7 +304,7 @@ def shown_of(hint: Any) -> Shown:
 
 
 def marker(hint: Any, kind: type[T]) -> T | None:
-    """Returns the first marker of a class in an annotated type, the outermost first; None if it has none."""
+    """Returns the outermost marker of a class in an annotated type; None if it has none."""
     return next((each for each in _markers(hint) if isinstance(each, kind)), None)
 
 
@@ -317,6 +317,6 @@ def _markers(hint: Any) -> Iterator[Any]:
 
 
 def flag(name: object) -> str:
-    """Returns the command-line flag of a setting; of another name, its form as a flag."""
+    """Returns the command-line flag of a setting; any other name is converted to the form of a flag."""
     shown = marker(hints()[str(name)], Shown) if str(name) in hints() else None
     return (shown and shown.flag) or "--" + str(name).replace("_", "-")

@@ -70,7 +70,7 @@ class Run:
     """Sentences with their augmented forms, shown before training."""
     loggers: list[Callback]
     precision_reason: str
-    """Why ``config.precision`` is what it is."""
+    """Why ``config.precision`` has its value."""
     data: dict[str, Any]
     """Fingerprints of corpus, index and files of methods, which must be the same when the run is resumed."""
 
@@ -95,7 +95,7 @@ def prepare(
         world: The ranks of the run. Default: one.
         folder: Folder of a run that is resumed. Default: a new one.
         callback: Its ``on_progress`` is called in phases that take time.
-        texts: The sentences, for a configuration of ``with_texts``.
+        texts: The sentences, if the configuration comes from ``with_texts``.
 
     Raises:
         InputError: For an invalid configuration, or an invalid index, corpus, model or data file.
@@ -107,7 +107,7 @@ def prepare(
     world = world or World()
     device = world.device(pick_device(config.device))
     own, reason = pick_precision(device, config.precision)
-    precision = world.agreed(lambda: own)  # another rank may have found another speed
+    precision = world.agreed(lambda: own)  # another rank may have measured another speed
     watching = loggers(config.loggers)
     context = Context(
         lambda: TfidfIndex.open(config.tfidf, min_df=config.min_df, max_terms=config.max_terms), part=world.part
@@ -178,7 +178,7 @@ def prepare(
         list(negatives.values()), corpus, split.train, resolved.seed, encoder.tokenizer, resolved.max_length
     )
     warnings += [unchanged] if unchanged else []
-    if not resumed:  # else the weights of the terms are those of the checkpoint
+    if not resumed:  # a resumed run takes the weights of the terms from its checkpoint
         warnings += [term.warning for term in modules.terms.values() if term.warning]
     warnings += once_warnings(negatives, len(batches))
     rows = batches[0].rows[:3]
@@ -231,7 +231,7 @@ class Data:
     """The sentences of a run."""
 
     corpus: Corpus
-    """The sentences; of labelled pairs, the anchors."""
+    """The sentences; for labelled pairs, the anchors."""
     labelled: LabelledPairs | None
 
     @property
@@ -243,7 +243,7 @@ class Data:
         """Sets ``split``: the rows to train on and, if ``wanted``, the held-out rows."""
         labelled = self.labelled
         self.split = hold_out(self.corpus, seed, wanted=wanted, rows=None if labelled is None else labelled.complete())
-        if labelled is not None:  # rows that are not chosen are no blank rows
+        if labelled is not None:  # rows that are not chosen do not count as blank
             self.split = replace(self.split, blank=self.split.blank - labelled.left_out)
         context.rows = self.split.train
 

@@ -51,7 +51,7 @@ def training_step(
         batches: The batches, with tokens, whose gradients are averaged.
         forward: How rows are encoded.
         rate: Learning rate.
-        max_grad_norm: Largest norm of the gradient; 0 does not clip.
+        max_grad_norm: Maximum norm of the gradient; 0: the gradient is not clipped.
         world: The ranks of the run.
 
     Returns:
@@ -68,7 +68,7 @@ def training_step(
         metrics = {name: torch.stack([each[name] for each in found if name in each]).mean() for name in names}
     parameters = [p for p in unique_parameters(state.modules().values()) if p.requires_grad]
     world.sum_gradients(parameters, tuple((tuple(batch.views), len(batch.rows)) for batch in batches))
-    # Without clipping, the norm is computed as well, to detect gradients that are not finite.
+    # The norm is computed even without clipping, to detect gradients that are not finite.
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm or math.inf)
     finite = torch.isfinite(metrics["loss"]) & torch.isfinite(norm)
     # The fused optimizer skips the update if this flag is 1, as with a GradScaler, without a copy to the host.
@@ -114,7 +114,7 @@ def propagate(
 
 
 def sum_of(values: Iterable[Tensor]) -> Tensor:
-    """The sum of some tensors, in their order; there is at least one."""
+    """Returns the sum of one or more tensors, added in their order."""
     first, *others = values
     for value in others:
         first = first + value
@@ -167,7 +167,7 @@ def row_value(
 def batch_step(
     state: TrainState, batch: Batch, tokens: Mapping[str, Mapping[str, Tensor]], forward: Forward, world: World
 ) -> BatchStep:
-    """Returns the description of a batch that batch terms and feature methods receive."""
+    """Returns the facts about a batch, for batch terms and feature methods."""
     device = forward.device
 
     block_of = {view.name: name for name, block in batch.blocks.items() for view in block.views}
@@ -184,7 +184,7 @@ def batch_step(
     def embeddings(block: str, model: Callable[[dict[str, Tensor]], Tensor]) -> Tensor:
         if block in tokens:
             return world.gather(forward.encode(model, tokens[block]), len(batch.rows))
-        width = getattr(getattr(model, "model", model), "embedding_dim", None)  # a Frozen has the model inside
+        width = getattr(getattr(model, "model", model), "embedding_dim", None)  # a Frozen wraps the model
         return world.gather(nothing(state.encoder, width), len(batch.rows))
 
     step = BatchStep(

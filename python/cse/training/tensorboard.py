@@ -22,12 +22,12 @@ class TensorBoard(Callback):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise InputError("--logger tensorboard: is not installed; run pip install 'cse[tensorboard]'") from None
+            raise InputError("--logger: TensorBoard is not installed; run pip install 'cse[tensorboard]'") from None
         self._create = SummaryWriter
         self._writer: Any = None
 
     def on_train_begin(self, run: Run) -> None:
-        """Opens the event file; records of an interrupted run after the step it is resumed from are hidden."""
+        """Opens the event file; if the run is resumed, records of later steps are hidden."""
         step = run.state.step
         self._writer = self._create(str(run.folder / "tensorboard"), purge_step=step + 1 if step else None)
         self._writer.add_text("config", f"```toml\n{run.config.to_toml()}\n```", step)

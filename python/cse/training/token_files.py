@@ -1,8 +1,8 @@
 """Token ids of a corpus in memory-mapped files of the cache.
 
-Sentences that no augmentation changes are tokenized once, and not again in every epoch and run. ``ids.u16`` or
-``ids.u32`` holds the ids of all rows one after another, truncated at the maximum length, and ``ends.u64`` the position
-after the last id of each row.
+Sentences that no augmentation changes are tokenized only once, not in every epoch and run. ``ids.u16`` or
+``ids.u32`` holds the ids of all rows one after another, truncated at the maximum length; ``ends.u64`` holds, for each
+row, the position after its last id.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StoredTokens:
 
     Args:
         entry: The entry of the cache.
-        with_types: Whether the model takes token type ids; those of single texts are 0.
+        with_types: Whether the model takes token type ids, which are 0 for single texts.
     """
 
     def __init__(self, entry: Entry, with_types: bool) -> None:
@@ -66,8 +66,8 @@ def open_tokens(
     """Opens the token ids of the columns whose rows are encoded unchanged, by column number.
 
     Only corpora in the cache have stored token ids. They are written if the run reads the whole corpus; a short run on
-    a large corpus tokenizes only its own batches. There are none for a tokenizer that gives single texts token type ids
-    other than 0.
+    a large corpus tokenizes only its own batches. Nothing is stored for a tokenizer that gives single texts token
+    type ids other than 0.
 
     Args:
         batches: The batches of the run.
@@ -75,8 +75,8 @@ def open_tokens(
         tokenizer: A Hugging Face tokenizer; it is copied.
         max_length: Largest number of tokens of a text.
         reading: Options with which the files were read, ``cse.data.reading.ReadOptions``.
-        cache: Cache folder; None: that of the user.
-        progress: Called as ``Callback.on_progress`` is.
+        cache: Cache folder; None: the user's.
+        progress: Called with the arguments of ``Callback.on_progress``.
 
     Raises:
         OSError: If the cache cannot be written.
@@ -108,7 +108,7 @@ def _open(
     example = token_lists(tokenizer, corpus.take([0]), max_length)
     if any(map(any, example.get("token_type_ids", []))):
         return None
-    # Truncation and padding of the last call are stored in a tokenizer, and are not part of the key.
+    # A tokenizer stores the truncation and padding of its last call, which are not to be part of the key.
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     key = {
@@ -154,7 +154,7 @@ def _write(
         for start in range(0, rows, BLOCK):
             texts = corpus.take(range(start, min(start + BLOCK, rows)))
             texts = [prompt + text for text in texts] if prompt else texts
-            # On all cores; transformers' own call would also convert what is not needed to Python lists.
+            # On all cores; a call of the transformers tokenizer would also make Python lists that are not needed.
             lists = [encoding.ids for encoding in backend.encode_batch_fast(texts)]
             lengths = np.fromiter(map(len, lists), dtype="<u8", count=len(lists))
             count = int(lengths.sum())

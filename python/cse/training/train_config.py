@@ -78,7 +78,7 @@ class TrainConfig(Settings, BaseModel):
         for method in self.options:
             self.options_of(method)
         if "matryoshka" in self.loss_terms and self.loss not in (*CONTRASTIVE_LOSSES, CONTRASTIVE):
-            raise InputError(f"--dims: belongs to a contrastive loss, and --loss {self.loss} is none; leave it out")
+            raise InputError(f"--dims: belongs to a contrastive loss, which --loss {self.loss} is not; leave it out")
         parts = CONTRASTIVE_LOSSES.get(self.loss)
         if parts is not None and (own := LOSS_SETTINGS.keys() & self.options.get(CONTRASTIVE, {}).keys()):
             name = sorted(own)[0]
@@ -93,9 +93,9 @@ class TrainConfig(Settings, BaseModel):
             objective=self.objective,
             logits=contrastive.logits,
             mixed=contrastive.mixed,
-            # Before the recipe is known, the options of the negatives are not.
+            # The options of the negatives are not known before the recipe is.
             synthetic_pairs=isinstance(self, ResolvedConfig) and self.synthetic_pairs,
-            # The number of columns is known when the file is read; see cse.training.setup.
+            # The number of columns is known when the file is read; see cse.training.inputs.
             hard_negatives=True,
             weighted=weighted,
         )
@@ -134,7 +134,7 @@ class TrainConfig(Settings, BaseModel):
 
     @property
     def methods(self) -> dict[str, Registry[Any]]:
-        """The registry of each method that the configuration names, by name of the method."""
+        """The registries of the methods that the configuration names, by method name."""
         found: dict[str, Registry[Any]] = {}
         for name in (self.positive, *self.negatives):
             found |= {name: AUGMENTATIONS} if name is not None else {}
@@ -203,7 +203,7 @@ RESOLVED = (
 
 
 class ResolvedConfig(TrainConfig):
-    """Training configuration in which all settings with a default by recipe have values."""
+    """Training configuration in which all settings whose default depends on the recipe have values."""
 
     if TYPE_CHECKING:
         model: str
@@ -225,7 +225,7 @@ class ResolvedConfig(TrainConfig):
 
     def _check(self) -> None:
         if missing := [name for name in RESOLVED if getattr(self, name) is None]:
-            raise InputError(f"{flag(missing[0])}: has no default for this model; give it")
+            raise InputError(f"{flag(missing[0])}: has no default for this model; set it")
         super()._check()
 
 

@@ -1,8 +1,8 @@
 """Which edits count as unchanged, what happens to their rows, and when the user is warned.
 
-An edit is unchanged if, after truncation, it has the token ids of the sentence. As a negative its row is masked, unless
-the recipe keeps duplicates. As a positive it remains, because dropout makes it another view; without dropout it is
-masked.
+An edit is unchanged if, after truncation, it has the token ids of the sentence. An unchanged negative is masked, unless
+the recipe keeps duplicates. An unchanged positive remains, because dropout makes it another view; if there is no
+dropout, it is masked.
 """
 
 from __future__ import annotations
