@@ -1,11 +1,11 @@
-# make quickstart   create a virtual environment, install cse, build an index, train on the shipped sample, search in it before and after,
-#                   and write a page about the run
+# make quickstart   create a virtual environment, install cse, build an index, train on the sample corpus, search the corpus
+#                   before and after training, and write a page about the run
 # make test         run all tests in the same environment, in JOBS processes (default 2)
 # make lint         run formatters, linters and type checkers
 #
-# PYTHON=python3.12 make ...         use another interpreter
+# PYTHON=python3.12 make ...         use this Python interpreter
 # make quickstart DEV=stsb.dev.tsv   also evaluate Spearman's correlation on a TSV file of score, sentence1, sentence2
-# make quickstart QUERY="a question" another query than the built-in one
+# make quickstart QUERY="a question" search for this query instead of the built-in one
 
 PYTHON ?= python3
 VENV := .venv
@@ -37,14 +37,14 @@ quickstart: $(READY)
 	@echo; echo "== cse train: $(STEPS) steps of Focal-InfoNCE with UNA's hard negatives"
 	$(BIN)/cse train --loss focal --una --model minilm --max-steps $(STEPS) \
 		--tfidf quickstart/tfidf -o quickstart/runs $(if $(DEV),--dev $(DEV))
-	@echo; echo "== cse search: one query in 2,000 of the sentences, before and after"
+	@echo; echo "== cse search: one query on 2,000 of the sentences, before and after training"
 	head -n 2000 python/cse/resources/sample.txt > quickstart/some.txt
 	$(BIN)/cse search minilm quickstart/some.txt -o quickstart/before --query "$(QUERY)" --top 5
 	$(BIN)/cse search $(LAST) quickstart/some.txt -o quickstart/after --rebuild --query "$(QUERY)" --top 5
 	@echo; echo "== cse report: a page about the run"
 	$(BIN)/cse report "$(LAST)"
 
-# Each process computes with one thread: on two cores, two processes of two threads each are slower.
+# Each process uses one thread: on two cores, two processes with two threads each are slower.
 test: $(READY)
 	cargo test --quiet
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
@@ -60,19 +60,20 @@ lint: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/python docs/api.py --check
 
-# docs/api.md, from the docstrings.
+# Writes docs/api.md from the docstrings.
 api: $(READY)
 	$(BIN)/python docs/api.py
 
-# Time and memory of the Rust core; CORPUS is a plain text file. Prints the first table of the README.
+# Measures the speed of the Rust core; CORPUS is a plain text file. Prints the first table of docs/benchmarks.md.
 bench-core: $(READY)
 	$(BIN)/python benches/core.py $(CORPUS)
 
-# Time and memory of build-tfidf for 10,000 to 10 million generated sentences. Needs 1.2 GB of temporary files.
+# Measures time and memory of build-tfidf and augment for 10,000 to 10 million generated sentences. Needs 1.2 GB of
+# temporary files.
 bench-growth: $(READY)
 	$(BIN)/python benches/growth.py --augment
 
-# Every cell of every published table for two steps, with a tiny model; a quarter of an hour on two cores.
+# Runs every cell of every published table for two steps with a tiny model; takes a quarter of an hour on two cores.
 reproduce-smoke: $(READY)
 	set -e; for table in $$($(BIN)/python -m cse reproduce --names); do \
 	  $(BIN)/python -m cse reproduce $$table --smoke -o target/reproduce/$$table > target/reproduce.log 2>&1 \
@@ -80,18 +81,19 @@ reproduce-smoke: $(READY)
 	  echo "$$table runs"; \
 	done
 
-# What training with each loss changes, with intervals; DATA holds the STS files. Stored runs (benches/results/adapt.json)
-# are not repeated; all five losses with five seeds take three hours on two cores.
+# Measures what training with each loss changes, with intervals; DATA is the folder of the STS files. Stored runs
+# (benches/results/adapt.json) are not repeated; all five losses with five seeds take three hours on two cores.
 bench-losses: $(READY)
 	$(BIN)/python benches/adapt.py accept --data $(DATA)
 
-# Training speed beside sentence-transformers' trainer and a plain loop, and where the time of a step goes; ten minutes on
-# two cores, twice as long where the processor has bfloat16.
+# Compares training speed with sentence-transformers' trainer and a plain loop, and shows where the time of a step goes;
+# takes ten minutes on two cores, and twice as long if the processor has bfloat16 instructions.
 bench-train: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python benches/train.py --breakdown
 
-# Exact search, near-duplicates and memory at a million vectors, beside NumPy; a quarter of an hour on two cores.
+# Measures exact search and its memory for a million vectors, compared with NumPy, and near-duplicates; takes a quarter of an
+# hour on two cores.
 bench-search: $(READY)
 	$(BIN)/python benches/search.py
 

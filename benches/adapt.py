@@ -1,15 +1,15 @@
-"""Search and evaluation of the recipe for encoders that were already trained contrastively.
+"""Searches for a recipe for encoders that have already been trained contrastively, and evaluates it.
 
     python benches/adapt.py search --data DIR            # tunes on STS-B train, SICK-R train and the label-free MRR
     python benches/adapt.py accept --data DIR            # STS-B dev, SICK-R dev, STS16; fresh seeds
     python benches/adapt.py table                        # prints the stored results
-    python benches/adapt.py peers --data DIR             # beside other systems, see adapt_peers.py; DIR as of domain.py
+    python benches/adapt.py peers --data DIR             # compares with others, see adapt_peers.py; DIR as in domain.py
 
-Each run trains all-MiniLM-L6-v2 on the shipped sample. The scores of the trained weights and of their average with the
+Each run trains all-MiniLM-L6-v2 on the sample corpus. The scores of the trained weights and of their average with the
 base weights (``merged``) are written to benches/results/adapt.json when a run ends; stored runs are skipped. ``search``
-evaluates on 800 pairs each of STS-B train and SICK-R train (every n-th), and by the split-half score on 500 held-out
-sentences. ``accept`` also stores the cosine of every pair, from which ``table`` computes intervals: over pairs by a
-bootstrap of clusters of pairs that share a sentence (2,000 resamples, scores averaged over seeds), over seeds by
+evaluates on 800 pairs each of STS-B train and SICK-R train (every n-th), and with the split-half score on 500 held-out
+sentences. ``accept`` also stores the cosine of every pair, from which ``table`` computes intervals: over pairs with a
+bootstrap of clusters of pairs that share a sentence (2,000 resamples, scores averaged over seeds), and over seeds with
 Student's t.
 """
 
@@ -40,7 +40,7 @@ ACCEPT = ("stsb.dev", "sickr.dev", "sts16.test")
 TUNE_PAIRS = 800
 FRESH_SEEDS = (21, 22, 23, 24, 25)
 RESAMPLES = 2000
-# The recipe adapt, as it is in presets/defaults.toml, with each loss.
+# The recipe adapt of presets/defaults.toml, then the earlier recipe with each loss.
 RECIPES = (
     "passages, kept, una",
     "passages, kept",
@@ -61,10 +61,10 @@ COMMON: dict[str, Any] = {
     "temperature": 0.1,
     "merge_with_base": 0.0,
 }
-# What these candidates do without, and a run of this model has by default.
+# Switches off defaults of this model that the candidates do not use.
 PLAIN: dict[str, Any] = {"loss": "standard", "loss_terms": []}
 UNLIMITED = {"most_words": 10_000}
-# The recipe that a run of this model has by default.
+# The default recipe of this model.
 PASSAGES: dict[str, Any] = {
     "loss": "focal",
     "temperature": 0.05,
@@ -75,16 +75,16 @@ PASSAGES: dict[str, Any] = {
 
 
 def spans(shortest: float, longest: float, **settings: Any) -> dict[str, Any]:
-    """Returns the settings of a candidate whose spans have other limits."""
+    """Returns the settings of a candidate with these limits of its spans."""
     return {"spans": {"shortest": shortest, "longest": longest}, **settings}
 
 
 def sixty(shortest: float, longest: float, **settings: Any) -> dict[str, Any]:
-    """Returns the settings of a candidate of 60 steps whose spans have other limits."""
+    """Returns the settings of a candidate with these limits of its spans, and with 60 steps."""
     return spans(shortest, longest, max_steps=60, **settings)
 
 
-# Candidates of the search; each differs from its neighbours in one or two settings.
+# Candidates of the search; each differs from the next in one or two settings.
 CANDIDATES: dict[str, dict[str, Any]] = {
     "passages, kept": PASSAGES,
     "passages, kept, una": {**PASSAGES, **UNA},
@@ -120,7 +120,8 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "standard una spans .3 to .7, tau .07, 60 steps": sixty(0.3, 0.7, **UNA, temperature=0.07),
     "standard una spans .3 to .7, tau .05, 60 steps": sixty(0.3, 0.7, **UNA, temperature=0.05),
     "standard una spans .2 to .6, tau .05, 60 steps": sixty(0.2, 0.6, **UNA, temperature=0.05),
-    # Why dropout positives harm such a model: a tenth of the rate, and plain SGD, whose steps shrink with gradients.
+    # These show why dropout positives harm such a model: a tenth of the learning rate, and plain SGD, whose steps are
+    # as small as the gradients.
     "dropout tau .05 lr 2e-5": {"positive": "dropout", "temperature": 0.05, "lr": 2e-5},
     "dropout tau .05 lr 2e-6": {"positive": "dropout", "temperature": 0.05, "lr": 2e-6},
     "dropout tau .05, SGD lr .1": {"positive": "dropout", "temperature": 0.05, "lr": 0.1, "optimizer": "sgd"},
@@ -130,10 +131,10 @@ CANDIDATES: dict[str, dict[str, Any]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("search", "accept", "table", "peers"))
-    parser.add_argument("--data", type=Path, help="Folder with stsb.train.tsv, sickr.train.tsv and the others.")
+    parser.add_argument("--data", type=Path, help="Folder with stsb.train.tsv, sickr.train.tsv and other data sets.")
     parser.add_argument("--only", nargs="*", help="Names of candidates.")
     parser.add_argument("--seeds", nargs="*", type=int)
-    parser.add_argument("--collections", nargs="*", help="peers: names of collections; default: all.")
+    parser.add_argument("--collections", nargs="*", help="For peers: names of collections; default: all.")
     parser.add_argument("--results", type=Path)
     options = parser.parse_args()
     if options.what == "peers":
@@ -148,7 +149,7 @@ def main() -> None:
         print(tables(found, options.what))
         return
     if options.data is None:
-        parser.error("--data is needed")
+        parser.error("--data: missing; name the folder of the data")
     seeds = options.seeds or ([0] if options.what == "search" else list(FRESH_SEEDS))
     keys = TUNE if options.what == "search" else ACCEPT
     names = options.only or (CANDIDATES if options.what == "search" else RECIPES)
@@ -215,7 +216,7 @@ def run(name: str, seed: int, data: Path, keys: tuple[str, ...]) -> dict[str, An
 
 @contextmanager
 def optimizer(kind: str) -> Iterator[None]:
-    """Context manager in which runs use plain SGD instead of AdamW if ``kind`` is ``sgd``."""
+    """Replaces AdamW with plain SGD within the context if ``kind`` is ``sgd``."""
     from unittest.mock import patch
 
     from torch.optim import SGD
@@ -263,7 +264,7 @@ def versions() -> dict[str, str]:
 
 
 def tables(found: dict[str, Any], what: str) -> str:
-    """Returns the table of the search, of the accepted runs, or both (``table``)."""
+    """Returns the table of the search, that of the accepted runs, or both if ``what`` is ``table``."""
     parts = [] if what == "accept" else [search_table(found)]
     if what != "search" and any(key.startswith("accept/") for key in found):
         parts.append(accept_table(found))
@@ -271,7 +272,7 @@ def tables(found: dict[str, Any], what: str) -> str:
 
 
 def search_table(found: dict[str, Any]) -> str:
-    """Returns a table of differences to the model before training, on the data used for tuning."""
+    """Returns a table of differences from the model before training, on the data used for tuning."""
     lines = ["| search, seed | STS-B train | SICK-R train | MRR | merged: STS-B | SICK-R | MRR | first loss |"]
     lines.append("| --- |" + " ---: |" * 7)
     runs = 0
@@ -286,7 +287,7 @@ def search_table(found: dict[str, Any]) -> str:
             cells += [f"{record[form][task] - before[task]:+.2f}" for task in TUNE]
             cells.append(f"{record[form]['mrr'] - before['mrr']:+.4f}")
         lines.append(f"| {name}, {seed} | {' | '.join(cells)} | {record['first_loss']:.2g} |")
-    return "\n".join([*lines, "", f"{runs} runs tried, each with and without merging."])
+    return "\n".join([*lines, "", f"{runs} runs were tried, each with and without merging."])
 
 
 def accept_table(found: dict[str, Any]) -> str:
@@ -318,7 +319,7 @@ def accept_row(found: dict[str, Any], name: str, form: str, seeds: list[int]) ->
 
 
 def over_seeds(values: list[float], digits: int) -> str:
-    """95 % interval of the mean by Student's t."""
+    """Returns the 95 % interval of the mean by Student's t."""
     from scipy.stats import t
 
     if len(values) < 2:
@@ -329,7 +330,7 @@ def over_seeds(values: list[float], digits: int) -> str:
 
 
 def bootstrap(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> tuple[float, float]:
-    """95 % interval of the mean difference over the three sets; see ``cse.evaluation.significance``."""
+    """Returns the 95 % interval of the mean difference over the three sets; see ``cse.evaluation.significance``."""
     from cse.evaluation.significance import resampled_difference
 
     differences = np.zeros(RESAMPLES)
@@ -352,7 +353,7 @@ class Tasks(dict[str, Any]):
         from cse.evaluation.sts import read_pairs
 
         if self.data is None:
-            sys.exit("--data is needed for the intervals")
+            sys.exit("--data: missing; the intervals need the pairs of the data sets")
         pairs = read_pairs(self.data / f"{task}.tsv")
         self[task] = (pairs.gold, sentence_clusters(pairs.left, pairs.right))
         return self[task]

@@ -1,20 +1,22 @@
-"""cse beside what a user would take instead, on the documents of retrieval collections; called by benches/adapt.py.
+"""Compares cse with other methods on the documents of retrieval collections; called by benches/adapt.py.
 
-Every system trains all-MiniLM-L6-v2 on the documents that ``domain_scores.Collection`` does not hold out, for the
-processor time that the default of ``cse train`` takes on the same collection (seconds of all threads, so that other
-work on the machine changes little), in the same precision, and in a process of its own. Rows that train, and their
-settings:
+Every system trains all-MiniLM-L6-v2 on the documents that ``domain_scores.Collection`` does not hold out, in the same
+precision and in a separate process. It gets the processor time that the default of ``cse train`` takes on the same
+collection (seconds of all threads, so that other work on the machine has little influence). The rows that train are:
 
 * ``cse, default``: ``cse train --model minilm`` without further flags.
-* ``SimCSE``: sentence-transformers' MultipleNegativesRankingLoss on pairs of equal documents, batches of 64.
-* ``TSDAE``: its DenoisingAutoEncoderLoss, batches of 8, mean pooling as the model has it; each word is deleted with
-  probability 0.6, drawn here, because its own deletion needs data of NLTK.
-* ``ContrastiveTension``: its loss, batches of 32, of which every eighth pair is equal.
-* ``continued MLM``: transformers' trainer, batches of 32, 15 % of the tokens masked; a new head.
+* ``SimCSE``: MultipleNegativesRankingLoss of sentence-transformers on pairs of equal documents, batches of 64.
+* ``TSDAE``: DenoisingAutoEncoderLoss of sentence-transformers, batches of 8, with the mean pooling of the model. Each
+  word is deleted with probability 0.6; this file deletes the words, because the deletion in sentence-transformers
+  requires data files of NLTK.
+* ``ContrastiveTension``: ContrastiveTensionLoss of sentence-transformers, batches of 32; one pair in eight consists of
+  equal texts.
+* ``continued MLM``: the trainer of transformers, batches of 32, 15 % of the tokens masked; the head is new.
 
-The last four have rates of 5e-5 (that of the trainers, where nothing is chosen) and 1e-5 (that of cse's default),
-constant without warmup, as the number of steps follows from the time, and texts of at most 64 tokens. Rows that do not
-train: BM25 (bm25s, Lucene's, k1 1.5, b 0.75), and the rankings of an encoder and BM25 fused by reciprocal ranks.
+The last four are run with learning rates 5e-5 (the default of the trainers) and 1e-5 (the default of cse), and with
+texts of at most 64 tokens. The learning rate is constant and has no warm-up, because the number of steps depends on the
+time. The rows that do not train are BM25 (bm25s, Lucene's formula, k1 = 1.5, b = 0.75), and the rankings of an encoder
+and of BM25 fused by reciprocal ranks.
 """
 
 # The trainers of sentence-transformers and of transformers have no types.
@@ -49,7 +51,7 @@ CONSTANT = 60  # k of reciprocal rank fusion
 
 
 def peers(data: Path, results: Path, collections: list[str] | None, seed: int) -> None:
-    """Runs what is not stored, one collection after the other, and stores each row when it ends."""
+    """Runs the rows that are not stored, one collection after another, and stores each row when it is complete."""
     for folder in sorted(path.parent for path in data.glob("*/corpus.*")):
         if collections and folder.name not in collections:
             continue
@@ -73,13 +75,13 @@ def peers(data: Path, results: Path, collections: list[str] | None, seed: int) -
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The stored rows."""
+    """Returns the stored rows."""
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found
 
 
 def one(folder: Path, name: str, seed: int, budget: float) -> dict[str, Any]:
-    """One row: trains if ``name`` is not ``before``, evaluates, and returns figures, times and the peak of memory."""
+    """Returns the figures, times and peak memory of one row; trains first unless ``name`` is ``before``."""
     from cse import Encoder
     from cse.evaluation.geometry import unit
 
@@ -118,7 +120,7 @@ def train_cse(rows: list[str], place: str, seed: int, budget: float) -> tuple[in
 
 
 def deadline(budget: float) -> Any:
-    """A callback that ends a trainer after the step in which the process has spent ``budget`` seconds from now on."""
+    """Returns a callback that ends training as soon as the process has spent ``budget`` more seconds."""
     from transformers import TrainerCallback
 
     end = time.process_time() + budget
@@ -131,7 +133,7 @@ def deadline(budget: float) -> Any:
 
 
 def arguments_of(kind: Any, place: str, batch_size: int, rate: float, seed: int) -> Any:
-    """Arguments of a trainer: constant rate, the precision that cse takes, nothing saved or logged."""
+    """Returns a trainer's arguments: a constant learning rate, the precision that cse uses, nothing saved or logged."""
     from cse.models.device import pick_precision
 
     return kind(
@@ -157,7 +159,7 @@ def by_sentence_transformers(
     batch_size: int,
     rate: float,
 ) -> Callable[[list[str], str, int, float], tuple[int, str]]:
-    """Returns a function that trains by the trainer of sentence-transformers, until the time is spent."""
+    """Returns a function that trains with the trainer of sentence-transformers until the time is spent."""
 
     def run(rows: list[str], place: str, seed: int, budget: float) -> tuple[int, str]:
         from datasets import Dataset
@@ -187,12 +189,12 @@ def by_sentence_transformers(
 
 
 def equal_pairs(rows: list[str], seed: int) -> dict[str, list[Any]]:
-    """Each document twice."""
+    """Returns pairs of each document with itself."""
     return {"anchor": rows, "positive": rows}
 
 
 def damaged(rows: list[str], seed: int) -> dict[str, list[Any]]:
-    """Each document without about ``DELETED`` of its words, at least one kept, beside itself."""
+    """Returns each document without a share ``DELETED`` of its words (at least one is kept), and the whole document."""
     found = []
     for number, row in enumerate(rows):
         words, generator = row.split(), np.random.default_rng([seed, number])
@@ -203,7 +205,7 @@ def damaged(rows: list[str], seed: int) -> dict[str, list[Any]]:
 
 
 def tension_pairs(rows: list[str], seed: int) -> dict[str, list[Any]]:
-    """Pairs, of which one of ``EQUAL_PAIRS`` is a document twice, and the others are a document and a random one."""
+    """Returns pairs: one in ``EQUAL_PAIRS`` is a document with itself, the others are a document and a random one."""
     generator = np.random.default_rng(seed)
     others = generator.integers(0, len(rows), len(rows))
     equal = generator.random(len(rows)) < 1 / EQUAL_PAIRS
@@ -280,7 +282,7 @@ TRAINERS = {DEFAULT: train_cse, **OTHERS}
 
 
 def table(found: dict[str, Any]) -> str:
-    """Table of the collections on which all rows were run: differences from the model before training."""
+    """Returns a table of differences from the model before training, for collections on which all rows were run."""
     seed = min(key.split("/")[2] for key in found)
     whole = ("before", *TRAINERS)
     begun = sorted({key.split("/")[0] for key in found})
@@ -323,7 +325,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def span(values: list[float]) -> str:
-    """The smallest and the largest value."""
+    """Returns the smallest and the largest value as text."""
     return f"{min(values):.0f} to {max(values):.0f}"
 
 

@@ -1,4 +1,4 @@
-"""Where the time of a training step goes on the CPU, by PyTorch's profiler."""
+"""Measures with PyTorch's profiler where the time of a training step goes on the CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 __all__ = ["breakdown"]
 
-# Operations of PyTorch by part of a step; others are listed by their own names.
+# Operations of PyTorch by part of a step; other operations are listed by name.
 PARTS = {
     "matrix products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"),
     "dropout masks": ("dropout masks",),
@@ -24,7 +24,7 @@ PARTS = {
 
 
 def breakdown(run: Callable[[Any], object]) -> dict[str, float]:
-    """Returns the shares of the time of training steps by part, the largest first.
+    """Returns the share of each part in the time of training steps, the largest first.
 
     Args:
         run: Trains with cse; called with a profiler, which it starts and stops between steps.

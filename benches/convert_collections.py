@@ -10,13 +10,14 @@ cisi      information science: 1,460 abstracts, 76        CISI.ALL, CISI.QRY, CI
 time      world news of 1963: 423 articles, 83 queries    TIME.ALL, TIME.QUE, TIME.REL
 ========  ==============================================  ==========================================================
 
-They are distributed freely for research, without a licence, by the information retrieval group of the University of
-Glasgow (http://ir.dcs.gla.ac.uk/resources/test_collections/), which had them from Cornell University (SMART); TIME is
-text of Time magazine. Copies of the same files are in public repositories, for example under ``data/`` in
-fabianobie/luppar on GitHub. Nothing of them is part of this project, and converted files should not be passed on.
+The collections are distributed freely for research, without a licence, by the information retrieval group of the
+University of Glasgow (http://ir.dcs.gla.ac.uk/resources/test_collections/), which received them from Cornell University
+(SMART); the texts of TIME are from Time magazine. Copies of the same files are in public repositories, for example
+under ``data/`` in fabianobie/luppar on GitHub. No part of them is included in this project, and converted files should
+not be passed on.
 
-Written are ``TARGET/NAME/corpus.jsonl`` (_id, title, text), ``queries.jsonl`` (_id, text) and ``qrels/test.tsv``, as
-``cse eval --suite retrieval`` reads them. Queries without a relevant document are left out.
+The script writes ``TARGET/NAME/corpus.jsonl`` (_id, title, text), ``queries.jsonl`` (_id, text) and ``qrels/test.tsv``,
+the files that ``cse eval --suite retrieval`` reads. Queries without a relevant document are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Judgements = list[tuple[str, str]]
 
 
 def smart_records(path: Path) -> Iterator[dict[str, str]]:
-    """The records of a file of the SMART system: ``.I`` begins a record, ``.T``, ``.W`` and so on a field of it."""
+    """Yields the records of a SMART file: ``.I`` begins a record; ``.T``, ``.W`` and so on begin a field."""
     record: dict[str, str] = {}
     field = ""
     for line in path.read_text(encoding="latin-1").splitlines():
@@ -53,26 +54,26 @@ def smart_records(path: Path) -> Iterator[dict[str, str]]:
 
 
 def plain(text: str) -> str:
-    """The text with single spaces."""
+    """Returns the text with runs of white space collapsed to single spaces."""
     return " ".join(text.split())
 
 
 def smart_texts(path: Path) -> Texts:
-    """Titles and texts of a SMART file; cross references and authors are left out."""
+    """Returns the titles and texts of a SMART file; cross references and authors are left out."""
     return {each["I"]: (plain(each.get("T", "")), plain(each.get("W", ""))) for each in smart_records(path)}
 
 
 def columns(path: Path, document: int) -> Judgements:
-    """Judgements with the query in the first column, and the document in column ``document``."""
+    """Reads judgements with the query in the first column and the document in column ``document``."""
     rows = [line.split() for line in path.read_text(encoding="latin-1").splitlines() if line.strip()]
     return [(row[0], row[document]) for row in rows]
 
 
 def time_texts(path: Path) -> Texts:
-    """The articles of TIME by the numbers of its judgements, which count 425 articles in the order of the file.
+    """Returns the articles of TIME, numbered as in the judgements, which count 425 articles in the order of the file.
 
-    The file as it is distributed has 423. The two that are missing are between the 371st and the 380th: up to there the
-    relevant articles share words with their queries at the number given, from there on at two less.
+    The distributed file has only 423 articles. Two are missing between the 371st and the 380th: before them, relevant
+    articles share words with their queries at the number in the judgements, and after them at that number minus 2.
     """
     text = path.read_text(encoding="latin-1").split("*STOP")[0]
     articles = re.split(r"^\*TEXT[^\n]*\n", text, flags=re.MULTILINE)[1:]
@@ -81,13 +82,13 @@ def time_texts(path: Path) -> Texts:
 
 
 def time_queries(path: Path) -> Texts:
-    """The queries of TIME: ``*FIND NUMBER``, then the text."""
+    """Reads the queries of TIME: a line ``*FIND NUMBER``, then the text."""
     parts = re.split(r"^\*FIND\s+(\d+)\s*\n", path.read_text(encoding="latin-1").split("*STOP")[0], flags=re.MULTILINE)
     return {number: ("", plain(text)) for number, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 def time_judgements(path: Path) -> Judgements:
-    """The judgements of TIME: a line for each query, its number and those of its relevant articles."""
+    """Reads the judgements of TIME: each line has the number of a query and the numbers of its relevant articles."""
     rows = [line.split() for line in path.read_text(encoding="latin-1").splitlines() if line.strip()]
     return [(row[0], document) for row in rows for document in row[1:]]
 
@@ -113,7 +114,7 @@ def write(folder: Path, documents: Texts, queries: Texts, judgements: Judgements
     judged = {query for query, _ in judgements}
     unknown = [each for each in judgements if each[0] not in queries or each[1] not in documents]
     if unknown:
-        raise SystemExit(f"{folder.name}: the judgement {unknown[0]} names a query or a document that is not there")
+        raise SystemExit(f"{folder.name}: the judgement {unknown[0]} names a missing query or document; check files")
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     with open(folder / "corpus.jsonl", "w", encoding="utf8") as file:
         for key, (title, text) in documents.items():

@@ -3,9 +3,10 @@
     python benches/core.py corpus.txt        # plain text, one sentence per line
 
 Before timing, document frequencies are compared with those of scikit-learn, negatives with those of the reference
-implementation in Python, and the counts of the file with those of rust/examples/std_loop.rs, which is built with cargo.
-Commands are timed as processes, from start to exit; times are medians of --repeat runs, also given relative to `wc -w`
-of the same file. nlpaug is included if it is installed. Writes benches/results/core.json and prints a table.
+implementation in Python, and the counts for the whole file with those of rust/examples/std_loop.rs, which is built with
+cargo. Commands are timed as whole processes, from start to exit; times are medians of --repeat runs, and are also given
+relative to `wc -w` on the same file. nlpaug is included if it is installed. Writes benches/results/core.json and prints
+a table.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def check(rows: list[str], folder: Path) -> None:
 
 
 def build_loop() -> str:
-    """Builds std_loop and returns its path, read from the output of cargo, as the target directory is configurable."""
+    """Builds std_loop and returns its path, read from cargo's output, because the target directory is configurable."""
     build = ["cargo", "build", "--release", "--example", "std_loop", "--message-format", "json"]
     root = Path(__file__).parent.parent
     said = subprocess.run(build, cwd=root, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
@@ -158,7 +159,7 @@ def measure(corpus: Path, rows: list[str], folder: Path, repeat: int, loop: str)
 
 
 def nlpaug(rows: list[str], folder: Path) -> dict[str, float]:
-    """Times nlpaug's TF-IDF augmenter, trained and loaded as in its documentation; empty if it is not installed."""
+    """Times nlpaug's TF-IDF augmenter, trained and loaded as in its documentation; returns {} without nlpaug."""
     try:
         import nlpaug.augmenter.word as naw
         from nlpaug.model.word_stats import TfIdf

@@ -1,14 +1,14 @@
-"""Training on the documents of retrieval collections: which recipe helps on an own domain, and which scores tell.
+"""Trains on documents of retrieval collections: which recipes help in a domain, and which label-free scores show it.
 
-    python benches/domain.py search --data DIR       # DIR/NAME as cse eval --suite retrieval reads it, every NAME
+    python benches/domain.py search --data DIR       # DIR/NAME: a collection for cse eval --suite retrieval
     python benches/domain.py table                   # prints the stored runs
-    python benches/domain.py score                   # how scores without labels follow the change of nDCG@10
+    python benches/domain.py score                   # correlates label-free scores with the change in nDCG@10
 
-Each run trains all-MiniLM-L6-v2 on the documents of one collection, but for 5 to 10 % of them that are held out for the
-scores without labels; queries and judgements are never trained on. The trained weights and their averages with those of
-the base model are evaluated, and stored in benches/results/domain.json when the run ends. Stored runs, by the hash of
-settings, seed and collection, are skipped. Figures are differences to the base model in points; intervals are of a
-bootstrap over queries, stratified by collection.
+Each run trains all-MiniLM-L6-v2 on the documents of one collection, except for 5 to 10 % of them that are held out for
+the label-free scores; queries and judgements are never used for training. The trained weights and their averages with
+the weights of the base model are evaluated, and the scores are stored in benches/results/domain.json when the run ends.
+A run is identified by a hash of settings, seed and collection; stored runs are skipped. Figures are differences from
+the base model in points; intervals come from a bootstrap over queries, stratified by collection.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ SHARES = (0.0, 0.25, 0.5, 0.75)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("search", "table", "score"))
-    parser.add_argument("--data", type=Path, help="Folder with one folder for each collection.")
+    parser.add_argument("--data", type=Path, help="Folder with a subfolder for each collection.")
     parser.add_argument("--only", nargs="*", help="Names of candidates.")
     parser.add_argument("--collections", nargs="*", help="Names of collections.")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0])
-    parser.add_argument("--steps", type=int, help="Another number of steps than that of the candidates.")
-    parser.add_argument("--hours", type=float, help="Begin no run after this many hours.")
-    parser.add_argument("--shares", nargs="*", type=float, default=SHARES, help="Shares of the base in the averages.")
-    parser.add_argument("--weights", type=Path, help="Keep the trained encoders here, and add shares of stored runs.")
+    parser.add_argument("--steps", type=int, help="Number of steps, instead of the candidate's.")
+    parser.add_argument("--hours", type=float, help="Start no run after this many hours.")
+    parser.add_argument("--shares", nargs="*", type=float, default=SHARES, help="Shares of the base in an average.")
+    parser.add_argument("--weights", type=Path, help="Keep the trained encoders here; shares can then be added later.")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     if options.what == "search":
         if options.data is None:
-            parser.error("--data is needed")
+            parser.error("--data: missing; name the folder of the collections")
         unknown = set(options.only or ()) - set(CANDIDATES)
         if unknown:
-            parser.error(f"--only: {min(unknown)!r} is no candidate; choose from {', '.join(CANDIDATES)}")
+            parser.error(f"--only: {min(unknown)!r} is not a candidate; choose from {', '.join(CANDIDATES)}")
         search(options)
     found = read(options.results)
     if options.what != "score":
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def search(options: argparse.Namespace) -> None:
-    """Runs what is not stored: each candidate on all collections, before the next one."""
+    """Runs what is not stored; each candidate is run on all collections before the next candidate."""
     from cse import Encoder
 
     started = time.perf_counter()
@@ -84,7 +84,7 @@ def search(options: argparse.Namespace) -> None:
                 kept = options.weights / key if options.weights else None
                 missing = [each for each in options.shares if record is None or f"{each:g}" not in record["shares"]]
                 if not missing or (record is not None and (kept is None or not kept.exists())):
-                    continue  # nothing is missing, or it could only be had by training again
+                    continue  # nothing is missing, or the encoder would have to be trained again
                 base = base_of(collection, bases, options.results, options.weights)
                 began = time.perf_counter()
                 if record is None:
@@ -100,13 +100,13 @@ def search(options: argparse.Namespace) -> None:
 
 
 def key_of(settings: dict[str, Any], seed: int, collection: Collection) -> str:
-    """The hash by which a run is stored."""
+    """Returns the hash under which a run is stored."""
     text = json.dumps([MODEL, settings, seed, collection.name, collection.hash], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def embedded(collection: Collection, kept: Path | None) -> Embedded:
-    """The embeddings of the base model, from the folder of kept encoders if they are there."""
+    """Returns the embeddings of the base model, read from the folder of kept encoders if they are stored there."""
     from cse import Encoder
 
     path = kept / f"base-{collection.name}-{collection.hash}.npz" if kept else None
@@ -123,7 +123,7 @@ def embedded(collection: Collection, kept: Path | None) -> Embedded:
 
 
 def base_of(collection: Collection, known: dict[str, Embedded], results: Path, kept: Path | None) -> Embedded:
-    """The embeddings of the base model, whose figures are stored the first time, with those of BM25."""
+    """Returns the embeddings of the base model; stores its figures and those of BM25 if they are not stored yet."""
     if collection.name not in known:
         base = known[collection.name] = embedded(collection, kept)
         key = key_of({}, 0, collection)
@@ -142,10 +142,10 @@ def base_of(collection: Collection, known: dict[str, Embedded], results: Path, k
 
 
 def trained(settings: dict[str, Any], seed: int, collection: Collection, kept: Path | None) -> tuple[Any, Any]:
-    """Trains on the documents of a collection; returns the encoder, and the record of the run without its figures."""
+    """Trains on the documents of a collection; returns the encoder and the record of the run, without figures."""
     from cse import Encoder, TfidfIndex, TrainConfig, train
 
-    given = {"loss_terms": [], **settings}  # what a run of this model has by default is not that of other candidates
+    given = {"loss_terms": [], **settings}  # candidates do not inherit the default loss terms of the model
     if "spans" in given:
         given["spans"] = {"most_words": 10_000, **given["spans"]}
     rows = collection.rows(given.pop("rows"))
@@ -184,7 +184,7 @@ def trained(settings: dict[str, Any], seed: int, collection: Collection, kept: P
 
 
 def averages(encoder: Any, collection: Collection, base: Embedded, shares: Sequence[float]) -> dict[str, Any]:
-    """Figures of an encoder, and of its averages with the base model, by the share of the base."""
+    """Returns the figures of the averages of an encoder with the base model, by share of the base model."""
     from cse import Encoder
 
     original: Any = Encoder(MODEL, device="cpu").model
@@ -203,13 +203,13 @@ def averages(encoder: Any, collection: Collection, base: Embedded, shares: Seque
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The stored runs."""
+    """Returns the stored runs."""
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found
 
 
 def store(path: Path, key: str, record: dict[str, Any]) -> None:
-    """Adds a run to the stored ones."""
+    """Adds a run to the stored runs."""
     part = path.with_suffix(".tmp")
     lines = [f"{json.dumps(each)}: {json.dumps(value)}" for each, value in (read(path) | {key: record}).items()]
     part.write_text("{\n" + ",\n".join(lines) + "\n}\n")

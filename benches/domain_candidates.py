@@ -1,4 +1,4 @@
-"""The candidates of benches/domain.py, in the order in which they are run; each is a change of ``COMMON``."""
+"""The candidates of benches/domain.py, in the order in which they are run; each lists its changes to ``COMMON``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ UNA: dict[str, Any] = {"negatives": ["una"], "una": {"every": 1, "use_as": "hard
 PLAIN: dict[str, Any] = {"negatives": []}
 KEEP: dict[str, Any] = {"loss_terms": ["keep"], "keep": {"weight": 1.0, "temperature": 0.05, "views": "both"}}
 
-# ``rows`` is the form of the rows to train on, see ``domain_scores.Collection.rows``; all others are of TrainConfig.
+# ``rows`` is the form of the rows to train on (see ``domain_scores.Collection.rows``); the others are fields of
+# ``TrainConfig``.
 COMMON: dict[str, Any] = {
     "rows": "documents",
     "max_length": 64,
@@ -25,21 +26,22 @@ COMMON: dict[str, Any] = {
 
 
 def keep(**options: Any) -> dict[str, Any]:
-    """Returns the settings of the term ``keep`` with other options."""
+    """Returns the settings of the term ``keep`` with some options changed."""
     return {"loss_terms": ["keep"], "keep": {**KEEP["keep"], **options}}
 
 
 def search(**options: Any) -> dict[str, Any]:
-    """Returns the settings of positives that look like a search."""
+    """Returns settings with which the anchor looks like a search query."""
     return {"positive": "search", "search": options}
 
 
-# Texts of about the length of a search: a third of the time of spans of 30 to 70 % of a document.
+# Texts of about the length of a search query, which take a third of the time of spans of 30 to 70 % of a document.
 SHORT: dict[str, Any] = {"positive": "cuts", "cuts": {"shortest": 8, "longest": 24}, "max_length": 32}
 
 DISTIL: dict[str, Any] = {**PLAIN, "loss": "distil", "lr": 2e-5, "distil": {"lexical": 0.5}}
 
-# The same by the methods of the package: short passages of long rows, and 30 to 70 % of the words of short ones.
+# The recipe of "short cuts, kept, no UNA" with methods of the package: short passages of long rows, and 30 to 70 % of
+# the words of short rows.
 PASSAGES: dict[str, Any] = {
     **PLAIN,
     "positive": "spans",
@@ -105,7 +107,7 @@ METHODS = ("distil", "una", "spans", "keep", "near-base", "freeze", "guided", "c
 
 
 def settings_of(name: str, steps: int | None = None) -> dict[str, Any]:
-    """Returns all settings of a candidate, with another number of steps if it is given."""
+    """Returns all settings of a candidate; ``steps``, if given, replaces its number of steps."""
     settings = {**COMMON, **CANDIDATES[name]}
     settings |= {"max_steps": steps} if steps else {}
     used = {settings["positive"], settings["loss"]}

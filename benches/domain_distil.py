@@ -1,8 +1,9 @@
-"""Distillation of the base model together with words in common, as users would add it: ``imports = (FILE,)``.
+"""Distils the base model and word overlap into the encoder, as a method that users would add: ``imports = (FILE,)``.
 
-BM25 and the base model together, by reciprocal ranks, find more than either (``python benches/domain.py table``). The
-term ``distil`` trains the encoder to rank the candidates of the batch for each anchor as both together do. With
-``loss = "distil"`` it is the whole loss: there are no positives that may be wrong, and no false negatives.
+BM25 and the base model, fused by reciprocal ranks, find more than either alone (``python benches/domain.py table``).
+For each anchor, the term ``distil`` trains the encoder to rank the candidates of the batch as the base model and word
+overlap rank them together. With ``loss = "distil"`` it is the whole loss: no positive can be wrong, and no negative
+can be false.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from cse.views import BatchStep, Frozen, Views
 class WordPieces(torch.nn.Module):
     """Encodes token ids ``(n, T)`` as unit vectors ``(n, V)`` of ln(1 + count) idf, without special tokens.
 
-    A batch term sees no texts; but ``step.encode`` passes token ids to whatever encoder it is given.
+    A batch term has no access to texts, but ``step.encode`` passes token ids to any encoder that it is given.
     """
 
     def __init__(self, tokenizer: Any, texts: list[str]) -> None:
@@ -38,7 +39,7 @@ class WordPieces(torch.nn.Module):
         self.embedding_dim = len(idf)
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """The vectors; padding is a special token."""
+        """Returns the vectors; padding does not count, because it is a special token."""
         ids = inputs["input_ids"]
         counts = torch.zeros(len(ids), self.embedding_dim).scatter_add_(1, ids, torch.ones_like(ids, dtype=torch.float))
         return normalize(counts.log1p() * self.idf, dim=-1)
@@ -51,14 +52,15 @@ class DistilOptions:
     weight: float = 1.0
     temperature: float = 0.05
     lexical: float = 0.5
-    """Weight of the words in common, 0 to 1; that of the base model is the rest."""
+    """Weight of word overlap, 0 to 1; the weight of the base model is 1 minus this value."""
 
 
 class Distil(BatchTerm):
-    """KL divergence of the softmax over all candidates from that of the base model and of words in common.
+    """KL divergence between the target and the encoder's softmax over all candidates.
 
     The target is the softmax of (1 - lexical) * cosine of the base model + lexical * cosine of TF-IDF vectors of word
-    pieces, at the same temperature. Candidates are the positives, the own among them, and the negatives of the batch.
+    pieces, at the same temperature. The candidates are all positives, including the anchor's, and all negatives of the
+    batch.
     """
 
     Options = DistilOptions
@@ -70,7 +72,7 @@ class Distil(BatchTerm):
         self.words = Frozen(WordPieces(context.trained.tokenizer, texts))
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        """The mean divergence over the anchors, times the weight."""
+        """Returns the mean divergence over the anchors, multiplied by the weight."""
         options = self.options
         names = ["positive", *views.named("negative")]
         assert step.encode is not None

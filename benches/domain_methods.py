@@ -1,12 +1,12 @@
-"""Losses and other methods for training on an own domain, as users would add them: ``imports = (FILE,)``.
+"""Losses and other methods for training on in-domain documents, as users would add them: ``imports = (FILE,)``.
 
 =============  ====================================================================  ==============
-name           what                                                                  registered as
+name           effect                                                                registered as
 =============  ====================================================================  ==============
-keep           keeps the base model's similarities within the batch                  loss term
-near-base      L2 distance to the base weights                                       loss term
-freeze         embeddings and lower layers are not trained                           encoder method
-guided         false negatives are masked by the base model (GISTEmbed)              feature method
+keep           preserves the base model's similarities within the batch              loss term
+near-base      penalises the L2 distance to the base weights                         loss term
+freeze         does not train the embeddings and the lower layers                    encoder method
+guided         masks false negatives, found with the base model (GISTEmbed)          feature method
 =============  ====================================================================  ==============
 """
 
@@ -30,7 +30,7 @@ from cse.views import BatchStep, Frozen, Views
 
 
 class Base:
-    """A frozen copy of the encoder as it was, and its embeddings of the blocks of a step, each computed once."""
+    """A frozen copy of the encoder before training; the embeddings of each block of a step are computed once."""
 
     def __init__(self, context: Any) -> None:
         self.model = Frozen(copy.deepcopy(context.trained))
@@ -39,14 +39,14 @@ class Base:
 
     @classmethod
     def of(cls, context: Any) -> Base:
-        """The copy of a run, which several methods share."""
+        """Returns the copy of a run, which several methods share."""
         if not hasattr(context, "base_of_domain_methods"):
             context.base_of_domain_methods = cls(context)
         base: Base = context.base_of_domain_methods
         return base
 
     def encode(self, block: str, step: BatchStep) -> Tensor:
-        """Unit embeddings ``(B, D)`` of a block of the batch."""
+        """Returns the embeddings ``(B, D)`` of a block of the batch, of unit length."""
         if step.rows is not getattr(self._step, "rows", None):
             self._step, self._found = step, {}
         if block not in self._found:
@@ -64,14 +64,14 @@ class KeepOptions:
     temperature: float = 0.05
     views: Literal["anchor", "positive", "both", "cross"] = "both"
     lexical: float = 0.0
-    """Weight of the TF-IDF cosines of the whole rows in the similarities that are kept; 0: the base model's alone."""
+    """Weight of the TF-IDF cosines of whole rows in the preserved similarities; 0: only the base model's are used."""
 
 
 class Keep(BatchTerm):
-    """KL divergence of the similarities in the batch from those of the base model.
+    """KL divergence between the similarities within the batch of the base model and of the encoder.
 
-    For each row, the softmax of the similarities to the other rows at a temperature, by the base model without dropout
-    (the target) and by the encoder. ``cross`` compares anchors with the positives of other rows.
+    For each row, the softmax of its similarities to the other rows is computed at a temperature: with the base model
+    without dropout (the target), and with the encoder. ``cross`` compares anchors with the positives of other rows.
     """
 
     Options = KeepOptions
@@ -86,7 +86,7 @@ class Keep(BatchTerm):
             self.matrix = unit_rows(context.index.transform(context.corpus.take(np.arange(len(context.corpus)))))
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        """The mean divergence, times the weight."""
+        """Returns the mean divergence, multiplied by the weight."""
         options = self.options
         sides = {
             "anchor": [("anchor", "anchor")],
@@ -118,7 +118,7 @@ class NearBaseOptions:
 
 
 class NearBase(BatchTerm):
-    """Squared L2 distance of the weights of the transformer to those it started from, times a weight."""
+    """Squared L2 distance of the transformer's weights from their initial values, multiplied by a weight."""
 
     Options = NearBaseOptions
 
@@ -128,7 +128,7 @@ class NearBase(BatchTerm):
         self.pairs = [(each, each.detach().clone()) for each in parameters]
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        """The distance, times the weight."""
+        """Returns the squared distance, multiplied by the weight."""
         total = views["anchor"].new_zeros(())
         for now, base in self.pairs:
             total = total + (now - base).square().sum()
@@ -141,11 +141,11 @@ class FreezeOptions:
     """Options of ``freeze``."""
 
     layers: int = 0
-    """Lower layers that are not trained, besides the token and position embeddings."""
+    """Number of lower layers that are not trained, in addition to the token and position embeddings."""
 
 
 class Freeze(EncoderMethod):
-    """Embeddings and lower layers keep their weights."""
+    """Leaves the weights of the embeddings and of the lower layers unchanged."""
 
     Options = FreezeOptions
 
@@ -161,7 +161,7 @@ class GuidedOptions:
     """Options of ``guided``."""
 
     margin: float = 0.0
-    """A negative is masked if the base model's similarity exceeds that of the positive minus this margin."""
+    """A negative is masked if its similarity by the base model exceeds the positive's minus this margin."""
 
 
 class Guided(FeatureMethod):
@@ -174,7 +174,7 @@ class Guided(FeatureMethod):
         self.base = Base.of(context)
 
     def forward(self, views: Views, step: BatchStep) -> Views:
-        """The views with weights of pairs."""
+        """Returns the views with the weights of pairs."""
         anchors = self.base.encode("anchor", step)
         positives = self.base.encode("positive", step)
         limit = (anchors * positives).sum(-1, keepdim=True) - self.options.margin

@@ -1,4 +1,4 @@
-"""What benches/domain.py measures: retrieval of a collection by its judgements, and scores from its documents alone."""
+"""The scores of benches/domain.py: retrieval with judgements, and label-free scores from the documents alone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import numpy.typing as npt
 Vectors = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
 
-# Documents that no run is trained on, for the scores without labels: 5 %, at least 100, at most 10 %.
+# Documents that are held out from training for the label-free scores: 5 %, but at least 100 and at most 10 %.
 HELD_OUT = (0.05, 100, 0.10)
-# Searches of each kind from a held-out document, and from all documents together.
+# Number of searches of each kind: from each held-out document, and from all documents together.
 SEARCHES = 3
 ALL_SEARCHES = 1000
 WORDS = 6
@@ -35,10 +35,10 @@ class Known:
 
 
 class Collection:
-    """A collection of documents, queries and judgements, with what its scores need; the same for all runs.
+    """A collection of documents, queries and judgements, and what its scores require; it is the same for all runs.
 
     Args:
-        folder: A folder as ``cse eval --suite retrieval`` reads it.
+        folder: A folder in the format of ``cse eval --suite retrieval``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -62,7 +62,7 @@ class Collection:
         self.sample: Numbers = np.sort(generator.permutation(filled)[:ALL_SEARCHES])
 
     def rows(self, form: str) -> list[str]:
-        """Rows to train on: the documents that are not held out, whole or cut into sentences."""
+        """Returns the rows to train on: the documents that are not held out, whole or cut into sentences."""
         kept = np.setdiff1d(np.arange(len(self.documents)), self.held_out).tolist()
         texts = [self.documents[number] for number in kept if self.documents[number].strip()]
         if form == "documents":
@@ -79,7 +79,7 @@ class Collection:
 
     @cached_property
     def bm25(self) -> Any:
-        """BM25 (Lucene's, k1 1.5, b 0.75) of the documents."""
+        """BM25 index of the documents (Lucene's formula, k1 = 1.5, b = 0.75)."""
         import bm25s
 
         found = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
@@ -90,12 +90,12 @@ class Collection:
         return [[term for _, _, term in self.index.tokenize(text)] for text in texts]
 
     def lexical(self, texts: list[str]) -> Vectors:
-        """BM25 scores ``(len(texts), documents)``."""
+        """Returns BM25 scores ``(len(texts), documents)``."""
         return np.array([self.bm25.get_scores(tokens) for tokens in self._tokens(texts)], dtype=np.float64)
 
     @cached_property
     def known(self) -> dict[str, Known]:
-        """Searches by kind: words drawn by TF-IDF, and spans around such a word; of held-out and of all documents."""
+        """Searches by kind: words drawn by TF-IDF or a span around such a word, from held-out or from all documents."""
         score = dict(zip(self.index.terms, self.index.idf, strict=True))
         found: dict[str, Known] = {}
         for place, rows, times in (("held", self.held_out, SEARCHES), ("all", self.sample, 1)):
@@ -117,17 +117,17 @@ class Collection:
 
     @cached_property
     def lexical_neighbours(self) -> Numbers:
-        """The nearest documents of each sampled document by BM25, without itself."""
+        """The nearest documents of each sampled document by BM25, without the document itself."""
         return nearest(self.lexical([self.documents[row] for row in self.sample]), self.sample)
 
     @cached_property
     def lexical_found(self) -> Numbers:
-        """The first documents for the searches by words, by BM25."""
+        """The top documents by BM25 for the searches with words from held-out documents."""
         return nearest(self.lexical(self.known["held words"].texts))
 
 
 def nearest(scores: Vectors, own: Numbers | None = None, count: int = NEIGHBOURS) -> Numbers:
-    """The columns with the highest scores of each row, best first; ``own`` is the column that is left out."""
+    """Returns the columns with the highest scores of each row, best first; leaves out the column ``own`` of a row."""
     if own is not None:
         scores = scores.copy()
         scores[np.arange(len(scores)), own] = -np.inf
@@ -135,12 +135,12 @@ def nearest(scores: Vectors, own: Numbers | None = None, count: int = NEIGHBOURS
 
 
 def overlap(first: Numbers, second: Numbers) -> float:
-    """Mean share of the columns of each row of ``first`` that are in the row of ``second``."""
+    """Returns the mean share of the columns in a row of ``first`` that are also in the same row of ``second``."""
     return float(np.mean([len(np.intersect1d(a, b)) / len(a) for a, b in zip(first, second, strict=True)]))
 
 
 def reciprocal_ranks(scores: Vectors, own: list[int]) -> Vectors:
-    """1 / rank of the column ``own`` of each row; equal scores count as better."""
+    """Returns 1 / rank of the column ``own`` in each row; columns with an equal score count as better."""
     true = scores[np.arange(len(scores)), own][:, None]
     ranks: Vectors = 1.0 / (scores >= true - 1e-9).sum(1)
     return ranks
@@ -157,13 +157,13 @@ class Embedded:
     """First halves of the held-out documents, then second halves."""
 
     def arrays(self) -> dict[str, Any]:
-        """The arrays by name, as ``of`` takes them."""
+        """Returns the arrays by name, in the form that ``of`` takes."""
         named = {"documents": self.documents, "queries": self.queries, "halves": self.halves}
         return {**named, **{f"known {kind}": each for kind, each in self.known.items()}}
 
     @classmethod
     def of(cls, arrays: dict[str, Vectors]) -> Embedded:
-        """The embeddings of ``arrays``."""
+        """Returns the embeddings that ``arrays`` holds."""
         known = {name.removeprefix("known "): each for name, each in arrays.items() if name.startswith("known ")}
         return cls(arrays["documents"], arrays["queries"], known, arrays["halves"])
 
@@ -183,7 +183,7 @@ def embed(encoder: Any, collection: Collection) -> Embedded:
 
 
 def judged(collection: Collection, scores: Vectors) -> dict[str, list[float]]:
-    """nDCG@10 and recall@100 of each query, x 100, from scores of all documents."""
+    """Returns nDCG@10 and recall@100 of each query, x 100, from the scores of all documents."""
     from cse.evaluation.retrieval import DEPTH, ndcg, recall
 
     found: dict[str, list[float]] = {"ndcg": [], "recall": []}
@@ -195,7 +195,7 @@ def judged(collection: Collection, scores: Vectors) -> dict[str, list[float]]:
 
 
 def label_free(collection: Collection, new: Embedded, base: Embedded) -> dict[str, float]:
-    """Scores from the documents alone; for each, a fall is a sign of harm, except for those in ``tables.LOWER``."""
+    """Returns scores computed from the documents alone."""
     from cse.evaluation.geometry import effective_rank, mean_cosine, uniformity
     from cse.evaluation.split_half import half_ranks
 

@@ -14,25 +14,25 @@ Runs = dict[str, Any]
 
 RESAMPLES = 2000
 HARM = -0.5
-# Trained runs of a collection, and harmful observations of the one chosen on, without which a figure would say nothing.
+# Minimum numbers of trained runs of a collection, and of harmful observations on a collection that sets a limit.
 ENOUGH_RUNS = 5
 ENOUGH_HARMFUL = 3
 ALARMS = 0.1
 
 
 def bases_of(found: Runs) -> dict[str, Any]:
-    """The records of the base model by collection."""
+    """Returns the records of the base model by collection."""
     return {each["collection"]: each for each in found.values() if each["name"] == "base"}
 
 
 def candidate_of(run: dict[str, Any]) -> str:
-    """The name of the candidate of a run, with the number of steps if it is not 60."""
+    """Returns the name of the candidate of a run, with the number of steps if it is not 60."""
     name, steps = str(run["name"]), run["settings"]["max_steps"]
     return name if steps == 60 else f"{name}, {steps} steps"
 
 
 def differences(found: Runs) -> dict[tuple[str, str], dict[str, dict[str, Vector]]]:
-    """Differences to the base by (candidate, share), collection and metric: of each query, means over the seeds."""
+    """Returns each query's difference from the base by (candidate, share), collection and metric: seed means."""
     bases = bases_of(found)
     grouped: dict[tuple[str, str], dict[str, dict[str, list[Vector]]]] = {}
     for run in found.values():
@@ -50,7 +50,7 @@ def differences(found: Runs) -> dict[tuple[str, str], dict[str, dict[str, Vector
 
 
 def stratified(values: list[Vector]) -> tuple[float, float, float]:
-    """Mean over collections of the means over queries, with a 95 % interval over queries within collections."""
+    """Returns the mean over collections of means over queries, and its 95 % interval over queries."""
     generator = np.random.default_rng(0)
     means = np.zeros(RESAMPLES)
     for each in values:
@@ -60,7 +60,7 @@ def stratified(values: list[Vector]) -> tuple[float, float, float]:
 
 
 def references(found: Runs) -> str:
-    """Table of the scores before training, of BM25, and of both together."""
+    """Returns a table of the scores before training, of BM25, and of both together."""
     bases = bases_of(found)
     names = sorted(bases)
     queries = [len(bases[name]["references"]["base"]["ndcg"]) for name in names]
@@ -78,7 +78,7 @@ def references(found: Runs) -> str:
 
 
 def over_seeds(found: Runs) -> dict[tuple[str, str], list[float]]:
-    """Changes of nDCG@10 by (candidate, share): the mean over collections of each seed that was run on all of them."""
+    """Returns changes in nDCG@10 by (candidate, share): for each seed run on all collections, the mean over them."""
     bases = bases_of(found)
     gains: dict[tuple[str, str], dict[int, list[float]]] = {}
     for run in found.values():
@@ -95,7 +95,7 @@ def over_seeds(found: Runs) -> dict[tuple[str, str], list[float]]:
 
 
 def table(found: Runs) -> str:
-    """Table of all runs, the best mean first; those that were not run on all collections last."""
+    """Returns a table of all runs, the best mean first; candidates that were not run on all collections come last."""
     names = sorted(bases_of(found))
     lines = [
         f"| trained, share of the base | {' | '.join(names)} | mean nDCG@10 | over queries | over seeds | "
@@ -123,14 +123,14 @@ def table(found: Runs) -> str:
     lines += [text for _, _, text in sorted(rows, key=lambda row: row[:2], reverse=True)]
     runs = sum(each["name"] != "base" for each in found.values())
     note = (
-        f"{runs} runs, one for each collection and seed; cells are differences to the base of nDCG@10 / recall@100, "
-        "means over seeds. Intervals are of 95 %."
+        f"{runs} runs, one for each candidate, collection and seed. Cells are differences from the base model in "
+        "nDCG@10 / recall@100, as means over seeds. Intervals are 95 % intervals."
     )
-    return "\n".join([*lines, "", f"{note} Means, intervals and the worst are over the collections that were run."])
+    return "\n".join([*lines, "", f"{note} Means, intervals and worst values are over the collections that were run."])
 
 
 def observations(found: Runs, name: str) -> tuple[Vector, dict[str, Vector], npt.NDArray[np.int64]]:
-    """Changes of nDCG@10, relative changes of the scores without labels, and numbers of the runs, of a collection."""
+    """Returns changes in nDCG@10, relative changes in label-free scores, and run numbers for a collection."""
     base = bases_of(found)[name]
     before = float(np.mean(base["references"]["base"]["ndcg"]))
     gains, scores, runs = [], [], []
@@ -153,13 +153,13 @@ def observations(found: Runs, name: str) -> tuple[Vector, dict[str, Vector], npt
 
 
 def enough(found: Runs) -> dict[str, tuple[Vector, dict[str, Vector], npt.NDArray[np.int64]]]:
-    """The observations of the collections with enough trained runs."""
+    """Returns the observations of the collections with enough trained runs."""
     data = {name: observations(found, name) for name in sorted(bases_of(found))}
     return {name: each for name, each in data.items() if len(np.unique(each[2])) >= ENOUGH_RUNS}
 
 
 def spearman(first: Vector, second: Vector) -> float:
-    """Spearman's correlation; 0 if one side is constant."""
+    """Returns Spearman's correlation; 0 if one side is constant."""
     from scipy.stats import rankdata
 
     if np.ptp(first) == 0 or np.ptp(second) == 0:
@@ -168,12 +168,12 @@ def spearman(first: Vector, second: Vector) -> float:
 
 
 def correlations(found: Runs) -> str:
-    """Table of Spearman's correlations with the change of nDCG@10, with intervals over trained runs."""
+    """Returns a table of Spearman's correlations with the change in nDCG@10, with intervals over trained runs."""
     data = enough(found)
     names = list(data)
     if not names:
         return f"No collection has {ENOUGH_RUNS} trained runs: nothing can be said about scores without labels yet."
-    counts = {name: f"{len(each[0])} of {len(set(each[2].tolist()))} runs" for name, each in data.items()}
+    counts = {name: f"{len(each[0])} observations, {len(set(each[2].tolist()))} runs" for name, each in data.items()}
     lines = [f"| score without labels | {' | '.join(f'{name}, {counts[name]}' for name in names)} |"]
     lines.append("| --- |" + " ---: |" * len(names))
     for score in data[names[0]][1]:
@@ -192,7 +192,7 @@ def correlations(found: Runs) -> str:
 
 
 def flags(found: Runs) -> str:
-    """Table of the harmful runs that are flagged; score, sign and limit are chosen on one collection."""
+    """Returns a table of the harmful runs that are flagged; score, sign and limit are chosen on one collection."""
     data = enough(found)
     names = list(data)
     if not names:
@@ -216,12 +216,12 @@ def flags(found: Runs) -> str:
             cells.append(f"{caught}, alarms {alarms}{' (chosen here)' if name == chooser else ''}")
         shown = f"{'below' if sign > 0 else 'above'} {sign * limit:+.1%}"
         lines.append(f"| {chooser} | {best} | {shown} | {' | '.join(cells)} |")
-    note = "Cells: share of the harmful runs (nDCG@10 below -0.5) that are flagged, and of the others (false alarms)."
+    note = "Cells: shares of harmful runs (nDCG@10 falls by more than 0.5) and of other runs (alarms) that are flagged."
     return "\n".join([*lines, "", note])
 
 
 def limit_of(score: Vector, harmful: npt.NDArray[np.bool_]) -> float:
-    """The highest limit below which at most a tenth of the runs that are not harmful lie."""
+    """Returns the highest limit with at most a tenth of the harmless runs below it."""
     harmless = np.sort(score[~harmful])
     allowed = int(ALARMS * len(harmless))
     if not len(harmless):

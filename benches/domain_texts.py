@@ -1,11 +1,11 @@
-"""Positives and negatives for training on an own domain, as users would add them: ``imports = (FILE,)``.
+"""Positives and negatives for training on in-domain documents, as users would add them: ``imports = (FILE,)``.
 
 =============  ====================================================================  =============
-name           what                                                                  registered as
+name           texts                                                                 registered as
 =============  ====================================================================  =============
-cuts           two spans of a number of words, whatever the length of the document   positive
+cuts           two short spans, independent of the length of the document            positive
 neighbours     two neighbouring passages of a document                               positive
-search         words or a short span of a document, as a search, and the document    positive
+search         a query made of words or a span of a document, and the document       positive
 mined          another document, mined by TF-IDF or the base model                   negative
 =============  ====================================================================  =============
 """
@@ -34,14 +34,14 @@ class CutsOptions:
 
 
 def span(words: list[str], length: int, place: float) -> str:
-    """``length`` words of a list, at most all, from a place given as a share of the possible ones."""
+    """Returns ``length`` consecutive words of a list, or all; ``place`` (0 to 1) selects one of the possible starts."""
     length = min(length, len(words))
     start = int(place * (len(words) - length + 1))
     return " ".join(words[start : start + length])
 
 
 class Cuts(Pairing):
-    """Two spans of a document, of a number of words that is drawn uniformly; a short document is whole in both."""
+    """Two spans of a document, each with a random number of words; a document that is too short is used whole."""
 
     Options = CutsOptions
 
@@ -64,7 +64,7 @@ class NeighboursOptions:
 
 
 class Neighbours(Pairing):
-    """The passage before and the passage after a place of the document that is drawn; short ones are cut in halves."""
+    """The passages before and after a random place in the document; a short document is cut into halves."""
 
     Options = NeighboursOptions
 
@@ -85,15 +85,15 @@ class SearchOptions:
     """Options of ``search``."""
 
     kind: Literal["words", "ordered", "span"] = "words"
-    """Words drawn by TF-IDF in random order or in that of the document, or a span around such a word."""
+    """``words``: words drawn by TF-IDF in random order; ``ordered``: in the document's order; ``span``: a span."""
     fewest: int = 4
     most: int = 12
     longest: int = 0
-    """Number of words of the span of the document that is the positive; 0: the whole document."""
+    """Number of words of the positive, a span of the document; 0: the whole document."""
 
 
 class Search(Pairing):
-    """The anchor looks like a search for the document, which is the positive."""
+    """Anchors that look like search queries for a document; the document is the positive."""
 
     Options = SearchOptions
 
@@ -103,7 +103,7 @@ class Search(Pairing):
         self.scores = {term: score for term, score in zip(self.index.terms, self.index.idf, strict=True)}
 
     def __call__(self, texts: Sequence[str], rows: Rows, draws: Draws) -> Paired:
-        """Returns searches and documents."""
+        """Returns queries and documents."""
         options = self.options
         anchors, positives = [], []
         counts = draws.uniform(rows, "search count")[:, 0]
@@ -116,12 +116,12 @@ class Search(Pairing):
         return Paired(anchors, positives)
 
     def search(self, text: str, size: int, key: npt.NDArray[np.float64]) -> str:
-        """A search of ``size`` words."""
+        """Returns a query of ``size`` words; empty if no word of the text has a weight."""
         found = self.index.tokenize(text)[: len(key)]
         weights = np.array([max(self.scores.get(term, 0.0), 0.0) for _, _, term in found])
         if not weights.any():
             return ""
-        # Without replacement, with probabilities in proportion to the weights: the largest u^(1/w) (Efraimidis 2006).
+        # Draws without replacement in proportion to the weights: the words with the largest u^(1/w) (Efraimidis 2006).
         order = np.argsort(-np.log(np.maximum(key[: len(found)], 1e-12)) / np.maximum(weights, 1e-9))
         if self.options.kind == "span":
             start = max(0, min(int(order[0]) - size // 2, len(found) - size))
@@ -143,13 +143,13 @@ class MinedOptions:
     by: Literal["tfidf", "base"] = "tfidf"
     first: int = 10
     last: int = 50
-    """Ranks of the neighbours from which one is drawn, counted from 1."""
+    """First and last rank of the neighbours from which one is drawn, counted from 1."""
     model: str = "minilm"
-    """The model that mines, for ``by = "base"``: text methods are made before the encoder is loaded."""
+    """The model for ``by = "base"``; it is loaded here, because text methods are built before the encoder is loaded."""
 
 
 class Mined(Edit):
-    """Another document, drawn from a window of ranks of the neighbours of the whole document."""
+    """Another document, drawn from the nearest neighbours of the whole document within a window of ranks."""
 
     Options = MinedOptions
 

@@ -1,9 +1,9 @@
-"""bfloat16 matrix products on processors without such instructions, at nearly the speed of float32.
+"""Computes bfloat16 matrix products on processors without bfloat16 instructions, at nearly the speed of float32.
 
-PyTorch's own products of bfloat16 tensors are about fifty times slower than those of float32 on such a processor. Here
-they are computed from the same rounded inputs in float32 and rounded to bfloat16, as instructions for bfloat16 do
-(exact products, sums in float32), so the results are the same up to the order of the sums. All other operations are
-PyTorch's. For measurements of results, not of speed.
+On such a processor, PyTorch's products of bfloat16 tensors are about fifty times slower than products of float32
+tensors. Here, products are computed in float32 from the same rounded inputs, and rounded to bfloat16. Instructions for
+bfloat16 do the same (exact products, sums in float32), so the results are equal up to the order of summation. All other
+operations are PyTorch's. Use this to measure results, not speed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PRODUCTS = {
     torch.ops.aten.addmm.default,
     torch.ops.aten.bmm.default,
     torch.ops.aten.baddbmm.default,
-    # In inference mode these are not composed of the others.
+    # In inference mode, these two are not composed of the products above.
     torch.ops.aten.linear.default,
     torch.ops.aten.matmul.default,
 }
@@ -30,14 +30,14 @@ COMPOSED = torch.ops.aten.scaled_dot_product_attention.default
 
 
 class EmulatedBf16(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Context manager in which products of bfloat16 tensors on the CPU are computed in float32; counts them."""
+    """Context manager that computes products of bfloat16 tensors on the CPU in float32, and counts them."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Replaces products and attention of bfloat16 tensors, and calls everything else as it is."""
+        """Replaces products and attention of bfloat16 tensors, and calls all other functions unchanged."""
         kwargs = kwargs or {}
         if function in PRODUCTS and any(isinstance(each, Tensor) and each.dtype == torch.bfloat16 for each in args):
             self.count += 1
@@ -63,9 +63,12 @@ def attention(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """As the kernel for CPUs: scores and sums in float32, exponentials rounded to bfloat16; no dropout or gradient."""
+    """Computes attention as PyTorch's CPU kernel does, without dropout or gradients.
+
+    Scores and sums are in float32, and exponentials are rounded to bfloat16.
+    """
     if is_causal or dropout_p:
-        raise NotImplementedError("only attention over all tokens, without dropout")
+        raise NotImplementedError("emulated attention: causal masks and dropout are not supported")
     scores = query.float() @ key.float().transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
     if attn_mask is not None:
         boolean = attn_mask.dtype == torch.bool

@@ -1,11 +1,12 @@
-"""Speed of encoding the STS sentences, beside SentenceTransformer.encode with the same model.
+"""Compares the speed of encoding the STS sentences with SentenceTransformer.encode, with the same model.
 
     python benches/encode.py --data DIR [--share 0.2]
 
-All distinct sentences of the seven STS tasks (or every n-th of them) are encoded by both in turns; embeddings must be
-equal before anything is timed. Prints medians and how much of the tokens is padding in either order, in float32 and in
-bfloat16 (theirs: autocast around ``encode``). Without instructions for bfloat16 those rows are left out; --emulate
-computes them as benches/emulated.py, with times that say nothing about such instructions.
+All distinct sentences of the seven STS tasks (or every n-th of them) are encoded alternately by both; their embeddings
+must be equal before anything is timed. Prints the median times, and the number of tokens with padding relative to the
+number without, in float32 and in bfloat16 (for SentenceTransformer: autocast around ``encode``). If the processor has
+no instructions for bfloat16, the rows in bfloat16 are left out; --emulate computes them with benches/emulated.py, and
+their times then say nothing about such instructions.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ THEIRS = "SentenceTransformer"
 
 
 def padding(lengths: np.ndarray, order: np.ndarray, size: int) -> float:
-    """Returns the tokens with padding, relative to those without."""
+    """Returns the number of tokens with padding, relative to the number without padding."""
     batches = [lengths[order[start : start + size]] for start in range(0, len(order), size)]
     return sum(len(batch) * int(batch.max()) for batch in batches) / int(lengths.sum())
 
@@ -41,7 +42,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--share", type=float, default=0.2)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--emulate", action="store_true", help="bf16 on a processor without instructions for it")
+    parser.add_argument("--emulate", action="store_true", help="emulate bf16 on a processor without its instructions")
     options = parser.parse_args()
     tasks = load_tasks(options.data)
     distinct = list(dict.fromkeys(text for _, pairs in tasks for side in (pairs.left, pairs.right) for text in side))
@@ -67,7 +68,7 @@ def main() -> None:
             if kind == "fp32":
                 exact = vectors
             else:
-                print(f"smallest cosine of bf16 to fp32: {(vectors * exact).sum(1).min():.5f}")
+                print(f"smallest cosine between embeddings in bf16 and in fp32: {(vectors * exact).sum(1).min():.5f}")
     assert isinstance(ours.model, SentenceEncoder)
     tokens = ours.model.tokenizer(texts, truncation=True, max_length=ours.model.source.max_length)["input_ids"]
     lengths = np.array([len(ids) for ids in tokens])
@@ -77,8 +78,11 @@ def main() -> None:
     if "bf16" not in kinds:
         print("bf16: left out, as the processor has no instructions for it (see --emulate)")
     elif options.emulate:
-        print("bf16: emulated; its times are not those of a processor that has instructions for it")
-    print("| precision | system | seconds | range | sentences/s | of theirs | of their default | tokens with padding |")
+        print("bf16: emulated; the times say nothing about a processor that has instructions for it")
+    print(
+        "| precision | system | seconds | range | sentences/s | time relative to SentenceTransformer | "
+        "relative to its default (fp32) | tokens with padding |"
+    )
     print("| --- | --- |" + " ---: |" * 6)
     medians = {key: statistics.median(times) for key, times in found.items()}
     for (kind, name), times in found.items():

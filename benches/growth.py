@@ -1,17 +1,17 @@
-"""Time and memory of `cse build-tfidf --no-matrix` as a function of corpus size, for 10,000 to 10 million sentences.
+"""Measures time and memory of `cse build-tfidf --no-matrix` by corpus size, for 10,000 to 10 million sentences.
 
     python benches/growth.py                 # needs 1.2 GB of temporary files; --max 300000 for a short run
-    python benches/growth.py --engine ray --max 3000000    # rows per second of 1 and 2 workers of a Ray cluster
+    python benches/growth.py --engine ray --max 3000000    # rows per second with 1 and 2 workers of a Ray cluster
 
 The text is generated, so that its distribution is the same at every size. Words are sampled independently from a Zipf
-distribution with two slopes, as Gerlach and Altmann (Physical Review X 3, 021006, 2013) measured for English: 1 up to
-the knee, steeper beyond. The vocabulary is unbounded and grows by Heaps' law, whose exponent is measured and printed.
-Knee and slope are chosen so that 10,000 sentences have about as many terms as 10,000 sentences of Wikipedia.
+distribution with two slopes, as measured for English by Gerlach and Altmann (Physical Review X 3, 021006, 2013): 1 up
+to the knee, and steeper beyond it. The vocabulary is unbounded and grows by Heaps' law, whose exponent is measured and
+printed. Knee and slope are chosen so that 10,000 sentences have about as many terms as 10,000 sentences of Wikipedia.
 
 Sentences are appended to one file, which is measured at each size: wall time of the process from start to exit, and
 peak resident memory of that process alone (wait4). First, the numbers of rows, words and terms at the smallest size are
-compared with a count in Python. Exponents are slopes of log(cost - cost of a one-row corpus) over log(size), from
-100,000 sentences on; the cost of a one-row corpus is that of starting Python and of imports, which is constant.
+compared with a count in Python. Exponents are slopes of log(cost - cost of a one-row corpus) over log(size), for
+at least 100,000 sentences; the cost of a one-row corpus is the constant cost of starting Python and of imports.
 
 Writes benches/results/growth.json and prints a table.
 """
@@ -38,7 +38,7 @@ RESULTS = Path(__file__).parent / "results" / "growth.json"
 CSE = [sys.executable, "-c", "from cse.cli import main; main()"]
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
 FIT_FROM = 100_000
-BLOCK = 10_000  # sentences generated at a time, each block with its own seed; every size is a multiple
+BLOCK = 10_000  # sentences generated at a time, with a seed for each block; every size is a multiple
 KNEE, SLOPE = 7_873, 1.77
 LETTERS, STEMS = b"etaonisrhlducmpg", b"theandforwasonebutnotyouallcanherhimshehadouttwo"
 
@@ -57,7 +57,7 @@ def main() -> None:
     options = parser.parse_args()
     sizes = [size for size in SIZES if size <= options.max]
     if not sizes:
-        parser.error(f"--max is at least {SIZES[0]}")
+        parser.error(f"--max: is too small; give at least {SIZES[0]}")
     if options.engine == "ray":
         from growth_ray import compare
 
@@ -77,7 +77,7 @@ def grow(folder: Path, sizes: list[int], options: argparse.Namespace) -> dict[st
     one.write_text("the\n")
     points = [{"sentences": 1, **measure(one, folder, options.repeat, options.augment)}]
     before = 0
-    # The text is generated in another process, because the peak memory of a child includes that of its parent.
+    # The text is generated in a separate process, because the peak memory of a child includes its parent's.
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as maker:
         for size in sizes:
             seconds = maker.submit(append, corpus, before, size, options.seed).result()
@@ -112,14 +112,14 @@ def append(corpus: Path, start: int, end: int, seed: int) -> float:
 
 
 def sentences(rng: Any) -> bytes:
-    """Returns a block of lines of 21 words on average, standard deviation 10, similar to Wikipedia."""
+    """Returns a block of lines with 21 words on average (standard deviation 10), as in Wikipedia."""
     import numpy as np
 
     lengths = 1 + rng.gamma(4, 5, BLOCK).round().astype(np.int64)
     ends = np.cumsum(lengths) - 1
     ranks = draw(rng.random(ends[-1] + 1))
     # A word is its rank in base 16, written in letters with the lowest digit first and three letters for that digit.
-    # The most frequent words have 3 letters, that of rank one million has 7; first letters vary as much as possible.
+    # The most frequent words have 3 letters, the word of rank 1,000,000 has 7; first letters vary as much as possible.
     # A row of the array is a word and its separator; unused bytes are 0 and removed at the end.
     letters, stems = np.frombuffer(LETTERS, np.uint8), np.frombuffer(STEMS, np.uint8).reshape(16, 3)
     words = np.zeros((len(ranks), 16), np.uint8)
@@ -159,7 +159,7 @@ def count(corpus: Path) -> tuple[int, int, int]:
 
 
 def measure(corpus: Path, folder: Path, repeat: int, augment: bool) -> dict[str, Any]:
-    """Returns output, time and memory of the commands for all runs; the peak is the maximum over runs."""
+    """Returns the output, times and memory of the commands; the peak is the maximum over all runs."""
     tfidf, out = folder / "tfidf", folder / "negatives.txt"
     builds = [run("build-tfidf", corpus, "-o", tfidf, "--no-matrix", "--json") for _ in range(repeat)]
     said = json.loads(builds[0][2])
@@ -175,7 +175,7 @@ def taken(runs: list[tuple[float, float, str]]) -> dict[str, Any]:
 
 
 def run(*arguments: object) -> tuple[float, float, str]:
-    """Runs a `cse` command; returns its wall time, peak resident memory in MB and standard output."""
+    """Runs a `cse` command; returns its wall time, its peak resident memory in MB, and its standard output."""
     with tempfile.TemporaryFile("w+") as out:  # not a pipe, which would not be read during wait4
         started = time.perf_counter()
         child = subprocess.Popen([*CSE, *map(str, arguments)], stdout=out)
@@ -191,7 +191,7 @@ def run(*arguments: object) -> tuple[float, float, str]:
 
 
 def exponents(found: dict[str, Any]) -> dict[str, float]:
-    """Returns the slopes in log space over the sizes from FIT_FROM on; none for fewer than two sizes."""
+    """Returns the slopes in log space over sizes of at least FIT_FROM; empty if there are fewer than two."""
     one, sizes = found["one row"], [point for point in found["sizes"] if point["sentences"] >= FIT_FROM]
     if len(sizes) < 2:
         return {}

@@ -1,9 +1,9 @@
-"""Rows per second of ``cse augment`` and ``cse encode`` on 1 and 2 workers of a Ray cluster; see ``growth.py``.
+"""Measures rows per second of ``cse augment`` and ``cse encode`` with 1 and 2 workers of a Ray cluster (growth.py).
 
-Each worker is a node with one core, and both nodes are processes of this machine. The generated corpus has a file for
-each half million rows, and what a cluster writes is compared with what this machine writes before a time is printed.
-Times are those of the commands' own summary: without the start of Python and of the cluster, with the start of the
-workers and the load of the index or the model.
+Each worker runs on a node with one core, and both nodes are processes on this machine. The generated corpus is split
+into ``FILES`` files. Before a time is printed, the output of the cluster is compared with the output of the commands
+without a cluster. The times come from the summaries that the commands print: they exclude starting Python and the
+cluster, and include starting the workers and loading the index or the model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILES = 6
 
 
 def compare(folder: Path, rows: int, encoded: int, repeat: int, seed: int) -> str:
-    """Returns the table, for a corpus of ``rows`` rows, of which the first ``encoded`` are encoded."""
+    """Returns the table for a corpus of ``rows`` rows; only the first ``encoded`` rows are encoded."""
     from ray.cluster_utils import Cluster
 
     corpus = folder / "corpus.txt"
@@ -70,7 +70,7 @@ def compare(folder: Path, rows: int, encoded: int, repeat: int, seed: int) -> st
 
 
 def cse(*arguments: object, fresh: Path | None = None, env: dict[str, str] | None = None) -> dict[str, Any]:
-    """Runs a command with ``--json`` after removing a folder; returns its summary."""
+    """Removes the folder ``fresh`` if given, runs a command with ``--json``, and returns the command's summary."""
     if fresh is not None:
         shutil.rmtree(fresh, ignore_errors=True)
     command = [*CSE, *map(str, arguments), "--json"]

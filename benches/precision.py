@@ -1,4 +1,4 @@
-"""What bfloat16 changes: scores of the same model, and of models trained in both precisions.
+"""Measures what bfloat16 changes: the scores of one model in both precisions, and of models trained in each of them.
 
     python benches/precision.py encode --sts DIR --retrieval DIR [DIR ...]    # all-MiniLM-L6-v2, not trained
     python benches/precision.py train --sts DIR [--seeds 31 32 33 34 35]      # the default recipe of minilm
@@ -6,12 +6,12 @@
 
 ``encode`` scores all-MiniLM-L6-v2 on the STS test sets and on retrieval collections, in float32 and in bfloat16.
 ``train`` trains the default recipe of ``cse train --model minilm`` on the shipped sample with the same seeds in both
-precisions, and evaluates in float32: STS-B dev, SICK-R dev, STS16, and the label-free MRR of the run; differences have
-95 % intervals over pairs (of both precisions' models, with the same seeds) and over seeds. Results are written to
-benches/results/precision.json as they are found, and stored ones are not repeated.
+precisions, and evaluates in float32: STS-B dev, SICK-R dev, STS16, and the label-free MRR of the run; differences
+between models of the same seed have 95 % intervals over sentence pairs and over seeds. Each result is written to
+benches/results/precision.json at once, and stored results are not computed again.
 
-A processor without instructions for bfloat16 emulates them (benches/emulated.py): the results are those of such
-instructions up to the order of sums, the times are not.
+On a processor without instructions for bfloat16, they are emulated (benches/emulated.py): the results equal those of
+such instructions up to the order of summation, but the times do not.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ RESULTS = Path(__file__).parent / "results" / "precision.json"
 STS = ("sts16.test", "stsb.test", "stsb.dev", "sts12.test", "sickr.test", "sts13.test", "sts15.test", "sts14.test")
 TRAINED = ("stsb.dev", "sickr.dev", "sts16.test")
 SEEDS = (31, 32, 33, 34, 35)
-# Largest loss of a score, times 100, with which bfloat16 becomes a default.
+# Limits on the decrease of a score x 100 below which bfloat16 becomes a default.
 ENCODE_LIMIT, TRAIN_LIMIT = 0.05, 0.1
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("encode", "train", "table"))
-    parser.add_argument("--sts", type=Path, help="Folder with stsb.dev.tsv, sts16.test.tsv and the others.")
+    parser.add_argument("--sts", type=Path, help="Folder with stsb.dev.tsv, sts16.test.tsv and the other data sets.")
     parser.add_argument("--retrieval", type=Path, nargs="*", default=[], help="Folders of retrieval collections.")
     parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS)
-    parser.add_argument("--minutes", type=float, default=1e9, help="Begin nothing after this time.")
+    parser.add_argument("--minutes", type=float, default=1e9, help="Start nothing after this many minutes.")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     found: dict[str, Any] = json.loads(options.results.read_text()) if options.results.exists() else {}
     if options.sts is None:
-        parser.error("--sts is needed")
+        parser.error("--sts: missing; name the folder of the STS files")
     TASKS.data = options.sts
     if options.what != "table":
         torch.set_num_threads(1)
@@ -67,7 +67,7 @@ def main() -> None:
             record["seconds"] = round(time.perf_counter() - started, 1)
             shown = {name: value for name, value in record.items() if not isinstance(value, list)}
             print(f"{key}: {json.dumps(shown)}", file=sys.stderr, flush=True)
-            # Another process may have written meanwhile.
+            # Another process may have written results in the meantime.
             found = json.loads(options.results.read_text()) if options.results.exists() else {}
             found[key] = record
             part = options.results.with_suffix(f".{options.what}")
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def emulates() -> bool:
-    """Returns whether bfloat16 is emulated here, as the processor has no instructions for it."""
+    """Returns whether bfloat16 is emulated, because the processor has no instructions for it."""
     from cse.models.device import bf16_instructions
 
     return not bf16_instructions()
@@ -85,7 +85,7 @@ def emulates() -> bool:
 
 @contextmanager
 def emulation() -> Iterator[None]:
-    """Context manager in which bfloat16 is emulated where the processor has none."""
+    """Emulates bfloat16 within the context if the processor has no instructions for it."""
     if not emulates():
         yield
         return
@@ -112,7 +112,7 @@ def encoding(options: Any) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]
     encoder = Encoder("minilm", device="cpu")
     collections = [(f"encode/{folder.name}", partial(retrieval, encoder, folder)) for folder in options.retrieval]
     sets = [(f"encode/{name}", partial(sts, encoder, options.sts / f"{name}.tsv")) for name in STS]
-    # The small sets first, so that there is something of each kind if time runs out.
+    # The small sets come first, so that there are results of each kind if time runs out.
     yield from [*sets[:3], *collections[:1], *sets[3:], *collections[1:]]
 
 
@@ -186,7 +186,7 @@ def train_one(seed: int, precision: str, options: Any) -> dict[str, Any]:
 
 
 def over_pairs(found: dict[str, Any], name: str, seeds: list[str]) -> str:
-    """95 % interval of the difference of a set by a bootstrap over clusters of pairs; empty for the MRR."""
+    """Returns the 95 % interval of a set's difference, by a bootstrap over clusters of pairs; empty for the MRR."""
     from cse.evaluation.significance import resampled_difference
 
     if name not in TRAINED:
@@ -201,7 +201,7 @@ def over_pairs(found: dict[str, Any], name: str, seeds: list[str]) -> str:
 
 
 def tables(found: dict[str, Any]) -> str:
-    """Returns the tables of what is stored."""
+    """Returns the tables of the stored results."""
     encoded = {key.split("/")[1]: record for key, record in found.items() if key.startswith("encode/")}
     parts = []
     if encoded:
@@ -229,7 +229,7 @@ def tables(found: dict[str, Any]) -> str:
                 f"{statistics.fmean(each):+.3f}",
             ]
             lines.append(f"| {name} | {' | '.join(cells)} | {over_pairs(found, name, seeds)} | {over_seeds(each, 3)} |")
-        lines += ["", f"Scores x 100 with 95 % intervals. Limit of a loss: {TRAIN_LIMIT}."]
+        lines += ["", f"Scores x 100 with 95 % intervals. Limit of a decrease: {TRAIN_LIMIT}."]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) or "nothing is stored"
 

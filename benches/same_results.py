@@ -1,4 +1,4 @@
-"""Compares the results of two installations of cse on one machine, before and after a refactoring.
+"""Compares the results of two installations of cse on one machine, for example before and after a refactoring.
 
     python benches/same_results.py BASE_PYTHON NEW_PYTHON [--minilm] [--only augment]
 
@@ -7,11 +7,11 @@ Both arguments are Python interpreters that have cse installed (``git worktree a
 
 - the index and the matrix, for each tokenizer;
 - the negatives of ``cse augment``, for all combinations of the sampling options with two betas and two radii;
-- training runs on CPU: for each loss, without UNA and with it in both forms, the logged metrics (without times) and the
-  saved weights, after 6 steps of a small random BERT and, with ``--minilm``, after 2 steps of all-MiniLM-L6-v2.
+- training runs on the CPU: for each loss, without UNA and with both forms of UNA, the logged metrics (without times)
+  and the saved weights, after 6 steps of a small random BERT and, with ``--minilm``, after 2 steps of all-MiniLM-L6-v2.
 
-It prints one line per result, ``same`` or ``DIFFERENT``, and exits with 1 if any differs. Flags that were renamed are
-translated for the interpreter that knows only the old name.
+It prints one line per result, ``same`` or ``DIFFERENT``, and exits with 1 if any differs. If an
+installation knows only the old names of flags that were renamed, the flags are translated for it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Installation:
         self.renames = "--replace-which" not in self.run("augment", "--help").stdout.decode()
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        """Runs a command of cse; stops the comparison if it fails."""
+        """Runs a command of cse; ends the comparison if the command fails."""
         if arguments[0] != "augment" or arguments[-1] != "--help":
             arguments = tuple(self.translated(list(arguments)))
         command = [self.python, "-c", "from cse.cli import main; main()", *arguments]
@@ -79,7 +79,7 @@ class Installation:
 
 
 def comparable(record: dict[str, Any]) -> dict[str, Any]:
-    """Returns the metrics of a step under the old names, without times."""
+    """Returns the metrics of a step under their old names, without times."""
     record.setdefault("una_steps", record.get("synthetic_steps"))
     record.setdefault("una_unchanged", record.get("masked/synthetic", 0))
     return {key: record[key] for key in METRICS if key in record}

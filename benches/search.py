@@ -1,13 +1,14 @@
-"""Exact search, near-duplicates and memory at a size, beside NumPy; the loss of int8 vectors.
+"""Measures exact search, near-duplicates and memory, compared with NumPy, and what int8 vectors cost in nDCG@10.
 
     python benches/search.py [--rows 1000000] [--threads 2] [--rounds 5] [--json FILE]
-    python benches/search.py --data DIR          # adds nDCG@10 with float32 and int8, of MiniLM on a set of BEIR's form
+    python benches/search.py --data DIR          # adds nDCG@10 of MiniLM with float32 and int8 on data in BEIR's format
 
-Vectors are random, of unit length. Each part asserts its result: the nearest rows are those of a brute-force search in
-float64, and so are the pairs of near-duplicates. Both sides of a ratio take turns in one process, and the figures are
-medians over the rounds. Goals: one query at most 1.3 times ``numpy.argpartition(vectors @ query)``, 1,000 queries at
-most 1.5 times the matrix product alone, which is computed in blocks that are not kept; memory of the search at most the
-file of vectors and 500 MB; 100,000 rows in 5 minutes for duplicates.
+Vectors are random, of unit length. Each part checks its results: the nearest rows, and the pairs of near-duplicates,
+must equal those of a brute-force search in float64. Both sides of a ratio are timed alternately in one process, and
+figures are medians over the rounds. The goals are: for one query, at most 1.3 times the time of
+``numpy.argpartition(vectors @ query)``; for 1,000 queries, at most 1.5 times the time of the matrix product alone,
+which is computed in blocks that are not kept; for memory, at most 500 MB more than the file of vectors; for duplicates
+among 100,000 rows, at most 5 minutes.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 K = 10
 LOADED = "from cse import Encoder; Encoder('random:2', device='cpu')"
 
-# An encoder of random vectors, so that an index of many rows is made in seconds. It loads the model, if that is
-# installed, so that memory is that of a search with a model.
+# An encoder of random vectors, so that an index of many rows is made in seconds. It also loads minilm, if that is
+# installed, so that the memory includes a model.
 RANDOM = """
 import zlib
 import numpy as np
@@ -66,7 +67,7 @@ ENCODERS.register("random", Random)
 
 
 def in_turns(rounds: int, **sides: Callable[[], object]) -> dict[str, float]:
-    """Returns the median seconds of each side; the first round is not counted."""
+    """Returns the median seconds of each side; the first round does not count."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds + 1):
         for name, work in sides.items():
@@ -78,7 +79,7 @@ def in_turns(rounds: int, **sides: Callable[[], object]) -> dict[str, float]:
 
 
 def exact(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32], k: int) -> npt.NDArray[np.int64]:
-    """Returns the k nearest rows by products in float64, ties in the order of the rows."""
+    """Returns the k nearest rows by products in float64; ties are in the order of the rows."""
     import numpy as np
 
     scores = np.empty((len(queries), 0))
@@ -93,7 +94,7 @@ def exact(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32], k:
 
 
 def search(folder: Path, width: int, rounds: int) -> dict[str, Any]:
-    """Times the search in the vectors of an index folder beside NumPy's products."""
+    """Times the search in the vectors of an index folder, compared with NumPy's products."""
     import numpy as np
 
     from cse.search.nearest import PRODUCTS, nearest
@@ -149,7 +150,7 @@ assert "torch" not in sys.modules
 """
 
 
-# The peak of a process without that of the one that started it, which ru_maxrss has on Linux.
+# Prints the peak memory of a process. On Linux, ru_maxrss would include the peak of the parent process.
 PEAK = """
 import atexit, resource, sys
 def tell():
@@ -164,13 +165,13 @@ atexit.register(tell)
 
 
 def peak_of(code: str, *arguments: str) -> float:
-    """Returns the peak memory of a Python process in MB, with the pages of files that it has mapped and read."""
+    """Returns the peak memory of a Python process in MB, including the pages of mapped files that it has read."""
     done = subprocess.run([sys.executable, "-c", PEAK + code, *arguments], capture_output=True, text=True, check=True)
     return int(done.stderr.splitlines()[-1]) / 1e6
 
 
 def memory(folder: Path, source: Path, width: int) -> dict[str, float]:
-    """Returns the peak memory of processes that search for 1,000 queries, in MB, and the file's size."""
+    """Returns the peak memory of processes that search for 1,000 queries, and the size of the vector file, in MB."""
     queries = folder.with_name("queries.txt")
     queries.write_text("".join(f"query {number}\n" for number in range(1000)), encoding="utf8")
     command = [
@@ -196,7 +197,7 @@ def memory(folder: Path, source: Path, width: int) -> dict[str, float]:
 
 
 def duplicates(rows: int, width: int, threshold: float) -> dict[str, Any]:
-    """Times near-duplicates among clustered vectors, and compares them with brute force in float64."""
+    """Times the search for near-duplicates among clustered vectors, and checks it by brute force in float64."""
     import numpy as np
 
     from cse.search.pairs import Groups, near_pairs
@@ -270,7 +271,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--duplicates", type=int, default=100_000, help="rows of the part on duplicates; 0: none")
+    parser.add_argument("--duplicates", type=int, default=100_000, help="rows to search for duplicates; 0: none")
     parser.add_argument("--data", nargs="*", default=[], help="folders with corpus, queries and qrels")
     parser.add_argument("--json")
     given = parser.parse_args()

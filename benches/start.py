@@ -1,13 +1,13 @@
-"""Time to the first batch and memory of a training run on a large corpus whose rows are in the cache.
+"""Measures time to the first batch and memory of a training run on a large corpus whose rows are in the cache.
 
-    python benches/start.py                  # ten million sentences: 3 GB of temporary files; less: --sentences 1000000
+    python benches/start.py    # ten million sentences need 3 GB of temporary files; use --sentences 1000000 for fewer
 
 The text is generated as in growth.py. The first run writes the rows to the cache. After that, each of ``--rounds`` new
 processes prepares a run on the sample corpus, which does all imports, and then a run on the large corpus up to its
-first batch. This second run is timed, and so is a loop over ten million integers, which shows how fast the machine is
-at the moment. Two more processes train for a few steps, one on the sample and one on the large corpus: the difference
-of their peaks of anonymous resident memory (Linux) is what the rows of the corpus cost. The rows of the first batch are
-compared with the lines of the file before anything is timed.
+first batch. The second run is timed, and so is a loop over ten million integers, which shows how busy the machine is.
+Two more processes train for a few steps, one on the sample and one on the large corpus: the difference of their peaks
+of anonymous resident memory (Linux) is what the rows of the corpus cost. The rows of the first batch are compared with
+the lines of the file before anything is timed.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def report(folder: Path, options: argparse.Namespace) -> str:
 
 
 def check(corpus: Path, batch: dict[str, str]) -> None:
-    """Asserts that the texts of a batch, by row number, are the lines of the file."""
+    """Checks that the texts of a batch equal the lines of the file with the same row numbers."""
     wanted = {int(row): text for row, text in batch.items()}
     assert wanted
     with open(corpus, encoding="utf8", newline="\n") as file:
@@ -106,7 +106,7 @@ def first_batch(corpus: str, options: argparse.Namespace) -> tuple[Run, dict[str
 
 
 def write(corpus: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Prepares the run, which writes the rows to the cache; returns their number, the first batch, and the seconds."""
+    """Prepares the run, which caches the rows; returns the number of rows, the first batch, and the elapsed seconds."""
     started = time.perf_counter()
     run, texts = first_batch(corpus, options)
     return {
@@ -129,7 +129,7 @@ def start(corpus: str, options: argparse.Namespace) -> tuple[float, float]:
 
 
 def peak(corpus: str, options: argparse.Namespace) -> float:
-    """Returns the peak of the anonymous resident memory of a short run, in MB."""
+    """Returns the peak anonymous resident memory of a short run, in MB."""
     found, ended = [0.0], threading.Event()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""Training speed of cse beside sentence-transformers, a plain loop, and the minimum.
+"""Compares the training speed of cse with sentence-transformers, a plain loop, and the minimum.
 
     python benches/train.py [--rounds 3] [--json FILE]     # all-MiniLM-L6-v2 on the CPU, in fp32 and bf16
     python benches/train.py --gpu                         # BERT-base with random weights on CUDA, bf16, compiled
@@ -6,19 +6,20 @@
 
 All systems train on the same sentences, in batches of 64 (``--batch-size``) of at most 32 tokens:
 
-(a) cse, with the losses standard, focal and mixed, and standard with UNA's negatives on every step;
+(a) cse, with the losses standard, focal and mixed, and with the standard loss and UNA's negatives at every step;
 (b) sentence-transformers' trainer with MultipleNegativesRankingLoss;
 (c) a plain loop as in SimCSE's code: every sentence twice in one forward pass, loss.item() at every step;
 (d) the minimum: 6 x matrix parameters x tokens, at the rate of a large matrix product measured in the same run.
 
-With peft, (a) has a row with LoRA of rank 16 (--lora 16), and --memory prints the peak memory of a process that trains
-with it beside one that trains all weights.
+If peft is installed, (a) has a row with LoRA of rank 16 (--lora 16), and --memory prints the peak memory of training
+with LoRA and of training all weights, each in a separate process.
 
-The systems take turns, ``--rounds`` times; figures are medians over the rounds, each without its first two steps (20 on
-CUDA, where models are compiled and graphs recorded in them). The plain loop's loss must equal cse's before anything is
-timed. Tokens are those that are encoded in a step, of all views and without padding. On the CPU, --breakdown adds where
-the time of a step goes, by PyTorch's profiler. On a processor without instructions for bfloat16 the rows in bf16 are
-left out; --emulate computes them as benches/emulated.py, with times that say nothing about such instructions.
+The systems are timed alternately, in ``--rounds`` rounds. Figures are medians over the rounds; the first two steps of a
+round do not count (on CUDA, the first 20, in which models are compiled and graphs recorded). The plain loop's loss must
+equal cse's before anything is timed. Tokens are those encoded in a step, of all views and without padding. On the CPU,
+--breakdown also prints where the time of a step goes, by PyTorch's profiler. If the processor has no instructions for
+bfloat16, the rows in bf16 are left out; --emulate computes them with benches/emulated.py, and their times then say
+nothing about such instructions.
 """
 
 # The trainer of sentence-transformers has no types.
@@ -54,12 +55,12 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 THEIRS = "sentence-transformers"
 LENGTH = 32
 TEMPERATURE = 0.05
-# Pairs of dropout masks and the loss alone, in place of what the model would be trained with by default.
+# Dropout positives and the loss alone, instead of the default recipe of the model.
 PLAIN = {"positive": "dropout", "temperature": TEMPERATURE, "pooler": "avg", "loss": "standard", "loss_terms": []}
 ADAMW = {"lr": 1e-5, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
 
 
-# Family and changes of the configuration of models with random weights. RoBERTa has another padding token by default.
+# Family and configuration changes of models with random weights. RoBERTa's default padding token is another one.
 RANDOM = {
     "random-bert": ("Bert", {}),
     "random-roberta": ("Roberta", {"pad_token_id": 0, "max_position_embeddings": 514}),
@@ -73,7 +74,7 @@ def sentences(count: int) -> list[str]:
 
 
 class Timing(NamedTuple):
-    """Seconds of a step, without the first ones; tokens encoded in a step; the loss of the first step, if known."""
+    """Seconds of a step, not counting the first steps; tokens encoded in a step; loss of the first step, if known."""
 
     seconds: float
     tokens: float
@@ -82,7 +83,7 @@ class Timing(NamedTuple):
 
 @contextmanager
 def counted(encoder: Any, name: str, counts: list[int]) -> Iterator[None]:
-    """Context manager in which a method or module appends the tokens that it encodes in training to a list."""
+    """Records in ``counts``, within the context, how many tokens each call of a method encodes in training."""
     forward = getattr(encoder, name)
 
     def counting(self: Any, features: Any, *arguments: Any, **settings: Any) -> Any:
@@ -102,7 +103,7 @@ def sync(device: str) -> None:
 def time_cse(
     model: str, rows: list[str], options: Any, precision: str, profiler: Any = None, /, **settings: Any
 ) -> Timing:
-    """Times cse; a profiler is started after the first steps."""
+    """Times cse; if a profiler is given, it is started after the first steps."""
     from cse import TfidfIndex, TrainConfig, train
     from cse.models.encoder import SentenceEncoder
     from cse.training.callbacks import Callback
@@ -150,7 +151,7 @@ def time_cse(
 
 @contextmanager
 def emulation(precision: str, options: Any) -> Iterator[None]:
-    """Context manager in which bf16 is emulated, if that was asked for."""
+    """Emulates bf16 within the context if the options say so."""
     with ExitStack() as stack:
         if precision == "bf16" and options.emulate:
             stack.enter_context(EmulatedBf16())
@@ -161,7 +162,7 @@ ADAM_FLAGS = {"lr": 1e-5, "lr_scheduler": "constant", "weight_decay": 0.0}
 
 
 def write_pairs(folder: str, rows: list[str]) -> str:
-    """A development set of two pairs, so that evaluation takes no time and no sentence is held out."""
+    """Writes a development set of two pairs, so that evaluation takes no time and no sentence is held out."""
     path = Path(folder) / "dev.tsv"
     path.write_text(f"1\t{rows[0]}\t{rows[1]}\n2\t{rows[2]}\t{rows[3]}\n", encoding="utf8")
     return str(path)
@@ -271,7 +272,7 @@ def minimum(model: str, rows: list[str], options: Any, precision: str) -> tuple[
         for i in range(0, len(used), options.batch_size)
     )
     size = 8192 if options.gpu else 2048
-    kind = "fp32" if options.emulate else precision  # a product of PyTorch in emulated bf16 takes minutes
+    kind = "fp32" if options.emulate else precision  # without instructions, a bf16 product in PyTorch takes minutes
     a = torch.randn(size, size, device=options.device, dtype=getattr(torch, DTYPES[kind]))
     rates = []
     for _ in range(5):
@@ -298,7 +299,7 @@ def random_model(name: str, folder: str) -> str:
 
 
 def print_memory(model: str, rows: list[str], options: Any, settings: dict[str, dict[str, Any]]) -> None:
-    """Prints the peak memory of each of some runs, in processes of their own: the peak of a process does not fall."""
+    """Prints the peak memory of each run; each run has a separate process, because a process's peak never falls."""
     print("| precision | system | peak memory, GB |\n| --- | --- | ---: |")
     for name in settings:
         own = [argument for argument in sys.argv[1:] if argument != "--memory"]
@@ -308,7 +309,7 @@ def print_memory(model: str, rows: list[str], options: Any, settings: dict[str, 
 
 
 def print_peak(model: str, rows: list[str], options: Any, settings: dict[str, Any]) -> None:
-    """Trains, and prints the bytes of this process at its peak, on a GPU those of tensors."""
+    """Trains, and prints the peak memory of this process in bytes; on a GPU, the peak memory of tensors."""
     time_cse(model, rows, options, precisions(options)[0], **settings)
     print(
         torch.cuda.max_memory_allocated() if options.gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -325,9 +326,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--rounds", type=int, help="default: 3, with --gpu 2")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--emulate", action="store_true", help="bf16 on a processor without instructions for it")
+    parser.add_argument("--emulate", action="store_true", help="emulate bf16 on a processor without its instructions")
     parser.add_argument("--breakdown", action="store_true", help="also print where the time of a step goes")
-    parser.add_argument("--memory", action="store_true", help="print the memory of LoRA beside full training, alone")
+    parser.add_argument("--memory", action="store_true", help="print only the peak memory of LoRA and of full training")
     parser.add_argument("--peak", help=argparse.SUPPRESS)  # the process of one row of --memory
     options = parser.parse_args()
     options.device = "cuda" if options.gpu else "cpu"
@@ -384,7 +385,7 @@ def precisions(options: Any) -> tuple[str, ...]:
 
 
 def check_equal_losses(model: str, rows: list[str], options: Any) -> None:
-    """Asserts that cse's loss of the first batch is the plain loop's up to dropout: both are close to that without."""
+    """Checks that cse's loss of random embeddings equals the plain loop's."""
     from cse.losses.contrastive import contrastive_loss
 
     z = torch.randn(2, options.batch_size, 16, dtype=torch.float64)
@@ -401,11 +402,12 @@ def report(found: dict[tuple[str, str], list[Timing]], least: dict[str, tuple[fl
     if "bf16" not in least:
         print("bf16: left out, as the processor has no instructions for it (see --emulate)")
     elif options.emulate:
-        print("bf16: emulated; its times are not those of a processor that has instructions for it")
-    print(f"batches of {size}, {options.device}; ratios are to sentence-transformers' times")
+        print("bf16: emulated; the times say nothing about a processor that has instructions for it")
+    print(f"batches of {size}, {options.device}; ratios are relative to sentence-transformers")
     print(
-        "| precision | system | ms a step | range | sentences/s | tokens a step | at its precision | per token | "
-        "to its default | share of the minimum |"
+        "| precision | system | ms a step | range | sentences/s | tokens a step | "
+        "ratio to sentence-transformers, same precision | the same, per token | ratio to its default (fp32) | "
+        "share of the minimum |"
     )
     print("| --- | --- |" + " ---: |" * 8)
     theirs = {key[0]: middle(times) for key, times in found.items() if key[1] == THEIRS}
@@ -441,7 +443,7 @@ def report(found: dict[tuple[str, str], list[Timing]], least: dict[str, tuple[fl
 
 
 def middle(timings: list[Timing]) -> Timing:
-    """Returns the median of the seconds, with the tokens."""
+    """Returns the median time of a step, with the number of tokens."""
     return timings[0]._replace(seconds=statistics.median(each.seconds for each in timings))
 
 

@@ -3,7 +3,7 @@
     python benches/transfer.py --data DIR [--model minilm] [--tasks mr trec mrpc] [--scale 20]
 
 ``converged`` minimises the objective of SentEval's classifier, ``senteval`` stops early as SentEval does. For tasks
-with a test file, the last classifier of ``senteval`` is trained with five seeds, since its result depends on them.
+with a test file, the final classifier of ``senteval`` is trained with five seeds, on which its result depends.
 --scale multiplies the embeddings: Adam's steps have the same size, so larger embeddings converge sooner. Prints a
 Markdown table. MR takes an hour on one core, nearly all of it for ``senteval``.
 """
@@ -27,7 +27,7 @@ SEEDS = range(SEED, SEED + 5)
 
 
 def with_seeds(x: dict[str, Any], y: dict[str, Any]) -> list[float]:
-    """Returns the accuracy x 100 of ``senteval``: one, or for a test file one per seed of the last training."""
+    """Returns the accuracies x 100 of ``senteval``: one for each seed if there is a test file, otherwise one."""
     if "all" in x:
         return [nested(senteval, x["all"], y["all"], 10, lambda: None)[0]]
     penalty = best_penalty(senteval, x["train"], y["train"], 10, lambda: None)
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--tasks", nargs="+", default=["mr", "trec", "mrpc"])
-    parser.add_argument("--scale", type=float, default=1.0, help="factor of the embeddings; 20: about sqrt(D)")
+    parser.add_argument("--scale", type=float, default=1.0, help="multiplies the embeddings; 20: about sqrt(D)")
     options = parser.parse_args()
     encoder = Encoder(options.model)
     print("| task | converged | senteval | difference | seconds: converged | senteval |")

@@ -51,8 +51,8 @@ class Generator:
 
     Args:
         model: Folder or hub name.
-        via: Folder or hub name of the model that translates back what ``model`` translated.
         options: How texts are generated.
+        via: Folder or hub name of the model that translates back what ``model`` translated.
         device: A PyTorch device, or ``auto``.
 
     Raises:

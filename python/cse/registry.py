@@ -207,7 +207,7 @@ def parse_options(name: str, kind: type[Any], table: Mapping[str, Any]) -> Any:
 
 
 @cache
-def _adapter(kind: type[Any]) -> Any:
+def _adapter(kind: Any) -> Any:
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)

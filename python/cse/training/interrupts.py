@@ -19,7 +19,8 @@ from .leftovers import has_checkpoint, is_unsaved
 
 __all__ = ["Agreement", "StopRequest", "check_free", "locked"]
 
-# Seconds of training between exchanges of signals: half of the promised time, since steps differ in length.
+# Seconds of training between exchanges of signals: half of the two seconds that docs/training.md states,
+# since steps differ in length.
 PERIOD = 1.0
 
 

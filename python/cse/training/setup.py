@@ -262,7 +262,10 @@ def check_sizes(batches: Batches, accumulate: int, ranks: int) -> None:
     """Raises ``InputError`` if there are too few sentences for a batch, or for a step."""
     rows = len(batches.rows)
     if rows < 2:
-        raise InputError("CORPUS: has one sentence; contrastive learning needs at least two, and preferably thousands")
+        raise InputError(
+            f"CORPUS: has {rows} sentence{'s' * (rows != 1)}; contrastive learning needs at least two, and preferably "
+            "thousands"
+        )
     if batches.size > rows:
         raise InputError(f"--batch-size: {batches.size} is more than the {rows} sentences there are to train on")
     if not len(batches):
