@@ -159,6 +159,8 @@ def train_one(seed: int, precision: str, options: Any) -> dict[str, Any]:
         config = TrainConfig(
             corpus=str(files("cse") / "resources" / "sample.txt"),
             model="minilm",
+            loss="standard",  # the default when the stored runs were made
+            loss_terms=(),
             output=folder,
             seed=seed,
             precision=precision,
