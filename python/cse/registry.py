@@ -201,13 +201,13 @@ def parse_options(name: str, kind: type[Any], table: Mapping[str, Any]) -> Any:
 
     _check_numbers(kind, table, flag)
     try:
-        return _adapter(kind).validate_python(dict(table))
+        return _adapter(kind).validate_python(dict(table))  # type: ignore[arg-type]  # types are hashable
     except ValidationError as error:
         raise InputError(explain_validation(error, flag)) from None
 
 
 @cache
-def _adapter(kind: Any) -> Any:
+def _adapter(kind: type[Any]) -> Any:
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
