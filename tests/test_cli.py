@@ -227,7 +227,7 @@ def corpus(tmp_path, content):
         (b"one\ntwo \xff three\n", ["corpus.txt: line 2 is not valid UTF-8", "byte offset 8", "--encoding-errors"]),
         (b"\xef\xbb\xbfab \xff\n", ["corpus.txt: line 1 is not valid UTF-8", "byte offset 6"]),
         (b"one\n" + b"x" * (1 << 20) + b"y\n", ["corpus.txt: line 2 is longer than 1048576 bytes", "--max-line-bytes"]),
-        (b"...\n!!!\n", ["corpus.txt", "no line holds a word"]),
+        (b"...\n!!!\n", ["corpus.txt", "no line contains a word"]),
     ],
 )
 def test_a_bad_corpus_is_named_with_its_line(cse, tmp_path, content, phrases):

@@ -176,7 +176,7 @@ def test_an_index_of_another_format_says_so(sample_index, tmp_path):
     sample_index.save(tmp_path)
     file = tmp_path / "index.safetensors"
     file.write_bytes(file.read_bytes().replace(b'\\"format\\":1', b'\\"format\\":9'))
-    with pytest.raises(InputError, match="format version 9, and this cse reads version 1"):
+    with pytest.raises(InputError, match="format version 9, but this cse reads version 1"):
         TfidfIndex.open(tmp_path)
 
 
@@ -198,7 +198,7 @@ def test_merged_shards_are_the_bytes_of_one_build(sample, tmp_path, cse):
 def test_shards_of_different_tokenizers_are_not_merged(sample, tmp_path):
     for tokenizer in ("unicode", "whitespace"):
         build_index([str(sample)], tmp_path / tokenizer, words={"tokenizer": tokenizer}, matrix=False)
-    with pytest.raises(InputError, match="whitespace: its tokenizer is whitespace, and that of the index before"):
+    with pytest.raises(InputError, match="whitespace: its tokenizer is whitespace, but the index before has"):
         TfidfIndex.merge([tmp_path / "unicode", tmp_path / "whitespace"], tmp_path / "all")
     with pytest.raises(InputError, match="nowhere: no TF-IDF index there"):
         TfidfIndex.merge([tmp_path / "unicode", tmp_path / "nowhere"], tmp_path / "all")

@@ -219,7 +219,7 @@ def test_faults_of_tables_are_named_by_file_row_and_column(tmp_path, cse):
     refused(cse, tmp_path, "cut.csv.gz", packed[:200], "--column", "a")
     refused(cse, tmp_path, "plain.csv.gz", b"a\nhello\n", "--column", "a")
     assert "holds no record" in refused(cse, tmp_path, "empty.jsonl", b"\n\n", "--column", "a")
-    assert "holds no row" in refused(cse, tmp_path, "header.csv", b"a,b\n", "--column", "a")
+    assert "contains no rows" in refused(cse, tmp_path, "header.csv", b"a,b\n", "--column", "a")
     with pytest.raises(InputError, match="no file was given"):
         TfidfIndex.build([])
 

@@ -152,7 +152,7 @@ def test_the_inside_of_compressed_files_is_examined_too(tmp_path):
         TfidfIndex.build(twice)
     plain = tmp_path / "plain.txt.gz"
     plain.write_text(TEXT)
-    with pytest.raises(InputError, match="is not gzip data, as its name says; rename it"):
+    with pytest.raises(InputError, match="is not gzip data, although its name says so; rename it"):
         TfidfIndex.build(plain)
 
 
@@ -189,7 +189,7 @@ def test_an_empty_file_among_several_is_no_error_and_an_empty_corpus_is_one(tmp_
         with pytest.raises(InputError, match=r"empty\.txt: the file is empty"):
             call()
     for call in calls(empty, more):
-        with pytest.raises(InputError, match=r"empty\.txt and 1 more: holds no row"):
+        with pytest.raises(InputError, match=r"empty\.txt and 1 more: contains no rows"):
             call()
     assert not out.exists()
     # A shard may be empty, but not the merged index.

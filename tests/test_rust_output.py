@@ -186,7 +186,7 @@ def test_messages_name_what_was_typed(tmp_path, indexed, sample, cse):
     (tmp_path / "texts" / "a.txt").write_text("a text\n")
     done = cse("build-tfidf", "texts", cwd=tmp_path)
     assert done.returncode == 2
-    assert "for the text files in it give the pattern 'texts/*.txt'" in done.stderr
+    assert "to read the text files in it, give the pattern 'texts/*.txt'" in done.stderr
     done = cse("build-tfidf", "texts/*.txt", "-o", "texts/a.txt/out", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.strip().startswith("Error: texts/a.txt/out: ")

@@ -181,8 +181,8 @@ def test_another_corpus_model_or_setting_is_refused(tmp_path, glove, encoder):
     other = Encoder(f"glove:{tmp_path}/v.txt")
     cases = [
         ((other, texts), {}, "was built with another model"),
-        ((encoder, [*texts[:7], "changed", *texts[8:]]), {}, "row 7 of the corpus is not that of the index"),
-        ((encoder, texts[:10]), {}, "holds 20 rows and the corpus has 10"),
+        ((encoder, [*texts[:7], "changed", *texts[8:]]), {}, "row 7 of the corpus differs from the index"),
+        ((encoder, texts[:10]), {}, "holds 20 rows, but the corpus has 10"),
         ((encoder, texts), {"int8": False}, "was built with --int8"),
         ((encoder, texts), {"passages": 9}, "was built with --passages 8"),
         ((encoder, texts), {"ids": [str(row) for row in range(20)]}, "the index has no ids"),

@@ -1,5 +1,6 @@
-//! Fuzz target: for arbitrary text and every tokenizer, the fast paths equal the reference implementation, spans are in
-//! order and at character boundaries, and the text can be counted and rewritten. See `open.rs` for how to run it.
+//! Fuzz target: for arbitrary text and every tokenizer, the fast paths agree with the reference implementation, spans
+//! are in order and at character boundaries, and the text can be counted and rewritten. See `open.rs` for how to run
+//! it.
 
 #![no_main]
 

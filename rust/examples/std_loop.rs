@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .next()
         .ok_or("usage: std_loop FILE [PART/PARTS]")?;
     let (part, parts) = match arguments.next() {
-        Some(text) => parse_part(&text).ok_or("PART/PARTS is like 1/2")?,
+        Some(text) => parse_part(&text).ok_or("PART/PARTS must look like 1/2")?,
         None => (1, 1),
     };
     let file = File::open(path)?;
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut reader = BufReader::with_capacity(1 << 20, file);
     let mut at = start;
     if start > 0 {
-        // The line that reaches over the cut belongs to the part before; one that starts at the cut does not.
+        // A line that crosses the cut belongs to the previous part; a line that starts at the cut does not.
         reader.seek(SeekFrom::Start(start - 1))?;
         at += reader.skip_until(b'\n')? as u64 - 1;
     }
@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut documents = 0u64;
     let mut ids: HashMap<String, u32> = HashMap::new();
     let mut cells: Vec<Cell> = Vec::new();
-    let mut counts: HashMap<u32, u32> = HashMap::new(); // of one document, kept for its memory
+    let mut counts: HashMap<u32, u32> = HashMap::new(); // of one document; reused to save allocations
     let mut line = String::new();
     while at < end {
         line.clear();
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut length = 0u32;
         for word in line.split_whitespace() {
             length += 1;
-            // Looked up as &str first: `entry` would want a String of its own for every word.
+            // Looked up as &str first, because `entry` would need a new String for every word.
             let id = match ids.get(word) {
                 Some(&id) => id,
                 None => {

@@ -9,8 +9,8 @@ use xxhash_rust::xxh3::Xxh3;
 /// Bytes read at a time; they stay in the cache of the processor until they are hashed.
 const BLOCK: usize = 1 << 18;
 
-/// Returns XXH3-128 of the contents of a file. It notices damage, at about the speed of reading the file from memory;
-/// it does not protect against an attacker.
+/// Returns the XXH3-128 checksum of the contents of a file. It detects accidental damage and takes about as long as
+/// reading the file from memory; it does not protect against an attacker.
 pub fn xxh3_of_file(path: &Path) -> io::Result<u128> {
     let mut file = File::open(path)?;
     let mut hasher = Xxh3::new();

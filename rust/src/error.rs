@@ -11,7 +11,7 @@ pub enum Error {
     NotFound { path: PathBuf },
 
     #[error(
-        "{}: is a directory, and a text file was expected; for the text files in it give the pattern '{}'",
+        "{}: is a directory, but a text file was expected; to read the text files in it, give the pattern '{}'",
         path.display(), path.join("*.txt").display()
     )]
     IsDirectory { path: PathBuf },
@@ -32,7 +32,7 @@ pub enum Error {
         advice: &'static str,
     },
 
-    #[error("{path}: holds no row; at least one sentence is needed")]
+    #[error("{path}: contains no rows; at least one sentence is needed")]
     NoRows { path: String },
 
     #[error("{path}: {}; at least one sentence is needed", only_blank(*rows, column.as_deref()))]
@@ -44,7 +44,7 @@ pub enum Error {
     },
 
     #[error(
-        "{path}: no line holds a word by the {tokenizer} tokenizer; --tokenizer whitespace takes any text"
+        "{path}: no line contains a word for the tokenizer {tokenizer}; --tokenizer whitespace accepts any text"
     )]
     NoWords {
         path: String,
@@ -68,7 +68,7 @@ pub enum Error {
     IndexDamaged { path: PathBuf, why: String },
 
     #[error(
-        "{}: index format version {found}, and this cse reads version {supported}; \
+        "{}: index format version {found}, but this cse reads version {supported}; \
          build it again with cse build-tfidf", path.display()
     )]
     IndexVersion {
@@ -78,7 +78,7 @@ pub enum Error {
     },
 
     #[error(
-        "{name}: its tokenizer is {found}, and that of the index before it is {wanted}; merge indexes of one tokenizer"
+        "{name}: its tokenizer is {found}, but the index before has {wanted}; merge indexes with the same tokenizer"
     )]
     TokenizersDiffer {
         name: String,
@@ -87,7 +87,7 @@ pub enum Error {
     },
 
     #[error(
-        "an index opened with min_df or max_terms is a view without all terms; open it without them to save it"
+        "an index opened with min_df or max_terms does not contain all terms; open it without them to save it"
     )]
     IsFiltered,
 
@@ -120,7 +120,7 @@ pub enum Place {
         /// Byte offset in the decoded text, from 0, if it is known.
         offset: Option<u64>,
     },
-    /// A row of a table, whose lines are not its rows.
+    /// A row of a table; its number need not be a line number.
     Row { row: u64, column: String },
 }
 
@@ -149,7 +149,7 @@ impl fmt::Display for Place {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Returns an I/O error that names the path. "Not found" and "is a directory" have variants of their own.
+    /// Returns an I/O error that names the path; "not found" and "is a directory" become separate variants.
     pub fn io(path: &Path, source: io::Error) -> Self {
         let path = path.to_path_buf();
         match source.kind() {

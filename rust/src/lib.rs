@@ -1,6 +1,6 @@
-//! TF-IDF statistics of a corpus, and hard negatives by UNA (unsupervised negatives by augmentation).
+//! TF-IDF statistics of a corpus, and hard negatives by UNA (Unsupervised hard Negative Augmentation).
 //!
-//! For a term t with count c in a document of L terms, and a corpus of N documents of which df contain t:
+//! For a term t with count c in a document of L terms, in a corpus of N documents, df of which contain t:
 //!
 //! ```text
 //! tf  = ln(1 + c/L)      idf = ln(N/df)      score = tf * idf
@@ -8,19 +8,20 @@
 //! ```
 //!
 //! One streaming pass that keeps N, `df[t]` and max c/L is therefore sufficient ([`index::build`]); all other arrays
-//! are derived when an index is opened ([`index`]). To make the hard negative of a sentence ([`una::augment`]), each
-//! word i of n is replaced with probability
+//! are derived when an index is opened ([`index`]). To make a hard negative of a sentence of n words
+//! ([`una::augment`]), word i is replaced with probability
 //!
 //! ```text
 //! p_i = min(1, beta * n * (s_i - min s) / sum_j (s_j - min s))
 //! ```
 //!
-//! (the largest p is set to 1 if none reaches 1). The replacement is a term within r ranks in the order of maximum
-//! scores, drawn with probability proportional to its maximum score. With the prefix sums P of the scores in rank order,
-//! a draw takes one uniform number on P[i-r]..P[i+r+1], without the word's own interval, and one search.
+//! (the largest p is set to 1 if none reaches 1). Terms are ranked by their maximum scores. The replacement is drawn
+//! from the terms at most r ranks away from the word, with probability proportional to the maximum score. With the
+//! prefix sums P of the scores in rank order, a draw for a word of rank k takes one uniform number on P[k-r]..P[k+r+1],
+//! excluding the interval of the word itself, and one search.
 //!
-//! Imports go one way: [`text`] <- [`index`] <- [`una`] <- [`doctor`]; `py` uses all of them. [`error`], [`progress`],
-//! [`parallel`], [`random`], [`output`] and `wait` are used everywhere.
+//! Modules import each other in one direction only: [`text`] <- [`index`] <- [`una`] <- [`doctor`]; `py` uses all of
+//! them. [`error`], [`progress`], [`parallel`], [`random`], [`output`] and `wait` are used everywhere.
 
 pub mod checksum;
 pub mod doctor;

@@ -10,15 +10,15 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::wait::{Until, wait};
 
-/// The names of temporary files begin and end like this. Files of other programs do not.
+/// The names of temporary files begin with this prefix and end with this suffix; names of other files do not.
 const PREFIX: &str = ".cse-core-";
 const SUFFIX: &str = ".tmp";
 
 /// A file that is written under a temporary name in the folder of its destination.
 ///
-/// [`commit`](Self::commit) renames it; dropping it without a commit removes it. If the process is killed, the next
-/// temporary file in the same folder removes it. A symbolic link is followed. A path that is not a regular file (a device,
-/// a pipe) cannot be replaced, and is written to directly.
+/// [`commit`](Self::commit) renames it; dropping it without a commit removes it. If the process is killed, the file is
+/// removed when the next temporary file is created in the same folder. A symbolic link is followed. A path that is not
+/// a regular file (a device, a pipe) cannot be replaced and is written to directly.
 pub struct PendingFile {
     /// The path as it was given, for messages.
     given: PathBuf,
@@ -66,8 +66,8 @@ impl PendingFile {
 
     /// Renames the temporary file to its destination, replacing a file of that name.
     ///
-    /// There is no fsync: an interrupted process or a full disk leaves the old file in place, and flushing a hundred
-    /// megabytes takes longer than computing them. Only a power failure can lose the new file.
+    /// There is no fsync, because flushing a hundred megabytes takes longer than computing them. An interrupted process
+    /// or a full disk leaves the old file in place; only a power failure can lose the new file.
     pub fn commit(self) -> Result<()> {
         let Some(temporary) = self.temporary else {
             return Ok(());
@@ -104,7 +104,7 @@ fn is_removed(_file: &File) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Removes the temporary files of processes that were killed: those that no process has locked.
+/// Removes the temporary files of killed processes, that is, temporary files that no process has locked.
 fn remove_abandoned(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return;
@@ -123,7 +123,7 @@ fn remove_abandoned(folder: &Path) {
     }
 }
 
-/// Returns the error of the operating system in an error of `tempfile`, whose message names the temporary file.
+/// Returns the operating system's error inside an error of `tempfile`, whose message would name the temporary file.
 fn without_path(error: io::Error) -> io::Error {
     let inner = error.get_ref().and_then(|e| e.source());
     let code = inner
@@ -154,7 +154,7 @@ pub struct StandardOutput<'a> {
 const PIECE: usize = 4096;
 
 impl<'a> StandardOutput<'a> {
-    /// Opens standard output. If it is closed, or open for reading only, that is an error.
+    /// Opens standard output; returns an error if it is closed or open for reading only.
     ///
     /// [`io::stdout`] is not used because it ignores writes if standard output is closed.
     #[cfg(unix)]

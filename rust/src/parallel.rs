@@ -1,8 +1,8 @@
 //! Thread pools.
 //!
-//! All parallel code runs in a pool of this module, never in the global pool of rayon. The threads of a pool do not exist in
-//! a forked child process, where a call into a pool of the parent would wait forever. The global pool cannot be replaced;
-//! the pools of this module can: a pool is used only by the process that made it.
+//! All parallel code runs in a pool of this module, never in rayon's global pool. In a forked child process, the
+//! threads of the parent's pools do not exist, and a call into such a pool would wait forever. The global pool cannot
+//! be replaced in the child. The pools of this module can be: each is used only by the process that made it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,10 +14,10 @@ use crate::error::{Error, Result};
 /// Maximum number of threads of a call.
 const MAX_THREADS: usize = 1024;
 
-/// Default number of threads, used for 0 threads; 0 is one per available core.
+/// Number of threads of calls that ask for 0 threads; 0 means one per available core.
 static DEFAULT_THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets the default number of threads: of calls with 0 threads, and of the shared pool from its next use on.
+/// Sets the default number of threads, for calls that ask for 0 threads and for the shared pool from its next use on.
 pub fn set_default_threads(threads: usize) -> Result<()> {
     check_threads(threads)?;
     DEFAULT_THREADS.store(threads, Ordering::Relaxed);
@@ -29,7 +29,7 @@ pub fn set_default_threads(threads: usize) -> Result<()> {
 
 fn check_threads(threads: usize) -> Result<()> {
     if threads > MAX_THREADS {
-        let why = format!("must be at most {MAX_THREADS}, got {threads}; 0 takes all cores");
+        let why = format!("must be at most {MAX_THREADS}, got {threads}; 0 uses all cores");
         return Err(Error::invalid("--threads", why));
     }
     Ok(())
@@ -37,7 +37,7 @@ fn check_threads(threads: usize) -> Result<()> {
 
 /// Runs `work` in a new pool of `threads` threads; 0 means the default, which is one per available core.
 ///
-/// This is for calls that read or write files. They do not share a pool, so that no call waits for another one that is
+/// This is for calls that read or write files. They do not share a pool, so a call never waits for another call that is
 /// blocked on its input.
 pub fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> Result<T> {
     check_threads(threads)?;
@@ -49,7 +49,8 @@ pub fn on_each_thread<T: Send>(work: impl Fn() -> T + Sync) -> Vec<T> {
     rayon::broadcast(|_| work())
 }
 
-/// Runs `work`, which only computes, in the current pool, or in a shared pool if the calling thread is not in one.
+/// Runs `work` in the current pool, or in a shared pool if the calling thread is not in one. `work` must not read or
+/// write files.
 ///
 /// If threads cannot be started, `work` runs in a pool that consists of the calling thread.
 pub fn in_pool<T: Send>(work: impl FnOnce() -> T + Send) -> T {
@@ -76,8 +77,8 @@ static SHARED: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
 
 fn shared_pool() -> Arc<ThreadPool> {
     let process = std::process::id();
-    // Never waits for the lock: if another thread of the parent held it at the time of a fork, it is never released in the
-    // child, and each call there makes a pool of its own.
+    // Do not wait for the lock: if another thread of the parent held it during a fork, it is never released in the
+    // child, and each call in the child makes a new pool.
     let Ok(mut shared) = SHARED.try_lock() else {
         return Arc::new(any_pool());
     };
@@ -92,7 +93,7 @@ fn shared_pool() -> Arc<ThreadPool> {
     }
 }
 
-/// A pool with one thread per core, or of the calling thread alone if no thread can be started.
+/// Returns a pool with the default number of threads, or one of only the calling thread if no thread can be started.
 fn any_pool() -> ThreadPool {
     new_pool(0).unwrap_or_else(|_| {
         let here = rayon::ThreadPoolBuilder::new().num_threads(1);

@@ -8,9 +8,9 @@ use rayon::prelude::*;
 
 use crate::parallel::in_pool;
 
-/// Rows whose bits one thread computes.
+/// Number of rows whose bits one thread computes at a time.
 const PART: usize = 1 << 14;
-/// Lanes of the widest vectors, those of AVX-512.
+/// Number of lanes of the widest vectors, which are those of AVX-512.
 const MAX_LANES: usize = 16;
 
 /// Returns the next number of `rng`, uniform in [0, 1).
@@ -32,8 +32,8 @@ pub(crate) fn keyed(seed: u64, epoch: u64, row: u64, stream: u64) -> ChaCha8Rng 
     ChaCha8Rng::from_seed(key)
 }
 
-/// Returns 64 random bits for each row, from which all other random choices are made (shuffling, held-out rows, mixing
-/// partners). Different values of `stream` give independent bits; negatives use the small ones.
+/// Returns 64 random bits for each row. All random choices other than negatives are made from them (shuffling, held-out
+/// rows, mixing partners). Different values of `stream` give independent bits; negatives use the small values.
 pub fn random_bits(seed: u64, epoch: u64, rows: &[u64], stream: u64) -> Vec<u64> {
     let mut bits = vec![0; rows.len()];
     let level = Level::new();
@@ -53,9 +53,9 @@ pub fn random_bits(seed: u64, epoch: u64, rows: &[u64], stream: u64) -> Vec<u64>
 
 /// Sets `bits` to the first number of the stream [`keyed`] of each row.
 ///
-/// The cipher computes four blocks of 64 bytes at once, of which a single number uses eight bytes. Here the rows take
-/// the place of the blocks, in the widest vectors of the processor, which is asked at run time: the compiler may assume no
-/// more than SSE2 of an x86-64.
+/// The cipher usually computes four blocks of 64 bytes of one stream at once, but a single number needs only eight
+/// bytes. Here each vector lane computes the first block of a different row. The widest vectors of the processor are
+/// used; they are detected at run time, because the compiler may assume only SSE2 on x86-64.
 #[simd]
 fn first_numbers<S: Simd>(simd: S, key: [u64; 3], rows: &[u64], bits: &mut [u64]) {
     let lanes = S::u32s::LEN;
@@ -76,7 +76,7 @@ fn first_numbers<S: Simd>(simd: S, key: [u64; 3], rows: &[u64], bits: &mut [u64]
     }
 }
 
-/// Returns the first two words of the first block of ChaCha8, for a row in each lane.
+/// Returns the first two words of the first ChaCha8 block of each row, with one row per lane.
 #[simd]
 fn first_words<S: Simd>(simd: S, key: [u64; 3], row: [S::u32s; 2]) -> [S::u32s; 2] {
     let all = |word: u32| S::u32s::splat(simd, word);
@@ -102,7 +102,7 @@ fn first_words<S: Simd>(simd: S, key: [u64; 3], row: [S::u32s; 2]) -> [S::u32s; 
     [s[0] + k0, s[1] + k1]
 }
 
-/// The quarter round of ChaCha in each lane.
+/// Performs the quarter round of ChaCha in each lane.
 #[simd]
 fn quarter_round<S: Simd>(_: S, s: &mut [S::u32s; 16], [a, b, c, d]: [usize; 4]) {
     let rotated = |x: S::u32s, by: u32| (x << by) | (x >> (32 - by));

@@ -12,7 +12,8 @@ pub(crate) enum Until {
     Writable,
 }
 
-/// Waits until file descriptor `fd` is ready, or returns [`Error::Interrupted`](crate::Error::Interrupted) if the call is cancelled before.
+/// Waits until file descriptor `fd` is ready, or returns [`Error::Interrupted`](crate::Error::Interrupted) if the call
+/// is cancelled first.
 #[cfg(unix)]
 pub(crate) fn wait(fd: i32, until: Until, progress: &Progress) -> Result<()> {
     let events = match until {
@@ -37,7 +38,7 @@ pub(crate) fn wait(fd: i32, until: Until, progress: &Progress) -> Result<()> {
     }
 }
 
-/// Does not wait.
+/// Checks whether the call was cancelled, without waiting (on systems other than Unix).
 #[cfg(not(unix))]
 pub(crate) fn wait(_fd: i32, _until: Until, progress: &Progress) -> Result<()> {
     progress.check()

@@ -1,5 +1,5 @@
-"""Vectors of a corpus and what is found with them: nearest rows, duplicates, groups, hard negatives.
+"""Vector search over a corpus: nearest rows, duplicates, groups and hard negatives.
 
 ``index`` builds, opens and searches an index folder, whose files are described in ``store``; ``nearest`` and ``pairs``
-are the exact searches over its vectors.
+implement the exact searches over its vectors.
 """

@@ -1,4 +1,4 @@
-"""BM25 of a corpus, by the library bm25s (extra ``cse[search]``); terms are those of the tokenizer ``unicode``."""
+"""BM25 search with the library bm25s (extra ``cse[search]``); texts are split by the ``unicode`` tokenizer."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def terms(text: str) -> list[str]:
 
 
 class Bm25:
-    """BM25 with the formula of Lucene, k1 = 1.5 and b = 0.75."""
+    """BM25 with Lucene's formula, k1 = 1.5 and b = 0.75."""
 
     def __init__(self, index: Any) -> None:
         self._index = index
 
     @classmethod
     def build(cls, texts: Iterable[str], progress: Callable[[int], None] | None = None) -> Bm25:
-        """Builds the index of some texts, whose order gives the row numbers.
+        """Builds an index of texts; row numbers follow the order of the texts.
 
         Args:
-            texts: The texts, of which one at least has a term.
+            texts: The texts; at least one must contain a term.
             progress: Called with the number of texts read since its last call.
 
         Raises:
-            InputError: If bm25s is not installed, or no text has a term.
+            InputError: If bm25s is not installed, or no text contains a term.
         """
         bm25s = library()
         vocabulary: dict[str, int] = {}
@@ -62,7 +62,7 @@ class Bm25:
             if progress:
                 progress(len(block))
         if not vocabulary:
-            raise InputError("--hybrid: no row of the corpus has a word; leave it out")
+            raise InputError("--hybrid: no row of the corpus contains a word; omit this option")
         index = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
         index.index((rows, vocabulary), show_progress=False)
         return cls(index)
@@ -73,7 +73,7 @@ class Bm25:
         try:
             return cls(library().BM25.load(folder, mmap=True, show_progress=False))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{folder}: cannot be read ({error}); remove the folder, and it is built again") from None
+            raise InputError(f"{folder}: cannot be read ({error}); remove the folder to build it again") from None
 
     def save(self, folder: Path) -> None:
         """Writes the index to a folder, atomically."""
@@ -88,7 +88,7 @@ class Bm25:
         return found
 
     def search(self, query: str, k: int) -> Rows:
-        """Returns at most k rows with the largest scores above 0, best first; ties in the order of the rows."""
+        """Returns up to k rows with the largest positive scores, best first; ties are in row order."""
         scores = self.scores(query)
         k = min(k, len(scores))
         kth = np.partition(scores, len(scores) - k)[len(scores) - k]

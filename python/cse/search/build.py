@@ -1,4 +1,4 @@
-"""Encoding of a corpus into an index folder, in blocks from which an interrupted build is resumed."""
+"""Encodes a corpus into an index folder, block by block, so that an interrupted build can be resumed."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from .vectors import unit
 
 __all__ = ["check_rows", "documents", "extend", "queries_of"]
 
-# Rows between two commits, at multiples of which blocks end, so that vectors do not depend on interruptions.
+# Rows between two commits. Blocks end at multiples of this number, so interruptions do not change the vectors.
 BLOCK = 4096
 
 Floats = npt.NDArray[np.float32]
 
 
 def documents(encoder: Encoder, texts: Sequence[str], **arguments: Any) -> Floats:
-    """Encodes documents, with the prompt that the model has for them."""
+    """Encodes documents, with the model's document prompt if it has one."""
     encode = getattr(encoder, "encode_document", encoder.encode)
     found: Floats = encode(texts, **arguments)
     return found
 
 
 def queries_of(encoder: Encoder, texts: Sequence[str], **arguments: Any) -> Floats:
-    """Encodes queries, with the prompt that the model has for them."""
+    """Encodes queries, with the model's query prompt if it has one."""
     encode = getattr(encoder, "encode_query", encoder.encode)
     found: Floats = encode(texts, **arguments)
     return found
 
 
 def check_rows(store: Store, corpus: Corpus, ids: Sequence[str] | None) -> None:
-    """Raises ``InputError`` unless a corpus begins with the rows of an index, with their ids."""
+    """Raises ``InputError`` unless a corpus begins with the rows of an index and their ids are the same."""
     done = store.rows
     remedy = "build it again with --rebuild, or name another folder"
     if len(corpus) < done:
-        raise InputError(f"{store.folder}: holds {done:,} rows and the corpus has {len(corpus):,}; {remedy}")
+        raise InputError(f"{store.folder}: holds {done:,} rows, but the corpus has {len(corpus):,}; {remedy}")
     changed = np.flatnonzero(store.hashes() != corpus.hashes()[:done])
     if len(changed):
-        raise InputError(f"{store.folder}: row {changed[0]:,} of the corpus is not that of the index; {remedy}")
+        raise InputError(f"{store.folder}: row {changed[0]:,} of the corpus differs from the index; {remedy}")
     if bool(store.manifest["ids"]) != (ids is not None):
         have = "ids" if store.manifest["ids"] else "no ids"
         raise InputError(f"{store.folder}: the index has {have}; {remedy}")
@@ -53,7 +53,7 @@ def check_rows(store: Store, corpus: Corpus, ids: Sequence[str] | None) -> None:
         rows = range(start, min(start + BLOCK, done))
         for row, stored in zip(rows, store.ids(rows), strict=True):
             if ids is not None and ids[row] != stored:
-                raise InputError(f"{store.folder}: the id of row {row:,} is {ids[row]!r}, was {stored!r}; {remedy}")
+                raise InputError(f"{store.folder}: the id of row {row:,} is {ids[row]!r} but was {stored!r}; {remedy}")
 
 
 def extend(
@@ -67,17 +67,18 @@ def extend(
     progress: Callable[[int], None] | None = None,
     commit: bool = True,
 ) -> None:
-    """Appends the rows of a corpus from ``skip`` to an index; to be called in ``locked``.
+    """Appends the rows of a corpus, from row ``skip`` on, to an index; call it within ``locked``.
 
     Args:
         store: The index.
-        encoder: Its encoder.
+        encoder: The encoder of the index.
         corpus: The corpus.
-        ids: Ids of all its rows, if the index has ids.
-        skip: Rows of the corpus that are not appended.
+        ids: Ids of all rows of the corpus, if the index has ids.
+        skip: Number of rows at the beginning of the corpus that are not appended.
         batch_size: Texts per forward pass.
         progress: Called with the number of rows done since its last call.
-        commit: Commit every ``BLOCK`` rows; else only the last ones, so that an interrupted call changes nothing.
+        commit: Commit every ``BLOCK`` rows; if False, only once at the end, so that an interrupted call changes
+            nothing.
     """
     before = store.rows - skip  # rows of the index that are not from this corpus
     wanted = before + len(corpus)
@@ -101,12 +102,12 @@ def extend(
         vectors = documents(encoder, passages, batch_size=batch_size, progress=by_row)
         if vectors.shape[1:] != (store.manifest["width"],):
             raise InputError(
-                f"{store.folder}: holds vectors of {store.manifest['width']} dimensions, and the model's have "
+                f"{store.folder}: holds vectors of {store.manifest['width']} dimensions, but the model's have "
                 f"{vectors.shape[1]}; open the index with the model that built it"
             )
         if not np.isfinite(vectors).all():
             raise InputError(
-                f"rows {first:,} to {last - 1:,}: the model's vectors hold NaN or infinity; check the model"
+                f"rows {first:,} to {last - 1:,}: the model's vectors contain NaN or infinity; check the model"
             )
         if store.manifest["similarity"] == "cosine":
             vectors = unit(vectors)

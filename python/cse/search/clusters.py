@@ -1,4 +1,4 @@
-"""Groups of rows with similar vectors, by scikit-learn (extra ``cse[search]``), and their descriptions."""
+"""Groups rows with similar vectors, using scikit-learn (extra ``cse[search]``), and describes the groups."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .index import SearchIndex
 __all__ = ["METHODS", "Cluster", "cluster", "default_groups", "describe"]
 
 METHODS = ("kmeans", "hdbscan")
-# Rows whose TF-IDF is in memory at a time.
+# Number of rows whose TF-IDF vectors are in memory at a time.
 BLOCK = 16384
 
 Rows = npt.NDArray[np.int64]
@@ -29,13 +29,13 @@ class Cluster:
     rows: Rows
     """The rows, ascending."""
     words: list[str]
-    """The terms whose mean TF-IDF in the group most exceeds their mean in the corpus."""
+    """The terms whose mean TF-IDF in the group exceeds their mean over all groups by the most."""
     examples: Rows
-    """The rows nearest to the mean of the group, nearest first, with different texts."""
+    """The rows nearest to the mean of the group, nearest first; no text is repeated."""
 
 
 def default_groups(rows: int) -> int:
-    """Returns a number of groups, sqrt(rows / 2), from 2 to 200."""
+    """Returns the default number of groups: sqrt(rows / 2), but between 2 and 200 and at most ``rows``."""
     return int(min(max(round((rows / 2) ** 0.5), 2), 200, max(rows, 1)))
 
 
@@ -46,35 +46,34 @@ def cluster(
 
     Args:
         index: An index without passages.
-        method: ``kmeans``: scikit-learn's MiniBatchKMeans, in time linear in the rows. ``hdbscan``: its HDBSCAN, which
-            finds the number of groups and leaves rows out, in time quadratic in the rows.
-        groups: Number of groups of ``kmeans``; None: ``default_groups``.
-        smallest: Smallest group of ``hdbscan``.
-        seed: Seed of ``kmeans``.
+        method: ``kmeans`` for scikit-learn's MiniBatchKMeans, whose time is linear in the number of rows, or
+            ``hdbscan`` for its HDBSCAN, whose time is quadratic. HDBSCAN chooses the number of groups itself and
+            may leave some rows out of all groups.
+        groups: Number of groups for ``kmeans``; None: ``default_groups``.
+        smallest: Minimum size of a group for ``hdbscan``.
+        seed: Random seed for ``kmeans``.
 
     Returns:
-        ``(len(index.vectors),)`` int64, numbers from 0; -1 for a row in no group.
+        Group numbers from 0, ``(len(index.vectors),)`` int64; -1 for a row in no group.
 
     Raises:
-        InputError: If scikit-learn is not installed, or there are more groups than vectors.
+        InputError: If scikit-learn is not installed, or ``groups`` or ``smallest`` exceeds the number of vectors.
     """
     try:
         from sklearn.cluster import HDBSCAN, MiniBatchKMeans
     except ImportError:
-        raise InputError("groups: need scikit-learn, which is not installed; run pip install 'cse[search]'") from None
+        raise InputError("scikit-learn: needed for groups, but not installed; run pip install 'cse[search]'") from None
     count = len(index.vectors)
     vectors = index.unit_vectors.block(0, count)
     if method == "hdbscan":
         if smallest > count:
             raise InputError(
-                f"--min-size: must be at most {count:,}, the rows of the corpus that are not blank, got {smallest}"
+                f"--min-size: must be at most {count:,}, the number of rows that are not blank, got {smallest}"
             )
         return np.asarray(HDBSCAN(min_cluster_size=smallest, copy=True).fit_predict(vectors), dtype=np.int64)
     number = default_groups(count) if groups is None else groups
     if number > count:
-        raise InputError(
-            f"--groups: must be at most {count:,}, the rows of the corpus that are not blank, got {number}"
-        )
+        raise InputError(f"--groups: must be at most {count:,}, the number of rows that are not blank, got {number}")
     fitted = MiniBatchKMeans(n_clusters=number, random_state=seed, batch_size=4096, n_init=3).fit(vectors)
     return np.asarray(fitted.labels_, dtype=np.int64)
 
@@ -88,12 +87,12 @@ def describe(
     examples: int = 3,
     progress: Callable[[int], None] | None = None,
 ) -> list[Cluster]:
-    """Returns the groups with words and examples, the largest first.
+    """Returns the groups with their characteristic words and examples, largest group first.
 
     Args:
         index: An index without passages.
-        labels: What ``cluster`` returned.
-        tfidf: Index of the TF-IDF; None: it is built from the texts.
+        labels: The group numbers that ``cluster`` returned.
+        tfidf: A TF-IDF index; None: one is built from the texts.
         words: Number of words per group.
         examples: Number of examples per group.
         progress: Called with the number of rows read since its last call.
@@ -121,7 +120,7 @@ def describe(
 def _sums(
     index: SearchIndex, labels: Rows, groups: int, tfidf: TfidfIndex, progress: Callable[[int], None] | None
 ) -> Any:
-    """Returns the sum of the TF-IDF of the rows of each group, ``(groups, V)`` in CSR."""
+    """Returns the sum of the TF-IDF vectors in each group, ``(groups, V)`` in CSR format."""
     from scipy.sparse import csr_matrix
 
     sums = csr_matrix((groups, len(tfidf)))

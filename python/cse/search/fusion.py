@@ -12,15 +12,15 @@ CONSTANT = 60
 def fuse(rankings: Sequence[Sequence[int]], k: int, constant: int = CONSTANT) -> list[tuple[int, float]]:
     """Fuses rankings by reciprocal ranks (Cormack, Clarke and Buettcher 2009).
 
-    The score of a row is the sum of 1 / (constant + rank) over the rankings that have it, with ranks from 1.
+    The score of a row is the sum of 1 / (constant + rank) over the rankings that contain the row; ranks start at 1.
 
     Args:
-        rankings: Row numbers, best first.
-        k: Number of rows to return at most.
-        constant: 60 in the paper.
+        rankings: Rankings, each a sequence of row numbers, best first.
+        k: Maximum number of rows to return.
+        constant: The constant in the score; 60 in the paper.
 
     Returns:
-        Rows and scores, best first; equal scores in the order of the rows.
+        Rows and scores, best first; rows with equal scores are in row order.
     """
     scores: dict[int, float] = {}
     for ranking in rankings:

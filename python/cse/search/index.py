@@ -1,4 +1,4 @@
-"""An index of a corpus in a folder, which is searched by meaning."""
+"""An index of a corpus, stored in a folder and searched by meaning."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from .vectors import Unit, Vectors, unit
 __all__ = ["Hit", "SearchIndex"]
 
 Floats = npt.NDArray[np.float32]
-# Row, score, and position of its vector; None: the row is one text.
+# Row, score, and position of the vector that was found; None: the hit shows the whole text of the row.
 Found = tuple[int, float, int | None]
-# Rows of each of the two rankings that --hybrid fuses.
+# Minimum number of rows taken from each of the two rankings that --hybrid fuses.
 FUSED = 100
 
 
@@ -44,15 +44,15 @@ class Hit:
     id: str
     """Id of the row; its number if the index has no ids."""
     score: float
-    """Cosine (or dot product, if the model says so) with the query; with ``hybrid`` the sum of reciprocal ranks."""
+    """Cosine (or dot product, if the model uses it) with the query; with ``hybrid``, the sum of reciprocal ranks."""
     text: str
-    """Text of the row; with passages the passage that was found."""
+    """Text of the row, or the passage that was found if rows are cut into passages."""
 
 
 class SearchIndex:
     """Vectors, texts and ids of the rows of a corpus, in a folder; made by ``build``, opened by ``open``.
 
-    Vectors are mapped into memory, texts are read when they are found. Blank rows are never found.
+    Vectors are mapped into memory; the text of a row is read when the row is found. Blank rows are never found.
     """
 
     def __init__(self, store: Store | PartsStore, encoder: Encoder, engine: str = "local") -> None:
@@ -81,27 +81,29 @@ class SearchIndex:
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
     ) -> SearchIndex:
-        """Builds the index of a corpus, or completes one.
+        """Builds the index of a corpus, or completes an existing one.
 
-        If the folder has an index, it must have the same model and settings, and the corpus must begin with its rows;
-        the remaining rows are added. An interrupted build is completed by calling it again.
+        If the folder already contains an index, its model and settings must be the same, and the corpus must begin
+        with its rows; the remaining rows are added. To complete an interrupted build, call ``build`` again.
 
         Args:
             encoder: The encoder.
             texts: The rows, as texts in memory or a ``Corpus``; a line break in a text becomes a space.
-            folder: The folder; None: a temporary one, deleted with the object.
+            folder: The folder; None: a temporary one, which is deleted together with the object.
             ids: One id per row.
-            int8: Store vectors in int8 with a scale per row, in a quarter of the space; scores change by about 0.001.
-                Default: as the existing index, else False.
+            int8: Store vectors in int8 with a scale per row, which takes a quarter of the space and changes scores by
+                about 0.001. Default: as in the existing index; False for a new one.
             passages: Cut rows into passages of at most this number of tokens; the best passage of a row counts.
-                ``"max"``: as many as the model reads. Default: as in the existing index, else a row is one text, of
-                which the model reads the beginning.
+                ``"max"``: the maximum number of tokens that the model reads. Default: as in the existing index; in
+                a new one, rows are not cut, and the model reads only the beginning of a long row.
             rebuild: Replace an existing index.
             batch_size: Texts per forward pass.
-            progress: Called with the number of rows done since its last call, those of an earlier call first.
+            progress: Called with the number of rows done since its last call; the first call counts the rows that the
+                index already contains.
 
         Raises:
-            InputError: For an index of another model, corpus or settings, or invalid texts, ids or settings.
+            InputError: If the existing index has another model, corpus or settings, or if texts, ids or settings are
+                invalid.
             OSError: If a file cannot be written.
         """
         corpus = texts if isinstance(texts, Corpus) else Corpus.from_texts(texts)
@@ -133,18 +135,18 @@ class SearchIndex:
         device: str = "auto",
         engine: str = "local",
     ) -> SearchIndex:
-        """Opens an index, or the parts of ``cse encode --parts`` as one.
+        """Opens an index, or a folder of parts written by ``cse encode --parts`` as an index.
 
         Args:
             folder: The folder.
-            encoder: The encoder that built it; None: it is loaded by the name stored in the index.
-            device: Device of an encoder that is loaded.
-            engine: ``local``, or ``ray``: parts are searched by the workers of a Ray cluster, and ``vectors`` cannot be
-                used.
+            encoder: The encoder with which the index was built; None: the model named in the index is loaded.
+            device: Device of the encoder if ``encoder`` is None.
+            engine: ``local`` or ``ray``. With ``ray``, the workers of a Ray cluster search the parts, and ``vectors``
+                is not available.
 
         Raises:
-            InputError: If there is no complete index in the folder, it was built with another model, or ``engine`` is
-                ``ray`` for an index that does not consist of parts.
+            InputError: If the folder contains no complete index, the index was built with another model, or ``engine``
+                is ``ray`` and the index does not consist of parts.
         """
         if engine not in ("local", "ray"):
             raise InputError(f"--engine: {engine!r} is unknown; choose local or ray")
@@ -170,7 +172,7 @@ class SearchIndex:
         return cls(store, used)
 
     def __len__(self) -> int:
-        """Number of rows, including blank ones."""
+        """Returns the number of rows, including blank ones."""
         return self._store.rows
 
     @property
@@ -190,13 +192,13 @@ class SearchIndex:
 
     @cached_property
     def unit_vectors(self) -> Vectors:
-        """``vectors`` with unit length, for cosines: vectors for dot products and in int8 have other norms."""
+        """``vectors`` scaled to unit length, for cosines; vectors for dot products or in int8 have other norms."""
         plain = self._store.manifest["similarity"] == "cosine" and not self._store.manifest["int8"]
         return self._vectors if plain else Unit(self._vectors)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of vectors, and of their dimensions."""
+        """Number of vectors and number of dimensions."""
         return self._store.manifest["vectors"], self._store.manifest["width"]
 
     @property
@@ -215,15 +217,15 @@ class SearchIndex:
         return self._store.texts([int(row) for row in rows])
 
     def ids(self, rows: Iterable[int]) -> list[str]:
-        """Returns the ids of some rows; without ids their numbers."""
+        """Returns the ids of some rows, or the row numbers if the index has no ids."""
         return self._store.ids([int(row) for row in rows])
 
     def add(self, texts: Iterable[str], *, ids: Sequence[str] | None = None, batch_size: int = 64) -> None:
-        """Adds rows, after those of the index; if the call is interrupted, the index remains as it was.
+        """Appends rows to the index; if the call is interrupted, the index is not changed.
 
         Args:
             texts: The rows.
-            ids: Their ids, for an index with ids.
+            ids: Ids of the new rows, if the index has ids.
             batch_size: Texts per forward pass.
 
         Raises:
@@ -255,15 +257,15 @@ class SearchIndex:
         """Finds the k best rows for each query; the search is exact.
 
         Args:
-            queries: The queries; a blank one finds nothing.
+            queries: The queries; a blank query has no hits.
             k: Number of rows, at least 1.
-            hybrid: Fuse the ranking by vectors with that of BM25 by reciprocal ranks. The BM25 index of the texts is
-                built when first needed, and stored.
+            hybrid: Fuse the vector ranking and the BM25 ranking by reciprocal ranks. The BM25 index of the texts is
+                built when it is first needed, and stored in the folder.
             batch_size: Queries per forward pass.
             progress: Called with the number of queries encoded since its last call.
 
         Returns:
-            For each query at most k hits, best first; ties in the order of the rows.
+            For each query, at most k hits, best first; ties are in row order.
 
         Raises:
             InputError: For invalid queries or ``k``, or if bm25s is not installed.
@@ -283,10 +285,10 @@ class SearchIndex:
         return found
 
     def search_vectors(self, vectors: npt.NDArray[np.floating], k: int = 10) -> list[list[Hit]]:
-        """Finds the k best rows for each vector ``(Q, D)``, as ``search`` for the text of a query.
+        """Finds the k best rows for each query vector in ``(Q, D)``, like ``search`` for query texts.
 
         Raises:
-            InputError: For vectors of another width, or that are not finite, or an invalid ``k``.
+            InputError: If the vectors have another width or are not finite, or ``k`` is invalid.
         """
         _check_k(k)
         given = np.asarray(vectors)
@@ -296,7 +298,7 @@ class SearchIndex:
                 f"{self.folder}, got shape {given.shape} and type {given.dtype}"
             )
         if not np.isfinite(given).all():
-            raise InputError("vectors: they hold NaN or infinity; a query must be finite")
+            raise InputError("vectors: contain NaN or infinity; all values must be finite")
         return [self._hits(hits) for hits in self._nearest_rows(given, int(k))]
 
     def _nearest_rows(self, vectors: npt.NDArray[np.floating], k: int) -> list[list[Found]]:
@@ -313,7 +315,7 @@ class SearchIndex:
         return [[(int(self.rows[place]), score, place) for place, score in hits] for hits in best]
 
     def _best_places(self, queries: Floats, k: int) -> list[list[tuple[int, float]]]:
-        """Returns the best vector and score of each of the k best rows, for each query."""
+        """Returns, for each query, the position of the best vector and the score of each of the k best rows."""
         total = len(self._vectors)
         found: list[list[tuple[int, float]]] = [[] for _ in queries]
         left, depth = np.arange(len(queries)), k
@@ -346,9 +348,10 @@ class SearchIndex:
         return self._hits([(row, score, by_row.get(row)) for row, score in fuse([list(by_row), words], k)])
 
     def bm25(self, progress: Callable[[int], None] | None = None) -> Bm25:
-        """Returns the BM25 index of the texts; built and stored in the folder if missing, or if rows were added.
+        """Returns the BM25 index of the texts.
 
-        Raises ``InputError`` if bm25s is not installed.
+        The index is built and stored in the folder if it is missing or if rows were added since it was built. Raises
+        ``InputError`` if bm25s is not installed.
         """
         if self._bm25 is None:
             folder = self.folder / BM25

@@ -1,8 +1,7 @@
-"""A folder of parts of ``cse encode`` as one index: the vectors of many files, one after the other.
+"""Opens a folder of parts written by ``cse encode --parts`` as one index over the vectors of all parts.
 
-Vectors of ``.npy`` parts are mapped into memory, and texts are read from the files of the corpus when their rows are
-found. The rows found, and their scores, are the same as with an index of the whole corpus; see
-``tests/test_sharding.py``.
+Vectors of ``.npy`` parts are mapped into memory, and texts are read from the corpus files when their rows are found.
+The rows found and their scores are the same as with an index of the whole corpus; see ``tests/test_sharding.py``.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from .vectors import Doubles, Float32, Floats, Rows, Unit, Vectors
 
 __all__ = ["Joined", "PartsStore", "check_parts", "nearest_on_cluster"]
 
-# Vectors whose norms are computed at a time while a part is opened.
+# Number of vectors that are checked for zeros at a time when a part is opened.
 BLOCK = 1 << 16
-# Files of the corpus whose rows are kept open.
+# Maximum number of corpus files that are kept open.
 OPEN_FILES = 64
 
 
@@ -40,7 +39,7 @@ class Some:
 
     Args:
         vectors: n vectors.
-        rows: The numbers of the vectors, ascending.
+        rows: The numbers of the vectors in the subset, ascending.
     """
 
     def __init__(self, vectors: Vectors, rows: Rows) -> None:
@@ -52,11 +51,11 @@ class Some:
 
     @property
     def width(self) -> int:
-        """D."""
+        """The number of dimensions, D."""
         return self._vectors.width
 
     def _range(self, start: int, stop: int) -> tuple[int, int, Rows]:
-        """Returns the range that contains the vectors from ``start`` to ``stop``, and their positions in it."""
+        """Returns the range of the original vectors that contains the selected ones, and their positions in it."""
         rows = self._rows[start:stop]
         first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
         return first, last, rows - first
@@ -77,10 +76,10 @@ class Some:
 
 
 class Joined:
-    """Several ``Vectors``, one after the other.
+    """Several ``Vectors``, concatenated.
 
     Args:
-        parts: At least one, of equal width.
+        parts: The ``Vectors`` to concatenate, at least one, all of the same width.
     """
 
     def __init__(self, parts: Sequence[Vectors]) -> None:
@@ -88,18 +87,18 @@ class Joined:
         self.longest = max(part.longest for part in parts)
         self.most = min(part.most for part in parts)
         self.starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
-        """Number of the first vector of each part, and the number of all vectors."""
+        """Number of the first vector of each part, followed by the total number of vectors."""
 
     def __len__(self) -> int:
         return int(self.starts[-1])
 
     @property
     def width(self) -> int:
-        """D."""
+        """The number of dimensions, D."""
         return self.parts[0].width
 
     def _pieces(self, start: int, stop: int) -> list[tuple[Vectors, int, int]]:
-        """Returns the parts that a range covers, with the range covered in each."""
+        """Returns the parts that a range overlaps, each with the overlapping range within the part."""
         pieces = []
         for part, first in zip(self.parts, self.starts[:-1].tolist(), strict=True):
             low, high = max(start - first, 0), min(stop - first, len(part))
@@ -128,23 +127,24 @@ class Joined:
 
 
 def check_parts(store: PartsStore, encoder: Encoder) -> None:
-    """Raises ``InputError`` if parts were encoded by another model, or with another prompt than an index would use."""
+    """Raises ``InputError`` if parts were encoded with another model, or not with the model's document prompt."""
     known = store.manifest
     if known["digest"] != model_digest(encoder, prompt=""):
-        raise InputError(f"{store.folder}: was encoded by another model ({known['model']}); use that one")
+        raise InputError(f"{store.folder}: was encoded by another model ({known['model']}); use that model")
     prompt = encoder.document_prompt
     if known["prompt"] != prompt:
         raise InputError(
-            f"{store.folder}: was encoded with the prompt {known['prompt']!r}, and documents of this model have "
-            f"{prompt!r}; encode it with --prompt {prompt!r}"
+            f"{store.folder}: was encoded with the prompt {known['prompt']!r}, but this model's document "
+            f"prompt is {prompt!r}; encode the files again with --prompt {prompt!r}"
         )
 
 
 def open_part(folder: Path, part: dict[str, Any], similarity: str, reading: dict[str, Any]) -> tuple[Vectors, Rows]:
-    """Returns the vectors of the rows of a part that are not blank, and the numbers of these rows in the corpus.
+    """Returns the vectors of a part's rows that are not blank, and the numbers of these rows in the corpus.
 
-    For cosines they have unit length. Blank rows are zeros; if other rows are zeros as well (all words unknown), the
-    file of the corpus says which are blank. Raises ``InputError`` if a file does not match the manifest.
+    For cosines, the vectors have unit length. Blank rows are stored as zeros; if other rows are zeros as well (because
+    all their words are unknown), the corpus file is read to find the blank ones. Raises ``InputError`` if a file does
+    not match the manifest.
     """
     path = folder / part["part"]
     if not path.is_file() or path.stat().st_size != part["part_bytes"]:
@@ -163,7 +163,7 @@ def open_part(folder: Path, part: dict[str, Any], similarity: str, reading: dict
 
 
 def open_corpus(part: dict[str, Any], reading: dict[str, Any]) -> Corpus:
-    """Opens the file that a part was made of; raises ``InputError`` if it was changed since."""
+    """Opens the file from which a part was encoded; raises ``InputError`` if it has changed since then."""
     corpus = Corpus.open(readers.resolve([part["path"]], part["column"]), **reading)
     if corpus.files[0].xxh3 != part["xxh3"]:
         raise InputError(f"{part['path']}: was changed after it was encoded; encode it again")
@@ -171,7 +171,7 @@ def open_corpus(part: dict[str, Any], reading: dict[str, Any]) -> Corpus:
 
 
 def _values(path: Path) -> Floats:
-    """Returns the array of a part, mapped into memory if it is a .npy file, else read."""
+    """Returns the array of a part, mapped into memory if it is a .npy file, else read into memory."""
     if path.suffix == ".npy":
         found = np.load(path, mmap_mode="r")
     elif path.suffix == ".safetensors":
@@ -215,9 +215,9 @@ class PartsStore:
 
     @classmethod
     def open(cls, folder: Path) -> PartsStore | None:
-        """Opens a folder; None if it holds no parts.
+        """Opens a folder; returns None if it contains no parts.
 
-        Raises ``InputError`` if it holds parts of another command, or if some are missing.
+        Raises ``InputError`` if the parts were written by another command, or if some are missing.
         """
         manifest = read_manifest(folder)
         if manifest is None:
@@ -230,7 +230,7 @@ class PartsStore:
                 f"{folder}: {missing:,} of {len(manifest['parts']):,} parts are missing; run the same cse encode again"
             )
         if not manifest["rows"]:
-            raise InputError(f"{folder}: has no rows to search in; encode files with sentences")
+            raise InputError(f"{folder}: contains no rows to search; encode files with sentences")
         return cls(folder, manifest)
 
     def _load(self) -> Joined:
@@ -246,7 +246,7 @@ class PartsStore:
         return self._load()
 
     def places(self) -> npt.NDArray[Any]:
-        """Returns the row of each vector, like ``Store.places``; the part of its text is the whole text."""
+        """Returns the row of each vector, like ``Store.places``; the range is always the whole text of the row."""
         self._load()
         places = np.empty(len(self._rows), dtype=PLACE)
         places["row"], places["start"], places["end"] = self._rows, 0, np.iinfo(np.uint32).max
@@ -265,7 +265,7 @@ class PartsStore:
         found = []
         for row in rows:
             if not 0 <= row < self.rows:
-                raise InputError(f"row: {row} is not below the {self.rows:,} rows of {self.folder}")
+                raise InputError(f"row: {row} is out of range; there are {self.rows:,} rows in {self.folder}")
             number = bisect_right(starts, row) - 1
             found += self._corpus(number).take([row - starts[number]])
         return found
@@ -288,7 +288,7 @@ def _search_part(
     k: int,
     home: str,
 ) -> tuple[Doubles, Rows]:
-    """Returns the scores and rows of the k nearest of a part. Runs on a worker."""
+    """Returns the scores and row numbers of the k nearest rows of a part; runs on a worker."""
     enter(home)
     vectors, rows = open_part(folder, part, similarity, reading)
     scores, places = nearest(vectors, queries, k)
@@ -296,16 +296,16 @@ def _search_part(
 
 
 def nearest_on_cluster(ray: Any, store: PartsStore, queries: Floats, k: int) -> tuple[Doubles, Rows]:
-    """Like ``nearest``, with one task per part on a cluster, whose results are merged.
+    """Finds the k nearest rows like ``nearest``, with one task per part on a Ray cluster, and merges the results.
 
     Args:
         ray: The module ``ray``, connected to a cluster whose workers can read the folder.
         store: The parts.
-        queries: ``(Q, D)`` float32; for cosines of unit length.
+        queries: ``(Q, D)`` float32; for cosines, they have unit length.
         k: Number of rows per query.
 
     Returns:
-        Scores ``(Q, min(k, n))`` float64 and rows of the corpus, of the same shape.
+        Scores ``(Q, min(k, n))`` float64, and row numbers in the corpus, of the same shape.
 
     Raises:
         InputError: If a part cannot be read, or the cluster failed.

@@ -1,4 +1,4 @@
-"""Hard negatives for labelled pairs, from the rows of a corpus that a search ranks high."""
+"""Mines hard negatives for labelled pairs from the rows of a corpus that rank high in a search."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .vectors import Float32, exact_products, unit
 __all__ = ["Mined", "Mining", "parse_ranks"]
 
 Rows = npt.NDArray[np.int64]
-# Pairs whose candidates are looked for together.
+# Number of pairs whose candidates are searched for together.
 BLOCK = 256
 
 
 def parse_ranks(text: str) -> tuple[int, int]:
-    """Returns the first and the last rank of ``FIRST-LAST``, from 1; raises ``InputError`` for another form."""
+    """Returns the ranks given as ``FIRST-LAST``, counted from 1; raises ``InputError`` for any other form."""
     first, dash, last = text.partition("-")
     if not (dash and first.strip().isdigit() and last.strip().isdigit() and 1 <= int(first) <= int(last)):
         raise InputError(f"--ranks: must be FIRST-LAST with ranks from 1, for example 1-100, got {text!r}")
@@ -43,18 +43,18 @@ class Mined:
 class Mining:
     """How hard negatives are chosen.
 
-    A candidate is a row of the corpus in a window of ranks for the anchor. Two kinds of rows are left out: rows with
-    the text of the anchor or of one of its positives, and rows that may be further positives because their cosine with
-    the anchor is above that of the positive minus a margin (Moreira et al. 2024, arXiv:2407.15831, call this
-    positive-aware mining).
+    Candidates are the rows of the corpus whose ranks for the anchor lie in a given window. Two kinds of rows are left
+    out: rows with the text of the anchor or of one of its positives, and rows that may be further positives because
+    their cosine with the anchor exceeds the positive's cosine minus a margin (Moreira et al. 2024, arXiv:2407.15831,
+    call this positive-aware mining).
 
     Attributes:
         ranks: First and last rank, from 1, in the ranking of the whole corpus.
         margin: The margin, a difference of cosines; None: no limit.
-        count: Negatives per pair, at most.
-        by: Ranking by the ``encoder`` or by ``bm25``; cosines of the margin are the encoder's in both.
-        pick: The candidates of the ``top`` ranks, or ``random`` ones.
-        seed: Seed of random ones; they depend on it and on the number of the pair.
+        count: Maximum number of negatives per pair.
+        by: What ranks the rows: ``encoder`` or ``bm25``. The margin always refers to the encoder's cosines.
+        pick: Which candidates become negatives: those with the ``top`` ranks, or ``random`` ones.
+        seed: Random seed for ``random``; the choice for a pair depends on the seed and the number of the pair.
     """
 
     ranks: tuple[int, int] = (1, 100)
@@ -78,7 +78,7 @@ class Mining:
         Args:
             index: The corpus; an index without passages.
             anchors: n texts.
-            positives: Their positives, n texts.
+            positives: n texts, one positive for each anchor.
             batch_size: Texts per forward pass.
             progress: Called with the number of pairs done since its last call.
         """

@@ -1,9 +1,9 @@
 """The k nearest rows by dot product, exactly.
 
-Products are computed in float32, block by block, which reads the vectors once and keeps few products in memory. A row
-whose exact product may reach the k best, given the largest rounding error of float32, is a candidate; the products of
-candidates are computed again in float64 and decide. The result is that of a brute-force search in float64, for any
-number of threads and any size of block.
+Products are computed in float32, block by block, so that the vectors are read once and few products are in memory. A
+row is a candidate if its exact product may be among the k largest, given the maximum rounding error of float32. The
+products of the candidates are then computed again in float64, and these decide. The result equals that of a
+brute-force search in float64, for any number of threads and any block size.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-# Queries searched together, and products of float32 in memory at a time (16 MB).
+# Maximum number of queries searched together, and of float32 products in memory at a time (16 MB).
 QUERIES = 1024
 PRODUCTS = 1 << 22
-# Results in memory for the queries that are searched together, and candidates after which they are merged.
+# Maximum number of results in memory for the queries searched together, and number of candidates that triggers a merge.
 RESULTS = 1 << 22
 CANDIDATES = 1 << 18
 
@@ -51,7 +51,7 @@ def nearest(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
 def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
     count, total = len(queries), len(vectors)
     given = Float32(queries)
-    # The rounding error of a product of each query.
+    # Bound on the rounding error of the products of each query.
     error = rounding_error(vectors.width) * vectors.longest * np.linalg.norm(queries.astype(np.float64), axis=1)
     step = max(1, min(vectors.most, PRODUCTS // count))
     first = min(total, max(step, k))
@@ -73,8 +73,8 @@ def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
             numbers, rows = _at_least(products[near] if len(near) < count else products, limit[near])
             pending.append((near[numbers], rows + start))
             candidates += len(rows)
-        # A random row is among the k best of n with probability k / n, so that there are about k candidates between n
-        # and 2 n rows; merging them then keeps the number of merges and of candidates low.
+        # A random row is among the k best of n with probability k / n, so about k candidates are expected between rows
+        # n and 2 n. Merging at these points keeps both the number of merges and the number of candidates low.
         if pending and (stop >= 2 * merged or candidates > CANDIDATES or stop == total):
             numbers, rows = (np.concatenate(parts) for parts in zip(*pending, strict=True))
             best = _merged(best, numbers, rows, given, vectors, k)
@@ -84,7 +84,7 @@ def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
 
 
 def _below(limit: Doubles) -> Floats:
-    """Returns a limit in float32, rounded down."""
+    """Returns limits in float32, rounded down."""
     return np.nextafter(limit.astype(np.float32), np.float32(-np.inf))
 
 
@@ -99,7 +99,7 @@ def _at_least(products: Floats, limit: Floats) -> tuple[Rows, Rows]:
 def _merged(
     best: tuple[Doubles, Rows] | None, numbers: Rows, rows: Rows, queries: Float32, vectors: Vectors, k: int
 ) -> tuple[Doubles, Rows]:
-    """Returns the k best among the current best ``(Q, k)`` and candidates, which are pairs of a query and a row."""
+    """Returns each query's k best among its current best ``(Q, k)`` and candidates, given as (query, row) pairs."""
     scores = exact_products(queries, numbers, vectors, rows)
     count = len(queries)
     if best is not None:
@@ -108,5 +108,5 @@ def _merged(
         rows = np.concatenate([best[1].ravel(), rows])
     order = np.lexsort((rows, -scores, numbers))
     begins = np.searchsorted(numbers[order], np.arange(count))
-    kept = order[begins[:, None] + np.arange(k)]  # each query has k candidates or more
+    kept = order[begins[:, None] + np.arange(k)]  # each query has at least k candidates
     return scores[kept], rows[kept]

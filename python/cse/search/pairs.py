@@ -1,4 +1,4 @@
-"""All pairs of rows above a threshold, and the groups that they connect."""
+"""Finds all pairs of rows whose cosine reaches a threshold, and the groups of rows that the pairs connect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCK_ROWS = 1024
 BLOCK_COLUMNS = 4096
 # Cosines are rounded to this number of decimals, so that equal vectors in float32 have a cosine of 1.
 DECIMALS = 6
-# Pairs after which groups are computed, which bounds memory.
+# Number of collected pairs at which the groups are updated, to bound memory.
 EDGES = 1 << 20
 
 
@@ -37,7 +37,7 @@ def near_pairs(
     """Yields all pairs of rows i < j with a cosine of at least ``threshold``, rounded to six decimals.
 
     Products are computed in float32 in blocks of the upper triangle; those near the threshold are computed again in
-    float64, so that the pairs are those of a brute-force search.
+    float64, so the result equals that of a brute-force search.
 
     Args:
         vectors: n vectors of unit length.
@@ -45,7 +45,7 @@ def near_pairs(
         progress: Called with the number of rows done since its last call.
 
     Yields:
-        The rows i and j ``(m,)`` int64, ascending by block, and their cosines ``(m,)`` float64.
+        The rows i and j ``(m,)`` int64, in ascending order within a block, and their cosines ``(m,)`` float64.
     """
     error = rounding_error(vectors.width) * vectors.longest**2
     limit = np.nextafter(np.float32(threshold - error - 10.0**-DECIMALS), np.float32(-np.inf))
@@ -57,7 +57,7 @@ def near_pairs(
             right = min(left + BLOCK_COLUMNS, total)
             products = vectors.products(block, left, right)
             near = np.flatnonzero(products.max(axis=1) >= limit)
-            for part in (near[start : start + 64] for start in range(0, len(near), 64)):  # few pairs in memory
+            for part in (near[start : start + 64] for start in range(0, len(near), 64)):  # keeps few pairs in memory
                 lines, columns = np.nonzero(products[part] >= limit)
                 first, second = part[lines] + top, columns + left
                 above = second > first
@@ -72,7 +72,7 @@ def near_pairs(
 
 
 class Groups:
-    """Connected groups of rows, from pairs that are added in any order.
+    """Groups of rows that are connected by pairs; pairs can be added in any order.
 
     Args:
         rows: n, the number of rows.
@@ -84,7 +84,7 @@ class Groups:
         self._count = 0
 
     def add(self, first: Rows, second: Rows) -> None:
-        """Adds pairs ``(m,)``, ``(m,)`` of connected rows."""
+        """Adds m pairs of connected rows, given as two arrays ``(m,)``."""
         self._pending.append((first, second))
         self._count += len(first)
         if self._count >= EDGES:
@@ -96,7 +96,7 @@ class Groups:
 
         first, second = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
         rows = np.arange(len(self._labels))
-        # Each row is connected with the first row of its group, and so with what was added before.
+        # Connecting each row with the first row of its group keeps the connections added before.
         edges = (np.concatenate([first, rows]), np.concatenate([second, self._labels]))
         graph = coo_array((np.ones(len(edges[0]), dtype=np.int8), edges), shape=(len(rows), len(rows)))
         _, labels = connected_components(graph, directed=False)
@@ -105,13 +105,13 @@ class Groups:
         self._pending, self._count = [], 0
 
     def labels(self) -> Rows:
-        """Returns the smallest row of the group of each row, ``(n,)`` int64; a row without a pair is its own group."""
+        """Returns the smallest row in the group of each row, ``(n,)`` int64; rows without a pair are groups of one."""
         if self._pending:
             self._connect()
         return self._labels
 
     def members(self) -> list[Rows]:
-        """Returns the rows of each group of two or more, ascending; the largest groups first, then by first row."""
+        """Returns the rows of each group of at least two, ascending; groups are ordered by size, then by first row."""
         labels = self.labels()
         order = np.argsort(labels, kind="stable")
         _, starts = np.unique(labels[order], return_index=True)
@@ -120,6 +120,6 @@ class Groups:
 
 
 def cosines(vectors: npt.NDArray[np.float32], left: Sequence[int], right: Sequence[int]) -> Doubles:
-    """Returns the cosines of pairs of rows of ``(n, D)`` in float64, ``(m,)``, rounded to six decimals."""
+    """Returns the cosines of m pairs of rows of ``(n, D)``, ``(m,)`` float64, rounded to six decimals."""
     points = Float32(unit(vectors))
     return np.round(exact_products(points, np.asarray(left), points, np.asarray(right)), DECIMALS)

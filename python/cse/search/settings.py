@@ -1,4 +1,4 @@
-"""Settings of an index: those of a new one, and checks of given settings against those of an existing one."""
+"""Settings of an index: chooses them for a new index and checks them against an existing one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["check_model", "check_settings", "new_settings"]
 
 
 def new_settings(encoder: Encoder, int8: bool, has_ids: bool, passages: int | str | None) -> dict[str, object]:
-    """Returns the settings that the manifest of a new index holds."""
+    """Returns the settings to be stored in the manifest of a new index."""
     name, pooler = encoder.given
     return {
         "model": str(Path(name).resolve()) if Path(name).is_dir() else name,
@@ -26,7 +26,7 @@ def new_settings(encoder: Encoder, int8: bool, has_ids: bool, passages: int | st
         "precision": encoder.precision,
         "width": encoder.embedding_dim,
         "similarity": _similarity(encoder),
-        # Upper bound of the norms; for dot products it is raised as rows are added.
+        # Upper bound on the norms; for dot products it is raised as rows are added.
         "longest": 1.01 if _similarity(encoder) == "cosine" else 0.0,
         "int8": int8,
         "ids": has_ids,
@@ -45,7 +45,7 @@ def _tokens(encoder: Encoder, passages: int | str) -> int:
 
 
 def check_settings(store: Store, encoder: Encoder, int8: bool | None, passages: int | str | None, grows: bool) -> None:
-    """Raises ``InputError`` if given settings differ from those of the index."""
+    """Raises ``InputError`` if settings given by the caller differ from the settings of the index."""
     known = store.manifest
     given: dict[str, object] = {}
     if int8 is not None:
@@ -69,7 +69,7 @@ def check_model(store: Store, encoder: Encoder) -> None:
     """Raises ``InputError`` if an index was built with another model."""
     known = store.manifest
     for name, value in (("prompt", getattr(encoder, "given_prompt", None)), ("dims", getattr(encoder, "dims", None))):
-        if name in known and known[name] != value:  # indexes of older versions do not say
+        if name in known and known[name] != value:  # indexes of older versions lack it
             built = f"without --{name}" if known[name] is None else f"with --{name} {known[name]!r}"
             raise InputError(
                 f"{store.folder}: was built {built}; use the same option, build the index again with --rebuild, or "
@@ -77,6 +77,6 @@ def check_model(store: Store, encoder: Encoder) -> None:
             )
     if known["digest"] != model_digest(encoder) or known["similarity"] != _similarity(encoder):
         raise InputError(
-            f"{store.folder}: was built with another model ({known['model']}); use that one, build the index again "
+            f"{store.folder}: was built with another model ({known['model']}); use that model, build the index again "
             "with --rebuild, or name another folder"
         )

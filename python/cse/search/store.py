@@ -4,16 +4,16 @@
 file                content
 ==================  ==================================================================================================
 ``manifest.json``   format, model, settings, and the numbers of rows and vectors that are complete; written last
-``vectors.npy``     the vectors ``(vectors, D)``, float32, or int8 with ``scales.f32``, one float32 for each
-``places.bin``      row of each vector, and the part of its text, from a character to another (``PLACE``)
-``texts.txt``       text of each row with a line feed, UTF-8; ``texts.u64``: where each ends, in bytes
-``ids.txt``         id of each row, in the same form, with ``ids.u64``; without ids absent
-``hashes.u64``      hash of each row of the corpus, with which a corpus is compared
-``bm25/``           index of ``--hybrid``
+``vectors.npy``     the vectors ``(vectors, D)``, float32, or int8 with one float32 scale each in ``scales.f32``
+``places.bin``      row of each vector, and the range of characters of its text that was encoded (``PLACE``)
+``texts.txt``       text of each row and a line feed, in UTF-8; ``texts.u64``: byte offset of the end of each text
+``ids.txt``         id of each row, in the same form, with ``ids.u64``; absent if the index has no ids
+``hashes.u64``      hash of each row, to check whether a corpus begins with the rows of the index
+``bm25/``           BM25 index for ``--hybrid``
 ==================  ==================================================================================================
 
-Files are only appended to. Data beyond the numbers in the manifest were being written by a process that was killed; the
-next process that writes cuts them off. The manifest is replaced atomically.
+Data is only ever appended to files. If a process is killed while it writes, the files contain more data than the
+manifest says; the next process that writes removes this data. The manifest is replaced atomically.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ PLACE = np.dtype([("row", "<i8"), ("start", "<u4"), ("end", "<u4")])
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Context manager for writing to an index folder, which is created; raises ``InputError`` if it is locked.
+    """Locks an index folder for writing, as a context manager; creates the folder if it does not exist.
 
-    It is locked while another process writes to it. Raises ``InputError`` as well for a folder that holds other files.
+    Raises ``InputError`` if another process is writing to the folder, or if the folder contains other files.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file; name a folder for the index")
-    if read_manifest(folder) is not None:  # --rebuild would remove their manifest
+    if read_manifest(folder) is not None:  # --rebuild would remove the manifest of the parts
         raise InputError(f"{folder}: holds parts; search in them without CORPUS, or name another folder for the index")
     if folder.is_dir() and not (folder / LOCK).exists() and any(folder.iterdir()):
         raise InputError(f"{folder}: holds files that are not part of an index; name a new folder")
@@ -71,7 +71,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def npy_header(shape: tuple[int, int], dtype: np.dtype[Any]) -> bytes:
-    """Returns the header of a .npy file; NumPy leaves space in it, so that its length is equal for any shape[0]."""
+    """Returns the header of a .npy file; NumPy pads it so that its length is the same for any shape[0]."""
     file = io.BytesIO()
     described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, described)
@@ -79,7 +79,7 @@ def npy_header(shape: tuple[int, int], dtype: np.dtype[Any]) -> bytes:
 
 
 class Store:
-    """An index folder; see the module for its files.
+    """An index folder; the docstring of this module describes its files.
 
     Args:
         folder: The folder.
@@ -99,7 +99,7 @@ class Store:
         except ValueError:
             raise InputError(f"{folder / MANIFEST}: is not JSON; build the index again with --rebuild") from None
         if not isinstance(manifest, dict) or manifest.get("version") != VERSION:
-            raise InputError(f"{folder}: the index is of another version of cse; build it again with --rebuild")
+            raise InputError(f"{folder}: the index was built by another version of cse; build it again with --rebuild")
         store = cls(folder, manifest)
         for name, size in store._sizes().items():
             path = folder / name
@@ -109,13 +109,13 @@ class Store:
 
     @classmethod
     def create(cls, folder: Path, settings: dict[str, Any]) -> Store:
-        """Returns an index without rows; an index in the folder is removed. To be called in ``locked``.
+        """Returns an index without rows; removes any index in the folder. Call it within ``locked``.
 
         Args:
             folder: The folder.
-            settings: What is stored in the manifest: ``width``, ``int8``, ``ids``, and others.
+            settings: The settings to store in the manifest: ``width``, ``int8``, ``ids``, and others.
         """
-        # Files are removed, not shortened: a process that has mapped them into memory keeps them.
+        # Files are removed, not truncated, so that processes that have mapped them into memory can still read them.
         with naming(folder):
             for name in FILES:
                 (folder / name).unlink(missing_ok=True)
@@ -143,7 +143,7 @@ class Store:
         return np.dtype(np.int8 if self.manifest["int8"] else "<f4")
 
     def _sizes(self) -> dict[str, int]:
-        """Returns the sizes of the files in bytes, by the numbers of the manifest."""
+        """Returns the expected sizes of the files in bytes, according to the manifest."""
         known = self.manifest
         header = len(npy_header((0, known["width"]), self.dtype))
         sizes = {
@@ -160,7 +160,7 @@ class Store:
         return sizes
 
     def cut(self) -> None:
-        """Cuts off what a killed process left beyond the numbers in the manifest; call it before ``append``."""
+        """Truncates files that are longer than the manifest says, after a killed process; call it before ``append``."""
         for name, size in self._sizes().items():
             with naming(self.folder / name), open(self.folder / name, "ab") as file:
                 file.truncate(size)
@@ -179,14 +179,14 @@ class Store:
         vectors: npt.NDArray[np.float32],
         places: npt.NDArray[Any],
     ) -> None:
-        """Appends rows; see ``commit``. To be called in ``locked``.
+        """Appends rows, which ``commit`` then makes part of the index. Call it within ``locked``.
 
         Args:
             texts: n texts without line feeds.
             hashes: Their hashes ``(n,)`` uint64.
             ids: Their ids, if the index has ids.
-            vectors: Vectors of their parts, ``(m, D)``.
-            places: Rows and parts of these vectors, ``(m,)`` of ``PLACE``.
+            vectors: Vectors of the texts or of their passages, ``(m, D)``.
+            places: Row and range of characters of each vector, ``(m,)`` of ``PLACE``.
         """
         known = self.manifest
         if known["int8"]:
@@ -217,7 +217,7 @@ class Store:
         return int(ends[-1]) if len(ends) else before
 
     def commit(self, **changes: Any) -> None:
-        """Writes the manifest, which makes appended rows part of the index."""
+        """Writes the manifest, updated with ``changes``, so that appended rows become part of the index."""
         self.manifest.update(changes)
         self._write_header()
         write_text(self.folder / MANIFEST, dumps(self.manifest, indent=2) + "\n")
@@ -233,7 +233,7 @@ class Store:
         return Int8(values, self._map("scales.f32", np.dtype("<f4"), shape[0]), longest)
 
     def places(self) -> npt.NDArray[Any]:
-        """Returns row and part of each vector, ``(vectors,)`` of ``PLACE``, mapped into memory."""
+        """Returns the row and range of characters of each vector, ``(vectors,)`` of ``PLACE``, mapped into memory."""
         return self._map("places.bin", PLACE, self.manifest["vectors"])
 
     def hashes(self) -> npt.NDArray[np.uint64]:
@@ -245,7 +245,7 @@ class Store:
         return self._lines("texts", rows)
 
     def ids(self, rows: Sequence[int]) -> list[str]:
-        """Returns the ids of some rows; without ids their numbers as text."""
+        """Returns the ids of some rows, or the row numbers as text if the index has no ids."""
         return self._lines("ids", rows) if self.manifest["ids"] else [str(row) for row in rows]
 
     def _lines(self, name: str, rows: Sequence[int]) -> list[str]:
@@ -255,7 +255,7 @@ class Store:
         with naming(path), open(path, "rb") as file:
             for row in rows:
                 if not 0 <= row < self.rows:
-                    raise InputError(f"row: {row} is not below the {self.rows:,} rows of {self.folder}")
+                    raise InputError(f"row: {row} is out of range; there are {self.rows:,} rows in {self.folder}")
                 start = int(ends[row - 1]) if row else 0
                 found.append(os.pread(file.fileno(), int(ends[row]) - start - 1, start).decode("utf8", "replace"))
         return found

@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-# Pairs of vectors multiplied in float64 at a time; in the cache of a core, which is three times as fast as more.
+# Pairs of vectors multiplied in float64 at a time; they fit in a core's cache, three times as fast as larger blocks.
 PAIRS = 1024
 
 
@@ -21,15 +21,15 @@ class Vectors(Protocol):
     """n vectors of D dimensions."""
 
     longest: float
-    """Upper bound of their Euclidean norms."""
+    """Upper bound on their Euclidean norms."""
     most: int
-    """Maximum number of vectors in one call of ``products``, which bounds its memory."""
+    """Maximum number of vectors per call of ``products``, to bound the memory of a call."""
 
     def __len__(self) -> int: ...
 
     @property
     def width(self) -> int:
-        """D."""
+        """The number of dimensions, D."""
         ...
 
     def block(self, start: int, stop: int) -> Floats:
@@ -50,7 +50,7 @@ class Float32:
 
     Args:
         values: ``(n, D)`` float32.
-        longest: Upper bound of the norms; None: it is computed.
+        longest: Upper bound on the norms; None: it is computed.
     """
 
     most = 1 << 20
@@ -64,7 +64,7 @@ class Float32:
 
     @property
     def width(self) -> int:
-        """D."""
+        """The number of dimensions, D."""
         return int(self.values.shape[1])
 
     def block(self, start: int, stop: int) -> Floats:
@@ -86,10 +86,10 @@ class Int8:
     Args:
         values: ``(n, D)`` int8.
         scales: ``(n,)`` float32.
-        longest: Upper bound of the norms; None: it is computed.
+        longest: Upper bound on the norms; None: it is computed.
     """
 
-    most = 1 << 16  # converted to float32
+    most = 1 << 16  # ``products`` converts them to float32
 
     def __init__(self, values: npt.NDArray[np.int8], scales: Floats, longest: float | None = None) -> None:
         self.values, self.scales = values, scales
@@ -100,7 +100,7 @@ class Int8:
 
     @property
     def width(self) -> int:
-        """D."""
+        """The number of dimensions, D."""
         return int(self.values.shape[1])
 
     def block(self, start: int, stop: int) -> Floats:
@@ -143,7 +143,7 @@ class Unit:
 
     @property
     def width(self) -> int:
-        """D."""
+        """The number of dimensions, D."""
         return self._vectors.width
 
     def block(self, start: int, stop: int) -> Floats:
@@ -164,7 +164,7 @@ class Unit:
 def quantize(vectors: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
     """Rounds vectors ``(n, D)`` to int8 ``(n, D)`` with scales ``(n,)`` float32.
 
-    The scale of a row is its largest absolute value / 127, so that an element changes by at most half the scale.
+    The scale of a row is its largest absolute value / 127, so an element changes by at most half the scale.
     """
     scales = (np.abs(vectors).max(axis=1, initial=0.0) / 127).astype(np.float32)
     values = np.rint(vectors / np.where(scales > 0, scales, 1)[:, None])
@@ -172,7 +172,7 @@ def quantize(vectors: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
 
 
 def unit(vectors: npt.NDArray[np.floating]) -> Floats:
-    """Normalises the rows of ``(n, D)`` to unit length in float64 and returns them in float32; rows of zeros remain."""
+    """Normalises the rows of ``(n, D)`` to unit length in float64 and returns them in float32; zero rows stay zero."""
     wide = np.asarray(vectors, dtype=np.float64)
     norms = np.linalg.norm(wide, axis=1, keepdims=True)
     return (wide / np.where(norms > 0, norms, 1)).astype(np.float32)
@@ -181,7 +181,7 @@ def unit(vectors: npt.NDArray[np.floating]) -> Floats:
 def exact_products(left: Vectors, left_rows: Rows, right: Vectors, right_rows: Rows) -> Doubles:
     """Returns the dot products of pairs of rows in float64, ``(len(left_rows),)``.
 
-    The value of a pair depends on its two vectors only, not on the other pairs, so equal vectors are exact ties.
+    The product of a pair depends only on its two vectors, not on the other pairs, so equal vectors tie exactly.
     """
     found = np.empty(len(left_rows))
     for start in range(0, len(left_rows), PAIRS):
@@ -191,10 +191,10 @@ def exact_products(left: Vectors, left_rows: Rows, right: Vectors, right_rows: R
 
 
 def rounding_error(width: int) -> float:
-    """Returns an upper bound of the error of a dot product in float32, relative to the product of the two norms.
+    """Returns an upper bound on the error of a dot product in float32, relative to the product of the two norms.
 
-    |fl(x.y) - x.y| <= g |x|.|y| with g = n u / (1 - n u), in any order of summation (Higham 2002, section 3.1); u is
-    2^-24, and n is larger by a few operations for scales, norms and the conversion of the limit.
+    |fl(x.y) - x.y| <= g |x|.|y| with g = n u / (1 - n u), in any order of summation (Higham 2002, section 3.1). Here
+    u is 2^-24, and n is the width plus a few operations for scales, norms and the conversion of the limit.
     """
     scaled = (width + 8) * 2.0**-24
     return scaled / (1 - scaled)

@@ -4,11 +4,11 @@ use serde::Serialize;
 
 use crate::text::reader::FileRecord;
 
-/// The number of rows with some property, and where the first one is.
+/// The number of rows with a certain property, and the position of the first such row.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Found {
     pub rows: u64,
-    /// Number of the line, or of the row of a table, in its file, from 1.
+    /// Number of the first row in its file (line of a text file, row of a table), from 1.
     pub first: Option<u64>,
     /// The file of the first row.
     pub file: Option<String>,
@@ -34,7 +34,7 @@ impl Found {
     }
 }
 
-/// The number of rows with some property, and the number of the first one in the corpus, from 0.
+/// The number of rows with a certain property, and the number of the first such row in the corpus, from 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub(super) rows: u64,
@@ -65,7 +65,7 @@ impl Tally {
 pub struct Faults<F = Found> {
     /// Bytes that are not UTF-8.
     pub invalid: F,
-    /// U+FFFD, which stands for bytes that are not UTF-8 in this file or were not in an earlier version of the text.
+    /// U+FFFD, which replaces bytes that are not UTF-8, in this file or in an earlier version of the text.
     pub replacement: F,
     /// UTF-8 that was read as Latin-1 and encoded as UTF-8 again: "cafÃ©".
     pub mojibake: F,
@@ -83,12 +83,12 @@ pub struct Faults<F = Found> {
     pub over_long: F,
     /// More than 128 words: probably not one sentence.
     pub long: F,
-    /// Less than 3 words, but not blank.
+    /// Fewer than 3 words, but not blank.
     pub short: F,
 }
 
 impl<F> Faults<F> {
-    /// Returns the same counts with each converted.
+    /// Converts each count.
     pub(super) fn map<G>(self, mut convert: impl FnMut(F) -> G) -> Faults<G> {
         Faults {
             invalid: convert(self.invalid),

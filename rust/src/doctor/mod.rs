@@ -30,8 +30,8 @@ use crate::una::options::Options;
 
 /// Number of rows from which the replacement rate is predicted.
 const SAMPLE: usize = 10_000;
-/// Number of row hashes that a thread keeps. If there are more, only a half, a quarter, ... of the rows is checked for
-/// duplicates.
+/// Maximum number of row hashes that a thread keeps. If there are more rows, only half, a quarter, ... of them are
+/// checked for duplicates.
 const HASHES: usize = 1 << 24;
 /// Number of bytes of a row from which the replacement rate is predicted.
 const SAMPLE_BYTES: usize = 4096;
@@ -44,7 +44,7 @@ const LIMITS: [usize; 4] = [24, 48, 96, 192];
 #[derive(Debug, Serialize)]
 pub struct Diagnosis {
     pub files: Vec<FileRecord>,
-    /// The format of each file, by its first bytes.
+    /// The format of each file, as recognised by its first bytes.
     pub formats: Vec<FileFormat>,
     pub rows: u64,
     pub documents: u64,
@@ -58,19 +58,20 @@ pub struct Diagnosis {
     /// Number of rows that repeat an earlier one; an estimate if not all rows were checked.
     pub duplicates: u64,
     pub duplicates_estimated: bool,
-    /// Quantiles of the number of words of a row, at 5, 50, 95 and 100 per cent of the rows that are not blank.
+    /// Quantiles of the number of words in a row: 5, 50, 95 and 100 per cent, over the rows that are not blank.
     pub words_quantiles: [usize; 4],
-    /// What is cut off at a number of words: this number, the share of the rows that are not blank, and of the words.
+    /// For several limits in words: the limit, the share of rows (blank ones excluded) that are longer, and the share
+    /// of words beyond the limit.
     pub cut_off: [(usize, f64, f64); 4],
     /// Fraction of letters by Unicode script, largest first.
     pub scripts: Vec<(&'static str, f64)>,
     pub faults: Faults,
     pub sampled_rows: usize,
-    /// Expected share of words of the sample that are replaced.
+    /// Expected share of words in the sample that are replaced.
     pub replacement_rate: f64,
-    /// Share of words of the sample that touch another one without a boundary.
+    /// Share of words in the sample that cannot be replaced because they touch another word.
     pub unreplaceable_rate: f64,
-    /// Expected share of rows of the sample that do not change.
+    /// Expected share of rows in the sample that do not change.
     pub unchanged_rate: f64,
 }
 
@@ -85,7 +86,7 @@ impl Diagnosis {
 struct Worker {
     counter: Counter,
     faults: Faults<Tally>,
-    /// Number of rows by number of words.
+    /// Number of rows for each number of words.
     lengths: Vec<u64>,
     scripts: BTreeMap<&'static str, u64>,
     hashes: Hashes,
@@ -93,7 +94,7 @@ struct Worker {
     sample: BinaryHeap<(u64, String)>,
 }
 
-/// Hashes of rows below a limit, which is lowered when there are too many.
+/// The row hashes that are below a limit; the limit is lowered when there are too many hashes.
 #[derive(Debug)]
 struct Hashes {
     limit: u64,
@@ -131,7 +132,7 @@ impl Worker {
         }
     }
 
-    /// Examines one row. Of a row that is too long (`cut`), `text` is the beginning.
+    /// Examines one row. If the row is too long (`cut`), `text` is only its beginning.
     fn examine(&mut self, row: u64, text: &str, cut: bool) {
         let before = self.counter.tokens();
         self.counter.count_row(text, None);
@@ -212,8 +213,8 @@ fn has_markup(bytes: &[u8]) -> bool {
     })
 }
 
-/// Reads `files` once and returns statistics of their rows. Bytes that are not UTF-8 and rows that are too long are counted
-/// and are not errors.
+/// Reads `files` once and returns statistics of their rows. Bytes that are not UTF-8 and rows that are too long are
+/// counted; they are not errors.
 pub fn diagnose(
     files: Vec<Input>,
     tokenizer: Tokenizer,
@@ -349,8 +350,8 @@ fn quantile(lengths: &[u64], share: f64) -> usize {
     place.unwrap_or(0)
 }
 
-/// Returns a number of words, and the shares of the rows with more words and of the words beyond it; rows of more than
-/// `LONGEST` words count as that long.
+/// Returns `limit`, the share of rows with more words than that, and the share of words beyond it. Rows of more than
+/// `LONGEST` words count as rows of `LONGEST` words.
 fn cut_off(lengths: &[u64], limit: usize) -> (usize, f64, f64) {
     let (mut rows, mut words, mut long, mut beyond) = (0, 0, 0, 0);
     for (length, &n) in lengths.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Builds indexes: files or texts to statistics, and several indexes to one.
+//! Builds indexes: counts files or texts, and merges several indexes into one.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +12,10 @@ use crate::progress::Progress;
 use crate::text::reader::{ChunkError, FileRecord, Input, ReadOptions, Reader, collect_results};
 use crate::text::tokenize::Tokenizer;
 
-/// The rows that one thread counted.
+/// The results of one counting thread.
 pub struct Part {
     pub stats: Stats,
-    /// For each term of `stats` the id that `rows` use.
+    /// For each term of `stats`, the id that `rows` uses.
     pub local_ids: Vec<u32>,
     /// Chunk number and rows, in the order in which the thread read them; empty unless rows are kept.
     pub rows: Vec<(u64, CountedRows)>,
@@ -140,7 +140,7 @@ pub fn build_to(
     })?
 }
 
-/// Counts texts in memory. The index names no file.
+/// Counts texts in memory. The list of files in the index is empty.
 pub fn build_from_texts<'a>(
     texts: impl Iterator<Item = &'a str>,
     tokenizer: Tokenizer,
@@ -156,7 +156,8 @@ pub fn build_from_texts<'a>(
     })
 }
 
-/// Merges indexes, in this order, into the index of all their files. Each comes with a name for error messages.
+/// Merges indexes, in the given order, into the index of all their files. Each is paired with a name for error
+/// messages.
 pub fn merge(shards: impl IntoIterator<Item = Result<(String, Stored)>>) -> Result<Stored> {
     let mut shards = shards.into_iter();
     let none = || Error::invalid("shards", "none were given");

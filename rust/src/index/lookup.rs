@@ -29,8 +29,9 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// Returns an empty table for `terms` terms, of whose slots at most 17 of 20 will be occupied. This is fuller than
-    /// usual: frequent terms are inserted first and so occupy their first slot, and a small table fits the cache.
+    /// Returns an empty table for `terms` terms, in which at most 17 of 20 slots will be occupied. This is fuller than
+    /// usual, but frequent terms are inserted first and therefore get their first slot, and a small table fits in the
+    /// cache.
     pub fn with_capacity(terms: usize) -> Self {
         let size = (terms * 20 / 17 + 1).next_power_of_two().max(16);
         let mut slots = Vec::with_capacity(size);
@@ -69,9 +70,9 @@ impl Lookup {
         };
     }
 
-    /// First step of a look-up: returns the content of the term's first slot, and whether that slot is the term's, which
-    /// it nearly always is. This is one load that depends on nothing else: a caller with many terms does the first step
-    /// of all of them before any second step, so that the memory accesses overlap.
+    /// First step of a look-up: returns the content of the term's first slot, and whether that slot belongs to the
+    /// term, which is nearly always the case. This is a single load that depends on no other. A caller with many terms
+    /// does the first step for all of them before any second step, so that the memory accesses overlap.
     #[inline]
     pub fn first(&self, key: &Key) -> (Known, bool) {
         let slot = &self.slots[key.hash() as usize & (self.slots.len() - 1)];
@@ -84,7 +85,7 @@ impl Lookup {
     }
 
     /// Second step, for a term that [`first`](Self::first) did not find. `is_term` returns whether the term of a given
-    /// rank is this one; it is called only for terms that are longer than a key.
+    /// rank is the one searched for; it is called only for terms that are longer than a key.
     pub fn find(&self, key: &Key, is_term: impl Fn(u32) -> bool) -> Option<Known> {
         let mask = self.slots.len() - 1;
         let mut at = key.hash() as usize & mask;
@@ -107,8 +108,8 @@ impl Lookup {
     }
 }
 
-/// Advises the kernel to back the unused capacity of a vector by pages of 2 MiB. Look-ups at random positions of a large
-/// table otherwise miss the TLB as often as the data cache.
+/// Advises the kernel to back the unused capacity of a vector with pages of 2 MiB. Otherwise, look-ups at random
+/// positions of a large table would miss the TLB as often as the data cache.
 #[cfg(target_os = "linux")]
 pub(crate) fn on_huge_pages<T>(buffer: &Vec<T>) {
     const PAGE: usize = 4096;

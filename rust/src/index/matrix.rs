@@ -1,8 +1,8 @@
 //! The documents x terms matrix in CSR format: the `.npz` file that `scipy.sparse.load_npz` reads, and the matrix of new
 //! texts.
 //!
-//! Row i is row i of the corpus (a blank row is an empty row), column t is term t in byte order, the value is
-//! ln(1 + c/L) * ln(N/df) in float64. The file is not compressed, so that it is read at the speed of the disk.
+//! Row i of the matrix is row i of the corpus (empty if the row is blank), column t is term t in byte order, and the
+//! values are ln(1 + c/L) * ln(N/df) in float64. The file is not compressed, so it is read at the speed of the disk.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -26,7 +26,7 @@ pub struct Transformed {
     pub values: Vec<f64>,
 }
 
-/// Returns one row of ln(1 + c/L) * idf per text. Terms that are not in the index count in L and have no column.
+/// Returns one row of ln(1 + c/L) * idf per text. Terms that are not in the index count towards L but have no column.
 pub fn transform<'a>(index: &Index, texts: impl Iterator<Item = &'a str>) -> Transformed {
     let mut out = Transformed {
         indptr: vec![0],
@@ -60,8 +60,8 @@ struct Csr {
     row_ends: Vec<u64>,
 }
 
-/// Writes the matrix of `parts`, which were counted with `keep_rows`; `stats` are the merged statistics of all parts. If the
-/// call is cancelled, that is an error.
+/// Writes the matrix of `parts`, which were counted with `keep_rows`; `stats` are the merged statistics of all parts.
+/// Returns an error if the call is cancelled.
 pub fn write_npz(
     file: &mut File,
     stats: &Stats,
@@ -143,8 +143,8 @@ pub fn write_npz(
     first_error.map_or(Ok(()), Err)
 }
 
-/// Records the first error of a file and ignores further writes. Otherwise the archive writer, when it is dropped after an
-/// error, would try to finish the archive and print a message of its own to standard error.
+/// Records the first error of a file and ignores further writes. Otherwise, when the archive writer is dropped after an
+/// error, it would try to finish the archive and print a message to standard error.
 struct ErrorCapture<'a> {
     file: &'a mut File,
     progress: &'a Progress,

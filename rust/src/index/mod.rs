@@ -25,7 +25,7 @@ use crate::text::tokenize::Tokenizer;
 pub struct VocabularyFilter {
     /// Keep only terms that occur in at least this many documents.
     pub min_df: u64,
-    /// Of those keep only this many, the most frequent by document; ties are broken by byte order.
+    /// Of these terms, keep only this many with the highest document frequencies; ties are broken by byte order.
     pub max_terms: Option<usize>,
 }
 
@@ -35,7 +35,7 @@ impl VocabularyFilter {
         self.min_df <= 1 && self.max_terms.is_none()
     }
 
-    /// Returns the numbers of the terms that are kept, ascending; an error if there is none.
+    /// Returns the numbers of the terms that are kept, ascending, or an error if no term is kept.
     fn kept(&self, stats: &Stats) -> Result<Vec<u32>> {
         let mut kept: Vec<u32> = (0..stats.df.len() as u32)
             .filter(|&t| stats.df[t as usize] >= self.min_df)
@@ -47,7 +47,7 @@ impl VocabularyFilter {
         }
         if kept.is_empty() {
             let why = format!(
-                "no term is left of {}; lower --min-df or raise --max-terms",
+                "no term is left of the {} terms; lower --min-df or raise --max-terms",
                 stats.df.len()
             );
             return Err(Error::invalid("--min-df, --max-terms", why));
@@ -58,8 +58,8 @@ impl VocabularyFilter {
 
 /// The statistics of a corpus with all arrays that UNA needs.
 ///
-/// Terms are numbered in byte order. The rank of a term is its position by maximum score, largest first; equal scores are
-/// in byte order.
+/// Terms are numbered in byte order. The rank of a term is its position by maximum score, largest first; terms with
+/// equal scores are in byte order.
 #[derive(Debug)]
 pub struct Index {
     pub tokenizer: Tokenizer,
@@ -105,7 +105,7 @@ impl Index {
             .zip(&stats.max_frequency)
             .map(|(&idf, &max_frequency)| max_score(max_frequency, idf))
             .collect();
-        // Scores are not negative, so their bits are ordered as they are; `!` reverses the order.
+        // Scores are not negative, so their bit patterns have the same order as the scores; `!` reverses it.
         let mut order: Vec<(u64, u32)> = max_score
             .par_iter()
             .enumerate()
@@ -222,7 +222,8 @@ impl Index {
         std::str::from_utf8(self.stats.terms.get(t)).expect("checked when the index was opened")
     }
 
-    /// Returns the idf of a word that has no rank: its own if the filter removed it, ln(N) if it is not in the corpus.
+    /// Returns the idf of a word that has no rank: its idf in the corpus if the filter removed it, ln(N) if it is
+    /// unseen.
     pub(crate) fn idf_without_rank(&self, term: &Term) -> f64 {
         let known = self.removed.get(term).copied();
         known.unwrap_or_else(|| idf(self.stats.counts.documents, 1))
@@ -234,8 +235,8 @@ impl Index {
             .partition_point(|&t| self.max_score[t as usize] > score)
     }
 
-    /// Returns the default radius: 4,000 terms as published, or a hundredth of a smaller vocabulary, because 4,000 of
-    /// 20,000 terms would not have similar weights.
+    /// Returns the default radius: a hundredth of the vocabulary, but at most 4,000 terms, the published radius. In a
+    /// vocabulary of, say, 20,000 terms, 4,000 neighbours would not have similar weights.
     pub fn default_radius(&self) -> usize {
         (self.len() / 100).clamp(1, 4000)
     }
@@ -270,8 +271,8 @@ fn inline_texts(stats: &Stats, by_rank: &[u32]) -> Vec<InlineText> {
     texts
 }
 
-/// Builds the look-up table. Terms are inserted by decreasing power of two of their document frequency, because those that
-/// are inserted first are found fastest.
+/// Builds the look-up table. Terms are inserted in decreasing order of document frequency, rounded down to a power of
+/// two, because terms that are inserted first are found fastest.
 fn look_up_table(stats: &Stats, by_rank: &[u32], idf: &[f64]) -> Lookup {
     let mut lookup = Lookup::with_capacity(by_rank.len());
     let mut padded = stats.terms.bytes.clone();

@@ -1,8 +1,8 @@
 //! The sufficient statistics of a corpus: N, and for each term its document frequency and max over documents of c/L.
 //!
 //! UNA needs nothing else: idf is constant over documents, so the maximum over d of ln(1 + c/L) * idf is reached where
-//! c/L is largest. [`Stats`] merge by +, + and max and so form a commutative monoid: threads, shards and machines count
-//! separately and merge, in any order, to the same bytes.
+//! c/L is largest. [`Stats`] are merged by +, + and max and so form a commutative monoid: threads, shards and machines
+//! can count separately, and merging their statistics in any order gives the same bytes.
 
 use std::cmp::Ordering;
 
@@ -87,12 +87,12 @@ pub struct Stats {
     pub terms: Terms,
     /// Number of documents that contain each term.
     pub df: Vec<u64>,
-    /// Max over documents of c/L for each term: its count divided by the number of terms of the document.
+    /// Max over documents of c/L for each term: the term's count divided by the number of terms in the document.
     pub max_frequency: Vec<f64>,
 }
 
 impl Stats {
-    /// Returns the statistics of both corpora together.
+    /// Returns the statistics of the two corpora combined.
     pub fn merge(&self, other: &Stats) -> Stats {
         if self.terms.is_empty() || other.terms.is_empty() {
             let (full, none) = if self.terms.is_empty() {
@@ -179,7 +179,7 @@ pub struct Counter {
 pub struct CountedRows {
     pub ids: Vec<u32>,
     pub counts: Vec<u32>,
-    /// For each row its number of distinct terms and its number of terms.
+    /// For each row, its number of distinct terms and its number of terms.
     pub rows: Vec<(u32, u32)>,
 }
 
@@ -257,7 +257,7 @@ impl Counter {
         }
     }
 
-    /// Adds to the number of rows whose bytes were replaced.
+    /// Adds `rows` to the number of rows whose bytes were replaced.
     pub fn add_repaired(&mut self, rows: u64) {
         self.counts.repaired += rows;
     }

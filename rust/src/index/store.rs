@@ -1,9 +1,9 @@
 //! The index on disk: one safetensors file with the sufficient statistics, and optionally the matrix.
 //!
 //! `DIR/index.safetensors` contains the tensors `terms` (bytes end to end), `offsets`, `df` and `max_tf` (max c/L). Its
-//! metadata has one key, `cse`, whose value is canonical JSON (sorted keys), because the container writes several keys in
-//! random order. `DIR/matrix.npz` is optional. Files are written under a temporary name and renamed, so that a full disk
-//! or a killed process leaves the old ones. A checksum over metadata and tensors detects a damaged file.
+//! metadata has one key, `cse`, whose value is canonical JSON (sorted keys), because safetensors writes several keys in
+//! random order. `DIR/matrix.npz` is optional. Files are written under a temporary name and renamed, so a full disk
+//! or a killed process leaves the old files intact. A checksum over metadata and tensors detects a damaged file.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -51,7 +51,7 @@ pub struct Stored {
 }
 
 impl Index {
-    /// Returns the bytes of the index file; an index that was opened with a filter is an error.
+    /// Returns the bytes of the index file, or an error if the index was opened with a filter.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         if !self.is_whole() {
             return Err(Error::IsFiltered);
@@ -61,7 +61,8 @@ impl Index {
 }
 
 impl Stored {
-    /// Returns the index of both corpora. `name` denotes `other` in error messages. Both must have the same tokenizer.
+    /// Returns the index of both corpora. Both indexes must have the same tokenizer. `name` is what error messages call
+    /// `other`.
     pub fn merge(self, other: Stored, name: &str) -> Result<Stored> {
         if self.tokenizer != other.tokenizer {
             return Err(Error::TokenizersDiffer {
@@ -129,7 +130,7 @@ fn put(dir: &Path, bytes: &[u8], matrix: Option<PendingFile>) -> Result<()> {
     index.commit()
 }
 
-/// Returns the bytes of the index file. They depend on nothing but the arguments.
+/// Returns the bytes of the index file, which depend only on the arguments.
 pub fn serialize(tokenizer: Tokenizer, files: &[FileRecord], stats: &Stats) -> Result<Vec<u8>> {
     let counts = &stats.counts;
     let mut meta = json!({

@@ -1,8 +1,8 @@
 //! The hash table from term to value that is used for counting.
 //!
-//! Open addressing over eight-byte slots (a tag of the hash and an id). Values are stored beside the first sixteen bytes
-//! of their term, so that most look-ups touch two cache lines and compare no strings. The standard map and hashbrown cost
-//! one more cache miss per token, because their key would be a slice stored elsewhere.
+//! Open addressing over eight-byte slots (a tag of the hash and an id). Values are stored next to the first sixteen
+//! bytes of their terms, so that most look-ups touch two cache lines and compare no strings. The standard map and
+//! hashbrown would cost one more cache miss per token, because their keys would be slices stored elsewhere.
 
 use crate::text::term::{Key, PAD, Term};
 
@@ -79,7 +79,7 @@ impl<T> TermTable<T> {
         &self.entries[id].value
     }
 
-    /// Returns the id of the term, or as an error the slot where it is to be inserted.
+    /// Returns the id of the term or, as the error, the slot where the term is to be inserted.
     #[inline]
     fn find(&self, key: &Key, bytes: &[u8]) -> Result<usize, usize> {
         let mask = self.slots.len() - 1;

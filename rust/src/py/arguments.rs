@@ -1,4 +1,4 @@
-//! Arguments from Python. A value of a wrong type is an `InputError` that names the argument.
+//! Converts arguments from Python. A value of the wrong type raises an `InputError` that names the argument.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ const PATH: &str = "a path (str or os.PathLike)";
 const STRING: &str = "a str";
 const BOOL: &str = "True or False";
 
-/// Converts `value`, or returns the error that `name` must be `expected`.
+/// Converts `value`, or returns an error that says that `name` must be `expected`.
 fn convert<'py, T: for<'a> FromPyObject<'a, 'py>>(
     value: &Bound<'py, PyAny>,
     name: &'static str,
@@ -36,7 +36,7 @@ fn wrong(value: &Bound<'_, PyAny>, name: &'static str, expected: &str) -> PyErr 
     Error::invalid(name, format!("must be {expected}, got {given}")).into()
 }
 
-/// Converts the value of a key of a mapping. `option` is its name in messages.
+/// Converts the value of a key of a mapping. `option` is the name of the value in messages.
 fn field<'py, T: for<'a> FromPyObject<'a, 'py>>(
     mapping: &Bound<'py, PyAny>,
     key: &'static str,
@@ -48,7 +48,7 @@ fn field<'py, T: for<'a> FromPyObject<'a, 'py>>(
     convert(&value, option, expected)
 }
 
-/// Options for reading: a mapping with these keys.
+/// Options for reading files: a mapping with these keys.
 pub struct Reading {
     encoding_errors: String,
     max_line_bytes: usize,
@@ -99,7 +99,7 @@ pub fn compression(name: &str) -> PyResult<Compression> {
     }
 }
 
-/// Options for words: a mapping with these keys.
+/// Options for splitting text into words: a mapping with these keys.
 pub struct Words {
     tokenizer: String,
     lowercase: bool,
@@ -179,48 +179,48 @@ impl Drawing {
     }
 }
 
-/// The argument `min_df`.
+/// Converts the argument `min_df`.
 pub fn min_df(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     convert(value, "min_df", WHOLE)
 }
 
-/// The argument `max_terms`.
+/// Converts the argument `max_terms`.
 pub fn max_terms(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     convert(value, "max_terms", "None or a whole number")
 }
 
-/// The argument `row`.
+/// Converts the argument `row`.
 pub fn row(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     convert(value, "row", WHOLE)
 }
 
-/// The argument `samples`.
+/// Converts the argument `samples`.
 pub fn samples(value: &Bound<'_, PyAny>) -> PyResult<usize> {
     convert(value, "samples", WHOLE)
 }
 
-/// The argument `copies`.
+/// Converts the argument `copies`.
 pub fn copies(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     convert(value, "--copies", WHOLE)
 }
 
-/// The argument `dir`.
+/// Converts the argument `dir`.
 pub fn dir(value: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
     convert(value, "dir", PATH)
 }
 
-/// The argument `output`.
+/// Converts the argument `output`.
 pub fn output(value: &Bound<'_, PyAny>) -> PyResult<Option<PathBuf>> {
     convert(value, "--output", PATH)
 }
 
-/// Row numbers.
+/// Converts a list of row numbers.
 pub fn rows(value: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
-    let each = "row numbers that are 0 or more, and no larger than 64 bits hold";
+    let each = "row numbers from 0 to 2^64 - 1";
     convert(value, "rows", each)
 }
 
-/// Row numbers in a buffer, such as an array of NumPy.
+/// Converts row numbers in a buffer, such as a NumPy array.
 pub fn row_array(value: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     let expected = "an array of uint64 row numbers";
     let buffer: PyBuffer<u64> = convert(value, "rows", expected)?;
@@ -237,7 +237,7 @@ impl Column for Decoded {
     }
 }
 
-/// The files of a corpus: paths, and objects that decode a column.
+/// Converts the files of a corpus, which are paths or objects that decode a column.
 pub fn inputs(value: &Bound<'_, PyAny>) -> PyResult<Vec<Input>> {
     let items: Vec<Bound<'_, PyAny>> = convert(value, "paths", "a list of paths")?;
     let input = |item: Bound<'_, PyAny>| {
@@ -293,13 +293,13 @@ impl Text {
     }
 }
 
-/// The argument `text`.
+/// Converts the argument `text`.
 pub fn text(value: &Bound<'_, PyAny>) -> PyResult<Text> {
     let text = value.cast::<PyString>();
     Text::new(text.map_err(|_| wrong(value, "text", STRING))?)
 }
 
-/// The argument `texts`.
+/// Converts the argument `texts`.
 pub fn texts(value: &Bound<'_, PyAny>) -> PyResult<Vec<Text>> {
     let items: Vec<Bound<'_, PyAny>> = convert(value, "texts", "a list of strings")?;
     let text = |item: Bound<'_, PyAny>| match item.cast::<PyString>() {

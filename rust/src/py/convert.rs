@@ -1,4 +1,4 @@
-//! Results for Python.
+//! Converts results for Python.
 
 use crate::index::stats::Counts;
 use crate::index::store::Stored;

@@ -40,7 +40,7 @@ impl Progress {
     }
 }
 
-/// Returns the progress to pass to the core; a new one if Python passed none.
+/// Returns the progress to pass to the core: a new one if Python passed `None`.
 pub fn shared(progress: Option<&Progress>) -> Arc<progress::Progress> {
     progress.map(|p| p.0.clone()).unwrap_or_default()
 }
@@ -89,13 +89,13 @@ impl Rows {
         found.collect()
     }
 
-    /// Little-endian u32, one per row.
+    /// Returns the number of words in each row as little-endian u32.
     fn word_counts<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         let counts = py.detach(|| self.0.word_counts());
         PyBytes::new(py, &le_bytes(&counts, |x| x.to_le_bytes()))
     }
 
-    /// Little-endian u64, one per row.
+    /// Returns the hash of each row as little-endian u64.
     fn hashes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         let hashes = py.detach(|| self.0.hashes());
         PyBytes::new(py, &le_bytes(&hashes, |x| x.to_le_bytes()))

@@ -43,7 +43,7 @@ impl Index {
         Ok(Index(Arc::new(py.detach(|| store::open(&dir, filter))?)))
     }
 
-    /// Counts files.
+    /// Builds an index of files.
     #[staticmethod]
     #[pyo3(signature = (paths, words, reading, progress=None))]
     fn build(
@@ -59,7 +59,7 @@ impl Index {
         Index::new(py.detach(work)?, VocabularyFilter::default())
     }
 
-    /// Counts texts in memory.
+    /// Builds an index of texts in memory.
     #[staticmethod]
     fn from_texts(
         py: Python<'_>,
@@ -129,7 +129,7 @@ impl Index {
         self.0.len()
     }
 
-    /// Name, lower case, NFKC.
+    /// Returns the name of the tokenizer, whether it converts to lower case, and whether it applies NFKC.
     #[getter]
     fn tokenizer(&self) -> (&'static str, bool, bool) {
         let tokenizer = self.0.tokenizer;
@@ -178,7 +178,8 @@ impl Index {
         Ok((outputs, report_tuple(&report)))
     }
 
-    /// Returns the output, and for each replaced word: old, new, span in the input, span in the output, p, both ranks.
+    /// Returns the output and, for each replaced word: old word, new word, span in the input, span in the output, p,
+    /// and both ranks.
     fn replacements(
         &self,
         #[pyo3(from_py_with = arguments::text)] text: Text,
@@ -189,7 +190,8 @@ impl Index {
         Ok(texts::replacements(&self.0, options, text.as_str(), row))
     }
 
-    /// Returns for each word: the word as written, seen, document frequency, tf-idf, p, rank from 1, samples, replaceable.
+    /// Returns for each word: the word as written, whether it is in the index, document frequency, TF-IDF score, p,
+    /// rank from 1, sampled replacements, and whether it can be replaced.
     fn explain(
         &self,
         #[pyo3(from_py_with = arguments::text)] text: Text,
@@ -231,8 +233,8 @@ impl Index {
         Ok(report_tuple(&report))
     }
 
-    /// Writes the synthetic sentences of a part of a corpus, which begins with the row `first_row` and may be empty, to
-    /// `output`, compressed by `gz`, `zst` or `none`. Returns the report and the files that were read.
+    /// Writes the synthetic sentences of a part of a corpus to `output`. The part begins with the row `first_row` and
+    /// may be empty; `compression` is `gz`, `zst` or `none`. Returns the report and the files that were read.
     #[pyo3(signature = (paths, output, compression, first_row, copies, as_records, drawing, reading, progress=None))]
     #[allow(clippy::too_many_arguments)]
     fn augment_part(

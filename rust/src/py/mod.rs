@@ -85,7 +85,7 @@ fn count(
     Ok(PyBytes::new(py, &py.detach(work)?).unbind())
 }
 
-/// Returns the files, with their numbers of rows; there may be no row.
+/// Returns the files with their numbers of rows; a corpus without rows is accepted.
 #[pyfunction]
 #[pyo3(signature = (paths, reading, progress=None))]
 fn count_rows(
@@ -99,7 +99,7 @@ fn count_rows(
     Ok(files.iter().map(file_tuple).collect())
 }
 
-/// Merges indexes given as bytes, in this order, and returns the bytes of the index of all their files.
+/// Merges indexes given as bytes, in the given order, and returns the bytes of the index of all their files.
 #[pyfunction]
 fn merge(py: Python<'_>, shards: Vec<Bound<'_, PyBytes>>) -> PyResult<Py<PyBytes>> {
     let shards: Vec<&[u8]> = shards.iter().map(|shard| shard.as_bytes()).collect();
@@ -118,7 +118,7 @@ fn save(
     Ok(stored_tuple(&stored))
 }
 
-/// Returns the terms of a text: first character, one after the last character, term.
+/// Returns, for each term of a text: its first character, one past its last character, and the term.
 #[pyfunction]
 fn tokenize(
     #[pyo3(from_py_with = arguments::text)] text: Text,
@@ -144,14 +144,14 @@ fn diagnose(
     Ok(py.detach(work)?.to_json())
 }
 
-/// Sets the default number of threads, which is used by calls with 0 threads.
+/// Sets the default number of threads, which is used by calls that ask for 0 threads.
 #[pyfunction]
 fn set_default_threads(threads: usize) -> PyResult<()> {
     Ok(crate::parallel::set_default_threads(threads)?)
 }
 
-/// Returns 64 random bits for each row, little-endian, 8 bytes each. Rows are an array: a list of ten million Python
-/// integers takes longer to convert than the bits take to compute.
+/// Returns 64 random bits for each row, as 8 bytes in little-endian order. `rows` is an array because converting a list
+/// of ten million Python integers would take longer than computing the bits.
 #[pyfunction]
 fn random_bits<'py>(
     py: Python<'py>,

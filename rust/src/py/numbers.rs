@@ -1,4 +1,4 @@
-//! Arrays of an index that NumPy reads without a copy.
+//! Arrays of an index that NumPy can read without copying them.
 
 use std::sync::Arc;
 
@@ -6,7 +6,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// An array of an index. `numpy.asarray` reads it without a copy and keeps a reference to this object, and so to the index.
+/// An array of an index. `numpy.asarray` reads it without copying and keeps a reference to this object, which keeps the
+/// index alive.
 #[pyclass(frozen)]
 pub struct Numbers {
     pub index: Arc<crate::Index>,

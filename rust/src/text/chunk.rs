@@ -32,8 +32,8 @@ impl Chunk {
         self.for_each_cut_row(|row, text, _| f(row, text))
     }
 
-    /// The same with a third argument: whether the row is longer than allowed and was cut off, which happens only if
-    /// [`ReadOptions::lenient`] is set.
+    /// Like [`for_each_row`](Self::for_each_row), with a third argument for `f`: whether the row is longer than allowed
+    /// and was cut off, which happens only if [`ReadOptions::lenient`] is set.
     pub fn for_each_cut_row(&mut self, mut f: impl FnMut(u64, &str, bool)) -> Result<()> {
         let owned;
         let text = match std::str::from_utf8(&self.bytes) {
@@ -90,7 +90,7 @@ impl Chunk {
     }
 }
 
-/// Returns the beginning of a text, of at most `len` bytes.
+/// Returns the beginning of a text, at most `len` bytes long.
 pub(crate) fn prefix(text: &str, len: usize) -> &str {
     let mut end = len.min(text.len());
     while !text.is_char_boundary(end) {

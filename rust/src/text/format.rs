@@ -1,4 +1,4 @@
-//! Recognition of files that are not UTF-8 text, by their first bytes.
+//! Recognises files that are not UTF-8 text by their first bytes.
 
 use std::path::Path;
 
@@ -7,11 +7,11 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::text::source::is_stdin;
 
-/// A property of the beginning of a file.
+/// The bytes at the beginning of a file by which its format or encoding is recognised.
 struct Signature {
     name: &'static str,
     bytes: &'static [u8],
-    /// What to do if the file has this name but another suffix.
+    /// What the user should do with such a file.
     advice: &'static str,
 }
 
@@ -48,7 +48,7 @@ const MAGIC: [Signature; 6] = [
     },
 ];
 
-/// Byte order marks; those of UTF-32 come before those of UTF-16, which they begin with.
+/// Byte order marks. UTF-32 comes before UTF-16 because the little-endian mark of UTF-32 begins with that of UTF-16.
 const MARKS: [Signature; 5] = [
     Signature {
         name: "utf-32-le",
@@ -87,7 +87,7 @@ pub struct FileFormat {
     pub magic: Option<&'static str>,
     /// The encoding of the byte order mark at the beginning of the text, if there is one.
     pub bom: Option<&'static str>,
-    /// The text has carriage returns and no line feed.
+    /// Whether the text has carriage returns but no line feed.
     pub cr_only: bool,
 }
 
@@ -128,7 +128,7 @@ impl FileFormat {
             let renamed = decoded || is_stdin(path);
             let advice = match magic.name {
                 "gzip" | "zstd" if renamed => "decompress it first",
-                "parquet" if renamed => "give it as a file of its own that ends in .parquet",
+                "parquet" if renamed => "give it as a separate file whose name ends in .parquet",
                 _ => magic.advice,
             };
             let is = if decoded { "contains" } else { "is" };

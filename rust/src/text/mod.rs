@@ -1,4 +1,4 @@
-//! Text: bytes to rows, rows to terms.
+//! Text: splits bytes into rows, and rows into terms.
 
 pub mod chunk;
 pub mod format;
@@ -12,7 +12,8 @@ pub mod term;
 pub mod tokenize;
 pub mod treebank;
 
-/// Whether `c` is white space to Python's `str.isspace`: Unicode white space and the separators U+001C to U+001F.
+/// Whether `c` is white space according to Python's `str.isspace`: Unicode white space and the separators U+001C to
+/// U+001F.
 pub fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
@@ -22,7 +23,7 @@ pub fn is_blank(row: &str) -> bool {
     row.chars().all(is_space)
 }
 
-/// Converts bytes that were assembled from sentences and terms, which are UTF-8.
+/// Converts bytes that were assembled from sentences and terms, and are therefore UTF-8, to a string.
 pub(crate) fn utf8_string(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes)
         .expect("sentences and terms are UTF-8 and are cut at character boundaries")
@@ -45,7 +46,7 @@ impl<'a> CharOffsets<'a> {
         }
     }
 
-    /// Returns the character offset of the byte offset `byte`, which must not be less than that of the call before.
+    /// Returns the character offset of the byte offset `byte`, which must not be less than in the previous call.
     pub fn at(&mut self, byte: usize) -> usize {
         self.chars += self.text[self.byte..byte].chars().count();
         self.byte = byte;

@@ -20,9 +20,9 @@ pub(super) struct OpenFile {
     pub(super) source: Source,
     pub(super) path: PathBuf,
     pub(super) column: Option<String>,
-    /// As it was when the file was opened.
+    /// Size and modification time of the file when it was opened.
     stamp: Option<FileStamp>,
-    /// The beginning of a row whose end was not read yet.
+    /// The beginning of a row whose end has not been read yet.
     carry: Vec<u8>,
     at_start: bool,
     pub(super) format: FileFormat,
@@ -52,7 +52,7 @@ impl OpenFile {
         })
     }
 
-    /// Replaces the content of `out` by the next whole rows and returns their number; 0 at the end of the file.
+    /// Replaces the content of `out` with the next whole rows and returns their number; 0 at the end of the file.
     pub(super) fn fill(
         &mut self,
         out: &mut Vec<u8>,
@@ -122,7 +122,7 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Examines the beginning of a text file that has no line feed. Other carriage returns than at the end are an error.
+    /// Examines the beginning of a text file that has no line feed. A carriage return before the last byte is an error.
     fn check_line_ends(&mut self, out: &[u8], options: &ReadOptions) -> Result<()> {
         let inside = &out[..out.len().saturating_sub(1)];
         if self.column.is_none() && memchr::memchr(b'\r', inside).is_some() {

@@ -1,9 +1,10 @@
 //! Reads files as chunks of whole rows.
 //!
-//! One reader behind a lock hands chunks to any number of threads. Only reading, hashing and the search for the last `\n`
-//! happen under the lock. This works alike for plain files, `.gz`, `.zst` and standard input; row numbers are known when
-//! a chunk is handed out; and memory is bounded by the number of chunks in use. A memory map would save one copy, but it
-//! needs `unsafe`, ends the process with SIGBUS when the file shrinks, and counts the whole file as resident memory.
+//! One reader behind a lock hands chunks to any number of threads. Only reading, hashing and the search for the last
+//! `\n` happen under the lock. This works equally for plain files, `.gz`, `.zst` and standard input; row numbers are
+//! known when a chunk is handed out; and memory is bounded by the number of chunks in use. A memory map would save one
+//! copy, but it needs `unsafe`, ends the process with SIGBUS when the file shrinks, and counts the whole file as
+//! resident memory.
 //!
 //! A row ends at `\n` and nowhere else. `\r` at the end of a row is dropped; U+2028, U+2029, U+0085, `\x1c` to `\x1f` and
 //! a `\r` elsewhere are part of the row.
@@ -27,7 +28,7 @@ use crate::text::source::is_stdin;
 pub enum EncodingErrors {
     /// Return an error that names the line and the byte offset.
     Strict,
-    /// Replace them by U+FFFD and count the rows.
+    /// Replace them with U+FFFD and count the rows.
     Replace,
 }
 
@@ -56,7 +57,7 @@ impl Default for ReadOptions {
     }
 }
 
-/// A file that a corpus was read from.
+/// A file from which a corpus was read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRecord {
     /// The path as given; `-` is standard input.
@@ -72,7 +73,7 @@ pub struct FileRecord {
 }
 
 impl FileRecord {
-    /// Returns the name of a corpus in messages.
+    /// Returns the name of a corpus for messages.
     pub fn name_of(files: &[FileRecord]) -> String {
         match files {
             [] => "texts".into(),
@@ -140,7 +141,7 @@ pub fn collect_results<T>(results: Vec<Result<T, ChunkError>>) -> Result<Vec<T>>
     first.map_or(Ok(done), |first| Err(first.error))
 }
 
-/// Returns the records of `files`, with their numbers of rows, without looking at the rows. There may be no row.
+/// Returns the records of `files`, with their numbers of rows, without looking at the rows. The files may have no rows.
 pub fn count_rows(
     files: Vec<Input>,
     options: ReadOptions,
@@ -161,7 +162,7 @@ struct State {
 }
 
 impl<'a> Reader<'a> {
-    /// Checks the paths: one that does not exist or is a directory is an error.
+    /// Checks the paths: a path that does not exist or is a directory is an error.
     pub fn open(inputs: Vec<Input>, options: ReadOptions, progress: &'a Progress) -> Result<Self> {
         let mut total = 0;
         let paths = inputs.iter().map(|input| &input.path);
@@ -189,7 +190,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Calls `work` with one chunk after the other until there is none left or a thread has failed.
+    /// Calls `work` with one chunk after another until no chunk is left or a thread has failed.
     pub fn work(&self, mut work: impl FnMut(&mut Chunk) -> Result<()>) -> Result<(), ChunkError> {
         let mut chunk = Chunk::default();
         let mut step = || match self.next_chunk(&mut chunk) {
@@ -262,7 +263,7 @@ impl<'a> Reader<'a> {
         Ok(records)
     }
 
-    /// Returns the files that were read and their formats. There may be no row.
+    /// Returns the files that were read and their formats. The files may have no rows.
     pub fn into_parts(self) -> (Vec<FileRecord>, Vec<FileFormat>) {
         let state = self.state.into_inner().unwrap_or_else(|e| e.into_inner());
         (state.records, state.formats)

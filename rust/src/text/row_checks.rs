@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::error::{Error, Place};
 use crate::text::reader::ReadOptions;
 
-/// Returns the error of a row of more than [`ReadOptions::max_line_bytes`] bytes.
+/// Returns the error for a row with more than [`ReadOptions::max_line_bytes`] bytes.
 pub(super) fn row_too_long(
     path: &Path,
     column: Option<&String>,
@@ -19,7 +19,7 @@ pub(super) fn row_too_long(
     }
 }
 
-/// Returns the error of rows of which the byte `at` is the first that is no UTF-8.
+/// Returns the error for rows whose first byte that is not valid UTF-8 is at position `at`.
 ///
 /// `first_line` and `offset` are the line and the byte offset of the first row in its file.
 pub(super) fn invalid_utf8(

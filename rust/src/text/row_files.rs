@@ -1,4 +1,4 @@
-//! The rows of a corpus as files, to be mapped into memory by the caller.
+//! Writes the rows of a corpus to files, which the caller can map into memory.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -11,7 +11,7 @@ use crate::progress::Progress;
 use crate::text::reader::{FileRecord, Input, ReadOptions, Reader, collect_results};
 use crate::text::rows::count_words;
 
-/// What was written.
+/// A summary of what was written.
 #[derive(Debug)]
 pub struct Written {
     pub rows: u64,
@@ -20,7 +20,7 @@ pub struct Written {
     pub repaired: u64,
 }
 
-/// A file of the folder, with its path for errors.
+/// A file in the folder, with its path for error messages.
 struct Part {
     path: PathBuf,
     file: BufWriter<File>,
@@ -49,11 +49,11 @@ impl Part {
     }
 }
 
-/// Writes the rows of `files`, in order, into the folder `dir`, which exists:
+/// Writes the rows of `files`, in order, into the existing folder `dir`:
 ///
 /// * `rows.txt`: the texts, one after the other, without separators;
-/// * `ends.u64`: the byte offset of the end of each row in it;
-/// * `words.u32`: the number of words between white space of each row, 0 for a blank one;
+/// * `ends.u64`: the byte offset of the end of each row in `rows.txt`;
+/// * `words.u32`: the number of words in each row, separated by white space; 0 for a blank row;
 /// * `hashes.u64`: XXH3 (64 bits) of each row.
 ///
 /// The numbers are little-endian. Memory is bounded by the size of a chunk.

@@ -7,7 +7,7 @@ use crate::progress::Progress;
 use crate::text::is_space;
 use crate::text::reader::{FileRecord, Input, ReadOptions, Reader, collect_results};
 
-/// Returns the number of words between white space.
+/// Returns the number of words in a row, separated by white space.
 pub fn count_words(row: &str) -> u32 {
     row.split(is_space).filter(|word| !word.is_empty()).count() as u32
 }
@@ -61,12 +61,12 @@ impl Rows {
         (0..self.len()).filter_map(|row| self.get(row))
     }
 
-    /// Returns the number of words between white space of each row; a blank row has 0.
+    /// Returns the number of words in each row, separated by white space; a blank row has 0.
     pub fn word_counts(&self) -> Vec<u32> {
         self.iter().map(count_words).collect()
     }
 
-    /// Returns XXH3 (64 bits) of the text of each row; equal rows have equal hashes.
+    /// Returns the XXH3 hash (64 bits) of the text of each row; equal rows have equal hashes.
     pub fn hashes(&self) -> Vec<u64> {
         self.iter().map(|row| xxh3_64(row.as_bytes())).collect()
     }

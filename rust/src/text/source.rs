@@ -59,7 +59,8 @@ impl Hashed {
     fn open(path: &Path) -> io::Result<Self> {
         use std::os::fd::{AsFd, AsRawFd};
 
-        // Not the buffered `io::stdin`, whose file descriptor may not be ready while there are bytes in the buffer.
+        // The buffered `io::stdin` is not used: its file descriptor may not be ready while there are bytes in the
+        // buffer.
         let file = match is_stdin(path) {
             true => File::from(io::stdin().as_fd().try_clone_to_owned()?),
             false => File::open(path)?,
@@ -159,7 +160,7 @@ impl Source {
         if FileFormat::of(path, head).magic != Some(format) {
             return Err(Error::NotText {
                 path: path.into(),
-                what: format!("is not {format} data, as its name says"),
+                what: format!("is not {format} data, although its name says so"),
                 advice: "rename it",
             });
         }
@@ -177,7 +178,7 @@ impl Source {
         }
     }
 
-    /// Whether the bytes are decoded from something else.
+    /// Whether the bytes are the output of a decoder.
     pub(crate) fn is_decoded(&self) -> bool {
         !matches!(self, Source::Plain(_))
     }
@@ -192,8 +193,8 @@ impl Source {
         })
     }
 
-    /// Returns number and hash of the bytes as stored, once the text has been read. Bytes that were not read yet are read
-    /// now: a decoder may stop before the end of the file (padding), and a column is decoded elsewhere.
+    /// Returns the number and the hash of the bytes as stored, once the text has been read. Bytes that were not read
+    /// yet are read now: a decoder may stop before the end of the file (padding), and a column is decoded elsewhere.
     pub(crate) fn into_hash(self, path: &Path) -> io::Result<(u64, u128)> {
         let mut raw = match self {
             Source::Plain(raw) => raw,

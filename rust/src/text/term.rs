@@ -106,7 +106,7 @@ impl<'a> Term<'a> {
     }
 }
 
-/// Multiplies to 128 bits and combines the halves by exclusive or: mixes both factors into all 64 bits.
+/// Multiplies to 128 bits and combines the halves by exclusive or, which mixes both factors into all 64 bits.
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);

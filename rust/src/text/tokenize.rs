@@ -1,7 +1,7 @@
 //! Splits text into terms with byte spans. All rules for words are here.
 //!
-//! - `unicode`: words by UAX #29 (segments with at least one alphanumeric character), found separately between ASCII
-//!   spaces; each word is folded; punctuation is not a term.
+//! - `unicode`: words according to UAX #29 (segments with at least one alphanumeric character), found separately
+//!   between ASCII spaces; each word is folded; punctuation is not a term.
 //! - `whitespace`: Python's `str.split()`; each word is folded; punctuation is part of the term.
 //! - `treebank`: NLTK's word tokenizer on the folded row ([`crate::text::treebank`]); punctuation is a term.
 //!
@@ -9,7 +9,8 @@
 //! to the original text; only `treebank` finds its words in the lower-cased row, as published.
 //!
 //! Most text is ASCII. The first two tokenizers therefore have a fast path that finds runs of word bytes, and use the
-//! reference implementation where a run has a byte beyond ASCII. A property test checks that both give equal results.
+//! reference implementation where a run contains a byte that is not ASCII. A property test checks that both give equal
+//! results.
 
 use unicode_normalization::UnicodeNormalization;
 use unicode_segmentation::UnicodeSegmentation;
@@ -110,7 +111,8 @@ impl Tokenizer {
         }
     }
 
-    /// The same by the reference implementation, against which the fast paths are tested.
+    /// Like [`for_each`](Self::for_each), but with the reference implementation, against which the fast paths are
+    /// tested.
     pub fn for_each_slow(
         self,
         row: &str,
@@ -147,7 +149,7 @@ impl Tokenizer {
     }
 }
 
-/// Returns the terms of a text, each with the first character of its span and the one after its last.
+/// Returns the terms of a text, each after its span: the position of its first character and one past its last.
 pub fn terms(text: &str, tokenizer: Tokenizer) -> Vec<(usize, usize, String)> {
     let (mut offsets, mut terms) = (CharOffsets::new(text), Vec::new());
     tokenizer.for_each(text, &mut Scratch::default(), |start, end, term| {
@@ -157,7 +159,7 @@ pub fn terms(text: &str, tokenizer: Tokenizer) -> Vec<(usize, usize, String)> {
     terms
 }
 
-/// Buffers that are reused between rows, so that tokens are not allocated.
+/// Buffers that are reused between rows, so that no memory is allocated per token.
 #[derive(Debug, Default)]
 pub struct Scratch {
     lower: Vec<u8>,
@@ -169,7 +171,7 @@ pub struct Scratch {
 #[derive(Debug, Default)]
 struct TreebankScratch {
     lower: String,
-    /// For each byte of `lower` the start of its character in the row; empty if positions are equal.
+    /// For each byte of `lower`, the start of its character in the row; empty if all positions are the same in both.
     origin: Vec<usize>,
     buffers: treebank::Scratch,
 }
@@ -427,7 +429,8 @@ impl Tokenizer {
     }
 }
 
-/// Python's `str.lower()`; also records for each byte the start of its character in `row`.
+/// Converts `row` to lower case like Python's `str.lower()`, and records for each byte the start of its character in
+/// `row`.
 fn lower_with_origin(row: &str, lower: &mut String, origin: &mut Vec<usize>) {
     lower.clear();
     origin.clear();

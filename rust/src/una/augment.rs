@@ -1,7 +1,7 @@
-//! Selects the words of a sentence that are replaced and their replacements, and writes the new sentence.
+//! Selects the words of a sentence to replace and their replacements, and writes the new sentence.
 //!
-//! All random numbers come from a ChaCha8 stream whose 256-bit key is (seed, epoch, row, copy). The negative of a row
-//! does not depend on the thread, the batch or the worker, or on whether a run was resumed.
+//! All random numbers come from a ChaCha8 stream whose 256-bit key is (seed, epoch, row, copy). So the negative of a
+//! row does not depend on the thread, the batch or the worker, or on whether a run was resumed.
 
 use crate::index::Index;
 use crate::index::formula::tf;
@@ -19,12 +19,12 @@ use crate::una::replacement_probability::set_probabilities;
 /// One word of a sentence.
 #[derive(Clone, Copy, Debug)]
 pub struct Word {
-    /// Its position in the row, in bytes.
+    /// Start and end of the word in the row, in bytes.
     pub start: usize,
     pub end: usize,
     /// A number that is equal for equal terms of a row: the rank, or V + k for the k-th distinct unseen word.
     pub key: u32,
-    /// Its rank; for an unseen word the rank of its score.
+    /// Rank of the word; for an unseen word, the rank that its score would have.
     pub rank: usize,
     pub seen: bool,
     idf: f64,
@@ -51,7 +51,7 @@ struct Token {
     start: usize,
     end: usize,
     key: Key,
-    /// Offset of its bytes in `Augmenter::long`, if the key does not contain the whole term.
+    /// Offset of the term's bytes in `Augmenter::long`, if the key does not contain the whole term.
     long: usize,
 }
 
@@ -82,7 +82,7 @@ pub struct Augmenter<'a> {
     /// The terms longer than a key, padded; and a buffer for one shorter term.
     long: Vec<u8>,
     short: [u8; 2 * PAD],
-    /// The content of each token's first slot in the table, and whether that slot is the token's.
+    /// The content of each token's first slot in the table, and whether that slot belongs to the token.
     firsts: Vec<(Known, bool)>,
     keys: Vec<u32>,
     unseen: TermTable<()>,
@@ -91,14 +91,14 @@ pub struct Augmenter<'a> {
     pub words: Vec<Word>,
     /// The words that the last call of `rewrite` replaced.
     pub replacements: Vec<Replacement>,
-    /// Whether one word, drawn at random, is replaced whatever its p.
+    /// Whether one word, drawn at random, is replaced regardless of its p.
     pub force_one: bool,
     /// Totals over all rows so far.
     pub report: Report,
 }
 
 impl<'a> Augmenter<'a> {
-    /// Returns an augmenter without any row.
+    /// Returns an augmenter that has not processed any row.
     pub fn new(index: &'a Index, options: Options) -> Self {
         Augmenter {
             index,
@@ -120,14 +120,15 @@ impl<'a> Augmenter<'a> {
 
     /// Appends the synthetic sentence of `text` to `out`, as UTF-8.
     ///
-    /// Each step is done for all words before the next step begins: each step of a draw waits for memory, and so the waits
-    /// overlap instead of adding up.
+    /// Each step is done for all words before the next step begins. Each step of a draw waits for memory; in this
+    /// order, the waits overlap instead of adding up.
     pub fn augment(&mut self, text: &str, row: u64, out: &mut Vec<u8>) {
         self.weigh(text);
         self.rewrite(text, row, self.options.copy, out);
     }
 
-    /// The same for the text that was passed to [`weigh`](Self::weigh) last. It may be rewritten more than once.
+    /// Like [`augment`](Self::augment), for the text last passed to [`weigh`](Self::weigh). A text may be rewritten
+    /// more than once.
     pub fn rewrite(&mut self, text: &str, row: u64, copy: u64, out: &mut Vec<u8>) {
         self.choose(row, copy);
         for chosen in &mut self.chosen {
@@ -177,7 +178,7 @@ impl<'a> Augmenter<'a> {
         }
     }
 
-    /// Writes the text with the replaced words exchanged.
+    /// Writes the text with the chosen words replaced and everything else unchanged.
     fn write_kept(&mut self, text: &str, out: &mut Vec<u8>) {
         let (begin, mut copied) = (out.len(), 0);
         for new in &mut self.replacements {
@@ -193,7 +194,7 @@ impl<'a> Augmenter<'a> {
         out.extend_from_slice(&text.as_bytes()[copied..]);
     }
 
-    /// Writes the terms joined by spaces; the text itself if nothing is replaced.
+    /// Writes the terms joined by spaces, or the text itself if nothing is replaced.
     fn write_plain(&mut self, text: &str, out: &mut Vec<u8>) {
         if self.replacements.is_empty() {
             out.extend_from_slice(text.as_bytes());
@@ -257,7 +258,7 @@ impl<'a> Augmenter<'a> {
         self.force_one = set_probabilities(words, options);
     }
 
-    /// Fills `words` and `keys`. Does each step for all words, so that the memory accesses to the table overlap.
+    /// Fills `words` and `keys`. Each step is done for all words at once, so that the accesses to the table overlap.
     fn look_up(&mut self, text: &str) {
         let Augmenter {
             index,
@@ -351,7 +352,7 @@ impl<'a> Augmenter<'a> {
     }
 }
 
-/// Appends the first `len` bytes of `from`. Few bytes are copied with a fixed size, as by `Index::push_term`.
+/// Appends the first `len` bytes of `from`. Few bytes are copied with a fixed size, as in `Index::push_term`.
 #[inline]
 fn push_few(from: &[u8], len: usize, out: &mut Vec<u8>) {
     match from.first_chunk::<16>() {
@@ -377,7 +378,7 @@ fn start_search(index: &Index, options: &Options, word: &Word, u: f64) -> Option
 /// Counts of the keys of a row.
 ///
 /// Most keys share their last byte with no other key of the row; their count is 1. The counts of the others are found by a
-/// linear search among few keys, or a binary search among many.
+/// linear search if there are few of them, and by a binary search otherwise.
 struct KeyCounts<'a> {
     keys: &'a mut [u32],
     by_last_byte: [u8; 256],

@@ -1,7 +1,7 @@
 //! Selection of replaceable words, and the letter case of their replacements.
 
 /// Whether neither neighbour of `text[start..end]` is a word character. Otherwise the word must not be replaced: if "don't"
-/// is split, replacing "do" gives "housen't".
+/// is split, replacing "do" could give "housen't".
 pub(crate) fn stands_alone(text: &str, start: usize, end: usize) -> bool {
     let bytes = text.as_bytes();
     let before = if start == 0 { b' ' } else { bytes[start - 1] };
@@ -55,7 +55,8 @@ fn case_of(word: &str) -> Case {
     }
 }
 
-/// Changes `term`, which is UTF-8 and is the end of `out` from `start`, to the case of the word `old` that it replaces.
+/// Changes `term` to the letter case of the word `old` that it replaces. `term` is UTF-8 and is also the part of `out`
+/// from `start` to the end.
 ///
 /// A term whose first letter or digit is a digit ("8th", "1970s") is left as it is, and so is one that would become equal
 /// to `old` (the capitals of "ß" are "SS").

@@ -27,7 +27,8 @@ pub struct OutputOptions {
     pub as_records: bool,
     /// Compression of a file; standard output is never compressed.
     pub compression: Compression,
-    /// The files are a part of a corpus, which begins with this row and may be empty. `None`: they are a whole corpus.
+    /// The files are a part of a corpus; the part begins with this row and may be empty. `None`: they are a whole
+    /// corpus.
     pub first_row: Option<u64>,
 }
 
@@ -39,8 +40,8 @@ pub enum Compression {
     Zstd,
 }
 
-/// Writes the synthetic sentences of each row of `files`, in order, to the file `output`, or to standard output if that is
-/// `None`. Returns totals, and the files that were read.
+/// Writes the synthetic sentences of each row of `files`, in order, to the file `output`, or to standard output if
+/// `output` is `None`. Returns totals and the files that were read.
 #[allow(clippy::too_many_arguments)]
 pub fn augment_files(
     index: &Index,
@@ -52,7 +53,7 @@ pub fn augment_files(
     threads: usize,
     progress: &Progress,
 ) -> Result<(Report, Vec<FileRecord>)> {
-    // The output of a chunk is kept in memory until those of all earlier chunks are written.
+    // The output of a chunk is kept in memory until the outputs of all earlier chunks are written.
     let read = ReadOptions {
         chunk_bytes: (read.chunk_bytes / writing.copies.max(1) as usize).max(4096),
         ..read
@@ -93,8 +94,8 @@ pub fn augment_files(
     Ok(done)
 }
 
-/// Calls `write` with a writer that compresses into `file`. The bytes are a function of what is written: gzip's header has
-/// no time in it.
+/// Calls `write` with a writer that compresses into `file`. The bytes depend only on what is written: the header of
+/// gzip contains no time.
 fn compressed(
     file: &mut File,
     compression: Compression,

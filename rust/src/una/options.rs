@@ -7,9 +7,9 @@ use crate::text::tokenize::Rule;
 /// Selection of the words to replace (step 2 of UNA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplaceWhich {
-    /// Each with a probability that increases with its TF-IDF score.
+    /// Each word with a probability that increases with its TF-IDF score.
     Tfidf,
-    /// Each with probability beta (ablation in Table 2 of the paper).
+    /// Each word with probability beta (ablation in Table 2 of the paper).
     Random,
 }
 
@@ -36,7 +36,7 @@ pub enum Mode {
 /// Output form of the synthetic sentences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputForm {
-    /// Exchange replaced words only; spacing, punctuation and case are kept.
+    /// Change only the replaced words; spacing, punctuation and case are kept.
     Keep,
     /// Join the terms by spaces, as published.
     Plain,
@@ -93,7 +93,7 @@ impl Named for OutputForm {
 pub struct Options {
     pub seed: u64,
     pub epoch: u64,
-    /// Number of the negative among several of the same row.
+    /// Number of the negative if several are made of the same row.
     pub copy: u64,
     /// Mean replacement probability over the words of a sentence, before clipping at 1.
     pub beta: f64,
@@ -160,7 +160,7 @@ pub struct Report {
     pub words: u64,
     pub unseen: u64,
     pub replaced: u64,
-    /// Rows whose bytes were not UTF-8, or whose text was not valid Unicode, and were repaired.
+    /// Rows that were repaired because their bytes were not UTF-8 or their text was not valid Unicode.
     pub repaired: u64,
 }
 

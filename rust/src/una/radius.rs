@@ -31,7 +31,7 @@ pub(crate) struct RankSearch {
 }
 
 impl RankSearch {
-    /// A search whose result is known.
+    /// Returns a search whose result is already known.
     fn finished(rank: usize) -> Self {
         RankSearch {
             from: rank,
@@ -41,16 +41,16 @@ impl RankSearch {
         }
     }
 
-    /// Returns the rank of `from..to` nearest to `position`; `from` if that is not a number (an empty side that was chosen
-    /// because of rounding).
+    /// Returns the rank of `from..to` nearest to `position`, or `from` if `position` is not a number (which happens if
+    /// rounding has selected an empty side).
     fn clamp(&self, position: f64) -> usize {
         (position as i64).clamp(self.from as i64, self.to as i64 - 1) as usize
     }
 
-    /// First step of [`draw`]: selects a side of the word's own interval and makes a guess on it.
+    /// First step of [`draw`]: selects a side of the word's interval and guesses a rank on that side.
     ///
-    /// Neighbours in rank have nearly the same weight, so linear interpolation between the ends is off by a few ranks
-    /// only. A binary search would touch a dozen cache lines instead of two or three.
+    /// Neighbours in rank have nearly the same weight, so linear interpolation between the ends is off by only a few
+    /// ranks. A binary search would touch a dozen cache lines instead of two or three.
     pub(crate) fn within_radius(
         index: &Index,
         rank: usize,

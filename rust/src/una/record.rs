@@ -24,14 +24,14 @@ pub struct Replaced<'a> {
     pub span: (usize, usize),
     /// Position of the new word in the output.
     pub new_span: (usize, usize),
-    /// Probability with which the word was to be replaced.
+    /// Probability with which the old word was replaced.
     pub p: f64,
-    /// Rank of the old word; for an unseen word the rank of its score.
+    /// Rank of the old word; for an unseen word, the rank that its score would have.
     pub rank: usize,
     pub new_rank: usize,
 }
 
-/// Returns the words that the last call of `Augmenter::rewrite` replaced in `text` to give `output`.
+/// Returns the words that the last call of `Augmenter::rewrite` replaced in `text` to produce `output`.
 pub fn replaced<'a>(augmenter: &Augmenter, text: &'a str, output: &'a str) -> Vec<Replaced<'a>> {
     let (mut in_text, mut in_output) = (CharOffsets::new(text), CharOffsets::new(output));
     let each = augmenter.replacements.iter().map(|new| {

@@ -6,10 +6,13 @@ use crate::una::options::{Mode, Options, ReplaceWhich, ReplaceWith};
 /// Sets the probabilities of the n replaceable words to p_i = min(1, beta * n * w_i / sum_j w_j), where w is s - min s for
 /// negatives and max s - s for positives.
 ///
-/// If no p reaches 1, every word with the largest p gets p = 1, so that the sentence changes (the released code: only the
-/// first such word). Returns whether one word must be replaced whatever its p. This is the case for equal scores, where
-/// p_i = beta, and for [`ReplaceWhich::Random`]; but if also [`ReplaceWith::Random`] is set (the ablation of both steps),
-/// no word must be replaced, and sentences of less than three words do not change.
+/// If no p reaches 1, every word with the largest p gets p = 1, so that the sentence changes (in the released code,
+/// only the first such word does).
+///
+/// Returns whether one word must be replaced regardless of its p. This is the case if all scores are equal (every p is
+/// then beta) and for [`ReplaceWhich::Random`]. But if [`ReplaceWhich::Random`] is combined with
+/// [`ReplaceWith::Random`] (the ablation of both steps), no word has to be replaced, and sentences of fewer than three
+/// words do not change.
 pub(super) fn set_probabilities(words: &mut [Word], options: &Options) -> bool {
     let beta = options.beta;
     let (mut n, mut low, mut high) = (0, f64::INFINITY, f64::NEG_INFINITY);
@@ -41,7 +44,7 @@ pub(super) fn set_probabilities(words: &mut [Word], options: &Options) -> bool {
     false
 }
 
-/// Distributes `total` in proportion to the weights, of which `heaviest` is the largest.
+/// Distributes `total` in proportion to the weights; `heaviest` is the largest weight.
 fn spread(words: &mut [Word], total: f64, heaviest: f64, weight: impl Fn(f64) -> f64) {
     let mut sum = 0.0;
     for word in words.iter().filter(|word| word.replaceable) {

@@ -22,8 +22,8 @@ pub fn augment_texts<'a>(
     (outputs.collect(), augmenter.report)
 }
 
-/// A replaced word: old, new, span of the old one in the text, span of the new one in the output, p, old rank and new
-/// rank. Spans count characters; ranks start at 1.
+/// A replaced word: old word, new word, span of the old word in the text, span of the new word in the output, p, old
+/// rank and new rank. Spans count characters; ranks start at 1.
 pub type Replaced = (
     String,
     String,
@@ -63,7 +63,7 @@ pub fn replacements(
 }
 
 /// Statistics of a word: the word as written, whether it is in the index, document frequency, score, p, rank from 1,
-/// sampled replacements, and whether it can be replaced. A word that touches another one without a boundary cannot be
+/// sampled replacements, and whether it can be replaced. A word that directly touches another word cannot be
 /// replaced: its p is 0, and it has no samples.
 pub type Explained = (String, bool, u64, f64, f64, usize, Vec<String>, bool);
 
