@@ -138,7 +138,7 @@ def test_another_pooler_is_refused_where_a_dense_module_does_not_fit(tmp_path, t
     sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean"), dense(16)])
     assert Encoder(tmp_path / "model", pooler="max", device="cpu").embedding_dim == 16
     with pytest.raises(
-        InputError, match=r"gives 64 dimensions, and the module Dense .* takes 32; use its own pooler, avg"
+        InputError, match=r"gives 64 dimensions, but the module Dense .* takes 32; use the pooler of the model, avg"
     ):
         Encoder(tmp_path / "model", pooler="avg+max", device="cpu")
 

@@ -1,4 +1,4 @@
-"""Adapters of a transformer (LoRA), by peft: merged into its weights, or saved and loaded separately."""
+"""LoRA adapters of a transformer, made with peft: merged into its weights, or saved and loaded separately."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME = "default"
 
 
 def import_peft(flag: str) -> Any:
-    """Returns the package peft; raises ``InputError`` with a flag if it is not installed."""
+    """Returns the peft package; raises an ``InputError`` that names ``flag`` if peft is not installed."""
     try:
         import peft
     except ImportError:
@@ -32,12 +32,12 @@ def import_peft(flag: str) -> Any:
 
 
 class Adapters:
-    """The adapters of an encoder that is trained by ``cse.features.lora``.
+    """The adapters of an encoder that is trained with ``cse.features.lora``.
 
     Args:
-        config: The ``LoraConfig`` of peft.
+        config: peft's ``LoraConfig``.
         source: The base model.
-        keep: Whether the adapters are saved alone, and not added to the weights.
+        keep: Whether the adapters are saved separately instead of being merged into the weights.
     """
 
     def __init__(self, config: Any, source: Source, keep: bool) -> None:
@@ -46,9 +46,9 @@ class Adapters:
     @contextmanager
     @torch.no_grad()
     def merged(self, backbone: nn.Module) -> Iterator[None]:
-        """Context manager in which a transformer has plain layers, whose weights include the adapters.
+        """Replaces the adapter layers within the context with plain layers whose weights include the adapters.
 
-        Afterwards its original weights are restored, bit by bit.
+        On exit, the adapter layers and the original weights are restored exactly.
         """
         from peft.tuners.lora import LoraLayer
 
@@ -69,9 +69,9 @@ class Adapters:
                 setattr(parent, name, layer)
 
     def save(self, backbone: Any, folder: Path) -> None:
-        """Writes the adapters as peft and sentence-transformers read them, with the name or the path of their base.
+        """Writes the adapters in the format of peft and sentence-transformers, with the name or path of the base model.
 
-        No config.json is written, since transformers would then look for the weights of the base in the folder.
+        No config.json is written, because transformers would then look for the base model's weights in the folder.
         """
         name, path = self.source.name, self.source.path
         self.config.base_model_name_or_path = (
@@ -87,6 +87,6 @@ class Adapters:
 
 
 def with_adapter(backbone: Any, folder: Path, model: str) -> Any:
-    """Returns a transformer whose weights include the adapters of a folder."""
+    """Returns the transformer with the adapters in ``folder`` merged into its weights."""
     peft = import_peft(f"--model {model}")
     return peft.PeftModel.from_pretrained(backbone, str(folder)).merge_and_unload()

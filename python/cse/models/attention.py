@@ -1,4 +1,4 @@
-"""Attention implementations that are registered with transformers, by name in the configuration of a backbone."""
+"""Registers attention implementations with transformers; the configuration of a backbone selects one by name."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ __all__ = ["mask_always", "replace_attention"]
 def replace_attention(
     backbone: Any, name: str, attention: Callable[..., Any], mask: Callable[..., Tensor | None] | None = None
 ) -> None:
-    """Replaces the attention of a transformer if it uses transformers' scaled-dot-product implementation.
+    """Replaces the attention of a transformer that uses the scaled-dot-product implementation of transformers.
 
     Args:
         backbone: A transformer.
         name: Name under which the implementation is registered.
-        attention: An attention function of transformers' interface.
-        mask: A mask function of transformers' interface; None: that of the scaled-dot-product implementation.
+        attention: An attention function with the interface that transformers expects.
+        mask: A mask function with the interface that transformers expects. Default: the mask function of the
+            scaled-dot-product implementation.
     """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -27,7 +28,7 @@ def replace_attention(
         return
     try:
         from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    except ImportError:  # a release whose models make their masks themselves
+    except ImportError:  # in older releases, each model builds its masks itself
         return
     ALL_ATTENTION_FUNCTIONS.register(name, attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(name, mask or ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
@@ -35,10 +36,10 @@ def replace_attention(
 
 
 def mask_always(backbone: Any) -> None:
-    """Passes on the attention mask of every batch, even if no row is padded.
+    """Makes a transformer use the attention mask of every batch, even if no row is padded.
 
-    Otherwise transformers reads from the device in every forward pass whether there is padding, and so waits until the
-    device has finished the previous step.
+    By default, transformers checks in every forward pass whether there is padding. The check reads from the device, and
+    therefore has to wait until the device has finished the previous step.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 

@@ -1,4 +1,4 @@
-"""Rows of similar length are encoded together, so that little padding is processed."""
+"""Grouping of rows by length, so that little padding is processed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["batches_by_length", "by_length"]
 
 
 def batches_by_length(tokens: Sequence[Sequence[int]], size: int) -> Iterator[npt.NDArray[np.intp]]:
-    """Yields the numbers of rows in batches of ``size``, the rows with the most tokens first."""
+    """Yields row indices in batches of ``size``, starting with the rows that have the most tokens."""
     order = np.argsort([-len(ids) for ids in tokens], kind="stable")
     for first in range(0, len(order), size):
         yield order[first : first + size]
@@ -22,13 +22,13 @@ def batches_by_length(tokens: Sequence[Sequence[int]], size: int) -> Iterator[np
 def by_length(function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], size: int) -> Tensor:
     """Applies a function to groups of rows of similar length, and returns the results in the order of the rows.
 
-    A group has no columns that are padding in all its rows, so that less padding is computed. Up to ``size`` rows are
-    passed as they are.
+    Columns that are padding in every row of a group are removed, which leaves less padding to process. Inputs of at
+    most ``size`` rows are passed unchanged.
 
     Args:
-        function: Maps tokens of n rows to a tensor of n rows, whatever their padding.
+        function: Maps the tokens of n rows to a tensor of n rows that does not depend on the padding.
         inputs: Token ids, attention masks and so on, each ``(N, T)``.
-        size: Rows of a group.
+        size: Number of rows per group.
     """
     mask = inputs["attention_mask"]
     if len(mask) <= size:

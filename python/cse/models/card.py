@@ -12,8 +12,8 @@ from .pooling import POOLERS
 __all__ = ["CardRecord", "is_local", "model_card", "public_name"]
 
 DROPPED = """\
-The MLP head used in training is not included. If the weights contain a BERT pooler, it is that of the base model, or
-untrained, and is not used."""
+The MLP head used in training is not included. If the weights contain a BERT pooler, that
+pooler is not used: it comes from the base model, or is untrained."""
 KEPT = """\
 The MLP head (linear, tanh) used in training is part of the model: it is the Dense module, and where the transformer has
 a pooler, `pooler_output` is the embedding."""
@@ -22,7 +22,7 @@ LOADED = """\
 from sentence_transformers import SentenceTransformer
 vectors = SentenceTransformer("this/folder").encode(["A sentence.", "Another one."])"""
 LOADED_BY_CSE = """\
-from cse import Encoder  # sentence-transformers has no pooling at the mask token, and refuses this folder
+from cse import Encoder  # sentence-transformers cannot pool at the mask token, and rejects this folder
 vectors = Encoder("this/folder").encode(["A sentence.", "Another one."])"""
 
 TEMPLATE = """\
@@ -39,8 +39,9 @@ cosine similarity. Inputs of up to {{ max_length }} tokens.
 {{ usage }}
 ```
 {% if dims %}
-It was trained for its first {{ dims }} dimensions as well (Matryoshka):
-`SentenceTransformer("this/folder", truncate_dim={{ least }})`, or `Encoder("this/folder", dims={{ least }})` of cse.
+It was also trained to be truncated to its first {{ dims }} dimensions (Matryoshka):
+`SentenceTransformer("this/folder", truncate_dim={{ least }})`, or, with cse,
+`Encoder("this/folder", dims={{ least }})`.
 {% endif %}
 With transformers alone, load it with `AutoModel` and `AutoTokenizer` and pool as described above. {{ head }}
 
@@ -63,7 +64,7 @@ class CardRecord:
     """The contents of a model card."""
 
     model: str
-    """The base model, as given by the user; of a local folder, only its name is written."""
+    """The base model, as given by the user; for a local folder, the card shows only the name of the folder."""
     embedding_dim: int
     pooler: str
     keeps_head: bool
@@ -80,20 +81,20 @@ class CardRecord:
     scores: Sequence[dict[str, Any]] = field(default_factory=list)
     """One record per evaluation: ``step``, and scores by name."""
     stages: Sequence[str] = ()
-    """Names of the modules after pooling, without a kept head and a Normalize at the end."""
+    """Names of the modules after pooling, except for a kept head and a final Normalize."""
     dims: Sequence[int] = ()
-    """Numbers of first dimensions for which the encoder was trained, in descending order."""
+    """Numbers of first dimensions with which the encoder was trained (Matryoshka), in descending order."""
 
 
 def is_local(model: str) -> bool:
-    """Returns whether the name of a model is a path in the file system, and not a name on the hub."""
+    """Returns whether the name of a model is a path in the file system rather than a name on the hub."""
     return model.startswith((".", "/", "~")) or Path(model).exists()
 
 
 def public_name(model: str) -> str:
     """Returns the name of a model as it can be published: for a path, only the name of the model's folder.
 
-    For the folders ``best`` and ``last`` of a run, the name of the run is put before theirs.
+    For the folders ``best`` and ``last`` of a run, the result is ``NAME/best`` or ``NAME/last``.
     """
     if not is_local(model):
         return model

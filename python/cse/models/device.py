@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 PRECISIONS = ("fp32", "bf16", "auto")
-# Instructions for bfloat16 by their names in torch.cpu.get_capabilities.
+# Names of the bfloat16 instruction sets, by their keys in torch.cpu.get_capabilities.
 BF16_INSTRUCTIONS = {
     "avx512_bf16": "AVX512-BF16",
     "amx_bf16": "AMX",
@@ -44,7 +44,7 @@ BF16_INSTRUCTIONS = {
 
 
 def pick_device(name: str) -> str:
-    """Returns the device to use: ``name``, or for ``auto`` CUDA if available, else the CPU.
+    """Returns the device to use: ``name`` itself or, for ``auto``, CUDA if it is available and otherwise the CPU.
 
     Raises ``InputError`` if a tensor cannot be created on the device.
     """
@@ -68,22 +68,23 @@ def set_threads(threads: int) -> None:
 def pick_precision(device: str, precision: str = "auto") -> tuple[str, str]:
     """Returns the precision of forward passes, ``fp32`` or ``bf16``, and the reason for it as text.
 
-    The weights are float32 in either. ``auto`` is bf16 on CUDA, and on processors that have instructions for bfloat16
-    and multiply matrices faster in it; else fp32. The processor is timed once per process, so that another process may
-    decide otherwise: code that continues earlier results should store the precision and pass it on.
+    The weights are float32 in both cases. ``auto`` selects bf16 on CUDA, and on processors that have bfloat16
+    instructions and multiply matrices faster with them; otherwise it selects fp32. The processor is timed once per
+    process, and the choice may differ between processes: code that continues earlier work should store the precision
+    and pass it in.
 
     Args:
         device: A PyTorch device.
         precision: One of ``PRECISIONS``.
 
     Raises:
-        InputError: For another precision.
+        InputError: If the precision is unknown.
     """
     if precision not in PRECISIONS:
         raise unknown("--precision", precision, PRECISIONS)
     kind = torch.device(device).type
     if precision == "bf16" and kind == "cpu" and not bf16_instructions():
-        return precision, "as configured; emulated and slow, as the processor has no instructions for it"
+        return precision, "as configured; emulated and slow, since the processor has no instructions for bf16"
     if precision != "auto":
         return precision, "as configured"
     if kind == "cuda":
@@ -100,15 +101,15 @@ def pick_precision(device: str, precision: str = "auto") -> tuple[str, str]:
 
 
 def bf16_instructions() -> tuple[str, ...]:
-    """Returns the names of the processor's instructions for bfloat16, as PyTorch reports them; empty if it has none."""
+    """Returns the names of the processor's bfloat16 instruction sets, as reported by PyTorch; empty if it has none."""
     capabilities = getattr(torch.cpu, "get_capabilities", None)
     if capabilities is not None:
         reported = capabilities()
         return tuple(text for name, text in BF16_INSTRUCTIONS.items() if reported.get(name))
-    # Older versions of PyTorch have only private functions, each since another version.
+    # Older versions of PyTorch have only private functions, which were added in different versions.
     private = {"AVX512-BF16": "_is_avx512_bf16_supported", "AMX": "_is_amx_tile_supported"}
     found = [text for text, name in private.items() if getattr(torch.cpu, name, bool)()]
-    # On x86 this operator is True for AVX512 without bfloat16 as well. PyTorch may be built without it.
+    # On x86, this operator also returns True for AVX512 without bfloat16. Some builds of PyTorch lack it.
     if platform.machine().lower() in ("aarch64", "arm64"):
         with suppress(AttributeError, RuntimeError):
             found += ["Arm BF16"] if torch.ops.mkldnn._is_mkldnn_bf16_supported() else []
@@ -117,12 +118,12 @@ def bf16_instructions() -> tuple[str, ...]:
 
 @cache
 def bf16_speedup() -> float:
-    """Returns the time of a matrix product in float32 relative to bfloat16 on the CPU; takes a tenth of a second.
+    """Returns how many times as fast a matrix product on the CPU is in bfloat16 as in float32.
 
-    The shapes are those of a linear layer of a small transformer.
+    The measurement takes a tenth of a second. The matrices are as large as in a linear layer of a small transformer.
     """
     fastest = {torch.float32: float("inf"), torch.bfloat16: float("inf")}
-    # Constants, as random numbers would change the state of the generator.
+    # Constants are used because drawing random numbers would change the state of the generator.
     pairs = {kind: (torch.ones(512, 384, dtype=kind), torch.ones(384, 384, dtype=kind)) for kind in fastest}
     until = time.perf_counter() + 0.1
     while time.perf_counter() < until:
@@ -138,7 +139,7 @@ def autocast(device: str, precision: str) -> AbstractContextManager[Any]:
 
     Args:
         device: A PyTorch device.
-        precision: As returned by ``pick_precision``: ``bf16`` is bfloat16 autocast, ``fp32`` none.
+        precision: As returned by ``pick_precision``: ``bf16`` enables bfloat16 autocast, ``fp32`` does nothing.
     """
     if precision == "fp32":
         return nullcontext()
@@ -150,10 +151,11 @@ def compile_backbone(backbone: torch.nn.Module, device: str, graphs: bool) -> No
 
     Args:
         backbone: The transformer.
-        device: Its device. On CUDA it is compiled for inputs of one length, else for those of any length.
-        graphs: Whether, on CUDA, its kernels are launched as CUDA graphs, one for the forward and one for the backward
-            pass. The outputs and gradients of a step are in the memory of the graphs, which the next ``begin_step``
-            reuses: all forward passes of a step must come before its only backward pass.
+        device: Device of the transformer. On CUDA, the transformer is compiled for inputs of one length; on other
+            devices, for inputs of any length.
+        graphs: On CUDA, whether the kernels are launched as CUDA graphs, one for the forward pass and one for the
+            backward pass. The graphs hold the outputs and gradients of a step in memory that is reused after the next
+            ``begin_step``. All forward passes of a step must come before its only backward pass.
     """
     if device.startswith("cuda"):
         backbone.compile(dynamic=False, mode="reduce-overhead" if graphs else "default")
@@ -162,7 +164,7 @@ def compile_backbone(backbone: torch.nn.Module, device: str, graphs: bool) -> No
 
 
 def begin_step(device: str, compiled: bool) -> None:
-    """Tells the CUDA graphs of a compiled transformer that nothing of the last step is needed any more."""
+    """Tells the CUDA graphs of a compiled transformer that the results of the last step are no longer needed."""
     if compiled and device.startswith("cuda"):
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
@@ -170,25 +172,25 @@ def begin_step(device: str, compiled: bool) -> None:
 def fixed_length(device: str, compiled: bool, max_length: int) -> int | None:
     """Returns the length to which all batches are padded, or None if each is padded to its longest sentence.
 
-    On CUDA, kernels that are compiled for one shape are faster, and another shape would be compiled anew.
+    On CUDA, kernels that are compiled for one shape are faster, and every other shape would be compiled separately.
     """
     return max_length if compiled and device.startswith("cuda") else None
 
 
 def for_transfer(tensor: torch.Tensor, device: str) -> torch.Tensor:
-    """Returns a tensor in memory that can be copied to the device asynchronously: on CUDA, pinned memory."""
+    """Returns a tensor that can be copied to the device asynchronously: for CUDA, a tensor in pinned memory."""
     return tensor.pin_memory() if device.startswith("cuda") else tensor
 
 
 def on_device(values: npt.NDArray[Any], device: str) -> torch.Tensor:
-    """Returns an array as a tensor on the device, without waiting for it."""
+    """Returns an array as a tensor on the device, without waiting for the copy to finish."""
     return for_transfer(torch.from_numpy(values), device).to(device, non_blocking=True)
 
 
 def uncompiled() -> AbstractContextManager[Any]:
     """Returns a context manager in which a compiled transformer runs uncompiled.
 
-    Evaluation would be compiled anew, for another mode and other shapes, which takes longer than it saves.
+    Evaluation uses another mode and other shapes; compiling it separately would take longer than it saves.
     """
     set_stance = getattr(torch.compiler, "set_stance", None)  # since PyTorch 2.6
     stance: AbstractContextManager[Any] = set_stance("force_eager") if set_stance else nullcontext()
@@ -196,13 +198,13 @@ def uncompiled() -> AbstractContextManager[Any]:
 
 
 def describe_device(device: str, precision: str, reason: str) -> str:
-    """Returns the device with its name, the precision with its reason, and the number of CPU threads, as text."""
+    """Describes the device and its name, the precision and the reason for it, and the number of CPU threads."""
     name = f"{torch.cuda.get_device_name(device)}, " if device.startswith("cuda") else ""
     return f"{device} ({name}{precision}: {reason}; {torch.get_num_threads()} threads)"
 
 
 def generator_states(device: str) -> dict[str, torch.Tensor]:
-    """Returns the states of PyTorch's generators that dropout uses: ``cpu``, and on CUDA ``cuda``, uint8 each."""
+    """Returns the uint8 states of PyTorch's generators that dropout uses: ``cpu`` and, on CUDA, also ``cuda``."""
     states = {"cpu": torch.get_rng_state()}
     if device.startswith("cuda"):
         states["cuda"] = torch.cuda.get_rng_state(device)
@@ -210,7 +212,7 @@ def generator_states(device: str) -> dict[str, torch.Tensor]:
 
 
 def restore_generators(states: dict[str, torch.Tensor], device: str) -> None:
-    """Sets the states of PyTorch's generators; a state of a device that is not used is ignored."""
+    """Sets the states of PyTorch's generators; states of devices that are not in use are ignored."""
     torch.set_rng_state(states["cpu"])
     if device.startswith("cuda") and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"], device)

@@ -4,39 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import re
-from pathlib import Path
 
 from .. import _core
 from .encoders import OtherEncoder
+from .files import model_files
 from .inference import Encoder
 
 __all__ = ["model_digest"]
 
-SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model")
-MODULE = re.compile(r"\d+_\w+")
-"""Folders of the modules of sentence-transformers, as 1_Pooling."""
-
 
 def model_digest(encoder: Encoder, prompt: str | None = None) -> str:
-    """Returns a hash, hexadecimal, of the files of a model (weights, configuration, tokenizer), its pooling and prompt.
+    """Returns a hexadecimal hash of a model's files (weights, configuration, tokenizer), pooling and prompt.
 
-    The path of the folder has no influence, so a model can be moved. ``prompt`` takes the place of the encoder's.
+    The path of the folder does not affect the hash, so a model can be moved. ``prompt`` overrides the encoder's prompt.
     """
     model = encoder.model
     name = type(model).__name__
     if isinstance(model, OtherEncoder):
-        # WHAT of KIND:WHAT has options after its files, as whitening:MODEL@FILE@DIMS.
+        # In KIND:WHAT, WHAT can end with options, as in whitening:MODEL@FILE@DIMS; folders are removed from it.
         name += " " + re.sub(r"[^@]*/", "", model.what)
         files = [(path.name, path) for path in model.files()]
     else:
-        folder = Path(model.source.path)
-        folders = [folder, *(path for path in folder.iterdir() if path.is_dir() and MODULE.fullmatch(path.name))]
-        found = [path for each in folders for path in each.iterdir() if path.suffix in SUFFIXES and path.is_file()]
-        files = [(str(path.relative_to(folder)), path) for path in found]
-        # In older directories, modules are next to the folder of the transformer, the base of an adapter anywhere.
-        others = [stage.folder for stage in model.source.modules.stages if stage.folder.parent != folder]
-        others += [Path(model.source.base)] if model.source.base else []
-        files += [(f"{each.name}/{path.name}", path) for each in others for path in each.iterdir() if path.is_file()]
+        files = model_files(model.source)
     content = [
         name,
         encoder.pooling,

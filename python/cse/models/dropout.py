@@ -1,8 +1,9 @@
 """Dropout on the CPU with masks from a fast generator.
 
-PyTorch draws the mask of a CPU dropout element by element on one thread, which is a large part of a training step of a
-small transformer. Here a mask is 16 random bits per element from NumPy's SFC64, whose seed is drawn from PyTorch's
-generator: a run is reproducible, and gradient caching and checkpoints need no other state than that of this generator.
+On the CPU, PyTorch draws dropout masks element by element on one thread, which takes up a large part of a training step
+of a small transformer. Here, each element of a mask is decided by 16 random bits from NumPy's SFC64, which is seeded
+from PyTorch's generator. Runs are therefore reproducible, and gradient caching and checkpoints need to store only the
+state of PyTorch's generator.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def keep_mask(shape: torch.Size | tuple[int, ...], p: float) -> Tensor:
 
 
 def keep_scale(p: float) -> float:
-    """Returns 1 / (1 - p), the factor of elements that are kept; 0 for p = 1, where all are dropped."""
+    """Returns 1 / (1 - p), the factor by which kept elements are scaled; 0 for p = 1, where all are dropped."""
     return 1 / (1 - p) if p < 1 else 0.0
 
 
@@ -52,7 +53,7 @@ class FastDropout(nn.Module):
         return x * keep_mask(x.shape, self.p).to(x.dtype).mul_(keep_scale(self.p))
 
     def extra_repr(self) -> str:
-        """Returns the probability, as ``nn.Dropout`` prints it."""
+        """Returns the probability in the form that ``nn.Dropout`` prints."""
         return f"p={self.p}"
 
 
@@ -66,17 +67,18 @@ def attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of transformers' interface, with the fast dropout of the probabilities.
+    """Computes attention with fast dropout of the probabilities, as a function that transformers can call.
 
     Args:
         module: The attention layer.
-        query: ``(B, H, T, d)``, as ``key`` and ``value``.
+        query: ``(B, H, T, d)``, like ``key`` and ``value``.
         key: See ``query``.
         value: See ``query``.
         attention_mask: ``(B, 1, T, T)``, bool or additive, or None.
         dropout: Probability of dropout; 0 in evaluation.
-        scaling: Factor of the scores; default d ** -0.5.
-        kwargs: Passed on to transformers' own attention if there is no dropout.
+        scaling: Factor by which the scores are multiplied; default: d ** -0.5.
+        kwargs: Passed on to the scaled-dot-product attention of transformers where that is called instead, for example
+            without dropout.
 
     Returns:
         ``(B, T, H, d)``, and None for the probabilities.
@@ -99,10 +101,10 @@ def attention(
 
 
 def use_fast_dropout(backbone: Any) -> None:
-    """Replaces the dropout of a transformer on the CPU: its ``nn.Dropout`` modules, and that of its attention.
+    """Replaces the dropout of a transformer on the CPU, in its ``nn.Dropout`` modules and in its attention.
 
-    The attention is replaced only where the model uses transformers' scaled-dot-product implementation; others keep
-    PyTorch's dropout.
+    The attention is replaced only if the model uses the scaled-dot-product implementation of transformers; otherwise it
+    keeps PyTorch's dropout.
     """
     for parent in list(backbone.modules()):
         for name, child in list(parent.named_children()):

@@ -1,4 +1,4 @@
-"""The sentence encoder: a transformer, pooling, an MLP head that is used in training only, or kept, and stages."""
+"""The sentence encoder: a transformer, pooling, an MLP head (for training only, or kept), and further stages."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ from .tokens import POOLED, pad, prompt_length, token_lists, tokenize, with_pool
 
 __all__ = ["SentenceEncoder", "check_mask", "load_encoder", "pad", "save_encoder", "token_lists", "tokenize"]
 
-# Texts that are tokenized, and sorted by length, at a time.
+# Number of texts that are tokenized and sorted by length at a time.
 BLOCK = 16384
 
 
 class SentenceEncoder(nn.Module):
     """A transformer with pooling, for ``pooler="cls"`` an MLP head (linear, tanh), and further stages.
 
-    The stages are the modules of a sentence-transformers directory that follow the pooling, in their order. A Normalize
-    at their end is ``source.normalize`` and applied by ``encode`` only, since the losses compare by cosine.
+    The stages are the modules of a sentence-transformers directory that follow the pooling, in the same order. A final
+    Normalize is not among them: it is represented by ``source.normalize`` and applied only by ``encode``, since the
+    losses use cosine similarity.
 
     Args:
         backbone: A transformers model.
@@ -48,7 +49,7 @@ class SentenceEncoder(nn.Module):
         stages: Modules of ``cse.models.stages``.
 
     Raises:
-        InputError: If a stage takes vectors of another width than those before it.
+        InputError: If a stage expects vectors of a different width than the pooling or stage before it produces.
     """
 
     def __init__(
@@ -69,14 +70,14 @@ class SentenceEncoder(nn.Module):
         self.source = source
         self.pooler = pooler
         if not use_trained_pooler and getattr(backbone, "pooler", None) is not None:
-            # Compiled models give unused weights gradients of 0, and the optimizer would decay them.
+            # In compiled models, unused weights have gradients of 0, so the optimizer would apply weight decay.
             backbone.pooler.requires_grad_(False)
         size = backbone.config.hidden_size
         self.denoise: Callable[[Any, dict[str, Tensor]], Tensor] | None = None
-        """Vectors ``(B, D)`` that are subtracted in training; see ``cse.features.prompt``."""
+        """Returns the vectors ``(B, D)`` that are subtracted in training; see ``cse.features.prompt``."""
         self.template: Any = None
         self.adapters: Adapters | None = None
-        """What is trained in place of the weights; see ``cse.features.lora``."""
+        """The adapters that are trained instead of the weights; see ``cse.features.lora``."""
         self.head: nn.Sequential | None = None
         if pooler == "cls" and not use_trained_pooler:
             dense = nn.Linear(size, size)
@@ -85,16 +86,16 @@ class SentenceEncoder(nn.Module):
             self.head = nn.Sequential(dense, nn.Tanh())
         self.stages = nn.ModuleList(stages)
         self.prompt = source.modules.prompts.get(source.modules.default_prompt or "", "")
-        """Text that ``encode`` puts before each sentence, unless another is given."""
-        # Tokenizers that were not made for a model may return token types that it does not accept.
+        """Text that ``encode`` puts before each sentence, unless it is given another prompt."""
+        # A tokenizer that was not made for the model may return token types, which the model may not accept.
         self._dropped = {"token_type_ids"} - set(inspect.signature(backbone.forward).parameters)
         self._width: int = size * len(pooler.split("+"))
         for stage in self.stages:
             wanted = getattr(getattr(stage, "linear", None), "in_features", self._width)
             if wanted != self._width:
                 raise InputError(
-                    f"--pooler {pooler}: gives {self._width} dimensions, and the module {type(stage).__name__} of "
-                    f"{source.name} takes {wanted}; use its own pooler, {source.pooler}"
+                    f"--pooler {pooler}: gives {self._width} dimensions, but the module {type(stage).__name__} of "
+                    f"{source.name} takes {wanted}; use the pooler of the model, {source.pooler}"
                 )
             self._width = getattr(stage, "out_features", self._width)
 
@@ -132,17 +133,17 @@ class SentenceEncoder(nn.Module):
         precision: str = "fp32",
         prompt: str | None = None,
     ) -> npt.NDArray[np.float32]:
-        """Encodes texts in evaluation mode, without dropout, and with the head only if it is kept.
+        """Encodes texts in evaluation mode: without dropout, and with the head only if it is kept.
 
-        Texts are truncated at ``source.max_length`` tokens and batched by their numbers of tokens, so that nearly no
-        padding is processed; benches/encode.py counts it. Texts are tokenized ``BLOCK`` at a time, which bounds memory.
+        Texts are truncated to ``source.max_length`` tokens and batched by length, so that almost no padding is
+        processed (benches/encode.py counts it). They are tokenized ``BLOCK`` at a time to limit memory use.
 
         Args:
             texts: n texts.
             batch_size: Texts per forward pass.
             progress: Called with the number of texts encoded since its last call.
             precision: Precision of the transformer, ``fp32``, ``bf16`` or ``auto``; see ``pick_precision``.
-            prompt: Text that is put before each of them; default: ``self.prompt``.
+            prompt: Text that is put before each of the texts; default: ``self.prompt``.
 
         Returns:
             ``(n, D)`` float32, normalised to unit length if ``source.normalize`` is True.
@@ -172,9 +173,10 @@ class SentenceEncoder(nn.Module):
     def masked_language_model(self) -> tuple[nn.Module, bool]:
         """Returns a masked language model around the transformer of this encoder, whose weights it shares.
 
-        Its head is loaded from the checkpoint, or from ``mlm_head`` in its folder, else newly initialised. The second
-        value is True if weights of the head are newly initialised. The output weights are the token embeddings if the
-        configuration ties them. Raises ``InputError`` without a mask token or such a model type.
+        The head is loaded from the checkpoint or from the folder ``mlm_head`` next to it; otherwise it is newly
+        initialised. The second returned value is True if weights of the head are newly initialised. The output layer
+        shares its weights with the token embeddings if the configuration ties them. Raises ``InputError`` if the
+        tokenizer has no mask token, or if there is no masked language model for this type of model.
         """
         from transformers import AutoModelForMaskedLM
 
@@ -222,17 +224,17 @@ def load_encoder(
         source: Location and properties of the model, from ``find_model``.
         pooler: See ``cse.models.pooling.pool``.
         for_inference: With ``pooler="cls"``, use the pooler (linear, tanh) of the checkpoint if it has one, as for
-            supervised SimCSE. For training (False), the head is that of a directory with a Dense module, else newly
-            initialised.
-        keep_head: Use the head in evaluation as well. Always true in inference if the directory has a Dense module.
+            supervised SimCSE. For training (False), the head is loaded from the Dense module of the directory if it has
+            one, and is newly initialised otherwise.
+        keep_head: Use the head in evaluation as well. For inference, a head loaded from a Dense module is always used.
 
     Raises:
-        InputError: For files that cannot be read, missing weights other than those of an unused pooler, weights that
-            are not finite, a tokenizer with more tokens than the model, or CLS pooling of a decoder.
+        InputError: If files cannot be read, weights are missing (other than the weights of an unused pooler) or not
+            finite, the tokenizer has more tokens than the model, or CLS pooling is requested for a decoder.
     """
     if source.causal and pooler in ("cls", "cls_before_pooler"):
         raise InputError(
-            f"--pooler {pooler}: {source.name} is a decoder, whose first token attends to no other; use --pooler avg"
+            f"--pooler {pooler}: {source.name} is a decoder, whose first token attends only to itself; use --pooler avg"
         )
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging
@@ -268,7 +270,7 @@ def load_encoder(
         backbone = with_adapter(backbone, Path(source.path), source.name)
     for name, weights in backbone.named_parameters():
         if not torch.isfinite(weights).all():
-            raise InputError(f"--model {source.name}: the weights {name} hold NaN or infinity; use another checkpoint")
+            raise InputError(f"--model {source.name}: the weight {name} holds NaN or infinity; use another checkpoint")
     _fit_tokenizer(tokenizer, backbone, source)
     if source.modules.lower_case:
         _lower_case(tokenizer)
@@ -315,7 +317,7 @@ def _lower_case(tokenizer: Any) -> None:
 
 
 def _fit_tokenizer(tokenizer: Any, backbone: Any, source: Source) -> None:
-    """Checks that the tokenizer matches the model; a decoder without a padding token is padded with its end token."""
+    """Checks that the tokenizer matches the model; lets a decoder without padding token pad with its end token."""
     if tokenizer.pad_token is None:
         if not source.causal or tokenizer.eos_token is None:
             raise InputError(
@@ -325,6 +327,6 @@ def _fit_tokenizer(tokenizer: Any, backbone: Any, source: Source) -> None:
     rows = backbone.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         raise InputError(
-            f"--model {source.name}: its tokenizer has {len(tokenizer):,} tokens and its embeddings only {rows:,}; the "
-            "tokenizer belongs to another model"
+            f"--model {source.name}: its tokenizer has {len(tokenizer):,} tokens, but its embeddings only {rows:,}; "
+            "the tokenizer belongs to another model"
         )

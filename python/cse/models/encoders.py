@@ -1,7 +1,7 @@
 """Encoders other than trainable transformers: their base class and registry.
 
-``KIND:WHAT`` names one in ``cse eval``, ``cse compare``, ``cse encode`` and ``Encoder``: ``glove:vectors.txt``. Other
-packages add kinds through the entry-point group ``cse.encoders``.
+In ``cse eval``, ``cse compare``, ``cse encode`` and ``Encoder``, they are named ``KIND:WHAT``, for example
+``glove:vectors.txt``. Other packages can add kinds through the entry-point group ``cse.encoders``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["ENCODERS", "OtherEncoder", "find_encoder"]
 
 
 class OtherEncoder(ABC):
-    """Base class of encoders that ``Encoder`` uses in place of a transformer.
+    """Base class of encoders that ``Encoder`` can use instead of a transformer.
 
     Args:
         what: The part of the name after the colon.
@@ -57,7 +57,7 @@ class OtherEncoder(ABC):
         """Returns the files that the embeddings depend on."""
 
     def stamp(self) -> dict[str, Any]:
-        """Returns what identifies the encoder: its name, and size and time of modification of its files."""
+        """Returns values that identify the encoder: its name, and the sizes and modification times of its files."""
         status = [(str(path.resolve()), path.stat()) for path in self.files()]
         return {"name": self.what, "files": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in status]}
 
@@ -75,7 +75,7 @@ ENCODERS: Registry[type[OtherEncoder]] = Registry(
 
 
 def find_encoder(name: str, device: str) -> OtherEncoder | None:
-    """Returns the encoder ``KIND:WHAT``; None if the name does not have this form, with a registered kind."""
+    """Returns the encoder ``KIND:WHAT``, or None if the name does not have this form or the kind is not registered."""
     kind, colon, what = name.partition(":")
     if not colon or kind not in ENCODERS:
         return None

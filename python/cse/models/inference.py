@@ -33,23 +33,23 @@ class Encoder:
 
     Args:
         model: Folder of a trained encoder (``runs/NAME/best``), folder or hub name of any Hugging Face encoder, or
-            ``minilm``; or ``glove:FILE``, ``whitening:MODEL@FILE`` and other kinds (``cse.models.encoders``). A
-            StaticEmbedding of sentence-transformers is taken as well.
+            ``minilm``. Other kinds of encoders are given as ``glove:FILE``, ``whitening:MODEL@FILE`` and so on (see
+            ``cse.models.encoders``). StaticEmbedding models of sentence-transformers are supported as well.
         pooler: See ``cse.models.pooling.pool``. Default: the pooling declared by a sentence-transformers directory. A
-            plain Hugging Face directory does not declare one; ``avg`` is then used, as in sentence-transformers, which
+            plain Hugging Face directory does not declare one; ``avg`` is then used, as in sentence-transformers. This
             is wrong for a model trained with [CLS] pooling.
         device: A PyTorch device; ``auto`` is CUDA if available, else the CPU.
         precision: Precision in which texts are encoded, ``fp32``, ``bf16`` or ``auto``: bf16 on CUDA and on processors
-            that are faster with it (``cse.models.device.pick_precision``), else fp32. Embeddings are float32 in any.
-        prompt: Name of a prompt of the model, or a text, that ``encode`` puts before each sentence. Default: the
-            default prompt of the model, if it declares one.
-        dims: Number of the first dimensions that are kept; embeddings of unit length are scaled to unit length again.
-            Default: all, or the ``truncate_dim`` that the model declares (cut as by sentence-transformers, without
-            scaling).
+            that are faster with it (``cse.models.device.pick_precision``), else fp32. Embeddings are always float32.
+        prompt: Prompt that ``encode`` puts before each sentence: the name of one of the model's prompts, or a text.
+            Default: the default prompt of the model, if it declares one.
+        dims: Number of first dimensions to keep; embeddings of unit length are then scaled to unit length again.
+            Default: all, or the ``truncate_dim`` that the model declares (truncated without scaling, as in
+            sentence-transformers).
 
     Raises:
-        InputError: If the pooler, the precision or the prompt is unknown, ``dims`` is more than the model has, the
-            model cannot be found or loaded, or the device is not usable.
+        InputError: If the pooler, the precision or the prompt is unknown, ``dims`` is greater than the number of
+            dimensions of the model, the model cannot be found or loaded, or the device is not usable.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Encoder:
         self.precision, self.precision_reason = pick_precision(self.device, precision)
         """The precision that is used, ``fp32`` or ``bf16``, and the reason for it as text."""
         self.plain = False
-        """True if neither the directory nor the caller specified the pooling, so that ``avg`` is used."""
+        """True if neither the directory nor the caller specified the pooling; ``avg`` is then used."""
         name = fspath(model)
         self.model: SentenceEncoder | OtherEncoder
         modules = Modules()
@@ -92,9 +92,9 @@ class Encoder:
         """The text of the prompt that was given."""
         default = self.prompts.get(modules.default_prompt or "", "")
         self.prompt = default if self.given_prompt is None else self.given_prompt
-        """The text that ``encode`` puts before each sentence, unless another is given."""
+        """The text that ``encode`` puts before each sentence, unless it is given another prompt."""
         self.similarity_name = modules.similarity
-        """How embeddings are compared, as the model declares: ``cosine``, ``dot``, ``euclidean`` or ``manhattan``."""
+        """The similarity of embeddings that the model declares: ``cosine``, ``dot``, ``euclidean`` or ``manhattan``."""
         self._unit_length = modules.normalize
         self.dims, self._rescaled = modules.truncate_dim, False
         if dims is not None:
@@ -113,9 +113,9 @@ class Encoder:
         return encoder, source.modules
 
     def keep_dims(self, dims: int | None) -> None:
-        """Sets the number of first dimensions that are kept; None: all.
+        """Sets the number of first dimensions to keep; None keeps all.
 
-        Raises ``InputError`` if it is not an integer from 1 to the number of dimensions of the model.
+        Raises ``InputError`` if ``dims`` is not an integer from 1 to the number of dimensions of the model.
         """
         width = self.model.embedding_dim
         if dims is not None and (isinstance(dims, bool) or not isinstance(dims, Integral) or not 1 <= dims <= width):
@@ -128,15 +128,18 @@ class Encoder:
         return min(self.dims or self.model.embedding_dim, self.model.embedding_dim)
 
     def encode_query(self, texts: Iterable[str], **settings: Any) -> Vectors:
-        """Encodes texts as ``encode``, with the prompt of queries (``query``) if the model has one.
+        """Encodes texts like ``encode``, with the prompt for queries (``query``) if the model has one.
 
-        If it has none, the ``prompt`` given to the constructor is used, else no prompt, even if the model has a default
-        prompt, as in sentence-transformers.
+        If it has none, the ``prompt`` given to the constructor is used; without that, no prompt is used. As in
+        sentence-transformers, the default prompt of the model is ignored.
         """
         return self._encode_role(texts, QUERY, settings)
 
     def encode_document(self, texts: Iterable[str], **settings: Any) -> Vectors:
-        """As ``encode_query``, with the prompt of documents: the first of ``document``, ``passage`` and ``corpus``."""
+        """Encodes texts like ``encode_query``, with the prompt for documents.
+
+        This is the first of ``document``, ``passage`` and ``corpus`` that the model has.
+        """
         return self._encode_role(texts, DOCUMENT, settings)
 
     @property
@@ -167,9 +170,9 @@ class Encoder:
         Args:
             texts: Any iterable of strings, including NumPy arrays. The embedding of a blank text is zero, as in
                 ``cse encode``. Lone surrogates are replaced by U+FFFD, with a warning.
-            prompt_name: Name of the prompt that is put before each text. Default: the prompt of the constructor, else
-                the default prompt of the model.
-            prompt: Its text, in place of a name.
+            prompt_name: Name of the prompt that is put before each text. Default: the prompt given to the constructor,
+                else the default prompt of the model.
+            prompt: Text of the prompt, as an alternative to its name.
             batch_size: Texts per forward pass, at least 1.
             progress: Called with the number of texts encoded since its last call.
 
@@ -178,7 +181,7 @@ class Encoder:
 
         Raises:
             InputError: If ``texts`` is a single string or has an element that is not a string, if ``batch_size`` is
-                not an integer of at least 1, or if the model has no prompt of this name.
+                not an integer of at least 1, or if the model has no prompt with this name.
         """
         if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
             raise InputError(f"batch_size: must be an integer of at least 1, got {batch_size!r}")
@@ -186,7 +189,7 @@ class Encoder:
         whole = [_repaired(text) for text in given]
         faulty = sum(new != old for new, old in zip(whole, given, strict=True))
         if faulty:
-            warnings.warn(f"{faulty} texts held lone surrogates, replaced by U+FFFD", stacklevel=2)
+            warnings.warn(f"{faulty} texts held lone surrogates, which were replaced with U+FFFD", stacklevel=2)
         if prompt is None and prompt_name is not None:
             if prompt_name not in self.prompts:
                 raise unknown("prompt_name", prompt_name, self.prompts)
@@ -213,7 +216,7 @@ class Encoder:
         return found if self.dims is None else self._cut(found, self.dims, self._rescaled)
 
     def shortened(self, vectors: Vectors, dims: int) -> Vectors:
-        """Returns the first dimensions of embeddings, scaled to unit length if the model's have unit length."""
+        """Returns the first ``dims`` dimensions, scaled to unit length if the model's embeddings have unit length."""
         return self._cut(vectors, dims, self._unit_length)
 
     @staticmethod
@@ -223,14 +226,14 @@ class Encoder:
     def similarity(self, left: Iterable[str], right: Iterable[str]) -> Vectors:
         """Returns the cosine similarities of all pairs, ``(len(left), len(right))`` float32.
 
-        Dot products if the model declares them (``similarity_name``).
+        Returns dot products instead if the model declares them (``similarity_name``).
         """
         first, second = self.encode(left), self.encode(right)
         return first @ second.T if self.similarity_name == "dot" else _unit(first) @ _unit(second).T
 
 
 def _repaired(text: str) -> str:
-    """Replaces lone surrogates by U+FFFD: they cannot be encoded as UTF-8, and tokenizers reject them."""
+    """Replaces lone surrogates with U+FFFD: they cannot be encoded as UTF-8, and tokenizers reject them."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -42,7 +42,7 @@ __all__ = [
 
 ADAPTER = "adapter_config.json"
 LAYER_POOLING = "WeightedLayerPooling"
-# sentence-transformers has no such pooling, and refuses to load it, which is better than another pooling.
+# sentence-transformers does not know this mode and refuses to load it; using another pooling would be worse.
 MASK_POOLING = "cse_mask_token"
 # The pooler of a StaticEmbedding, which has no transformer; see cse.models.static.
 STATIC = "static"
@@ -92,7 +92,7 @@ class Modules:
     family: str | None = None
     """The model family of the run, if cse wrote the directory; see ``presets/defaults.toml``."""
     stages: tuple[Stage, ...] = ()
-    """The modules after pooling in their order, without ``dense`` and a Normalize at the end."""
+    """The modules after pooling, in order, except for ``dense`` and a final Normalize."""
     include_prompt: bool = True
     """Whether the tokens of a prompt are pooled."""
     prompts: Mapping[str, str] = field(default_factory=dict)
@@ -102,9 +102,9 @@ class Modules:
     similarity: str = "cosine"
     """``cosine``, ``dot``, ``euclidean`` or ``manhattan``."""
     truncate_dim: int | None = None
-    """Number of the first dimensions that are used; None: all."""
+    """Number of first dimensions that are used; None: all."""
     dims: tuple[int, ...] = ()
-    """Numbers of first dimensions for which a cse run has trained the encoder."""
+    """Numbers of first dimensions with which a cse run trained the encoder (Matryoshka)."""
     transformer: str = ""
     """Subfolder of the transformer, or of a StaticEmbedding."""
     lower_case: bool = False
@@ -112,7 +112,7 @@ class Modules:
 
 
 def base_of(folder: Path) -> str | None:
-    """Returns the base model of a folder with an adapter of peft alone; None for another folder."""
+    """Returns the base model of a folder that holds only a peft adapter; None for any other folder."""
     if not (folder / ADAPTER).is_file() or (folder / "config.json").exists():
         return None
     try:
@@ -147,19 +147,19 @@ def read_modules(folder: Path) -> Modules:
             stages.append(_read_stage(kind, part))
         elif kind in AFTER_POOLING:
             raise InputError(
-                f"{folder}: its module {kind} is before the pooling, as in models with a vector for each token, which "
-                "cse does not support; use a model with one vector for each sentence"
+                f"{folder}: its module {kind} is before the pooling, as in models with a vector for each token; cse "
+                "does not support such models; use a model with one vector for each sentence"
             )
         else:
             raise InputError(f"{folder}: its module {kind} is not supported by cse")
     if pooler is None:
         raise InputError(
-            f"{folder}: modules.json has no Pooling module; name the folder of its transformer, with --pooler"
+            f"{folder}: modules.json has no Pooling module; give the folder of the transformer, and --pooler"
         )
     normalize = bool(stages) and stages[-1].kind == "Normalize"
     stages = stages[:-1] if normalize else stages
     settings = _read_settings(folder)
-    # Of a directory that cse wrote, a Dense module is the head of a run, which a later run keeps or drops.
+    # In a directory that cse wrote, a Dense module is the head of a run; a later run keeps or drops it.
     if settings.get("family") and pooler == "cls_before_pooler" and len(stages) == 1 and _is_head(stages[0]):
         found["dense"], pooler, stages = stages[0].folder, "cls", []
     return Modules(pooler, normalize, stages=tuple(stages), **found, **settings)
@@ -176,8 +176,8 @@ def _read_transformer(part: Path) -> dict[str, Any]:
         or "text" not in settings.get("modality_config", {"text": 1})
     ):
         raise InputError(
-            f"{part}: its transformer is used for {task} with the output {output}, and cse reads the "
-            "vectors of the tokens of a text; use a model for texts"
+            f"{part}: its transformer is used for {task} with the output {output}, but cse needs the "
+            "token vectors of a text; use a model for text"
         )
     limit = settings.get("max_seq_length")
     if limit is None and (part / "tokenizer_config.json").exists():  # releases from 5.4 store it there
@@ -191,7 +191,7 @@ def _read_stage(kind: str, part: Path) -> Stage:
     settings = read_json(path) if path.exists() else {}
     names = {settings.get(key) or "sentence_embedding" for key in ("module_input_name", "module_output_name")}
     if names != {"sentence_embedding"}:
-        raise InputError(f"{part}: works on {', '.join(sorted(names))}, and cse supports only sentence_embedding")
+        raise InputError(f"{part}: works on {', '.join(sorted(names))}, but cse supports only sentence_embedding")
     return Stage(kind, part, settings)
 
 
@@ -252,10 +252,10 @@ def _read_layers(part: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Reads a file of JSON; raises ``OSError`` or ``ValueError``."""
+    """Reads a JSON file; raises ``OSError`` or ``ValueError`` if that fails."""
     return json.loads(path.read_text(encoding="utf8"))
 
 
 def write_json(path: Path, value: object) -> None:
-    """Writes a value as a file of JSON."""
+    """Writes a value to a JSON file."""
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf8")

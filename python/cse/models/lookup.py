@@ -1,7 +1,8 @@
-"""One look-up of the token embeddings for several forward passes.
+"""A single lookup of the token embeddings for several forward passes.
 
-The gradient of a look-up is as large as the whole embedding table, and is zeroed and accumulated once per pass. With
-one look-up of the tokens in use, from which the passes take their rows, this happens once per step.
+The gradient of a lookup is as large as the whole embedding table. If each pass looks up its tokens, this gradient is
+zeroed and accumulated once per pass. Here, the tokens of all passes are looked up together and each pass takes its rows
+from the result, so this work is done only once per step.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ __all__ = ["one_lookup"]
 
 @contextmanager
 def one_lookup(backbone: Any, token_ids: Iterable[Tensor]) -> Iterator[None]:
-    """Context manager in which a transformer takes the embeddings of these tokens from one look-up.
+    """Makes a transformer take the embeddings of these tokens from a single lookup within the context.
 
-    Gradients are equal to those of separate look-ups. Tokens that are not named are looked up as usual. Nothing changes
-    for embeddings without a gradient, or of another class than ``nn.Embedding``.
+    The gradients are the same as with separate lookups. A pass that contains any other token uses the usual lookup.
+    Nothing changes if the embeddings need no gradient, or if their class is not ``nn.Embedding``.
 
     Args:
-        backbone: A transformers model, used in eager mode, with the backward pass outside of this context.
+        backbone: A transformers model that is used in eager mode; the backward pass runs outside of the context.
         token_ids: Tensors of token ids, of any shape.
     """
     table = backbone.get_input_embeddings()

@@ -13,11 +13,11 @@ __all__ = ["BaseWeights"]
 
 
 class BaseWeights:
-    """A copy of the weights that an encoder starts from.
+    """A copy of the weights from which the training of an encoder starts.
 
     Args:
-        encoder: The encoder before training. Its head is not copied, since it has no base; the modules of its directory
-            that follow the pooling are.
+        encoder: The encoder before training. Its head is not copied, since the base model has none; the modules of its
+            directory that follow the pooling are copied.
         share: Weight of the base in the average, 0 to 1; with 0 nothing is copied.
     """
 
@@ -28,7 +28,7 @@ class BaseWeights:
     @contextmanager
     @torch.no_grad()
     def merged(self, encoder: SentenceEncoder) -> Iterator[None]:
-        """Within the context the encoder has (1 - share) * trained + share * base; afterwards its trained weights."""
+        """Sets the weights to (1 - share) * trained + share * base within the context, and restores them on exit."""
         if not self.share:
             yield
             return
@@ -43,6 +43,6 @@ class BaseWeights:
 
 
 def _weights(encoder: SentenceEncoder) -> list[torch.nn.Parameter]:
-    """The weights that are trained. Of an adapter B A, whose base is 0, only B is averaged."""
+    """Returns the trained weights to average; of a LoRA adapter B A, only B is averaged, with its initial value 0."""
     named = [*encoder.backbone.named_parameters(), *encoder.stages.named_parameters()]
     return [weights for name, weights in named if weights.requires_grad and ".lora_A." not in name]

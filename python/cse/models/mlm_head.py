@@ -1,8 +1,8 @@
 """The head of a masked language model, saved next to the encoder that was trained with it.
 
-``mlm_head/model.safetensors`` holds the weights of the head by their names in the masked language model of
-transformers, without those that are tied to the token embeddings. ``AutoModel`` and ``SentenceTransformer`` do not read
-this folder.
+``mlm_head/model.safetensors`` holds the weights of the head under their names in the masked language model of
+transformers, except for weights that are tied to the token embeddings. ``AutoModel`` and ``SentenceTransformer`` do not
+read this folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FOLDER = "mlm_head"
 
 
 def mlm_head(model: Any) -> dict[str, nn.Parameter]:
-    """Returns the parameters of a transformers masked language model outside its transformer, by name."""
+    """Returns the parameters of the head of a masked language model by name, without tied token embeddings."""
     shared = model.get_input_embeddings().weight
     prefix = f"{model.base_model_prefix}."
     return {name: p for name, p in model.named_parameters() if not name.startswith(prefix) and p is not shared}
@@ -43,7 +43,7 @@ def load_mlm_head(model: Any, folder: Path) -> bool:
         raise InputError(f"{path}: the head cannot be loaded ({str(error).splitlines()[0]})") from None
     head = mlm_head(model)
     if {name: values.shape for name, values in head.items()} != {k: v.shape for k, v in weights.items()}:
-        raise InputError(f"{path}: the head is that of another model; remove the folder {FOLDER}, or restore the file")
+        raise InputError(f"{path}: the head belongs to another model; remove the folder {FOLDER}, or restore the file")
     with torch.no_grad():
         for name, values in head.items():
             values.copy_(weights[name])

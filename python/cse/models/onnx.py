@@ -1,7 +1,8 @@
 """Encoders exported to ONNX, run by onnxruntime (extra ``cse[onnx]``).
 
 ``onnx/model.onnx`` in the folder of a model holds its transformer only; ``SentenceTransformer(folder,
-backend="onnx")`` and ``onnx:FOLDER`` find it there, and apply tokenizer, pooling and further modules of the folder.
+backend="onnx")`` and ``onnx:FOLDER`` find it there, and apply the tokenizer, pooling and further modules of the
+folder.
 """
 
 from __future__ import annotations
@@ -58,11 +59,11 @@ class Onnx(OtherEncoder):
         precision: str = "fp32",
         prompt: str | None = None,
     ) -> npt.NDArray[np.float32]:
-        """Returns the embeddings ``(n, D)``, in the precision of the file; ``prompt`` as in ``SentenceEncoder``."""
+        """Returns the embeddings ``(n, D)``, computed in the precision of the file; see ``SentenceEncoder.encode``."""
         return self.model.encode(texts, batch_size=batch_size, progress=progress, prompt=prompt)
 
     def files(self) -> list[Path]:
-        """Returns the file of the transformer, and those of tokenizer, pooling and further modules in the folder."""
+        """Returns the files of the transformer, the tokenizer, the pooling and further modules in the folder."""
         folder = self.file.parent.parent
         others = [path for pattern in ("*.json", "*.txt", "*.model") for path in folder.glob(pattern)]
         modules = [path for path in folder.glob("[0-9]*_*/*") if path.suffix in (".json", ".safetensors")]
@@ -70,7 +71,7 @@ class Onnx(OtherEncoder):
 
 
 class OnnxTransformer(nn.Module):
-    """An ONNX file used in place of a PyTorch transformer, for inference.
+    """An ONNX file that replaces a PyTorch transformer for inference.
 
     Args:
         file: A file with the inputs ``input_ids`` and so on, ``(B, T)`` int64, and the output ``last_hidden_state``.
@@ -88,23 +89,23 @@ class OnnxTransformer(nn.Module):
         options.log_severity_level = 3  # errors
         try:
             self.session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime has exceptions of its own
+        except Exception as error:  # onnxruntime defines its own exceptions
             raise InputError(f"{file}: cannot be loaded ({str(error).splitlines()[0]}); export it again") from None
         self.names = [each.name for each in self.session.get_inputs()]
         self.config = config
-        self.place = nn.Parameter(torch.empty(0), requires_grad=False)  # tells the device
+        self.place = nn.Parameter(torch.empty(0), requires_grad=False)  # holds the device of the module
 
     def forward(self, output_hidden_states: bool = False, **batch: Tensor) -> Any:
         """Returns an object with ``last_hidden_state``, ``(B, T, D)`` float32."""
         from transformers.modeling_outputs import BaseModelOutput
 
-        zeros = torch.zeros_like(batch["input_ids"])  # token types, which a tokenizer may not return
+        zeros = torch.zeros_like(batch["input_ids"])  # for token types, which some tokenizers do not return
         inputs = {name: batch.get(name, zeros).cpu().numpy() for name in self.names}
         (states,) = self.session.run(["last_hidden_state"], inputs)
         return BaseModelOutput(last_hidden_state=torch.from_numpy(states))
 
 
 def with_onnx(encoder: SentenceEncoder, file: Path) -> SentenceEncoder:
-    """Replaces the transformer of an encoder by an ONNX file, and returns the encoder, on the CPU."""
+    """Replaces the transformer of an encoder with an ONNX file; returns the encoder, moved to the CPU."""
     encoder.backbone = OnnxTransformer(file, encoder.backbone.config)
     return encoder.to("cpu").eval()

@@ -44,9 +44,9 @@ class Exported:
     file: str
     """The transformer, ``onnx/model.onnx`` in the folder."""
     bytes: int
-    """Size of the file, with its weights."""
+    """Size of the file, including weights in a separate file."""
     difference: float
-    """Largest absolute difference between embeddings from the file and from PyTorch, for sentences of the sample."""
+    """Largest absolute difference between embeddings from the file and from PyTorch, for sample sentences."""
     int8_file: str | None = None
     int8_bytes: int | None = None
     int8_cosine: float | None = None
@@ -62,13 +62,13 @@ def export_onnx(
     Args:
         model: Folder or name of a model, or the folder of a run, whose ``best`` is exported.
         output: New folder, to which the model is copied first. None: the folder of the model.
-        int8: Write ``onnx/model_int8.onnx`` as well: weights of 8 bits, activations quantised when it runs.
-        status: Called with what is being done.
+        int8: Write ``onnx/model_int8.onnx`` as well, with 8-bit weights; activations are quantised at run time.
+        status: Called with a description of each step before it begins.
 
     Raises:
-        InputError: If an extra is not installed, the model cannot be loaded or has a pooling that needs more than the
-            last layer, ``output`` exists, or it is None for a model that is not a folder.
-        RunError: If the embeddings differ by more than ``TOLERANCE``; nothing is then written.
+        InputError: If a required package is not installed, the model cannot be loaded, its pooling needs more than the
+            last layer, ``output`` exists, or ``output`` is None and the model is not a local folder.
+        RunError: If the embeddings differ by more than ``TOLERANCE``; in that case, nothing is written.
     """
     for name in ("onnx", "onnxscript", "onnxruntime"):
         try:
@@ -82,18 +82,18 @@ def export_onnx(
         raise InputError(f"-o {output}: exists; name a new folder")
     source = find_model(name)
     if source.base is not None:
-        raise InputError(f"{model}: holds an adapter only; export a model that was saved without --keep-adapter")
+        raise InputError(f"{model}: holds only an adapter; export a model that was saved without --keep-adapter")
     pooler = source.pooler or "avg"
     if pooled_layers(pooler, 2) is not None:
-        raise InputError(f"{model}: its pooling ({pooler}) needs several layers, and ONNX files hold the last one only")
+        raise InputError(f"{model}: its pooling ({pooler}) needs several layers, but ONNX files hold only the last one")
     encoder = load_encoder(source, pooler, for_inference=True).eval()
     if encoder.use_trained_pooler:
-        raise InputError(f"{model}: its embeddings are those of the pooler of the checkpoint, which is not exported")
+        raise InputError(f"{model}: its embeddings come from the pooler of the checkpoint, which is not exported")
     say = status or (lambda text: None)
     if output is None:
         return _export(encoder, Path(source.path), Path(source.path), int8, say)
     with fresh_folder(Path(output)) as fresh:
-        # Weights of PyTorch are left out where there are the same in safetensors.
+        # PyTorch weights are left out if the same weights are stored as safetensors.
         twice = ["*.bin"] if any(Path(source.path).glob("*.safetensors")) else []
         shutil.copytree(source.path, fresh, dirs_exist_ok=True, ignore=shutil.ignore_patterns(FOLDER, ".*", *twice))
         return _export(encoder, fresh, Path(output), int8, say)
@@ -137,7 +137,7 @@ def _export(encoder: SentenceEncoder, folder: Path, final: Path, int8: bool, say
 
 
 class _LastState(nn.Module):
-    """A transformer with positional inputs, of which the last hidden state is returned."""
+    """A transformer that takes positional inputs and returns only the last hidden state."""
 
     def __init__(self, transformer: nn.Module, names: list[str]) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ def write_onnx(transformer: nn.Module, tokenizer: Any, file: Path) -> None:
 
 
 def _quantise(file: Path, output: Path) -> None:
-    """Writes a copy with weights of 8 bits."""
+    """Writes a copy with 8-bit weights."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with _quiet():
@@ -180,7 +180,7 @@ def _quantise(file: Path, output: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Context manager without the warnings and log lines of the exporter, which are not about the model."""
+    """Suppresses, within the context, warnings and log lines of the exporter that do not concern the model."""
     loggers = [logging.getLogger(), logging.getLogger("torch.onnx"), logging.getLogger("onnxscript")]
     levels = [each.level for each in loggers]
     try:
@@ -195,7 +195,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _texts() -> list[str]:
-    """Sentences of different lengths: 32 of the sample, one word, and one that is truncated."""
+    """Returns texts of different lengths: 32 sample sentences, a single word, and a text that will be truncated."""
     sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").split("\n")[:32]
     return [*sample, "word", " ".join(sample)]
 

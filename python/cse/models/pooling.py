@@ -18,11 +18,11 @@ MODES = {
     "weightedmean": "weightedmean",
     "lasttoken": "lasttoken",
 }
-"""The modes of sentence-transformers by the name of the pooler, in the order in which it concatenates them."""
+"""Modes of sentence-transformers by name of the pooler, in the order in which that library concatenates them."""
 
 
 class Poolers(dict[str, str]):
-    """Descriptions by name; names of ``MODES`` joined by ``+`` stand for the concatenation of their vectors."""
+    """Descriptions of poolers by name; names of ``MODES`` joined by ``+`` stand for the concatenated vectors."""
 
     def __contains__(self, name: object) -> bool:
         if super().__contains__(name):
@@ -45,7 +45,7 @@ POOLERS = Poolers(
         "avg_first_last": "mean over tokens of the first and the last layer",
         "avg_embed_last": "mean over tokens of the embeddings and the last layer",
         "max": "largest value of each dimension over the tokens of the last layer",
-        "mean_sqrt_len_tokens": "sum over tokens of the last layer, divided by the root of their number",
+        "mean_sqrt_len_tokens": "sum over tokens of the last layer, divided by the square root of their number",
         "weightedmean": "mean over tokens of the last layer, weighted by their positions from 1",
         "lasttoken": "last hidden state of the last token",
         "mask": "last hidden state of the last mask token, for texts in a template that has one (PromptBERT)",
@@ -81,12 +81,13 @@ def pool(
     Args:
         pooler: ``cls`` and ``cls_before_pooler``: vector of the first token (an MLP head is not applied here). ``avg``:
             mean over tokens of the last layer. ``avg_top2``: mean over tokens of the last two layers.
-            ``avg_first_last``: of the first and the last block (SimCSE since its issue 133; 60.73 for plain BERT-base).
-            ``avg_embed_last``: of the embedding layer and the last block (56.70; also called "first-last" elsewhere).
-            ``mask``: vector of the last mask token. The others are those of sentence-transformers; see ``MODES``.
-            Several of ``MODES`` joined by ``+``: their vectors one after another.
-        hidden_states: Outputs of the embedding layer and of each block, ``(B, T, D)`` each. All but ``avg_...`` need
-            only the last.
+            ``avg_first_last``: mean over tokens of the first and the last block (as in SimCSE since its issue 133;
+            60.73 for plain BERT-base). ``avg_embed_last``: mean over tokens of the embedding layer and the last
+            block (56.70; elsewhere also called "first-last"). ``mask``: vector of the last mask token. The other
+            poolers are modes of sentence-transformers; see ``MODES``. Names of ``MODES`` joined by ``+``: the vectors
+            of these poolers, concatenated.
+        hidden_states: Outputs of the embedding layer and of each block, ``(B, T, D)`` each. Only poolers that average
+            two layers need more than the last output.
         mask: ``(B, T)``, 1 for tokens, 0 for padding.
         ids: ``(B, T)`` token ids, for ``mask``.
         mask_token: Id of the mask token, for ``mask``.
@@ -131,5 +132,5 @@ def _last_of(chosen: Tensor) -> Tensor:
 
 
 def _at(states: Tensor, places: Tensor) -> Tensor:
-    """Returns the vectors ``(B, D)`` of one place of each row of ``(B, T, D)``."""
+    """Returns the vectors ``(B, D)`` at one position in each row of ``(B, T, D)``."""
     return states.gather(1, places[:, None, None].expand(-1, 1, states.shape[-1]))[:, 0]

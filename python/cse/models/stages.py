@@ -23,7 +23,7 @@ class Dense(nn.Module):
 
     Args:
         settings: Contents of ``config.json`` as sentence-transformers writes it; only activations of ``torch.nn`` are
-            used.
+            supported.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -49,7 +49,7 @@ class Dense(nn.Module):
         return {_renamed(name, "projection.", "residual."): each for name, each in self.state_dict().items()}
 
     def load_stored(self, weights: dict[str, Tensor]) -> None:
-        """Sets the weights, under these names."""
+        """Sets the weights from a dictionary in the form that ``stored`` returns."""
         self.load_state_dict({_renamed(name, "residual.", "projection."): each for name, each in weights.items()})
 
     def config(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class LayerNorm(nn.Module):
         return self.state_dict()
 
     def load_stored(self, weights: dict[str, Tensor]) -> None:
-        """Sets the weights, under these names."""
+        """Sets the weights from a dictionary in the form that ``stored`` returns."""
         self.load_state_dict(weights)
 
     def config(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def build_stage(stage: Stage) -> nn.Module:
 
 
 def save_stage(module: Any, folder: Path) -> None:
-    """Writes a stage as sentence-transformers reads it."""
+    """Writes a stage in the format of sentence-transformers."""
     folder.mkdir()
     if settings := module.config():
         write_json(folder / "config.json", settings)
@@ -166,7 +166,7 @@ def _renamed(name: str, old: str, new: str) -> str:
 
 
 def _activation(name: str) -> nn.Module:
-    """Returns the activation of a dotted name; raises ``InputError`` for one that is no module of ``torch.nn``."""
+    """Returns the activation with a dotted name; raises ``InputError`` if it is not a module of ``torch.nn``."""
     where, _, last = name.rpartition(".")
     found = None
     if where.split(".")[:2] == ["torch", "nn"]:
@@ -175,6 +175,6 @@ def _activation(name: str) -> nn.Module:
         except ImportError:
             found = None
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise InputError(f"the activation {name} of a Dense module is not one of torch.nn; store it with one of those")
+        raise InputError(f"the activation {name} of a Dense module is not one of torch.nn; use one that is")
     module: nn.Module = found()
     return module

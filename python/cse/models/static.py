@@ -39,7 +39,7 @@ class StaticEncoder(OtherEncoder):
             weights = _folded(read_weights(first))
         except InputError:
             raise
-        except Exception as error:  # tokenizers raises no other class
+        except Exception as error:  # tokenizers raises only this class
             why = (str(error).splitlines() or [type(error).__name__])[0]
             raise InputError(f"{what}: the StaticEmbedding cannot be loaded ({why})") from None
         self.tokenizer.no_padding()
@@ -84,7 +84,7 @@ class StaticEncoder(OtherEncoder):
 
 
 def _folded(weights: dict[str, Any]) -> Tensor:
-    """Returns one row per token; model2vec stores rows that tokens share (``mapping``), and weights of tokens."""
+    """Returns one row per token; in model2vec, tokens may share rows (``mapping``) and have separate weights."""
     if "embedding.weight" in weights:
         found: Tensor = weights["embedding.weight"]
         return found

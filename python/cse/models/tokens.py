@@ -28,7 +28,7 @@ def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, fixed: bool 
 def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str, list[list[int]]]:
     """Tokenizes texts without padding: ``input_ids`` and, if the model has them, ``token_type_ids``, one list per text.
 
-    Not thread-safe, as ``tokenize``.
+    Like ``tokenize``, this is not thread-safe.
     """
     found = tokenizer(list(texts), truncation=True, max_length=max_length, return_attention_mask=False)
     return {key: found[key] for key in tokenizer.model_input_names if key in found}
@@ -37,9 +37,9 @@ def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[s
 def pad(
     tokenizer: Any, tokens: Mapping[str, Sequence[Any]], rows: Sequence[int], length: int | None = None
 ) -> dict[str, Tensor]:
-    """Pads some of the lists of ``token_lists`` to ids and attention masks ``(B, T)``, on the tokenizer's side.
+    """Pads some of the lists of ``token_lists`` to ids and attention masks ``(B, T)``, on the tokenizer's padding side.
 
-    T is ``length``, else that of the longest list.
+    T is ``length`` if it is given, else the length of the longest list.
     """
     lengths = [len(tokens["input_ids"][row]) for row in rows]
     longest = max(lengths) if length is None else length
@@ -56,9 +56,9 @@ def pad(
 
 
 def prompt_length(tokenizer: Any, prompt: str) -> int:
-    """Returns the number of tokens before a text that begins with a prompt, special tokens at the beginning included.
+    """Returns the number of tokens that a prompt puts before a text, including special tokens at the beginning.
 
-    As in sentence-transformers, the tokens of the prompt alone are counted, without a special token at their end.
+    As in sentence-transformers, the prompt is tokenized alone, and a special token at its end is not counted.
     """
     if not prompt:
         return 0
@@ -71,5 +71,5 @@ def with_pooled(batch: dict[str, Tensor], prompt_tokens: int) -> dict[str, Tenso
     if not prompt_tokens:
         return batch
     mask = batch["attention_mask"]
-    # The rank of a token among those of its row, whichever side is padded.
+    # The cumulative sum numbers the tokens of a row from 1, whichever side is padded.
     return {**batch, POOLED: mask * (mask.cumsum(1) > prompt_tokens).to(mask.dtype)}

@@ -1,8 +1,8 @@
 """Embeddings of a corpus as a file (``.npy``, ``.safetensors`` or ``.parquet``), in bounded memory, resumable.
 
-Embeddings are written to ``OUTPUT.part``, an array file that is mapped into memory, and ``OUTPUT.part.json`` counts the
-rows that are done. A later call with the same corpus and model continues from there. When all rows are done, the array
-is renamed or converted to ``OUTPUT``.
+Embeddings are written to ``OUTPUT.part``, an array file that is mapped into memory, and ``OUTPUT.part.json`` records
+how many rows are done. A later call with the same corpus and model continues from there. When all rows are done, the
+array is renamed or converted to ``OUTPUT``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import numpy.typing as npt
 from ..errors import InputError
 from ..io import dumps, naming, write_atomically, write_text
 from .encoders import OtherEncoder
+from .files import model_files
 from .inference import Encoder
 
 __all__ = [
@@ -58,7 +59,7 @@ class Texts(Protocol):
 
 @dataclass(frozen=True)
 class EncodedFile:
-    """The result of ``encode_to_file``: number of rows, of blank rows, and of rows that an earlier call had encoded."""
+    """The result of ``encode_to_file``: numbers of rows, of blank rows, and of rows that an earlier call encoded."""
 
     rows: int
     blank: int
@@ -78,9 +79,10 @@ def check_format(output: str) -> None:
 
 
 def model_stamp(encoder: Encoder) -> dict[str, Any]:
-    """Returns what identifies the vectors of a model.
+    """Returns values that identify the vectors of a model.
 
-    Its path and pooling; name, size and modification time of its weights; prompt and number of dimensions.
+    They include its path and pooling; the name, size and modification time of each file that the vectors depend on; the
+    prompt; and the number of dimensions.
     """
     used = {
         **({"prompt": encoder.prompt} if encoder.prompt else {}),
@@ -89,23 +91,21 @@ def model_stamp(encoder: Encoder) -> dict[str, Any]:
     if isinstance(encoder.model, OtherEncoder):
         return {**encoder.model.stamp(), **used}
     source = encoder.model.source
-    folder = Path(source.path)
-    weights = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
-    weights += [each for stage in source.modules.stages for each in sorted(stage.folder.iterdir())]
+    status = [(name, path.stat()) for name, path in model_files(source)]
     return {
-        "path": str(folder.resolve()),
+        "path": str(Path(source.path).resolve()),
         "pooling": encoder.pooling,
-        "weights": [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in weights],
+        "files": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in status],
         **used,
     }
 
 
 def partial_precision(output: str | Path, key: dict[str, Any]) -> str | None:
-    """Returns the precision of the rows that an interrupted call with the same corpus and model has encoded, or None.
+    """Returns the precision in which an interrupted call with the same corpus and model encoded its rows, or None.
 
     Args:
-        output: As for ``encode_to_file``.
-        key: Its key, without ``precision``.
+        output: The output of that call of ``encode_to_file``.
+        key: The key that is passed to ``encode_to_file``, without ``precision``.
     """
     try:
         stored = json.loads(Path(f"{output}.part.json").read_text(encoding="utf8"))["key"]
@@ -132,8 +132,8 @@ def encode_to_file(
         corpus: The corpus.
         output: ``.npy``: a float32 array ``(rows, D)``. ``.safetensors``: the tensor ``embeddings`` of this shape.
             ``.parquet``: the columns ``row`` and ``embedding``.
-        key: What identifies corpus, model and precision, serialisable to JSON; rows of an earlier call with another key
-            are encoded anew.
+        key: Values that identify the corpus, the model and the precision, serialisable to JSON. Rows that an earlier
+            call encoded with a different key are encoded again.
         batch_size: Texts per forward pass.
         first_row: The first value of the column ``row``.
         progress: Called with the number of rows done since its last call, including those of an earlier call.
@@ -177,9 +177,9 @@ def encode_to_file(
 
 
 def _allocate(part: Path) -> None:
-    """Reserves the space of the whole file: on a full disk, a store to mapped memory would end the process.
+    """Reserves disk space for the whole file: on a full disk, writing to mapped memory would kill the process.
 
-    Where the system or the file system cannot reserve space, nothing is done.
+    Does nothing if the operating system or the file system cannot reserve space.
     """
     if not hasattr(os, "posix_fallocate"):  # macOS
         return
@@ -213,7 +213,7 @@ def _finish(array: npt.NDArray[np.float32], part: Path, output: Path, first_row:
 
 
 def write_vectors(array: npt.NDArray[np.float32], output: Path, first_row: int = 0) -> None:
-    """Writes vectors ``(n, D)`` atomically, in the format of the name; see ``encode_to_file``."""
+    """Writes vectors ``(n, D)`` atomically, in the format given by the suffix of ``output``; see ``encode_to_file``."""
     if output.suffix == ".parquet":
         write_atomically(output, lambda file: _write_parquet(array, first_row, file))
         return
@@ -234,7 +234,7 @@ def _write_npy(array: npt.NDArray[np.float32], file: BinaryIO) -> None:
 
 
 def _write_safetensors(array: npt.NDArray[np.float32], file: BinaryIO) -> None:
-    # The library serialises whole tensors in memory; the format is a length, a JSON header and the bytes.
+    # The safetensors library serialises whole tensors in memory. A file is a length, a JSON header and the data.
     tensor = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [0, array.nbytes]}
     header = json.dumps({"embeddings": tensor}).encode()
     header += b" " * (-len(header) % 8)

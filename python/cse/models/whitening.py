@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from .encoders import OtherEncoder
+from .files import model_files
 
 __all__ = ["Whitening", "fit_whitening"]
 
@@ -20,7 +21,7 @@ def fit_whitening(
     """Returns the mean ``(D,)`` and the matrix ``(D, k)`` of the whitening (x - mean) W.
 
     With the covariance U diag(s) U' (divisor n - 1), W is the first ``dims`` columns of U diag(s^-1/2). Directions in
-    which the vectors do not vary are left out, so that k is at most n - 1.
+    which the vectors do not vary are left out; k is therefore at most n - 1.
     """
     x = np.asarray(vectors, dtype=np.float64)
     mean = x.mean(0)
@@ -33,11 +34,11 @@ def fit_whitening(
 class Whitening(OtherEncoder):
     """Whitened embeddings of a model (``whitening:MODEL@FILE`` or ``whitening:MODEL@FILE@DIMS``).
 
-    The transformation is fitted on the lines of a text file, at most 100,000 of them at regular intervals. The model's
-    pooling is that of its folder; a plain directory of transformers is averaged over the first and the last layer, as
-    in the paper.
+    The transformation is fitted on at most 100,000 lines of a text file, taken at regular intervals. The pooling is the
+    one that the folder of the model declares; for a plain transformers directory, which declares none, the first and
+    the last layer are averaged, as in the paper.
 
-    Raises ``InputError`` for another form of the name, or a file without two different lines.
+    Raises ``InputError`` if the name has a different form, or the file has fewer than two different lines.
     """
 
     summary = "whitened embeddings of a model, fitted on a text file: whitening:MODEL@FILE[@DIMS]"
@@ -85,6 +86,6 @@ class Whitening(OtherEncoder):
         return whitened
 
     def files(self) -> list[Path]:
-        """Returns the file of the fit, and the weights of the model."""
+        """Returns the file on which the transformation is fitted, and the files of the model."""
         source = getattr(self.base.model, "source", None)
-        return [self.file, *([] if source is None else sorted(Path(source.path).glob("*.safetensors")))]
+        return [self.file, *([] if source is None else (path for _, path in model_files(source)))]

@@ -1,4 +1,4 @@
-"""Averages of word vectors from a text file, as GloVe and word2vec write them."""
+"""Averages of word vectors from a text file in the format of GloVe or word2vec."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .encoders import OtherEncoder
 
 __all__ = ["WordVectors"]
 
-# Words with inner apostrophes and hyphens, numbers, and single marks, as GloVe's vocabulary has them.
+# Words (also with inner apostrophes or hyphens), numbers, and single punctuation marks, as in GloVe's vocabulary.
 TOKENS = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 
 
 class WordVectors(OtherEncoder):
     """The mean of the vectors of the words of a text (``glove:FILE``).
 
-    The file has one word per line, followed by its numbers, separated by spaces; a first line with the number of words
-    and of dimensions, as word2vec writes it, is skipped. A word that the file does not have is looked up in lower case;
-    a word without a vector is left out; a text without any has the vector 0.
+    Each line of the file holds a word and its numbers, separated by spaces. A first line with the numbers of words and
+    dimensions, as written by word2vec, is skipped. A word that is not in the file is looked up in lower case; if that
+    is not there either, the word is left out. A text without any word in the file has the vector 0.
 
     Raises ``InputError`` for a file that cannot be read or has lines of different lengths.
     """
@@ -70,7 +70,7 @@ class WordVectors(OtherEncoder):
         progress: Callable[[int], None] | None = None,
         precision: str = "fp32",
     ) -> npt.NDArray[np.float32]:
-        """Returns the means ``(n, D)``; ``batch_size`` and ``precision`` have no effect."""
+        """Returns the mean vectors ``(n, D)``; ``batch_size`` and ``precision`` have no effect."""
         out = np.zeros((len(texts), self.embedding_dim), dtype=np.float32)
         for number, text in enumerate(texts):
             words = TOKENS.findall(text)

@@ -1,4 +1,4 @@
-"""Pictures of the log of runs: loss, learning rate, scores, cosines, alignment and uniformity; and the focal logits."""
+"""Pictures of logs of runs (loss, learning rate, scores, cosines, alignment, uniformity) and of focal logits."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["COSINES", "alignment_panels", "cosine_panels", "focal_panels", "scor
 
 Vector = npt.NDArray[np.float64]
 
-# Points of a line; longer logs are averaged over equal numbers of steps.
+# Maximum number of points of a line; longer logs are averaged over equal numbers of steps.
 POINTS = 240
-# Arrows of a path of evaluations.
+# Maximum number of arrows on a path of evaluations.
 ARROWS = 8
-# Most runs in a picture with intervals; the intervals of more runs would overlap.
+# Maximum number of runs for which a picture shows intervals; the intervals of more runs would overlap.
 BANDS = 3
 COSINES = {
     "cos_pos": "positives",
@@ -47,7 +47,7 @@ def thinned(steps: Vector, values: Vector, points: int = POINTS) -> tuple[Vector
     """Averages a long series over equal numbers of records, so that at most ``points`` remain.
 
     Returns:
-        Steps and values ``(m,)``, and the number of records in each mean; the last mean may be of fewer.
+        Steps and values ``(m,)``, and the number of records in each mean; the last mean may cover fewer.
     """
     size = max(1, -(-len(steps) // points))
     if size == 1:
@@ -58,7 +58,7 @@ def thinned(steps: Vector, values: Vector, points: int = POINTS) -> tuple[Vector
 
 
 def _shown(label: str) -> str:
-    """Returns a label that matplotlib shows; it leaves out labels that begin with an underscore."""
+    """Returns a label in a form that matplotlib shows: it hides labels that begin with an underscore."""
     return f" {label}" if label.startswith("_") else label
 
 
@@ -68,7 +68,7 @@ def _means(runs: Iterable[StoredRun]) -> str:
 
 
 def training_panels(runs: Sequence[StoredRun]) -> list[Panel]:
-    """Loss and learning rate over the steps; several runs in one picture. Raises ``InputError`` without steps."""
+    """Returns panels of loss and learning rate over the steps of runs; raises ``InputError`` if no run has steps."""
     if not any(run.steps for run in runs):
         raise InputError(f"{runs[0].folder}: its log has no steps; the run ended before log_every steps were done")
     names = labels(runs)
@@ -99,7 +99,7 @@ def training_panels(runs: Sequence[StoredRun]) -> list[Panel]:
 
     every = runs[0].config.get("una", {}).get("every", 1)
     taking_turns = len(runs) == 1 and "una" in runs[0].config.get("negatives", ()) and every > 1
-    turns = f" Every {every} steps the batch has UNA's negatives, which raise its loss." if taking_turns else ""
+    turns = f" Every {every} steps, the batch has UNA's negatives, which raise the loss." if taking_turns else ""
     several = " Losses of different objectives or temperatures are not comparable." if len(runs) > 1 else ""
     return [
         Panel("loss", "Loss", f"Training loss of each batch.{_means(runs)}{turns}{several}", loss),
@@ -108,7 +108,7 @@ def training_panels(runs: Sequence[StoredRun]) -> list[Panel]:
 
 
 def score_panels(runs: Sequence[StoredRun]) -> list[Panel]:
-    """The score of each evaluation, one panel per kind of score. Raises ``InputError`` if nothing was scored."""
+    """Returns one panel of scores of evaluations per kind of score; raises ``InputError`` if nothing was scored."""
     if not any(run.metric for run in runs):
         raise InputError(f"{runs[0].folder}: its evaluations have no scores; train with --dev, or on more sentences")
     panels = []
@@ -116,12 +116,13 @@ def score_panels(runs: Sequence[StoredRun]) -> list[Panel]:
         scored = [(run, name) for run, name in zip(runs, labels(runs), strict=True) if run.metric == metric]
         if not scored:
             continue
-        caption = "Score of each evaluation, before training at step 0; the ring is the step that became best/."
+        caption = "Score of each evaluation; step 0 is before training. The ring marks the step of best/."
         if metric == "mrr":
             caption = (
-                "Retrieval of one half of a held-out sentence by the other"
+                "Retrieval of one half of a held-out sentence with the other half as the query"
                 + (", with 95 % intervals (1.96 standard errors)." if len(scored) <= BANDS else ".")
-                + " It falls when embeddings collapse, and does not measure similarity. The ring is the step of best/."
+                + " The score falls when embeddings collapse, but does not measure similarity. "
+                "The ring marks the step of best/."
             )
         panels.append(Panel(f"score-{metric}", title[0].upper() + title[1:], caption, _scores(metric, title, scored)))
     return panels
@@ -149,10 +150,13 @@ def _scores(metric: str, title: str, scored: Sequence[tuple[StoredRun, str]]) ->
 
 
 def cosine_panels(run: StoredRun) -> list[Panel]:
-    """Mean cosines of the batches over the steps, as in the analysis of MixCSE. Raises ``InputError`` without them."""
+    """Returns a panel of mean cosines over the steps, as in the analysis of MixCSE.
+
+    Raises ``InputError`` if the log has no cosines.
+    """
     found = [name for name in COSINES if any(record.get(name) is not None for record in run.steps)]
     if not found:
-        raise InputError(f"{run.folder}: its log has no cosines of positives and negatives; train it with this version")
+        raise InputError(f"{run.folder}: its log has no cosines of positives and negatives; train with this version")
 
     def draw(axes: Axes) -> None:
         for number, name in enumerate(COSINES):
@@ -165,16 +169,17 @@ def cosine_panels(run: StoredRun) -> list[Panel]:
         legend(axes)
 
     caption = (
-        "Mean cosine of the anchors of a batch with their positives and their negatives. Negatives close to the "
-        "positives are hard; a negative far below them adds little to the gradient." + _means([run])
+        "Mean cosine of the anchors of a batch with their positives and their negatives. Negatives whose "
+        "cosine is close to that of the positives are hard; a negative with a far lower cosine adds little to the "
+        "gradient." + _means([run])
     )
     return [Panel("cosines", "Cosines during training", caption, draw)]
 
 
 def alignment_panels(runs: Sequence[StoredRun]) -> list[Panel]:
-    """Alignment against uniformity of the evaluations of several runs (SimCSE, figure 2).
+    """Returns panels of alignment against uniformity in the evaluations of runs (SimCSE, figure 2).
 
-    Raises ``InputError`` if no run has them.
+    Raises ``InputError`` if no evaluation has alignment and uniformity.
     """
     kinds: dict[str, list[tuple[StoredRun, str]]] = {}
     for run, name in zip(runs, labels(runs), strict=True):
@@ -186,9 +191,9 @@ def alignment_panels(runs: Sequence[StoredRun]) -> list[Panel]:
     for metric, scored in kinds.items():
         of = "close pairs of the development set" if metric == "spearman" else "halves of held-out sentences"
         caption = (
-            "Lower is better on both axes: alignment is the mean squared distance of positives, here the "
-            f"{of}; uniformity is lower if sentences are spread evenly. The path begins at the ring, before "
-            "training, and the arrow points to the last step."
+            "Lower is better on both axes: alignment is the mean squared distance between positives, here the "
+            f"{of}; uniformity is lower if sentences are spread more evenly. The path begins at the ring, before "
+            "training, and its arrows point towards the last step."
         )
         panels.append(Panel(f"alignment-{metric}", "Alignment and uniformity", caption, _paths(scored)))
     return panels
@@ -206,7 +211,7 @@ def _paths(scored: Sequence[tuple[StoredRun, str]]) -> Any:
             axes.plot(x[:1], y[:1], "o", ms=9, mfc="none", mec=style["color"])
             steps = np.unique(np.linspace(0, len(x) - 1, min(len(x), ARROWS + 1)).astype(int))
             for start, end in pairwise(steps.tolist()):
-                # Along the last part of the path between the two, so that the arrow lies on the line.
+                # The arrow is drawn along the last segment of the path before its tip, so that it lies on the line.
                 axes.annotate(
                     "",
                     xy=(x[end], y[end]),
@@ -229,11 +234,11 @@ def _paths(scored: Sequence[tuple[StoredRun, str]]) -> Any:
 
 
 def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4)) -> list[Panel]:
-    """The similarity that Focal-InfoNCE uses in place of the cosine, for several m (its figure 1).
+    """Returns a panel of the similarity that Focal-InfoNCE uses instead of the cosine (figure 1 of its paper).
 
     Args:
-        runs: Runs whose margins are shown too.
-        margins: Values of m.
+        runs: Runs whose margins are shown as well.
+        margins: Values of the margin m.
     """
     from ..losses.logits import focal
 
@@ -244,7 +249,7 @@ def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0
         s = np.linspace(-1, 1, 201)
         axes.plot(s, s, color=INK, lw=1, label="not re-scaled")
         for number, margin in enumerate(chosen):
-            logits = focal(s, None, 1.0, margin)  # type: ignore[arg-type]  # arithmetic only, so arrays will do
+            logits = focal(s, None, 1.0, margin)  # type: ignore[arg-type]  # arrays work, since it uses arithmetic only
             wide = 2.8 if margin in used else 1.3
             name = f"m = {margin:g}" + (", this run" if margin in used and len(runs) == 1 else "")
             if margin == 0:
@@ -257,6 +262,6 @@ def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0
 
     caption = (
         "Focal-InfoNCE replaces the cosine s by s² for positives and s (s + m) for negatives. A negative with a cosine "
-        "above 1 - m counts more than without re-scaling, an easier one less; below -m/2 the curve rises again."
+        "above 1 - m, or below 0, counts more than without re-scaling, others less; the curve is lowest at -m/2."
     )
     return [Panel("focal", "Focal re-scaling", caption, draw)]

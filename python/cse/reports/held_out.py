@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Change", "Compared", "HeldOut", "Neighbours", "compare_models", "held_out", "neighbours"]
 
-# Sentences among which nearest neighbours are searched, and which the map shows.
+# Maximum number of sentences that the map shows, and among which nearest neighbours are searched.
 SHOWN = 500
-# Groups of pairs that share sentences, below which the bootstrap gives no interval: with one group, its width is 0.
+# Minimum number of groups of pairs that share sentences for a bootstrap interval: with one group, its width is 0.
 CLUSTERS = 10
 
 Vectors = npt.NDArray[np.float32]
@@ -56,7 +56,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Change:
-    """A score before and after training, with the 95 % interval of the difference, if it has one."""
+    """A score before and after training, with the 95 % interval of the difference if there is one."""
 
     name: str
     before: float
@@ -68,14 +68,14 @@ class Change:
 
     @property
     def difference(self) -> float:
-        """The score after training minus that before."""
+        """The score after training minus the score before training."""
         return self.after - self.before
 
     @property
     def verdict(self) -> str:
         """``better``, ``worse``, or ``no clear change`` if the interval includes 0; empty without an interval.
 
-        An interval of NaN, which comes from a correlation of equal cosines, does not count as one.
+        An interval with NaN, which results if all cosines are equal, counts as no interval.
         """
         if self.low is None or self.high is None or not math.isfinite(self.low + self.high):
             return ""
@@ -101,7 +101,7 @@ class Compared:
 
     held_out: HeldOut
     base: str
-    """The model before training, as it was given."""
+    """The model before training, as given by the user."""
     before: Mapping[str, npt.NDArray[np.float32]]
     """Embeddings ``(D,)`` by text."""
     after: Mapping[str, npt.NDArray[np.float32]]
@@ -114,9 +114,9 @@ class Compared:
     def cosines(self) -> dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
         """Returns the cosines of groups of pairs before and after training, by the name of the group.
 
-        For development sets, the groups are thirds of the range of the gold scores. For held-out sentences: their two
-        halves, halves of different sentences (the first of each with the second of the next), and the sentence with its
-        synthetic negative.
+        For development sets, the groups are thirds of the range of gold scores. For held-out sentences, they are the
+        two halves of each sentence, halves of different sentences (the first half of each sentence with the second half
+        of the next), and each sentence with its synthetic negative.
         """
         held = self.held_out
         found: dict[str, tuple[list[str], list[str]]] = {}
@@ -124,7 +124,7 @@ class Compared:
             for pairs in held.sets.values():
                 low, high = pairs.gold.min(), pairs.gold.max()
                 third = np.minimum((pairs.gold - low) / (high - low) * 3, 2).astype(int)
-                for number, name in ((2, "similar pairs"), (1, "pairs in between"), (0, "unlike pairs")):
+                for number, name in ((2, "similar pairs"), (1, "intermediate pairs"), (0, "dissimilar pairs")):
                     left, right = found.setdefault(f"{name} (gold score in the {_THIRDS[number]} third)", ([], []))
                     left += [text for text, each in zip(pairs.left, third, strict=True) if each == number]
                     right += [text for text, each in zip(pairs.right, third, strict=True) if each == number]
@@ -167,7 +167,7 @@ def held_out(run: StoredRun) -> HeldOut:
         sentences = list(dict.fromkeys(text for pairs in sets.values() for text in (*pairs.left, *pairs.right)))
         return HeldOut(sets, sentences, synthetic)
     if run.texts is None:
-        raise InputError(f"{run.folder}: no data.json, in which later versions of cse store the held-out sentences")
+        raise InputError(f"{run.folder}: has no data.json, in which later versions of cse store the held-out sentences")
     sentences = run.texts["held_out"]
     if len(sentences) < 2:
         raise InputError(f"{run.folder}: no sentences were held out, because too few have 8 words or more")
@@ -177,15 +177,15 @@ def held_out(run: StoredRun) -> HeldOut:
 def compare_models(
     run: StoredRun, *, device: str = "auto", progress: Callable[[int, int], None] | None = None
 ) -> Compared:
-    """Encodes the held-out texts by the model before training and by ``best/``, in float32, and scores both.
+    """Encodes the held-out texts with the model before training and with ``best/``, in float32, and scores both.
 
     Args:
         run: The run.
         device: A PyTorch device.
-        progress: Called with the number of texts encoded since its last call, and the number of texts in all.
+        progress: Called with the number of texts encoded since its last call, and the total number of texts.
 
     Raises:
-        InputError: If texts or a model are not there, or the model before training cannot be loaded alone.
+        InputError: If texts or a model are missing, or if the model before training was not stored.
     """
     from ..models.inference import Encoder
 
@@ -214,7 +214,7 @@ def compare_models(
 
 
 class _Known:
-    """An encoder of texts whose embeddings are known, for the functions that score encoders."""
+    """An encoder that looks up known embeddings, for the functions that score encoders."""
 
     def __init__(self, vectors: Mapping[str, npt.NDArray[np.float32]]) -> None:
         self.vectors = vectors
@@ -264,7 +264,7 @@ def neighbours(found: Compared, count: int = 8) -> tuple[list[Neighbours], int, 
 
     Args:
         found: The embeddings.
-        count: Number of sentences; the first of the held-out ones are taken, so that they are not selected by quality.
+        count: Number of sentences to return; the first ones are taken, so that they are not selected by quality.
 
     Returns:
         The sentences, the number of all sentences whose neighbour changed, and the number of all sentences.

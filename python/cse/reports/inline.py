@@ -12,16 +12,16 @@ __all__ = ["inline_svg"]
 
 SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"
-# Colours that differ in the dark version of the page: those of text and lines, and the blues, which are dark.
+# Colours that differ in the dark version of the page: text, grid, background, and the blues, which are dark.
 OF_PAGE = {INK: "currentColor", GRID: "var(--grid)", PAPER: "var(--paper)", BLUE: "var(--blue)", SKY: "var(--sky)"}
 
 
 def inline_svg(panel: Panel) -> str:
     """Returns a panel as an SVG element for an HTML page, without external resources.
 
-    Text stays text, in the font of the page. Identifiers begin with the name of the panel, since those of several
-    pictures would otherwise be equal. Black, the grid and the background of labels take the colours of the page. Points
-    get the texts of ``Panel.titles``, which browsers show as tooltips.
+    Text stays text, in the font of the page. Identifiers are prefixed with the name of the panel, which makes them
+    unique on the page. Text, grid and label backgrounds take their colours from the page. Points get the texts of
+    ``Panel.titles``, which browsers show as tooltips.
     """
     root = ElementTree.fromstring(drawn([panel], "svg", text_as_text=True))
     for child in list(root):
@@ -51,7 +51,7 @@ def _rewrite(element: ElementTree.Element, prefix: str) -> None:
     if style is not None:
         for colour, of_page in OF_PAGE.items():
             style = style.replace(colour, of_page)
-        if element.tag == f"{SVG}text":  # the size is kept; the family is the page's
+        if element.tag == f"{SVG}text":  # the font size is kept; the font comes from the page
             style = re.sub(r"'[^']*'(?:, *'[^']*')*(?:, *[a-z-]+)*", "sans-serif", style)
             if "fill" not in style:
                 style = f"{style}; fill: currentColor"
@@ -63,13 +63,13 @@ def _add_titles(root: ElementTree.Element, group: str, texts: Sequence[str]) -> 
         if element.get("id") == group:
             points = list(element.iter(f"{SVG}use"))
             if len(points) != len(texts):
-                raise ValueError(f"{group}: {len(points)} points, and {len(texts)} titles")
+                raise ValueError(f"{group}: {len(points)} points, but {len(texts)} titles")
             for point, text in zip(points, texts, strict=True):
                 ElementTree.SubElement(point, f"{SVG}title").text = text
 
 
 def _without_namespaces(svg: str) -> str:
-    """Returns SVG whose elements have no prefixes, as a parser of HTML expects them."""
+    """Returns SVG without namespace prefixes, which HTML parsers do not understand."""
     prefixes: Mapping[str, str] = dict(re.findall(r'xmlns:(\w+)="([^"]+)"', svg.split(">", 1)[0]))
     for prefix, address in prefixes.items():
         if address == SVG[1:-1]:

@@ -22,7 +22,7 @@ from .style import Panel
 
 __all__ = ["Page", "report_page"]
 
-# Kinds of pictures of each section, in rows.
+# Kinds of pictures in each section; in CURVES and HELD_OUT, by row.
 CURVES = (("training",), ("cosines", "alignment"))
 HELD_OUT = (("pairs",), ("map",))
 METHODS = ("focal", "ranks")
@@ -36,13 +36,13 @@ class Page:
     changes: list[dict[str, Any]]
     """Scores before and after training, with intervals; empty if nothing was encoded."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Why a picture or section is not on the page, by its name."""
+    """The reasons why pictures or sections are not on the page, by their names."""
 
 
 def report_page(material: Material) -> Page:
-    """Returns the page about a run.
+    """Returns the report page of a run.
 
-    Pictures and sections for which something is missing are left out, and the page says why.
+    Pictures and sections that cannot be made are left out, and the page says why.
 
     Args:
         material: The run, and how its pictures are drawn.
@@ -119,12 +119,12 @@ def _methods_shown(run: StoredRun) -> list[str]:
 
 
 def _verdict(run: StoredRun, changes: Sequence[Change]) -> list[str]:
-    """Returns the answer to whether training helped, as sentences."""
+    """Returns sentences that say whether training helped."""
     begun = [f"The run has not finished: its log ends at step {run.step:,}."] if run.result is None else []
     tested = [change for change in changes if change.verdict]
     if not tested:
-        return begun or ["The scores are below; they have no intervals."]
-    told = {"better": "rose", "worse": "fell", "no clear change": "did not change beyond its error"}
+        return begun or ["The scores are shown below, without confidence intervals."]
+    told = {"better": "rose", "worse": "fell", "no clear change": "showed no clear change"}
     main = tested if run.config.get("dev") else tested[:1]
     return begun + [
         f"{change.name} {told[change.verdict]}: {_signed(change.difference)}, 95\u00a0% interval "
@@ -155,7 +155,7 @@ def _cells(change: Change) -> dict[str, str]:
 
 
 def _logged(run: StoredRun) -> list[dict[str, str]]:
-    """Returns the scores of the log before training and of best/, for a page without encoded texts."""
+    """Returns the logged scores before training and of best/, for a page without encoded texts."""
     if not run.evaluations:
         return []
     before, best = run.evaluations[0], run.best
@@ -168,7 +168,7 @@ def _logged(run: StoredRun) -> list[dict[str, str]]:
 
 
 def _facts(run: StoredRun) -> dict[str, str]:
-    """Returns what was trained on what, as shown before training, or what the configuration of an older run says."""
+    """Returns a summary of model and data, as shown before training; for an older run, from its configuration."""
     if run.texts is not None:
         facts: dict[str, str] = run.texts["facts"]
     else:
@@ -178,7 +178,7 @@ def _facts(run: StoredRun) -> dict[str, str]:
     if run.result is not None:
         seconds = run.result["seconds"]
         took = f"{seconds:,.0f} seconds" if seconds < 120 else f"{seconds / 60:,.0f} minutes"
-        done["steps done"] += f" in {took}, without evaluations; best/ is step {run.best['step']:,}"
+        done["steps done"] += f" in {took}, not counting evaluations; best/ is step {run.best['step']:,}"
     return {**facts, **done}
 
 
@@ -200,9 +200,9 @@ def _text(value: Any) -> str:
 
 
 def _examples(run: StoredRun) -> list[dict[str, Any]]:
-    """Returns the stored examples by method, with their texts in parts, marked where words were replaced."""
+    """Returns the stored examples by method; their texts are split into parts, with replaced words marked."""
     if run.texts is None:
-        raise InputError(f"{run.folder}: no data.json, in which later versions of cse store examples")
+        raise InputError(f"{run.folder}: has no data.json, in which later versions of cse store examples")
     role = {run.config.get("positive"): "Positives"} | {name: "Negatives" for name in run.config.get("negatives", ())}
     methods: dict[str, dict[str, Any]] = {}
     for example in run.texts["examples"]:
@@ -219,7 +219,7 @@ def _examples(run: StoredRun) -> list[dict[str, Any]]:
 
 
 def _parts(text: str, spans: Sequence[Sequence[int]]) -> list[tuple[str, bool]]:
-    """Cuts a text at spans; returns its parts, and whether each is one of them."""
+    """Cuts a text at spans; returns its parts, and for each whether it is one of the spans."""
     parts, at = [], 0
     for start, end in spans:
         parts += [(text[at:start], False), (text[start:end], True)]

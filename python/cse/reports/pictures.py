@@ -1,4 +1,4 @@
-"""The pictures by kind: what ``cse plot`` writes and the report of a run contains."""
+"""The kinds of pictures that ``cse plot`` writes and that the report of a run contains."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Material:
 
     Args:
         run: The run.
-        word: The word whose window of ranks is shown. Default: the first that UNA replaced in the examples.
-        device: A PyTorch device, to encode held-out texts.
+        word: The word whose window of ranks is shown. Default: the first word that UNA replaced in the examples.
+        device: A PyTorch device for encoding held-out texts.
         method: ``tsne`` or ``pca``, for maps.
         progress: See ``compare_models``.
         encode: If False, pictures that need encoded texts raise ``InputError``.
@@ -46,7 +46,7 @@ class Material:
 
     @property
     def compared(self) -> Compared:
-        """Held-out texts, encoded; raises the same ``InputError`` at each use if that fails."""
+        """The encoded held-out texts; if encoding fails, each access raises the same ``InputError``."""
         if self._refused is not None:
             raise self._refused
         try:
@@ -67,7 +67,7 @@ class Material:
         return sentence_map(self.compared, self.method)
 
     def ranks(self) -> list[Panel]:
-        """The panels of UNA's window; raises ``InputError`` if there is no index, or no word."""
+        """Returns the panels of UNA's window; raises ``InputError`` if there is no index or no word."""
         config = self.run.config
         folder = config.get("tfidf", "tfidf")
         if "una" not in config.get("negatives", ()) and self.word is None:
@@ -81,14 +81,14 @@ class Material:
 
 @dataclass(frozen=True)
 class Picture:
-    """The panels of a picture, and its run, if it shows a single one."""
+    """The panels of a picture, and the run if the picture shows a single run."""
 
     kind: str
     panels: list[Panel]
     run: StoredRun | None = None
 
 
-# Pictures of all runs together, and of each run.
+# Pictures that show all runs together, and pictures that show one run each.
 OF_RUNS: dict[str, Callable[[Sequence[StoredRun]], list[Panel]]] = {
     "training": lambda runs: [*training_panels(runs), *(score_panels(runs) if any(r.metric for r in runs) else [])],
     "alignment": alignment_panels,
@@ -105,10 +105,10 @@ KINDS = ("training", "cosines", "alignment", "focal", "pairs", "ranks", "map")
 
 
 def pictures(kind: str, materials: Sequence[Material]) -> list[Picture]:
-    """Returns the pictures of a kind: one of all runs, or one of each run.
+    """Returns the pictures of a kind: one for all runs together, or one for each run.
 
     Raises:
-        InputError: For an unknown kind, or if a run does not have what the picture shows.
+        InputError: If the kind is unknown, or a run lacks the data that the picture shows.
     """
     if kind not in KINDS:
         raise unknown("--kind", kind, KINDS)

@@ -1,4 +1,4 @@
-"""Picture of the words from which UNA draws the replacements of a word: those of similar maximum TF-IDF score."""
+"""Pictures of the words with which UNA may replace a word: words with a similar maximum TF-IDF score."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def replaced_word(run: StoredRun) -> str | None:
 
 
 def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -> list[Panel]:
-    """Rank against maximum score, with the window of a word (UNA, section 3.2).
+    """Returns panels of the maximum score of terms by rank, with the window of a word (UNA, section 3.2).
 
     Args:
         index: The index.
         word: A word of the index.
-        radius: Size of the window to either side, in ranks, or a percentage. None: the default of the index.
+        radius: Size of the window on either side, in ranks or as a percentage. None: the default of the index.
 
     Raises:
         InputError: If the index does not have the word, or has fewer than two terms.
@@ -45,7 +45,7 @@ def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -
     if len(explained) != 1 or not explained[0].seen:
         raise InputError(f"--word {word!r}: not a word of the index; choose one that occurs in the corpus")
     if len(index) < 2:
-        raise InputError("--tfidf: the index has one term, so there are no ranks to show; build one of more sentences")
+        raise InputError("--tfidf: the index has only one term, and no ranks to show; build it from more sentences")
     reach, rank, terms = index.ranks(radius), explained[0].rank, len(index)
     shown_word = index.terms[index.by_rank[rank - 1]]
     scores = np.asarray(index.max_score)[index.by_rank]
@@ -72,7 +72,7 @@ def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -
         marked = np.unique(np.append(np.linspace(low, high, LABELS + 2)[1:-1].astype(np.int64), rank))
         apart = (high - low) / (LABELS + 2) * 0.7
         marked = np.array([each for each in marked if each == rank or abs(each - rank) > apart])
-        # The words are written upwards from their points, and take up to WORD of the height.
+        # The words are written upwards from their points, and take up at most the share WORD of the height.
         bottom, top = values.min(), values.max()
         height = max(1.05 * (top - bottom), (scores[marked - 1].max() - bottom) / (1 - WORD), 1e-3 * top, 1e-9)
         axes.set_ylim(bottom - 0.08 * height, bottom + height)
@@ -102,14 +102,14 @@ def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -
             "ranks",
             "Ranks of all terms",
             f"Maximum TF-IDF score of the {terms:,} terms of the index, in descending order. UNA replaces "
-            f"\u201c{shown_word}\u201d (rank {rank:,}) by a term of the band, {reach:,} ranks to either side.",
+            f"\u201c{shown_word}\u201d (rank {rank:,}) with a term of the band, {reach:,} ranks on either side.",
             whole,
         ),
         Panel(
             "ranks-window",
             f"Window of \u201c{shown_word}\u201d",
-            "The band enlarged, with some of its terms. A term is drawn with a probability proportional to its "
-            "maximum score; the word itself is never drawn.",
+            "The enlarged band, with some of its terms labelled. A term is drawn with a probability proportional "
+            "to its maximum score; the word itself is never drawn.",
             window,
         ),
     ]

@@ -1,4 +1,4 @@
-"""Stored runs: the contents of the folder of a run, and what differs between runs. Imports no PyTorch."""
+"""Stored runs: the contents of their folders, and the settings that differ between runs. Does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ..training.repeating import ELSEWHERE
 
 __all__ = ["StoredRun", "differing", "find_runs", "labels", "read_run"]
 
-# Settings besides those of ``ELSEWHERE`` that do not change what is computed in a step.
+# Settings that do not change what is computed in a step: those in ``ELSEWHERE``, and some others.
 NOT_COMPARED = {*ELSEWHERE, "save_every", "keep_checkpoints", "given"}
 
-# Separate settings in runs of older versions, which have become options of the contrastive loss.
+# Settings in runs of older versions that have since become options of the contrastive loss.
 MOVED = {"margin", "mix_lambda", "mix_variant", "hard_negative_weight"}
 
 
@@ -29,11 +29,11 @@ class StoredRun:
 
     folder: Path
     config: dict[str, Any]
-    """``config.toml``: the values of all settings, and those that were given in the table ``given``."""
+    """``config.toml``: the values of all settings; its table ``given`` repeats the settings that the user gave."""
     steps: list[dict[str, Any]]
     """The records of steps in ``log.jsonl``."""
     evaluations: list[dict[str, Any]]
-    """The records of evaluations in ``log.jsonl``; the first is that before training."""
+    """The records of evaluations in ``log.jsonl``; the first one was made before training."""
     result: dict[str, Any] | None
     """``result.json``; None for a run that has not ended, or was resumed after its end."""
     environment: dict[str, Any]
@@ -48,7 +48,7 @@ class StoredRun:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The settings that were given; empty for older runs, in which they were not stored."""
+        """The settings that the user gave; empty for older runs, which did not store them."""
         found: dict[str, Any] = self.config.get("given", {})
         return found
 
@@ -81,7 +81,7 @@ class StoredRun:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The settings that decide what is computed, by name; options of methods as ``una.beta``."""
+        """The settings that decide what is computed, by name; options of methods have names like ``una.beta``."""
         found: dict[str, Any] = {}
         for name, value in self.config.items():
             if name in NOT_COMPARED:
@@ -107,7 +107,7 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; name the folder of a run, as cse runs lists them")
+        raise InputError(f"{folder}: no such folder; name the folder of a run; cse runs DIR lists runs")
     if not (folder / "config.toml").is_file():
         raise _no_run(folder)
     try:
@@ -117,8 +117,8 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
     records = _records(folder / "log.jsonl")
     if needs_log and not records:
         raise InputError(
-            f"{folder}: has no log (log.jsonl), because the run ended before its first evaluation, or the file was "
-            f"removed; begin the run again: cse train --config {folder / 'config.toml'} --name {folder.name}"
+            f"{folder}: has no log (log.jsonl): the run ended before its first evaluation, or the file was removed; "
+            f"begin the run again: cse train --config {folder / 'config.toml'} --name {folder.name}"
         )
     evaluations = [record for record in records if record.get("event") == "evaluation"]
     steps = [record for record in records if "event" not in record]
@@ -148,7 +148,7 @@ def _no_run(folder: Path) -> InputError:
 
 
 def _records(log: Path) -> list[dict[str, Any]]:
-    """Returns the records of a log without an incomplete line that a killed process left."""
+    """Returns the records of a log; skips an incomplete line that a killed process left."""
     found = []
     try:
         lines = log.read_text(encoding="utf8").splitlines()
@@ -177,16 +177,16 @@ def _stored(path: Path) -> dict[str, Any] | None:
 
 
 def find_runs(folder: str | Path) -> list[StoredRun]:
-    """Returns the run in ``folder``, or those in its subfolders, by name, ``seed2`` before ``seed10``.
+    """Returns the run in ``folder``, or the runs in its subfolders by name (``seed2`` before ``seed10``).
 
     Raises ``InputError`` if there are none.
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; cse train -o DIR makes runs in DIR")
+        raise InputError(f"{folder}: no such folder; cse train -o DIR writes runs to DIR")
     found = [folder] if (folder / "config.toml").is_file() else _runs_in(folder)
     if not found:
-        raise InputError(f"{folder}: no runs there; cse train -o {folder} makes them")
+        raise InputError(f"{folder}: no runs there; cse train -o {folder} writes runs there")
     return [read_run(each, needs_log=False) for each in found]
 
 
@@ -206,7 +206,7 @@ def differing(runs: Sequence[StoredRun]) -> list[str]:
 
 
 def labels(runs: Iterable[StoredRun]) -> list[str]:
-    """Returns a different label for each run: the name of its folder, or its path where names are equal."""
+    """Returns a unique label for each run: the name of its folder, or its path if several runs have the same name."""
     runs = list(runs)
     names = [run.name for run in runs]
     return [run.name if names.count(run.name) == 1 else str(run.folder) for run in runs]

@@ -27,7 +27,7 @@ MARKERS = "osD^vpX"
 
 
 def pair_panels(found: Compared) -> list[Panel]:
-    """Histograms of the cosines of held-out pairs before and after training, on the same axes."""
+    """Returns histograms of the cosines of held-out pairs before and after training, with the same axes."""
     groups = found.cosines()
     everything = np.concatenate([side for sides in groups.values() for side in sides])
     low, high = everything.min(), everything.max()
@@ -59,11 +59,14 @@ def pair_panels(found: Compared) -> list[Panel]:
 
     what = "pairs of the development set" if found.held_out.sets else "held-out texts"
     means = "; ".join(f"{name} {before.mean():.2f} and {after.mean():.2f}" for name, (before, after) in groups.items())
-    caption = f"Cosines of {what}. The less the groups overlap, the better they are told apart."
+    caption = f"Cosines of {what}. The less the groups overlap, the better the model tells them apart."
     return [
         Panel("pairs-before", "Cosines before training", caption, draw(0)),
         Panel(
-            "pairs-after", "Cosines after training", f"The same for best/. Means before and after: {means}.", draw(1)
+            "pairs-after",
+            "Cosines after training",
+            f"The same cosines with best/. Means before and after: {means}.",
+            draw(1),
         ),
     ]
 
@@ -73,10 +76,10 @@ class Group:
     """A group of similar sentences on a map."""
 
     number: int
-    """Its number on the map, from 1."""
+    """Number of the group on the map, from 1."""
     size: int
     examples: list[str]
-    """The sentences nearest to its centre."""
+    """The sentences nearest to the centre of the group."""
 
 
 @dataclass(frozen=True)
@@ -88,22 +91,22 @@ class SentenceMap:
     """``(n, 2)``."""
     after: Points
     group: npt.NDArray[np.int64]
-    """``(n,)`` position in ``groups`` of each sentence; the groups are those after training."""
+    """``(n,)``: for each sentence, its index in ``groups``; the groups are found after training."""
     groups: list[Group]
     method: str
-    """How positions were computed, as text."""
+    """A description of how the positions were computed."""
 
 
 def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> SentenceMap:
     """Projects the held-out sentences to two dimensions.
 
-    Groups are those of k-means on the embeddings after training. With t-SNE, the positions after training are
-    initialised with those before, so that the two maps resemble each other as far as the embeddings do.
+    Groups are found by k-means in the embeddings after training. With t-SNE, the positions after training are
+    initialised with the positions before training, so that the two maps look similar as far as the embeddings are.
 
     Args:
         found: The embeddings.
         method: ``tsne`` (van der Maaten and Hinton 2008), or ``pca``, the first two principal
-            components, which fewer than 21 sentences and collapsed embeddings always get.
+            components. Fewer than 21 sentences and collapsed embeddings are always projected with ``pca``.
         examples: Number of example sentences of each group.
     """
     from sklearn.cluster import KMeans
@@ -118,16 +121,16 @@ def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> Se
         perplexity = min(30.0, (len(sentences) - 1) / 3)
         start = (maps[0] / spread * 1e-4).astype(np.float32)
         places = TSNE(init=start, perplexity=perplexity, random_state=0).fit_transform(before)
-        # Without exaggeration, which would first draw the points together and lose where they were.
+        # No early exaggeration, since it would first pull the points together, away from their initial positions.
         moved = TSNE(init=places, early_exaggeration=1.0, perplexity=perplexity, random_state=0).fit_transform(after)
-        maps, how = (places, moved), f"t-SNE, perplexity {perplexity:.0f}"
+        maps, how = (places, moved), f"t-SNE, perplexity {perplexity:.0f} (large distances mean little)"
     count = min(GROUPS, max(1, len(sentences) // 3))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fewer different points than groups, if embeddings collapsed
+        warnings.simplefilter("ignore")  # about fewer distinct points than groups, if embeddings collapsed
         model = KMeans(count, random_state=0, n_init=4).fit(after)
     distance = model.transform(after)
     sizes = np.bincount(model.labels_, minlength=count)
-    order = np.argsort(-sizes, kind="stable")  # the largest is number 1
+    order = np.argsort(-sizes, kind="stable")  # the largest group is number 1
     group = np.argsort(order)[model.labels_]
     order = order[: np.count_nonzero(sizes)]
     groups = []
@@ -149,18 +152,24 @@ def _principal(points: Points) -> Points:
 
 
 def map_panels(found: SentenceMap) -> list[Panel]:
-    """Maps of the held-out sentences before and after training."""
+    """Returns maps of the held-out sentences before and after training."""
     titles = {
         f"group-{place}": [text for text, each in zip(found.sentences, found.group, strict=True) if each == place]
         for place in range(len(found.groups))
     }
     caption = (
-        f"{len(found.sentences):,} held-out sentences by {found.method}: neighbours are similar, distances between far "
-        "points mean little. Numbers and shapes are groups by k-means on the embeddings after training."
+        f"{len(found.sentences):,} held-out sentences, projected by {found.method}. Numbers and shapes show groups "
+        "found by k-means in the embeddings after training."
     )
     return [
         Panel("map-before", "Map before training", caption, _scatter(found, found.before), titles),
-        Panel("map-after", "Map after training", "The same groups with best/.", _scatter(found, found.after), titles),
+        Panel(
+            "map-after",
+            "Map after training",
+            "The same sentences and groups, with the embeddings of best/.",
+            _scatter(found, found.after),
+            titles,
+        ),
     ]
 
 
@@ -196,7 +205,7 @@ def _scatter(found: SentenceMap, places: Points) -> Any:
 
 
 def _apart(found: SentenceMap, places: Points, gap: float = 0.09) -> Sequence[Points]:
-    """Returns the places of the numbers of the groups: their medians, moved apart where they would overlap."""
+    """Returns the positions of the group numbers: the medians of the groups, moved apart if numbers would overlap."""
     span = np.ptp(places, axis=0).max() * gap
     centres = np.array([np.median(places[found.group == place], axis=0) for place in range(len(found.groups))])
     for _ in range(50):

@@ -1,7 +1,7 @@
-"""Appearance of the pictures: colours, fonts, figures, and their files. Matplotlib is imported when a figure is made.
+"""Appearance of the pictures: colours, fonts, figures and files. Matplotlib is imported only when a figure is made.
 
-The colours are those of Okabe and Ito (2008), which people with the common kinds of colour blindness tell apart; lines
-differ in their dashes as well, so that a picture can also be read without colours.
+The colours are from Okabe and Ito (2008); people with the common kinds of colour blindness can tell them apart. Lines
+also differ in their dashes, so that a picture can be read without colours.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ __all__ = [
 
 BLUE, VERMILLION, GREEN = "#0072b2", "#d55e00", "#009e73"
 PURPLE, ORANGE, SKY = "#cc79a7", "#e69f00", "#56b4e9"
-# Text, axes and one series; lines of the grid; ground of labels. On a page they become the colours of the page.
+# Text, axes and one series; grid lines; label backgrounds. A page replaces these three with its own colours.
 INK, GRID, PAPER = "#1b1b1b", "#d0d0d1", "#fdfdfe"
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INK)
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1)))
 
-# Inches; on a page, a panel is about as wide as a phone, and is not made smaller than it is drawn.
+# In inches. On a page, a panel is about as wide as the screen of a phone, and is never scaled down.
 WIDTH, HEIGHT = 3.9, 3.0
-# Characters of a legend that fit into the width of a panel.
+# Number of characters of a legend that fit into the width of a panel.
 CHARACTERS = 56
-# Lines of a legend that fit into its height, and the height of a further one.
+# Number of lines of a legend that fit into the height of a panel, and the height of each further line.
 LINES, LINE = 3, 0.18
-# Fonts for the scripts that the first lacks, used where they are installed.
+# Fonts for scripts that the main font lacks; used if they are installed.
 FALLBACKS = ("Noto Sans CJK JP", "Noto Sans", "Arial Unicode MS", "Hiragino Sans", "Microsoft YaHei", "Noto Sans Thai")
 
 
 def line_style(number: int) -> dict[str, Any]:
-    """Returns colour and dashes of a line of a picture; 35 lines all differ in one or both."""
+    """Returns the colour and the dashes of a line in a picture; up to 35 lines differ in one or both."""
     place, turn = number % len(COLOURS), number // len(COLOURS)
     return {"color": COLOURS[place], "linestyle": DASHES[(place + turn) % len(DASHES)]}
 
@@ -68,7 +68,7 @@ class Draw(Protocol):
 
 @dataclass(frozen=True)
 class Panel:
-    """One coordinate system of a picture, with its title and what it shows."""
+    """One coordinate system of a picture, with a title and a caption."""
 
     name: str
     """Identifies the panel within a page: letters, digits and hyphens."""
@@ -77,7 +77,7 @@ class Panel:
     """What is shown and how to read it, in one or two sentences."""
     draw: Draw
     titles: Mapping[str, Sequence[str]] | None = None
-    """Texts of single points, by the ``gid`` of their collection; a page shows them under the pointer."""
+    """Texts for individual points, by the ``gid`` of their collection; a page shows them as tooltips."""
 
 
 def require_extra(command: str) -> None:
@@ -92,10 +92,10 @@ def require_extra(command: str) -> None:
 
 @contextmanager
 def styled(text_as_text: bool = False) -> Iterator[None]:
-    """Context manager in which figures have the style of this module.
+    """Applies the style of this module to figures within the context.
 
     Args:
-        text_as_text: In SVG, write text as text, instead of outlines, which look the same with any installed fonts.
+        text_as_text: In SVG, write text as text. Otherwise it is written as outlines, which look the same everywhere.
     """
     import matplotlib
     from matplotlib.font_manager import get_font_names
@@ -138,7 +138,7 @@ def styled(text_as_text: bool = False) -> Iterator[None]:
 
 
 def figure(panels: Sequence[Panel], columns: int = 3) -> Figure:
-    """Draws panels in a grid; a single panel gets no title, since the title is then a heading elsewhere."""
+    """Draws panels in a grid; a single panel gets no title, since its title is shown elsewhere as a heading."""
     from matplotlib.figure import Figure
 
     columns = min(columns, len(panels))
@@ -159,7 +159,7 @@ def figure(panels: Sequence[Panel], columns: int = 3) -> Figure:
 
 
 def drawn(panels: Sequence[Panel], form: str, text_as_text: bool = False) -> bytes:
-    """Returns panels as the contents of a file of the format ``png`` or ``svg``; see ``styled``."""
+    """Returns panels as the contents of a ``png`` or ``svg`` file; for ``text_as_text``, see ``styled``."""
     out = BytesIO()
     with styled(text_as_text):
         # Without a date, equal runs give equal files.
@@ -169,13 +169,13 @@ def drawn(panels: Sequence[Panel], form: str, text_as_text: bool = False) -> byt
 
 
 def write(panels: Sequence[Panel], path: Path) -> None:
-    """Writes panels to a file, whose suffix is its format."""
+    """Writes panels to a file in the format given by its suffix."""
     content = drawn(panels, path.suffix[1:])
     write_atomically(path, lambda file: file.write(content))
 
 
 def legend(axes: Axes) -> None:
-    """Adds a legend below the axes and their label, where it covers nothing; none for a series without a name."""
+    """Adds a legend below the axes and their label, where it covers nothing; series without a name are left out."""
     handles, names = axes.get_legend_handles_labels()
     if names:
         axes.figure.legend(handles, names, loc="outside lower left", ncols=_columns(names))
@@ -188,7 +188,7 @@ def _columns(names: Sequence[str]) -> int:
 
 
 def step_axis(axes: Axes) -> None:
-    """Makes the horizontal axis one of whole steps."""
+    """Makes the horizontal axis show whole steps."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel("step")

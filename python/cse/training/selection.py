@@ -146,7 +146,7 @@ class Selector:
         before, after = self.halves[0], self.halves[-1]
         first, low, high = (100 * x for x in paired_bootstrap(after.found_first - before.found_first))
         mrr, mrr_low, mrr_high = paired_bootstrap(after.per_sentence - before.per_sentence)
-        change = "rose" if mrr_low > 0 else "fell" if mrr_high < 0 else "did not change beyond its error"
+        change = "rose" if mrr_low > 0 else "fell" if mrr_high < 0 else "showed no clear change"
         return [
             f"Each of {before.sentences:,} held-out sentences was cut in two. One half finds the other first among all "
             f"in {before.found_first.mean():.1%} of the searches before training and in "
