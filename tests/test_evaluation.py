@@ -532,7 +532,7 @@ def test_halves_of_a_table_name_the_option_of_their_column(cse, tiny_bert, tmp_p
         arguments = [*command, "--suite", "halves", "--data", table]
         done = cse(*arguments)
         assert done.returncode == 2
-        assert "with --set halves.column=NAME: text, id" in done.stderr
+        assert "use --set halves.column=NAME to name the column that holds the sentences: text, id" in done.stderr
         done = cse(*arguments, "--set", "halves.column=text", "--json")
         assert done.returncode == 0, done.stderr
 
