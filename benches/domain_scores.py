@@ -35,7 +35,7 @@ class Known:
 
 
 class Collection:
-    """A collection of documents, queries and judgements, and what its scores require; it is the same for all runs.
+    """A collection (documents, queries, judgements) and what is derived from it for scoring; the same for all runs.
 
     Args:
         folder: A folder in the format of ``cse eval --suite retrieval``.
@@ -148,7 +148,7 @@ def reciprocal_ranks(scores: Vectors, own: list[int]) -> Vectors:
 
 @dataclass
 class Embedded:
-    """Embeddings of a collection by one encoder, of unit length."""
+    """Unit-length embeddings of a collection by one encoder."""
 
     documents: Vectors
     queries: Vectors

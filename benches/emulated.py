@@ -21,7 +21,7 @@ PRODUCTS = {
     torch.ops.aten.addmm.default,
     torch.ops.aten.bmm.default,
     torch.ops.aten.baddbmm.default,
-    # In inference mode, these two are not composed of the products above.
+    # In inference mode, these two are not decomposed into the products above.
     torch.ops.aten.linear.default,
     torch.ops.aten.matmul.default,
 }

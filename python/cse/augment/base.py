@@ -115,7 +115,8 @@ class TextMethod(ABC):
     summary: ClassVar[str] = ""
     """One-line description, shown by ``cse methods``."""
     expensive: ClassVar[bool] = False
-    """Whether texts are slow to make. If so, a process gets only the rows that it encodes, and checks use few."""
+    """Whether texts are slow to make. If so, a process makes only those of the rows that it encodes, and the checks
+    before training use only a few rows."""
 
     def __init__(self, options: Any, context: Context) -> None:
         self.options = options
@@ -162,7 +163,7 @@ class Edit(TextMethod):
 
     @classmethod
     def makes_pairs(cls, options: Any) -> bool:
-        """Returns whether an edited sentence used as a negative is also a further anchor and its own positive (UNA)."""
+        """Returns whether an edited sentence used as a negative also forms a further pair with itself (UNA)."""
         return False
 
     def applies(self, step: int) -> bool:

@@ -27,7 +27,7 @@ class Repetition(Edit):
 
     The number of repeated words is uniform from 0 to max(2, floor(rate * words)), and at most the number of words. The
     paper repeats word pieces; here whole words are repeated, so that the method does not depend on a tokenizer. The
-    released code limits the number to ten.
+    released code also limits the number to ten; this method does not.
     """
 
     Options = RepetitionOptions

@@ -1,4 +1,4 @@
-"""Contrastive losses as a function of views with roles, and as a loss term.
+"""The contrastive losses: a function of named embeddings (views) with roles, and a loss term that calls it.
 
 A loss has four independent parts:
 
@@ -100,8 +100,8 @@ def contrastive_loss(
         hard_negative_weight: alpha; the logit of the anchor's own ``hard_negative`` is increased by ln(alpha).
         masks: (B,) bool by view name: True for the rows in which a view is valid. In other rows, the view is neither an
             anchor nor in any denominator; an anchor whose positive is not valid is left out, too.
-        duplicates: (B, B) bool, symmetric: rows with the same sentence. The anchors and positives of the first pair
-            are left out of each other's negatives.
+        duplicates: (B, B) bool, symmetric: True for two rows with the same sentence. In the first pair of views, such
+            rows are not negatives of each other.
         roles: Roles by view name; default: see ``cse.views.roles_by_name``.
         log_weights: See ``cse.views.Views``; each is added to the logits of its pair of views.
         own_negatives: See ``cse.views.Views``.
@@ -180,7 +180,10 @@ def arrange(views: Mapping[str, Tensor], objective: str, roles: Mapping[str, Rol
     roles = roles or roles_by_name(views)
     named = {role: [name for name in views if roles[name] == role] for role in ("anchor", "positive", "negative")}
     if not named["anchor"] or len(named["anchor"]) != len(named["positive"]):
-        raise ValueError(f"views: {len(named['anchor'])} anchors and {len(named['positive'])} positives; need as many")
+        raise ValueError(
+            f"views: {len(named['anchor'])} anchors and {len(named['positive'])} positives; "
+            "need the same number of each, at least one"
+        )
     pairs = list(zip(named["anchor"], named["positive"], strict=True))
     sizes = {name: len(z) for name, z in views.items()}
     batch, device = sizes[pairs[0][0]], views[pairs[0][0]].device
@@ -241,7 +244,8 @@ def _apply_masks(
                     block |= duplicates
                     block.diagonal().copy_(~valid(other))
     if mixed == "release":
-        # Mixture k combines rows k and k + 1. First z1 with the mixtures of z2, then the mixtures of z1 with z2.
+        # Mixture k combines rows k and k + 1. Columns: z1 against the mixtures of z2, then the mixtures of z1
+        # against z2.
         first, second = (valid(name) for name in layout.pairs[0])
         whole = [mask & mask.roll(-1, 0) for mask in (first, second)]
         columns = torch.cat([whole[1].expand(len(scores), -1), whole[0][:, None] & second[None, :]], 1)
@@ -285,7 +289,7 @@ class Contrastive(BatchTerm):
         return contrastive_loss(views.embeddings, **{**given, **changes})
 
     def partner_views(self, roles: Mapping[str, Role]) -> tuple[int, list[str]] | None:
-        """Returns the candidates of all pairs for mixed negatives as in the paper, else None; see ``BatchTerm``.
+        """Returns the candidates of all pairs if negatives are mixed as in the paper, else None; see ``BatchTerm``.
 
         Hard negatives are never partners.
         """
