@@ -72,8 +72,9 @@ def columns(path: Path, document: int) -> Judgements:
 def time_texts(path: Path) -> Texts:
     """Returns the articles of TIME, numbered as in the judgements, which count 425 articles in the order of the file.
 
-    The distributed file has only 423 articles. Two are missing between the 371st and the 380th: before them, relevant
-    articles share words with their queries at the number in the judgements, and after them at that number minus 2.
+    The distributed file has only 423 articles. The two missing ones belong between the 371st and the 380th, as the
+    words that queries share with their relevant articles show: before the gap, an article's position in the file is
+    its number in the judgements; after the gap, it is that number minus 2.
     """
     text = path.read_text(encoding="latin-1").split("*STOP")[0]
     articles = re.split(r"^\*TEXT[^\n]*\n", text, flags=re.MULTILINE)[1:]

@@ -1,9 +1,11 @@
-"""Distils the base model and word overlap into the encoder, as a method that users would add: ``imports = (FILE,)``.
+"""Distils the base model and word overlap into the encoder: an example of a loss term added by a user.
+
+It is loaded with ``imports = (FILE,)``.
 
 BM25 and the base model, fused by reciprocal ranks, find more than either alone (``python benches/domain.py table``).
 For each anchor, the term ``distil`` trains the encoder to rank the candidates of the batch as the base model and word
-overlap rank them together. With ``loss = "distil"`` it is the whole loss: no positive can be wrong, and no negative
-can be false.
+overlap rank them together. With ``loss = "distil"`` it is the only loss. No candidate is then labelled as a positive or
+a negative, so there are no wrong positives or false negatives.
 """
 
 from __future__ import annotations

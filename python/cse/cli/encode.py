@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     "form",
     metavar="npy|safetensors|parquet",
     help="Format of the parts.",
-    default_text="npy; without parts by the name of FILE",
+    default_text="npy; without --parts, from the suffix of FILE",
 )
 @options.option("--batch-size", default=64, type=click.IntRange(min=1))
 @options.option(
@@ -81,8 +81,8 @@ def command(
     """Encode each row of SENTENCES (standard input if none) with MODEL, a folder or a name, into a file.
 
     The file contains float32 embeddings (rows, dimensions) in the order of the rows; blank rows are zeros. .npy is a
-    NumPy array, .safetensors has one tensor, embeddings, and .parquet the columns row and embedding. Memory does not
-    grow with the input. If the command is interrupted, FILE.part remains, and the same command resumes from there.
+    NumPy array; .safetensors has one tensor, named embeddings; .parquet has the columns row and embedding. Memory does
+    not grow with the input. If the command is interrupted, FILE.part remains, and the same command resumes from there.
 
     With --parts, -o is a folder with one part per file and a manifest, which cse search opens as one index; rows are
     numbered across all files. An interrupted call is completed by the same command. --engine ray distributes the files
@@ -90,7 +90,7 @@ def command(
     """
     as_parts = parts_options.wants_parts(as_parts, engine, output, sentences)
     if form is not None and not as_parts:
-        raise InputError("--format: is for parts; add --parts, or name the file by its format")
+        raise InputError("--format: applies only to --parts; add --parts, or choose the format by the suffix of FILE")
     if form not in (None, "npy", "safetensors", "parquet"):
         raise InputError(f"--format: {form!r} is unknown; choose npy, safetensors or parquet")
     if gpus_per_worker is not None and engine != "ray":

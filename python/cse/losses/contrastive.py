@@ -89,14 +89,15 @@ def contrastive_loss(
         objective: ``infonce``: anchors against the candidates (the second view of each pair) and the hard negatives.
             ``nt-xent``: each view of a pair against all other such views, with the other view of its pair as the
             positive, and against the negatives.
-        logits: ``cosine`` or ``focal``; mixed and hard negatives have the logit of a negative.
+        logits: ``cosine`` or ``focal``; mixed and hard negatives are scored like other negatives.
         temperature: tau.
         margin: m of the focal logits; ignored by ``cosine``.
-        mixed: ``paper``: one mixed negative per anchor, in its own denominator only. ``release``: mixtures as in the
-            released code; see ``cse.losses.mixed``. None: no mixed negatives.
+        mixed: ``paper``: one mixed negative per anchor, in the denominator of that anchor only. ``release``: mixtures
+            as in the released code; see ``cse.losses.mixed``. None: no mixed negatives.
         mix_lambda: Weight of the anchor's own positive in its mixture.
-        partners: (M,) for ``paper``: the candidate that each anchor's positive is mixed with; see
-            ``Contrastive.partner_views``. An anchor whose partner comes from its own row has no mixed negative.
+        partners: (M,) int64, where M is the total number of rows of the anchor views; needed for ``paper``: the index
+            of the candidate that each anchor's positive is mixed with; see ``Contrastive.partner_views``. An anchor
+            whose partner comes from its own row has no mixed negative.
         hard_negative_weight: alpha; the logit of the anchor's own ``hard_negative`` is increased by ln(alpha).
         masks: (B,) bool by view name: True for the rows in which a view is valid. In other rows, the view is neither an
             anchor nor in any denominator; an anchor whose positive is not valid is left out, too.
@@ -200,7 +201,10 @@ def arrange(views: Mapping[str, Tensor], objective: str, roles: Mapping[str, Rol
 
 
 def _own_similarities(views: Mapping[str, Tensor], layout: Layout, own: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Returns the cosines ``(M, k)`` of anchors with their own negatives, and True where an anchor has fewer than k."""
+    """Returns the cosines ``(M, k)`` of anchors with their own negatives, and a mask of the same shape.
+
+    The mask is True for the missing entries of anchors that have fewer than k negatives of their own.
+    """
     most = max(z.shape[1] for z in own.values())
     found, missing = [], []
     for name in layout.anchors:

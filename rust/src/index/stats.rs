@@ -1,8 +1,10 @@
-//! The sufficient statistics of a corpus: N, and for each term its document frequency and max over documents of c/L.
+//! The sufficient statistics of a corpus: the number N of documents, and for each term its document frequency and the
+//! maximum over documents of c/L, where c is the term's count in a document and L the document's length in terms.
 //!
 //! UNA needs nothing else: idf is constant over documents, so the maximum over d of ln(1 + c/L) * idf is reached where
-//! c/L is largest. [`Stats`] are merged by +, + and max and so form a commutative monoid: threads, shards and machines
-//! can count separately, and merging their statistics in any order gives the same bytes.
+//! c/L is largest. Merging two [`Stats`] adds the Ns, adds the document frequencies and takes the larger of the maxima,
+//! which makes them a commutative monoid: threads, shards and machines can count separately, and merging their
+//! statistics in any order gives the same bytes.
 
 use std::cmp::Ordering;
 
@@ -174,7 +176,7 @@ pub struct Counter {
     distinct: Vec<u32>,
 }
 
-/// The distinct terms of some rows with their counts, kept for the matrix. Terms are ids of one counter.
+/// The distinct terms of some rows with their counts, kept to build the TF-IDF matrix. Terms are ids of one counter.
 #[derive(Debug, Default)]
 pub struct CountedRows {
     pub ids: Vec<u32>,
