@@ -68,7 +68,7 @@ def test_an_encoder_decoder_is_refused(tmp_path, sample, tiny_bert):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("nan", r"the weights encoder\.layer\.0\.output\.dense\.weight hold NaN"),
+        ("nan", r"the weight encoder\.layer\.0\.output\.dense\.weight holds NaN"),
         ("shape", "shape"),
         ("vocabulary", "the tokenizer belongs to another model"),
         ("no pad", "no padding token"),
@@ -101,8 +101,8 @@ def test_faulty_weights_and_tokenizers_are_named(tmp_path, tiny_bert, damage, me
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("command", r"pytorch_model\.bin holds \w+\.system, which is not a tensor"),
-        ("bare pickle", r"pytorch_model\.bin holds something, which is not a tensor"),
+        ("command", r"pytorch_model\.bin was not loaded: it holds \w+\.system, which is not a tensor"),
+        ("bare pickle", r"pytorch_model\.bin was not loaded: it holds something, which is not a tensor"),
         ("torn", r"pytorch_model\.bin is incomplete"),
         (b"", "holds no weights of PyTorch"),
         (b"hello world\n", "holds no weights of PyTorch"),
