@@ -104,7 +104,8 @@ def command(
     scorer = Scorer(found.suite, found.columns, inputs.data, inputs.partial)
     chosen = plan(found, rows, range(seeds), inputs, scorer, place)
     known = sum(map(len, chosen.stored.values()))
-    console.say(f"{table}: {known + len(chosen.wanted):,} cells, {known:,} of them stored in {place}")
+    total = known + len(chosen.wanted)
+    console.say(f"{table}: {total:,} cell{'s' * (total != 1)}, {known:,} of them stored in {place}")
     for name, note in chosen.notes.items():
         console.say(f"{name}: {note}")
     if chosen.wanted and not smoke:
@@ -117,7 +118,6 @@ def command(
     from ..reproduce.results import markdown, panels, to_dict
 
     stored, notes = chosen.stored, chosen.notes
-
     console.result(
         to_dict(found, rows, stored, notes),
         as_json,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..errors import InputError
 
-__all__ = ["Encodes", "Evaluation", "NoOptions", "Report", "Sample", "embed", "read_lines"]
+__all__ = ["Encodes", "Evaluation", "NoOptions", "Report", "Sample", "counted", "embed", "read_lines"]
 
 Progress = Callable[[int], None]
 
@@ -26,6 +26,19 @@ class Encodes(Protocol):
     ) -> npt.NDArray[np.float32]:
         """Returns embeddings ``(n, D)`` float32; calls ``progress`` with the number of texts since its last call."""
         ...
+
+
+def counted(total: int, progress: Callable[[int, int], None] | None) -> Progress:
+    """Returns a function of further units done that calls ``progress`` with all units done, and ``total``."""
+    done = 0
+
+    def advance(more: int) -> None:
+        nonlocal done
+        done += more
+        if progress is not None:
+            progress(done, total)
+
+    return advance
 
 
 def embed(

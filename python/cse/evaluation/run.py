@@ -11,7 +11,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from .base import Encodes, Evaluation, Report
+from .base import Encodes, Evaluation, Report, counted
 from .comparison import adjust
 from .comparison import compare as compare_reports
 from .dims import evaluate_dims
@@ -249,14 +249,7 @@ def _run(
 ) -> list[dict[str, Report]]:
     """Returns the reports of each encoder by suite; ``dims`` requires a ``cse.Encoder`` (see ``evaluate_dims``)."""
     total = len(encoders) * max(len(dims), 1) * sum(suite.work() for suite in suites.values())
-    done = 0
-
-    def advance(more: int) -> None:
-        nonlocal done
-        done += more
-        if progress is not None:
-            progress(done, total)
-
+    advance = counted(total, progress)
     found = []
     for make in encoders:
         encoder = make()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import InputError, unknown
+from ..evaluation.base import counted
 from ..evaluation.sts import DEV, SEVEN, Pairs, PairScore, Task, read_pairs, score_pairs
 
 if TYPE_CHECKING:
@@ -98,14 +99,7 @@ class Scorer:
         """
         total = sum(len({*pairs.left, *pairs.right}) for pairs in self.pairs.values())
         total += sum(suite.work() for suite in self.suites.values())
-        done = 0
-
-        def advance(more: int) -> None:
-            nonlocal done
-            done += more
-            if progress is not None:
-                progress(done, total)
-
+        advance = counted(total, progress)
         pairs = {stem: score_pairs(encoder, each, advance) for stem, each in self.pairs.items()}
         rows = {name: suite(encoder, advance).rows for name, suite in self.suites.items()}
         if self.suite == "transfer":
