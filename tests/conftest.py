@@ -3,13 +3,15 @@
 import os
 import subprocess
 import sys
+from collections import Counter
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 import plain_processor  # noqa: F401
-from forked import COMMANDS, run_forked
+from fork_server import COMMANDS
+from forked import run_forked
 from random_texts import write_vectors
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -190,16 +192,20 @@ def run_config(short_corpus, tiny_bert, tmp_path):
 
 def make_tiny(folder, kind):
     import torch
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, RobertaConfig, RobertaModel
 
     torch.manual_seed(0)
     sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").split("\n")[:2000]
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.train_from_iterator(sample, trainers.WordPieceTrainer(vocab_size=2000, special_tokens=names))
+    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    counts = Counter(word for row in sample for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(row)))
+    letters = sorted(set("".join(counts)))
+    # Not a trained vocabulary: the trainers of tokenizers break ties differently in each process.
+    words = sorted((word for word in counts if len(word) > 1), key=lambda word: (-counts[word], word))
+    pieces = [*names, *letters, *("##" + letter for letter in letters), *words][:2000]
+    tokenizer = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )

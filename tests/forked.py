@@ -1,90 +1,89 @@
-"""cse commands in processes forked from one that has imported PyTorch and transformers.
+"""cse commands in processes forked from one that has imported PyTorch and transformers (``fork_server.py``).
 
-Their import takes longer than most of the commands that the tests run. A command has a process of its own as before:
-its arguments, folder, environment, standard streams, signals and exit status.
+Their import takes longer than most of the commands that the tests run. A command still has its own process, with its own
+arguments, folder, environment, standard streams, signals and exit status.
 """
 
-import atexit
 import contextlib
-import multiprocessing
+import functools
+import json
 import os
+import socket
 import subprocess
 import sys
 import threading
-from multiprocessing.reduction import DupFd
+from pathlib import Path
 
-# Commands that import PyTorch.
-COMMANDS = (
-    "train",
-    "eval",
-    "encode",
-    "compare",
-    "plot",
-    "report",
-    "search",
-    "similarity",
-    "duplicates",
-    "cluster",
-    "mine",
-)
-server = multiprocessing.get_context("forkserver")
-server.set_forkserver_preload(
-    [
-        *(f"cse.cli.{name}" for name in COMMANDS),
-        "cse.training.loop",
-        "scipy.stats",
-        "transformers.models.bert.modeling_bert",
-        "transformers.models.roberta.modeling_roberta",
-    ]
-)
+
+@functools.cache
+def server():
+    """The socket of the fork server of this process; the server ends when the socket is closed."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    program = Path(__file__).with_name("fork_server.py")
+    subprocess.Popen([sys.executable, program, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+    theirs.close()
+    return ours
 
 
 class Forked:
     """A process that runs a command; has the methods of ``subprocess.Popen`` that the tests use."""
 
     def __init__(self, *arguments, cwd=None, stdin=b""):
+        request = {
+            "arguments": [str(each) for each in arguments],
+            "folder": str(cwd or os.getcwd()),
+            "environment": dict(os.environ),
+        }
         (theirs, stdin_pipe), (out, out_pipe), (err, err_pipe) = (os.pipe() for _ in range(3))
-        streams = [theirs, out_pipe, err_pipe]
-        self.process = Command([str(each) for each in arguments], str(cwd or os.getcwd()), streams)
-        self.process.start()
-        for number in streams:
+        ours, answers = socket.socketpair()
+        sent = [theirs, out_pipe, err_pipe, answers.fileno()]
+        socket.send_fds(server(), [json.dumps(request).encode()], sent)
+        for number in sent[:3]:
             os.close(number)
-        self.pid = self.process.pid
+        answers.close()
         self.found = {}
+        self.returncode = None
+        self.answers = ours.makefile("r")
+        ours.close()
+        self.pid = int(self.answers.readline())
         self.threads = [
-            threading.Thread(target=self._write, args=(stdin_pipe, stdin), daemon=True),
-            threading.Thread(target=self._read, args=("out", out), daemon=True),
-            threading.Thread(target=self._read, args=("err", err), daemon=True),
+            threading.Thread(target=target, args=each, daemon=True)
+            for target, each in [
+                (self.write, (stdin_pipe, stdin)),
+                (self.read, ("out", out)),
+                (self.read, ("err", err)),
+                (self.wait, ()),
+            ]
         ]
         for thread in self.threads:
             thread.start()
 
-    def _write(self, number, content):
+    def write(self, number, content):
         with open(number, "wb", buffering=0) as stream, contextlib.suppress(BrokenPipeError):
             stream.write(content)
 
-    def _read(self, name, number):
+    def read(self, name, number):
         with open(number, "rb") as stream:
             self.found[name] = stream.read()
 
-    @property
-    def returncode(self):
-        return self.process.exitcode
+    def wait(self):
+        with self.answers:
+            self.returncode = int(self.answers.readline())
 
     def poll(self):
-        return self.process.exitcode
+        return self.returncode
 
     def send_signal(self, number):
         os.kill(self.pid, number)
 
     def communicate(self, timeout=None):
         """Waits for the end; returns the bytes of standard output and standard error."""
-        self.process.join(timeout)
-        if self.process.exitcode is None:
-            self.process.kill()
-            self.process.join()
+        *readers, waiter = self.threads
+        waiter.join(timeout)
+        if self.returncode is None:
+            os.kill(self.pid, 9)
             raise AssertionError(f"the process did not end within {timeout} s")
-        for thread in self.threads:
+        for thread in readers:
             thread.join()
         return self.found["out"], self.found["err"]
 
@@ -96,31 +95,3 @@ def run_forked(*arguments, cwd=None, text=True, stdin=None):
     if text:
         out, err = out.decode(), err.decode()
     return subprocess.CompletedProcess(["cse", *arguments], process.returncode, out, err)
-
-
-class Command(server.Process):
-    """The process in which a command runs."""
-
-    def __init__(self, arguments, folder, streams):
-        super().__init__(daemon=True)
-        self.arguments, self.folder, self.streams = arguments, folder, streams
-        self.environment = dict(os.environ)
-
-    def __getstate__(self):
-        return {**self.__dict__, "streams": [DupFd(number) for number in self.streams]}
-
-    def run(self):
-        for target, stream in enumerate(self.streams):
-            os.dup2(stream.detach(), target)
-        sys.stdin = os.fdopen(0)  # multiprocessing replaces it by an empty one
-        os.chdir(self.folder)
-        os.environ.clear()
-        os.environ.update(self.environment)
-        sys.argv = ["cse", *self.arguments]
-        import plain_processor  # noqa: F401
-        from cse.cli import main
-
-        try:
-            main()
-        finally:
-            atexit._run_exitfuncs()  # multiprocessing ends the process without them

@@ -1,0 +1,97 @@
+"""Run as a program: imports PyTorch and transformers once, then forks a process for each cse command that it receives.
+
+Reads requests from the socket whose file descriptor is its argument, until the other side is closed. A request is a JSON
+object of arguments, folder and environment, with four file descriptors: standard input, output and error of the command,
+and a socket to which the command's process id and exit code are sent. The command runs at the top level of this module,
+so that its process ends as one started by a shell does, with the functions registered in ``atexit``.
+"""
+
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+
+# Commands that import PyTorch.
+COMMANDS = (
+    "train",
+    "eval",
+    "encode",
+    "compare",
+    "plot",
+    "report",
+    "search",
+    "similarity",
+    "duplicates",
+    "cluster",
+    "mine",
+)
+MODULES = (
+    *(f"cse.cli.{name}" for name in COMMANDS),
+    "cse.training.loop",
+    "scipy.stats",
+    "transformers.models.bert.modeling_bert",
+    "transformers.models.roberta.modeling_roberta",
+)
+REQUEST_BYTES = 1 << 20
+
+
+def receive(requests):
+    """Forks for each request; returns the request in the process that is to run it, and None at the end."""
+    while True:
+        message, descriptors, *_ = socket.recv_fds(requests, REQUEST_BYTES, 4)
+        if not message:
+            return None
+        *streams, answers = descriptors
+        pid = os.fork()
+        if pid == 0:
+            pid = os.fork()
+            if pid == 0:
+                requests.close()
+                os.close(answers)
+                return json.loads(message), streams
+            # This process waits for the command, as only a parent can, so that the server need not.
+            for stream in streams:
+                os.close(stream)
+            os.write(answers, f"{pid}\n".encode())
+            _, status = os.waitpid(pid, 0)
+            os.write(answers, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+            os._exit(0)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        reap()
+
+
+def reap():
+    """Collects the exit status of the processes that have ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def become(request, streams):
+    """Gives this process the streams, folder, environment and arguments of a request."""
+    for target, stream in enumerate(streams):
+        os.dup2(stream, target)
+        os.close(stream)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = ["cse", *request["arguments"]]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for module in MODULES:
+        importlib.import_module(module)
+    received = receive(socket.socket(fileno=int(sys.argv[1])))
+    if received is not None:
+        become(*received)
+        import plain_processor  # noqa: F401
+        from cse.cli import main
+
+        main()
