@@ -13,7 +13,8 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-# Pairs of vectors multiplied in float64 at a time; they fit in a core's cache, which is three times as fast as larger blocks.
+# Number of pairs of vectors multiplied in float64 at a time: they fit in a core's cache, which is three times as fast
+# as larger blocks.
 PAIRS = 1024
 
 
