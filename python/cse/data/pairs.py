@@ -31,7 +31,7 @@ class LabelledPairs:
     names: dict[str, str] = field(default_factory=dict)
     """Column names by role."""
     unused: list[str] = field(default_factory=list)
-    """The columns of the first table that have none of these roles."""
+    """The columns of the first table that have no role."""
 
     @property
     def corpora(self) -> list[Corpus]:

@@ -59,7 +59,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Task:
-    """An STS task: its names, its file, and the number of pairs when complete (``expected``; None: any number)."""
+    """An STS task: key, title, file, and ``expected``, the number of pairs when complete (None: any number)."""
 
     key: str
     title: str

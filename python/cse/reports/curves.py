@@ -58,7 +58,7 @@ def thinned(steps: Vector, values: Vector, points: int = POINTS) -> tuple[Vector
 
 
 def _shown(label: str) -> str:
-    """Returns a label that matplotlib shows; it hides labels that begin with an underscore."""
+    """Returns a label, after a space if it begins with an underscore, because matplotlib hides such labels."""
     return f" {label}" if label.startswith("_") else label
 
 
@@ -251,7 +251,7 @@ def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0
         s = np.linspace(-1, 1, 201)
         axes.plot(s, s, color=INK, lw=1, label="not re-scaled")
         for number, margin in enumerate(chosen):
-            logits = focal(s, None, 1.0, margin)  # type: ignore[arg-type]  # uses arithmetic only
+            logits = focal(s, None, 1.0, margin)  # type: ignore[arg-type]  # arrays work as well
             wide = 2.8 if margin in used else 1.3
             name = f"m = {margin:g}" + (", this run" if margin in used and len(runs) == 1 else "")
             if margin == 0:

@@ -26,8 +26,8 @@ __all__ = ["Change", "Compared", "HeldOut", "Neighbours", "compare_models", "hel
 
 # Maximum number of sentences that the map shows, and among which nearest neighbours are searched.
 SHOWN = 500
-# Minimum number of clusters, which are pairs connected by shared sentences, for a bootstrap interval. If all pairs are
-# in one cluster, every resample is equal, and the interval has width 0.
+# Minimum number of clusters (groups of pairs connected by shared sentences) for a bootstrap interval. If all pairs are
+# in one cluster, all resamples are equal, and the interval has width 0.
 CLUSTERS = 10
 
 Vectors = npt.NDArray[np.float32]

@@ -45,7 +45,7 @@ def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -
     if len(explained) != 1 or not explained[0].seen:
         raise InputError(f"--word {word!r}: not a word of the index; choose one that occurs in the corpus")
     if len(index) < 2:
-        raise InputError("--tfidf: the index has only one term, so it has no ranks to show; build it from more sentences")
+        raise InputError("--tfidf: the index has only one term, so it has no ranks; build it from more sentences")
     reach, rank, terms = index.ranks(radius), explained[0].rank, len(index)
     shown_word = index.terms[index.by_rank[rank - 1]]
     scores = np.asarray(index.max_score)[index.by_rank]

@@ -126,7 +126,7 @@ def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> Se
         maps, how = (places, moved), f"t-SNE, perplexity {perplexity:.0f} (large distances mean little)"
     count = min(GROUPS, max(1, len(sentences) // 3))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # if collapsed embeddings have fewer distinct points than groups
+        warnings.simplefilter("ignore")  # KMeans warns if it has fewer distinct points than groups
         model = KMeans(count, random_state=0, n_init=4).fit(after)
     distance = model.transform(after)
     sizes = np.bincount(model.labels_, minlength=count)
