@@ -201,7 +201,7 @@ def test_train_then_encode_then_eval(cse, indexed, tiny_bert, sample_rows, tmp_p
         f"{i % 6}\t{a}\t{b}\n" for i, (a, b) in enumerate(zip(sample_rows[:20], sample_rows[20:40], strict=True))
     )
     (tmp_path / "stsb.test.tsv").write_text(pairs, encoding="utf8")
-    refused(cse("eval", best, "--data", tmp_path), "20 pairs, and STS-B has 1,379", "--allow-partial")
+    refused(cse("eval", best, "--data", tmp_path), "20 pairs, but STS-B has 1,379", "--allow-partial")
     done = cse("eval", best, "--data", tmp_path, "--allow-partial")
     assert "STS-B" in done.stdout
     assert "20 pairs, but the whole task has 1,379; not comparable" in done.stdout

@@ -147,7 +147,7 @@ def test_the_transfer_suite_on_the_command_line(cse, tiny_bert, tasks):
     flags = ("--suite", "transfer", "--data", tasks, "--pooler", "avg", "--set", "transfer.folds=2")
     done = cse("eval", tiny_bert, *flags)
     assert done.returncode == 2
-    assert "40 rows, and CR has 3,775; get the whole file, or pass --allow-partial" in done.stderr
+    assert "40 rows, but CR has 3,775; get the whole file, or pass --allow-partial" in done.stderr
     done = cse("eval", tiny_bert, *flags, "--allow-partial", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["suites"]["transfer"]

@@ -109,7 +109,7 @@ def test_incomplete_evaluation_data_are_refused_before_a_run(small):
     data = small("una-table1").data
     with pytest.raises(InputError, match=r"sts12.test.tsv: 24 pairs, and STS12 has 3,108: scores would not be"):
         Scorer("sts", (), data)
-    with pytest.raises(InputError, match=r"mr.tsv: 60 rows, and MR has 10,662"):
+    with pytest.raises(InputError, match=r"mr.tsv: 60 rows, but MR has 10,662"):
         Scorer("transfer", (), small("una-table2").data)
 
 

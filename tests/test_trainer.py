@@ -459,7 +459,7 @@ def test_the_chosen_model_is_scored_on_the_tasks_at_the_end(base, tmp_path, samp
     (tmp_path / "data").mkdir()
     lines = [f"{i % 5}\t{a}\t{b}" for i, (a, b) in enumerate(zip(sample_rows[:20], sample_rows[20:40], strict=True))]
     (tmp_path / "data" / "stsb.test.tsv").write_text("\n".join(lines), encoding="utf8")
-    with pytest.raises(InputError, match=r"stsb\.test\.tsv: 20 pairs, and STS-B has 1,379; .*--allow-partial"):
+    with pytest.raises(InputError, match=r"stsb\.test\.tsv: 20 pairs, but STS-B has 1,379; .*--allow-partial"):
         train(base.replace(data=str(tmp_path / "data")))
     assert not (tmp_path / "runs").exists()
     assert set(train(base.replace(data=str(tmp_path / "data"), allow_partial=True)).sts) == {"STS-B"}

@@ -32,7 +32,7 @@ __all__ = ["Entry", "cache_folder", "clear", "ends_fit", "entries", "find_entry"
 META = "meta.json"
 BLOCK_BYTES = 1 << 20
 KINDS = ("rows", "tokens")
-# Folders of entries, and their locks and temporary folders. Nothing else in the cache folder is touched.
+# Names of the folders of entries, and of their locks and temporary folders. Other files in the cache are not touched.
 NAME = re.compile(f"({'|'.join(KINDS)})-[0-9a-f]{{24}}")
 LEFT = re.compile(rf"\.{NAME.pattern}(\.lock|-.*)")
 
@@ -81,8 +81,8 @@ def open_entry(
 ) -> tuple[Entry, bool]:
     """Opens an entry, and writes it first if it does not exist or is damaged.
 
-    It is written to a temporary folder, which is then renamed. Two processes that need the same entry do not write it
-    twice: the second one waits for the first.
+    A new entry is written to a temporary folder, which is then renamed. Two processes that need the same entry do not
+    write it twice: the second one waits for the first.
 
     Args:
         cache: The cache folder; created if it does not exist.
@@ -157,7 +157,7 @@ def _read(folder: Path) -> Entry | None:
 
 
 def _whole(folder: Path, fits: Callable[[Entry], bool]) -> Entry | None:
-    """Returns the entry of a folder if its files are those that were written, else None."""
+    """Returns the entry of a folder if its files are unchanged since they were written, else None."""
     entry = _read(folder)
     if entry is None:
         return None
@@ -184,7 +184,7 @@ def ends_fit(ends: npt.NDArray[np.uint64], rows: int, size: int) -> bool:
     """Returns whether ``ends`` holds ``rows`` ascending numbers, the last of which is ``size``."""
     if len(ends) != rows or (int(ends[-1]) if rows else 0) != size:
         return False
-    # In parts, because a comparison allocates memory.
+    # Compared in parts, because a comparison allocates memory.
     parts = (ends[start : start + BLOCK_BYTES + 1] for start in range(0, rows, BLOCK_BYTES))
     return all(bool((part[1:] >= part[:-1]).all()) for part in parts)
 

@@ -18,7 +18,7 @@ from .row_files import StoredRows, count_repeats, stored_bytes
 
 __all__ = ["IN_MEMORY", "Corpus"]
 
-# Stands for the path of rows from ``Corpus.from_texts``, and for the corpus in the configuration of a run on them.
+# Used as the path of rows from ``Corpus.from_texts``, and as the corpus in the configuration of a run on such rows.
 IN_MEMORY = "(texts in memory)"
 
 # ``Corpus.open`` maps files into memory if their total size (see ``stored_bytes``) is at least this.
@@ -54,7 +54,9 @@ class Corpus:
 
         Args:
             files: The inputs that ``cse.data.readers.resolve`` returned.
-            encoding_errors: See ``ReadOptions``, also for ``max_line_bytes`` and ``threads``.
+            encoding_errors: See ``ReadOptions``.
+            max_line_bytes: See ``ReadOptions``.
+            threads: See ``ReadOptions``.
             cache: The cache folder; see ``cse.data.cache.cache_folder``.
             progress: Called with the arguments of ``Callback.on_progress`` while rows are written to the cache.
 
@@ -81,7 +83,9 @@ class Corpus:
 
         Args:
             files: The inputs that ``cse.data.readers.resolve`` returned.
-            encoding_errors: See ``ReadOptions``, also for ``max_line_bytes`` and ``threads``.
+            encoding_errors: See ``ReadOptions``.
+            max_line_bytes: See ``ReadOptions``.
+            threads: See ``ReadOptions``.
 
         Raises:
             InputError: For an invalid file or option.
@@ -93,7 +97,7 @@ class Corpus:
 
     @classmethod
     def from_texts(cls, texts: Iterable[str]) -> Corpus:
-        """Takes texts in memory as rows, of any length; a line break in a text is replaced by a space.
+        """Returns a corpus of texts in memory, of any length; a line break in a text is replaced by a space.
 
         Raises:
             InputError: If ``texts`` is a single string, is empty, or has an element that is not a string.

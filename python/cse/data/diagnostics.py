@@ -123,9 +123,13 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
             "other tools end a line there and count more rows; replace them with spaces",
         )
     if seen["blank"]:
-        add("note", f"{_rows(seen['blank'])} blank", "no action: they keep their row number and are not trained on")
+        add(
+            "note",
+            f"{_rows(seen['blank'])} blank",
+            "no action needed: they keep their row number and are not trained on",
+        )
     if seen["joined_lines"]:
-        add("note", f"a line break inside {_rows(seen['joined_lines'])}", "no action: it is read as a space")
+        add("note", f"a line break inside {_rows(seen['joined_lines'])}", "no action needed: it is read as a space")
     if 0.8 * seen["terms"] < seen["singletons"] < seen["terms"]:
         add(
             "note",

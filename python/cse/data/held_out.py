@@ -21,7 +21,10 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Split:
-    """The split of a corpus: ascending row numbers, and ``blank``, the number of rows that were not split."""
+    """The split of a corpus into training rows and held-out rows, as ascending row numbers.
+
+    ``blank`` is the number of rows of the corpus that were not among the rows to split, for example blank rows.
+    """
 
     train: Rows
     held_out: Rows
@@ -33,8 +36,8 @@ class Split:
 def hold_out(corpus: Corpus, seed: int, wanted: bool, rows: Rows | None = None) -> Split:
     """Splits a corpus into training rows and held-out rows for the label-free score.
 
-    At most min(2000, 5 % of the rows) are held out; they have at least 8 words and distinct texts, and are selected by
-    seed and row number. Blank rows and rows with the same text as a held-out row are excluded from training.
+    At most min(2000, 5 % of the rows) are held out; they have at least 8 words and distinct texts, and the choice
+    depends on seed and row number. Blank rows and rows with the same text as a held-out row are excluded from training.
 
     Args:
         corpus: The corpus.
@@ -70,15 +73,15 @@ def _first_distinct(
 ) -> tuple[Rows, Rows]:
     """Selects up to ``count`` splittable rows that have enough words and are the first row with their text.
 
-    The rows with the smallest keys are selected. Only as many rows as needed are examined, because
-    sorting the hashes of ten million rows takes a minute.
+    Each row has a random key, and the rows with the smallest keys are selected. Only as many rows as needed are
+    examined, because sorting the hashes of ten million rows takes a minute.
 
     Returns:
         The selected rows, and all splittable rows with the same text as one of them, both ascending.
     """
     eligible = np.flatnonzero(splittable & (words >= HELD_OUT_WORDS))
     keys = rng.bits(seed, 0, eligible, rng.HOLD_OUT)
-    share = min(1.0, (2 * count + 100) / max(len(eligible), 1))  # of the keys to examine; keys are uniform
+    share = min(1.0, (2 * count + 100) / max(len(eligible), 1))  # share of the keys to examine
     while True:
         nearest = np.flatnonzero(keys < np.uint64(share * 2.0**64)) if share < 1 else np.arange(len(keys))
         candidates = eligible[nearest[np.argsort(keys[nearest], kind="stable")]]
@@ -92,9 +95,9 @@ def _first_distinct(
 
 
 def _with_hashes(hashes: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> Rows:
-    """Returns the ascending positions of the hashes that are among a few wanted ones.
+    """Returns the ascending positions of the hashes that occur in ``wanted``, which is short.
 
-    A table of their low bits excludes nearly all hashes; ``np.isin`` alone would sort all of them.
+    A table of the low bits of ``wanted`` excludes nearly all hashes; ``np.isin`` alone would sort all of them.
     """
     low = np.uint64(2**20 - 1)
     table = np.zeros(2**20, dtype=bool)

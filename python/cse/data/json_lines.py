@@ -18,8 +18,8 @@ class _Twice(ValueError):
 def first_fault(path: str, column: str) -> str | None:
     """Returns what is wrong with the first faulty record, with its line number.
 
-    A record is faulty if it is not a JSON object, or if its column occurs twice or is neither text nor null. Returns
-    None if there is no such record, or if the file cannot be read.
+    A record is faulty if it is not a JSON object, or if its field ``column`` occurs twice or is neither text nor
+    null. Returns None if there is no such record, or if the file cannot be read.
     """
     import pyarrow as pa
 

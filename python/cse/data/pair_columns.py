@@ -35,8 +35,8 @@ def pair_columns(
     """Returns the names of the two or three columns to read: anchor, positive and optionally hard negative.
 
     Without ``columns``, the roles follow from the column names (``NAMES``). Columns of identifiers (``id``, ``idx``,
-    ``..._id``) are left out. If no column has the name of an anchor or of a positive, columns with other
-    names take the missing roles in order.
+    ``..._id``) are left out. If the anchor or the positive cannot be identified by its name, columns
+    with other names take the missing roles in order.
 
     Args:
         path: A table.

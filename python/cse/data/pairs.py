@@ -31,7 +31,7 @@ class LabelledPairs:
     names: dict[str, str] = field(default_factory=dict)
     """Column names by role."""
     unused: list[str] = field(default_factory=list)
-    """The columns of the first table that are not read as text."""
+    """The columns of the first table that have no role."""
 
     @property
     def corpora(self) -> list[Corpus]:
@@ -54,7 +54,7 @@ class LabelledPairs:
         return 0 if self.chosen is None else int((~self.chosen).sum())
 
     def describe(self) -> str:
-        """Describes the columns and rows that are used, in one line."""
+        """Returns a one-line description of the columns and rows that are used."""
         text = ", ".join(f"{role} {name!r}" for role, name in self.names.items())
         if self.unused:
             text += f"; without {', '.join(map(repr, self.unused[:20]))}"
@@ -76,8 +76,8 @@ def open_pairs(
         files: Paths or patterns of csv, tsv, jsonl and parquet files with the same columns.
         columns: Names of the columns of anchor, positive and optionally hard negative; if empty, see ``pair_columns``.
         where: Condition that selects positives, like ``label=1``; see ``chosen_rows``.
-        min_score: Lowest score of the rows that are positives.
-        reading: Arguments of ``Corpus.open``.
+        min_score: Lowest score of a positive; see ``chosen_rows``.
+        reading: Further arguments of ``Corpus.open``.
 
     Raises:
         InputError: For a file that is not a table, or that lacks a column.

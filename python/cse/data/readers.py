@@ -108,7 +108,7 @@ def joined_lines(inputs: Sequence[str | Column]) -> int:
 
 
 def find_again(path: str) -> str:
-    """Finds the file of a path that was stored with U+FFFD instead of bytes that are not UTF-8.
+    """Finds the file whose path was stored with U+FFFD in place of bytes that are not UTF-8.
 
     Returns the name in the file system if exactly one file of the folder matches, else ``path``.
     """
@@ -122,8 +122,8 @@ def find_again(path: str) -> str:
 def _check_quotes(path: str) -> None:
     """Raises ``InputError`` if a quoted field of a csv file is not closed.
 
-    pyarrow silently reads the rest of the file as that field, so this is called only if the last field of the file
-    contains a line break.
+    In this case, pyarrow silently reads the rest of the file as that field. The check is therefore made only if the
+    last field of the file contains a line break.
     """
     import csv
 
@@ -169,7 +169,7 @@ def _kind(path: str) -> str | None:
 class Column:
     """A column of a csv, tsv, jsonl or parquet file, decoded block by block by pyarrow.
 
-    A missing value is a blank row; a line break inside a field is replaced by a space. Fields of a csv file may be
+    A missing value becomes a blank row; a line break inside a field is replaced by a space. Fields of a csv file may be
     quoted, and quoted fields may contain line breaks; quotes in a tsv file have no special meaning. The first line of a
     csv or tsv file names the columns, and empty lines are not rows.
     """
@@ -251,7 +251,7 @@ def _column_names(path: str, wanted: str | None) -> list[str]:
 
 
 def _json_names(path: str, wanted: str | None) -> list[str]:
-    """Returns the field names of the first 10,000 records, reading until ``wanted`` is found.
+    """Returns the field names of the first 10,000 records, or of those up to ``wanted``, if found.
 
     One record is not enough, because records may omit empty fields.
     """
@@ -347,7 +347,7 @@ def _rows(values: Any, column: str) -> tuple[bytes, int]:
     ):
         raise pa.ArrowTypeError(f"column {column!r} must be text, got {kind}")
     texts = values.cast(pa.large_binary())
-    # pyarrow reads \r\n inside a field as \r if a block of the file ends between them.
+    # pyarrow reads \r\n inside a field as \r if a block of the file ends between the two.
     joined = pc.sum(pc.or_(pc.match_substring(texts, "\n"), pc.match_substring(texts, "\r"))).as_py() or 0
     if joined:
         for line_break in ("\r\n", "\n", "\r"):

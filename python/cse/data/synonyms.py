@@ -11,7 +11,7 @@ from ..errors import InputError
 __all__ = ["Synonyms", "open_synonyms"]
 
 Synonyms = Callable[[str], tuple[str, ...]]
-"""Maps a word to its synonyms, an empty tuple if it has none."""
+"""Maps a word to its synonyms, or to an empty tuple if it has none."""
 
 REMEDY = "install nltk and run python -m nltk.downloader wordnet, or name a file of synonyms"
 

@@ -24,12 +24,12 @@ class Encodes(Protocol):
     def encode(
         self, texts: Sequence[str], *, batch_size: int = ..., progress: Progress | None = ...
     ) -> npt.NDArray[np.float32]:
-        """Returns embeddings ``(n, D)`` float32; calls ``progress`` with the number of texts since its last call."""
+        """Returns embeddings ``(n, D)`` float32; calls ``progress`` with the number of texts since the last call."""
         ...
 
 
 def counted(total: int, progress: Callable[[int, int], None] | None) -> Progress:
-    """Returns a function of further units done that calls ``progress`` with all units done, and ``total``."""
+    """Returns a function that adds its argument to a running count, and calls ``progress(count, total)``."""
     done = 0
 
     def advance(more: int) -> None:
@@ -73,7 +73,7 @@ def read_lines(path: Path) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class NoOptions:
-    """Options of an evaluation without options."""
+    """An empty set of options, for evaluations that have none."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,12 @@ class Sample:
     values: npt.NDArray[np.float64]
     """``(n,)`` score of each example, or its cosine if ``gold`` is given."""
     gold: npt.NDArray[np.float64] | None = None
-    """``(n,)`` gold scores. The score of the task is Spearman's correlation; if None, the mean of values."""
+    """``(n,)`` gold scores: the score of the task is Spearman's correlation. None: it is the mean of ``values``."""
     sentences: tuple[Sequence[str], Sequence[str]] | None = None
-    """The sentences of each example; examples that share one are resampled together. None: examples are independent."""
+    """The two sentences of each example; examples that share a sentence are resampled together.
+
+    None: the examples are independent.
+    """
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
     """Remarks on the interpretation of the scores."""
     samples: list[Sample] = field(default_factory=list)
-    """Results by example, one ``Sample`` per row; empty if the rows have no examples, as for geometry."""
+    """Results on individual examples, one ``Sample`` per row; empty if there are no examples, as for geometry."""
 
 
 class Evaluation(ABC):

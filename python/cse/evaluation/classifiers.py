@@ -1,8 +1,8 @@
 """Classifiers of the transfer tasks: logistic regression with an L2 penalty, trained in one of two ways.
 
-Both have the objective of SentEval (Conneau and Kiela 2018): mean cross-entropy plus ``penalty / 2`` times the squared
-norm of the weights. ``converged`` minimises it; ``senteval`` stops as SentEval does. Their results differ where
-Adam converges slowly, as it does for embeddings of unit length; ``benches/transfer.py`` compares them.
+Both use the objective of SentEval (Conneau and Kiela 2018): mean cross-entropy plus ``penalty / 2`` times the squared
+norm of the weights. ``converged`` minimises it; ``senteval`` stops early, as SentEval does. Their results
+differ if Adam converges slowly, as it does for embeddings of unit length; ``benches/transfer.py`` compares them.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ early stopping, or None."""
 def converged(x: Matrix, y: Labels, penalty: float, valid: tuple[Matrix, Labels] | None = None) -> Classifier:
     """Minimises the objective with scikit-learn; the intercept is not penalised, and ``valid`` is not used.
 
-    C = 1 / (n * penalty). For two classes, scikit-learn has a single weight vector w, while SentEval has one per
-    class; the equivalent vectors of smallest norm are w / 2 and -w / 2. The sum of their squared norms is half the
-    squared norm of w, so C is twice as large.
+    scikit-learn's C is 1 / (n * penalty). For two classes, scikit-learn has a single weight vector w, while SentEval
+    has one per class; the equivalent vectors of smallest norm are w / 2 and -w / 2. The sum of their squared norms is
+    half the squared norm of w, so C is twice as large for two classes.
     """
     from sklearn.linear_model import LogisticRegression
 
-    # The Newton steps of newton-cholesky are the fastest method for many rows and two classes. For more classes, its
-    # Hessian has (classes * D)^2 entries, so lbfgs is used.
+    # newton-cholesky is the fastest solver for many rows and two classes. For more classes, its Hessian has
+    # (classes * D)^2 entries, so lbfgs is used.
     solver, factor = ("newton-cholesky", 2) if y.max() < 2 else ("lbfgs", 1)
     # At the default tolerance of 1e-4, rounding errors of embeddings changed three of TREC's 500 predictions.
     model = LogisticRegression(C=factor / (len(y) * penalty), solver=solver, max_iter=10_000, tol=1e-6)
@@ -62,10 +62,10 @@ def senteval(
 ) -> Classifier:
     """Trains with Adam and the settings of SentEval's default protocol, not those of its fast prototyping protocol.
 
-    The learning rate is 0.001, a batch has 64 rows, and the penalty is Adam's weight decay, also on the intercept. The
-    accuracy on ``valid`` is measured after every 4 epochs. Training ends at the sixth accuracy that does not exceed the
-    best one, or after 200 epochs; the weights with the best accuracy are kept. Without ``valid``, 5 % of the rows are
-    used instead.
+    The learning rate is 0.001, a batch has 64 rows, and the penalty is Adam's weight decay, which also applies to the
+    intercept. The accuracy on ``valid`` is measured after every 4 epochs. Training ends at the sixth accuracy that does
+    not exceed the best one, or after 204 epochs; the weights with the best accuracy are kept. Without ``valid``, 5 % of
+    the rows are used instead.
     """
     return AdamClassifier(penalty, seed).fit(x, y, valid)
 
@@ -104,7 +104,7 @@ class AdamClassifier:
             if accuracy > best:
                 best, best_model = accuracy, copy.deepcopy(self.model)
             else:
-                if failures >= 5:  # SentEval does not reset the count
+                if failures >= 5:  # never reset, as in SentEval
                     break
                 failures += 1
         self.model = best_model

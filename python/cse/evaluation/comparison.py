@@ -26,7 +26,8 @@ def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> l
     Args:
         before: Reports of the first side.
         after: Reports of the second side, of the same evaluation.
-        seeds: If True, compare methods by a paired t-test over seeds; else checkpoints, by a bootstrap over examples.
+        seeds: True: compare methods by a paired t-test over seeds. False: compare checkpoints by a bootstrap over
+            examples.
 
     Returns:
         One record per task: ``task``, ``examples``, the scores ``a`` and ``b``, and ``mean``, ``low``, ``high`` and

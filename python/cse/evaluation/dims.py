@@ -1,4 +1,4 @@
-"""Evaluation of the first dimensions of the embeddings."""
+"""Evaluation of embeddings that are truncated to their first dimensions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ __all__ = ["evaluate_dims"]
 
 
 class Replayed:
-    """An encoder that encodes and stores vectors in the first pass, and truncates the stored vectors in later ones.
+    """An encoder that stores its vectors in the first pass, and reads them from files in later passes.
+
+    In every pass, the vectors are truncated to the dimensions given to ``begin``.
 
     Args:
         encoder: A ``cse.Encoder``.
@@ -66,12 +68,14 @@ class Replayed:
 def evaluate_dims(
     evaluation: Evaluation, encoder: Any, dims: Sequence[int], progress: Progress | None = None
 ) -> Report:
-    """Evaluates the first dimensions of the embeddings; texts are encoded once, and their vectors kept in files.
+    """Evaluates embeddings truncated to several numbers of dimensions.
+
+    Texts are encoded once, and their vectors are kept in temporary files.
 
     Args:
         evaluation: The evaluation.
         encoder: A ``cse.Encoder`` that keeps all dimensions.
-        dims: Numbers of dimensions.
+        dims: Numbers of dimensions to keep.
         progress: Called with the units of work done since its last call; in total ``len(dims) * evaluation.work()``.
 
     Returns:

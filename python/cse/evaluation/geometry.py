@@ -17,21 +17,24 @@ Vectors = npt.NDArray[np.float64]
 
 
 def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
-    """Normalises the rows of ``(n, D)`` to unit length, in float64."""
+    """Returns the rows of an ``(n, D)`` matrix normalised to unit length, in float64."""
     wide = vectors.astype(np.float64)
     points: Vectors = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
     return points
 
 
 def alignment(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> float:
-    """Returns the mean |x - y|^2 over pairs of normalised rows of two ``(n, D)``; from 0 to 4, lower is closer."""
+    """Returns the mean |x - y|^2 over corresponding rows of two ``(n, D)`` matrices, normalised to unit length.
+
+    It lies between 0 and 4; lower means that the pairs are closer.
+    """
     return float(((unit(left) - unit(right)) ** 2).sum(1).mean())
 
 
 def uniformity(vectors: npt.NDArray[np.floating]) -> float:
-    """Returns ln mean exp(-2 |x - y|^2) over all pairs of rows of ``(n, D)``, normalised.
+    """Returns ln mean exp(-2 |x - y|^2) over all pairs of different rows of an ``(n, D)`` matrix.
 
-    Lower is more uniform; 0 means that all embeddings are equal.
+    Rows are first normalised to unit length. Lower is more uniform; 0 means that all embeddings are equal.
     """
     if len(vectors) < 2:
         return float("nan")
@@ -44,9 +47,10 @@ def uniformity(vectors: npt.NDArray[np.floating]) -> float:
 
 
 def effective_rank(vectors: npt.NDArray[np.floating]) -> float:
-    """Returns the effective rank of ``(n, D)`` (Roy and Vetterli 2007), from 1 to min(n, D).
+    """Returns the effective rank of an ``(n, D)`` matrix (Roy and Vetterli 2007), from 1 to min(n, D).
 
-    It is exp(H), with H the entropy of the singular values divided by their sum. Rows are first normalised to length 1.
+    It is exp(H), where H is the entropy of the singular values divided by their sum. Rows are first normalised to unit
+    length.
     """
     values = np.linalg.svd(unit(vectors), compute_uv=False)
     shares = values[values > 0] / values.sum()
@@ -54,7 +58,7 @@ def effective_rank(vectors: npt.NDArray[np.floating]) -> float:
 
 
 def mean_cosine(vectors: npt.NDArray[np.floating]) -> float:
-    """Returns the mean cosine over all pairs of different rows of ``(n, D)``; near 0 for isotropic embeddings."""
+    """Returns the mean cosine over all pairs of different rows of an ``(n, D)`` matrix; near 0 if isotropic."""
     if len(vectors) < 2:
         return float("nan")
     points = unit(vectors)
@@ -71,7 +75,7 @@ class Geometry(Evaluation):
     summary = "alignment, uniformity, effective rank and mean cosine on --data FILE.tsv (score, sentence1, sentence2)"
 
     def __init__(self, options: Any, data: str | None) -> None:
-        from .sts import read_pairs  # not at the top: sts.py imports this module
+        from .sts import read_pairs  # imported here because sts.py imports this module
 
         super().__init__(options, data)
         if data is None:

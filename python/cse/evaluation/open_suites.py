@@ -28,13 +28,13 @@ def open_suites(
     options: Mapping[str, Mapping[str, Any]] | None = None,
     allow_partial: bool = False,
 ) -> dict[str, Evaluation]:
-    """Creates evaluations, which read and check their data.
+    """Creates evaluations by name; each reads and checks its data.
 
     Args:
         names: Names of the evaluations.
         data: Value of ``--data``.
         options: Options by evaluation name, as returned by ``option_tables``.
-        allow_partial: Sets the option ``allow_partial`` of the evaluations that have it.
+        allow_partial: Default of the option ``allow_partial`` of the evaluations that have it.
 
     Raises:
         InputError: For an unknown name or option, or invalid data.

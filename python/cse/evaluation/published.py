@@ -20,6 +20,6 @@ PUBLISHED = [
 SEED_NOTE = "Seeds alone change the average by about 0.8 (UNA, table D8: SimCSE 75.16 ± 0.79 over ten seeds)."
 
 TEXT_NOTE = (
-    "They were measured on SentEval's text, which is tokenised and, except for SICK-R, lower-cased. Scores on the "
-    "original text of the same pairs are not comparable."
+    "The published averages were measured on SentEval's text, which is tokenised and, except for SICK-R, lower-cased. "
+    "Scores on the original text of the same pairs are not comparable."
 )

@@ -36,9 +36,9 @@ from .geometry import unit
 __all__ = ["Retrieval", "RetrievalOptions", "ndcg", "rank_documents", "recall", "reciprocal_rank"]
 
 DEPTH = 100
-# Documents encoded and ranked at a time, which bounds memory.
+# Number of documents encoded and ranked at a time, which bounds memory.
 BLOCK = 4096
-# The same for documents that are cut into passages.
+# The same number for documents that are cut into passages.
 PASSAGES_BLOCK = 256
 
 Relevance = Mapping[str, int]
@@ -61,12 +61,12 @@ def ndcg(ranking: Sequence[str], relevant: Relevance, depth: int = 10) -> float:
 
 
 def reciprocal_rank(ranking: Sequence[str], relevant: Relevance, depth: int = 10) -> float:
-    """Returns 1 / rank of the first relevant document; 0 if there is none among the first ``depth``."""
+    """Returns 1 / rank of the first relevant document, or 0 if none is among the first ``depth`` documents."""
     return next((1 / rank for rank, document in enumerate(ranking[:depth], 1) if relevant.get(document, 0) > 0), 0.0)
 
 
 def recall(ranking: Sequence[str], relevant: Relevance, depth: int = DEPTH) -> float:
-    """Returns the share of the relevant documents that are among the first ``depth``."""
+    """Returns the share of the relevant documents that rank among the first ``depth``."""
     wanted = {document for document, value in relevant.items() if value > 0}
     return len(wanted & set(ranking[:depth])) / len(wanted) if wanted else 0.0
 
@@ -84,9 +84,9 @@ def rank_documents(
     With ``passages``, documents are cut into passages of at most this many tokens (0: as many as the model reads), and
     the score of a document is that of its best passage.
 
-    If the encoder has ``encode_query`` and ``encode_document``, they are used, with the prompts of its model; if its
-    ``similarity_name`` is ``dot``, documents are ranked by dot products. The embeddings of at most ``BLOCK`` documents
-    are in memory at a time.
+    If the encoder has ``encode_query`` and ``encode_document``, they are used, so that the prompts of its model apply;
+    if its ``similarity_name`` is ``dot``, documents are ranked by dot products. At most ``BLOCK`` documents have their
+    embeddings in memory at a time.
     """
     cut = _cutter(encoder, passages)
     rows = BLOCK if cut is None else PASSAGES_BLOCK
@@ -97,7 +97,7 @@ def rank_documents(
         return np.asarray(vectors, dtype=np.float64) if by_dot else unit(vectors)
 
     wanted = comparable(ask(list(queries), progress=progress))
-    # Ties are ordered by descending id, so the position in this order serves as the second key.
+    # Documents of equal score must be in descending order of id; the ids are, and the sort below is stable.
     ids = sorted(documents, reverse=True)
     scores = np.empty((len(queries), 0))
     found = np.empty((len(queries), 0), dtype=np.int64)
@@ -145,7 +145,7 @@ class RetrievalOptions:
     split: Annotated[str, Field(description="name of the file of judgements in qrels/, without .tsv")] = "test"
     passages: Annotated[
         int | None,
-        Field(ge=0, description="cut documents into passages of this many tokens (0: the model's); the best counts"),
+        Field(ge=0, description="cut documents into passages of N tokens (0: the model's limit); the best counts"),
     ] = None
 
 
@@ -200,7 +200,7 @@ class Retrieval(Evaluation):
 
 
 def read_texts(folder: Path, name: str) -> dict[str, str]:
-    """Reads ``NAME.jsonl`` or ``NAME.tsv``; returns the texts by id, with titles in front."""
+    """Reads ``NAME.jsonl`` or ``NAME.tsv``; returns the texts by id, each preceded by its title, if any."""
     texts: dict[str, str] = {}
     path = next((each for each in (folder / f"{name}.jsonl", folder / f"{name}.tsv") if each.is_file()), None)
     if path is None:
@@ -234,7 +234,7 @@ def find_judgements(folder: Path, split: str) -> Path:
 
 
 def read_judgements(path: Path) -> dict[str, dict[str, int]]:
-    """Reads relevance judgements with three columns (BEIR; a header is skipped) or four (TREC), as described above."""
+    """Reads relevance judgements with three columns (BEIR; a header is skipped) or four (TREC)."""
     found: dict[str, dict[str, int]] = {}
     for number, line in read_lines(path):
         fields = line.split()

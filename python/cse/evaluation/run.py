@@ -1,6 +1,4 @@
-"""Evaluation and comparison of models with suites, for ``cse eval`` and ``cse compare``, and for ``cse.evaluate`` and
-``cse.compare`` in Python.
-"""
+"""Evaluation and comparison of models with suites: ``cse eval`` and ``cse compare``, and the same in Python."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ class EvaluationResult:
     """The scores of a model."""
 
     model: str
-    """Folder or name of the model; for an encoder in memory, its name or that of its class."""
+    """Folder or name of the model; for an encoder in memory, its name or the name of its class."""
     pooling: str
     """Name and description of the pooling; "" if it is not known."""
     precision: str
@@ -100,20 +98,20 @@ def evaluate(
     """Evaluates a model with one or more suites, like ``cse eval``.
 
     Args:
-        model: Folder or name of a model (see ``cse.Encoder``); or folder of a run, whose ``best`` is then evaluated; or
-            an encoder in memory, such as a ``cse.Encoder``.
+        model: Folder or name of a model (see ``cse.Encoder``); a run folder, whose checkpoint ``best`` is evaluated;
+            or an encoder in memory, such as a ``cse.Encoder``.
         suite: One or more names of suites: ``sts``, ``transfer``, ``retrieval``, ``geometry``, ``halves``, or a suite
             of another package; ``cse methods`` describes them.
         data: File or folder of the data.
         options: Options of the suites by name: ``{"transfer": {"classifier": "senteval"}}``.
         allow_partial: Accept incomplete STS and transfer files.
-        pooler: See ``cse.Encoder``, also for ``device`` and ``precision``; must be None for an encoder in memory.
-        prompt: Name of a prompt of the model, or a text; see ``cse.Encoder``.
-        dims: Numbers of dimensions, each of which is evaluated. None: all dimensions.
-        device: A PyTorch device.
-        precision: ``fp32``, ``bf16`` or ``auto``.
+        pooler: See ``cse.Encoder``; must be None for an encoder in memory.
+        prompt: Name of a prompt of the model, or a text; see ``cse.Encoder``. Must be None for an encoder in memory.
+        dims: Numbers of dimensions; the embeddings are evaluated truncated to each of them. None: not truncated.
+        device: A PyTorch device; see ``cse.Encoder``.
+        precision: ``fp32``, ``bf16`` or ``auto``; see ``cse.Encoder``.
         threads: Number of CPU threads, 0 for all cores. None: PyTorch's setting is not changed.
-        progress: Called with the number of texts that have been encoded, and the total number of texts.
+        progress: Called with the units of work done so far, and their total; each text that is encoded is one unit.
 
     Returns:
         The scores, for example in ``evaluate(...).reports["sts"].rows`` or ``evaluate(...).to_dict()``.
@@ -149,14 +147,14 @@ def compare(
     """Compares model b with model a, like ``cse compare``.
 
     Every difference has a 95 % interval from a bootstrap over examples, and a p-value that is adjusted over the tasks.
-    This compares checkpoints; two seeds of the same method may differ just as much. If ``a`` and ``b`` are lists of
-    models, each trained by one method with the same seeds in the same order, the methods are compared with a paired
-    t-test over seeds.
+    These apply to the two checkpoints; two seeds of the same method may differ just as much. If ``a`` and ``b`` are
+    lists of models, each trained by one method with the same seeds in the same order, the methods are compared with a
+    paired t-test over seeds.
 
     Args:
-        a: A model as for ``evaluate``, or a list of at least two.
+        a: A model, as for ``evaluate``, or a list of at least two models.
         b: A model, or a list of the same length as ``a``.
-        suite: See ``evaluate``, also for ``data``.
+        suite: See ``evaluate``.
         data: File or folder of the data.
         **settings: ``options``, ``allow_partial``, ``pooler``, ``prompt``, ``dims``, ``device``, ``precision``,
             ``threads`` and ``progress`` of ``evaluate``.
@@ -185,13 +183,13 @@ def compare_models(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> list[Comparison]:
-    """Compares each of the other sides with the first one; every model is evaluated once.
+    """Compares the first side with each of the others; every model is evaluated once.
 
     Args:
-        sides: At least two lists of models, each with one model, or with ``seeds`` each with at least two.
-        suite: See ``evaluate``, also for the other arguments.
+        sides: At least two lists of models: each with one model, or, with ``seeds``, each with at least two.
+        suite: See ``evaluate``.
         data: File or folder of the data.
-        seeds: If True, compare methods over seeds; else checkpoints over examples.
+        seeds: True: compare methods over seeds. False: compare checkpoints over examples.
         options: Options of the suites.
         allow_partial: Accept incomplete files.
         pooler: See ``cse.Encoder``.
@@ -200,7 +198,7 @@ def compare_models(
         device: A PyTorch device.
         precision: ``fp32``, ``bf16`` or ``auto``.
         threads: Number of CPU threads.
-        progress: Called with the number of texts that have been encoded, and the total number of texts.
+        progress: See ``evaluate``.
 
     Raises:
         InputError: As for ``compare``.
@@ -254,14 +252,14 @@ def _run(
     for make in encoders:
         encoder = make()
         for size in dims:
-            encoder.keep_dims(size)  # type: ignore[attr-defined]  # raises before anything is encoded
+            encoder.keep_dims(size)  # type: ignore[attr-defined]  # raises before texts are encoded
         advance(0)
         if dims:
             encoder.keep_dims(None)  # type: ignore[attr-defined]
             found.append({name: evaluate_dims(suite, encoder, dims, advance) for name, suite in suites.items()})
         else:
             found.append({name: suite(encoder, advance) for name, suite in suites.items()})
-        del encoder  # before the next one is loaded
+        del encoder  # frees its memory before the next one is loaded
     return found
 
 
@@ -271,7 +269,7 @@ def _load(model: Model, pooler: str | None, device: str, precision: str, prompt:
         if not callable(getattr(model, "encode", None)):
             raise InputError(f"model: must be a folder, a name, or an encoder, got {model!r}")
         if pooler is not None or prompt is not None:
-            raise InputError("pooler, prompt: an encoder in memory has its own; leave them out")
+            raise InputError("pooler, prompt: an encoder in memory has its own pooling and prompt; leave these out")
         return getattr(model, "name", type(model).__name__), model
     from ..models.inference import Encoder
     from ..models.resolve import best_of_run

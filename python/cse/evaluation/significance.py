@@ -101,8 +101,8 @@ def resampled_difference(
         before: For each checkpoint of the first side, the values of the examples, ``(n,)``.
         after: The same for the second side.
         gold: ``(n,)`` gold scores: the score is Spearman's correlation x 100. None: it is the mean of the values.
-        clusters: Positions of examples that are drawn together; see ``sentence_clusters``. None: each
-            example is drawn by itself.
+        clusters: Positions of examples that are drawn together; see ``sentence_clusters``. None: examples
+            are drawn individually.
         resamples: Number of bootstrap samples.
         seed: Seed of the resampling. With the same seed, two tasks get the same draws if they have the same size.
 

@@ -1,7 +1,7 @@
 """A score without labels: one half of a sentence is used as a query for the other half, among all halves.
 
-The mean reciprocal rank falls to chance when embeddings collapse, so it detects collapse during training. It cannot
-rank good encoders, because their differences are small compared with its standard error.
+The mean reciprocal rank falls to chance level when embeddings collapse, so it detects collapse during training. It
+cannot rank good encoders, because the differences between them are small compared with its standard error.
 """
 
 from __future__ import annotations
@@ -56,20 +56,23 @@ class HalvesScore:
 def half_ranks(
     left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Returns the rank of the true half by cosine among all n, in both directions: ``(n,)`` each, from 1.
+    """Ranks n candidate halves by cosine for each half, and returns the rank, from 1, of the half that completes it.
 
-    In a tie, the true half ranks last, so the ranks of a collapsed encoder are n, not 1.
+    In a tie, this true half ranks last, so all ranks of a collapsed encoder are n, not 1.
 
     Args:
         left: ``(n, D)`` embeddings of the first halves.
         right: ``(n, D)`` embeddings of the second halves.
+
+    Returns:
+        ``(n,)`` ranks of the second halves for the first halves as queries, and ``(n,)`` ranks in the other direction.
     """
     scores = unit(left) @ unit(right).T
     own = np.diagonal(scores)
-    # The rank, from 1, is the number of halves with at least the cosine of the true half, including itself.
+    # The rank is the number of halves, including the true one, with at least the cosine of the true half.
     forward = (scores >= own[:, None] - TIE).sum(1)
     backward = (scores >= own[None, :] - TIE).sum(0)
-    # NaN gets the worst rank.
+    # If the cosine of the true half is NaN, its rank is the worst.
     return np.where(forward > 0, forward, len(own)), np.where(backward > 0, backward, len(own))
 
 
@@ -103,7 +106,7 @@ class SplitHalfOptions:
     """Options of the split-half evaluation."""
 
     limit: Annotated[int, Field(ge=2, description="maximum number of sentences, from the start of the file")] = 2000
-    column: Annotated[str | None, Field(description="column of a table that holds the sentences")] = None
+    column: Annotated[str | None, Field(description="column that holds the sentences, if the corpus is a table")] = None
 
 
 class SplitHalf(Evaluation):

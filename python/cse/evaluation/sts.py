@@ -59,7 +59,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Task:
-    """The file of a task, and the number of pairs of the complete task (``expected``; None: any number)."""
+    """An STS task: key, title, file, and ``expected``, the number of pairs when complete (None: any number)."""
 
     key: str
     title: str
@@ -92,8 +92,8 @@ class PairScore:
 def find_tasks(folder: str | Path) -> list[Task]:
     """Finds the STS files ``KEY.tsv`` in a folder, for the keys of ``SEVEN`` and ``DEV``, in this order.
 
-    If ``folder`` is a file, it is the only task, with any number of pairs. Raises ``InputError`` if the folder does not
-    exist or has none of the files.
+    If ``folder`` is a file, this file is the only task, with any number of pairs. Raises ``InputError`` if the folder
+    does not exist or has none of the files.
     """
     folder = Path(folder)
     if folder.is_file():
@@ -120,7 +120,7 @@ def load_tasks(folder: str | Path, allow_partial: bool = False) -> list[tuple[Ta
     for task, pairs in found:
         if not task.is_complete(pairs) and not allow_partial:
             raise InputError(
-                f"{task.path}: {len(pairs.gold):,} pairs, and {task.title} has {task.expected:,}; get the whole "
+                f"{task.path}: {len(pairs.gold):,} pairs, but {task.title} has {task.expected:,}; get the whole "
                 "file, or pass --allow-partial to score it without an average"
             )
     return found
@@ -137,10 +137,10 @@ def average_of_seven(scores: dict[str, float], loaded: list[tuple[Task, Pairs]])
 def read_pairs(path: str | Path) -> Pairs:
     """Reads scored pairs: score, sentence1, sentence2, separated by tabs, or by commas in a ``.csv`` file.
 
-    A first line with names (``score``, ``sentence1``, ``sentence2`` and the like; see ``cse.data.pair_columns``)
-    determines the columns; without such a line, the first three columns are read. Further columns are ignored, quotes
-    are special in ``.csv`` only, and blank lines are skipped. Runs of white space in a sentence become one space, as in
-    SentEval, which was used for the published scores.
+    If the first line holds column names (``score``, ``sentence1``, ``sentence2`` and the like; see
+    ``cse.data.pair_columns``), they determine the columns; otherwise, the first three columns are read. Further columns
+    are ignored, quotes are interpreted in ``.csv`` files only, and blank lines are skipped. Runs of white space in a
+    sentence become one space, as in SentEval, which was used for the published scores.
 
     Raises:
         InputError: For invalid UTF-8, an invalid line, or fewer than two different scores.
@@ -180,7 +180,7 @@ def _is_csv(path: Path) -> bool:
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields the fields of each line that is not blank, with its number from 1."""
+    """Yields each record as the number, from 1, of its first line, and its fields; blank lines are skipped."""
     lines = read_lines(path)
     if not _is_csv(path):
         yield from ((number, line.split("\t")) for number, line in lines)
@@ -245,7 +245,7 @@ def pair_cosines(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]
 class STSOptions:
     """Options of the STS evaluation."""
 
-    allow_partial: Annotated[bool, Field(description="accept incomplete files, without an average")] = False
+    allow_partial: Annotated[bool, Field(description="accept incomplete files; no average is reported")] = False
 
 
 class STS(Evaluation):

@@ -35,8 +35,8 @@ from .classifiers import CLASSIFIERS, Fit, Labels, Matrix
 __all__ = ["PENALTIES", "TASKS", "Transfer", "TransferOptions", "TransferTask", "pair_features", "score"]
 
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
-SPLIT_SEED = 1111  # of the folds, as in SentEval
-# Units of progress per fit; an encoded text is one unit.
+SPLIT_SEED = 1111  # seed of the folds, as in SentEval
+# Units of progress for training one classifier; encoding one text is one unit.
 FIT = 50
 
 Advance = Callable[[], object]
@@ -73,7 +73,7 @@ TASKS = {
 class TransferOptions:
     """Options of the transfer evaluation."""
 
-    allow_partial: Annotated[bool, Field(description="accept incomplete files, without an average")] = False
+    allow_partial: Annotated[bool, Field(description="accept incomplete files; no average is reported")] = False
     folds: Annotated[int, Field(ge=2, description="folds of the cross-validation; SentEval uses 10")] = 10
     classifier: Annotated[
         Literal["converged", "senteval"],
@@ -83,7 +83,7 @@ class TransferOptions:
 
 @dataclass(frozen=True)
 class Split:
-    """The rows of one file: texts of each column, and labels as numbers in the order of the sorted label names."""
+    """The rows of one file: the texts of each column, and labels as integers, numbered in the order of their names."""
 
     columns: list[list[str]]
     labels: Labels
@@ -117,7 +117,7 @@ def load(folder: Path, key: str, task: TransferTask, allow_partial: bool) -> dic
         found = len(raw[split][1])
         if found != expected and not allow_partial:
             raise InputError(
-                f"{path}: {found:,} rows, and {task.title} has {expected:,}; get the whole file, or pass "
+                f"{path}: {found:,} rows, but {task.title} has {expected:,}; get the whole file, or pass "
                 "--allow-partial to score it without an average"
             )
     names = {
@@ -180,7 +180,7 @@ def nested(fit: Fit, x: Matrix, y: Labels, folds: int, advance: Advance) -> tupl
 def score(
     task: TransferTask, fit: Fit, x: dict[str, Matrix], y: dict[str, Labels], folds: int, advance: Advance
 ) -> tuple[dict[str, float], Matrix]:
-    """Returns the accuracy x 100 of a task (for MRPC also F1 x 100), and 100 or 0 for each test example."""
+    """Returns the accuracy x 100 of a task (for MRPC also F1 x 100), and 100 (correct) or 0 for each test example."""
     from sklearn.metrics import f1_score
 
     if "all" in x:
@@ -225,7 +225,7 @@ class Transfer(Evaluation):
         for key, splits in self.tasks.items():
             folded = splits.get("all") or splits["train"]
             least = int(np.bincount(folded.labels).min())
-            if "all" in splits:  # the inner folds are made of the rows outside an outer fold
+            if "all" in splits:  # inner folds divide the rows outside one outer fold
                 least -= -(-least // options.folds)
             if "dev" not in splits and least < options.folds:
                 raise InputError(

@@ -58,7 +58,7 @@ def thinned(steps: Vector, values: Vector, points: int = POINTS) -> tuple[Vector
 
 
 def _shown(label: str) -> str:
-    """Returns a label in a form that matplotlib shows: it hides labels that begin with an underscore."""
+    """Returns a label, after a space if it begins with an underscore, because matplotlib hides such labels."""
     return f" {label}" if label.startswith("_") else label
 
 
@@ -108,7 +108,7 @@ def training_panels(runs: Sequence[StoredRun]) -> list[Panel]:
 
 
 def score_panels(runs: Sequence[StoredRun]) -> list[Panel]:
-    """Returns one panel of scores of evaluations per kind of score; raises ``InputError`` if nothing was scored."""
+    """Returns one panel of evaluation scores for each metric; raises ``InputError`` if nothing was scored."""
     if not any(run.metric for run in runs):
         raise InputError(f"{runs[0].folder}: its evaluations have no scores; train with --dev, or on more sentences")
     panels = []
@@ -156,7 +156,9 @@ def cosine_panels(run: StoredRun) -> list[Panel]:
     """
     found = [name for name in COSINES if any(record.get(name) is not None for record in run.steps)]
     if not found:
-        raise InputError(f"{run.folder}: its log has no cosines of positives and negatives; train with this version")
+        raise InputError(
+            f"{run.folder}: its log has no cosines of positives and negatives; train again with this version of cse"
+        )
 
     def draw(axes: Axes) -> None:
         for number, name in enumerate(COSINES):
@@ -249,7 +251,7 @@ def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0
         s = np.linspace(-1, 1, 201)
         axes.plot(s, s, color=INK, lw=1, label="not re-scaled")
         for number, margin in enumerate(chosen):
-            logits = focal(s, None, 1.0, margin)  # type: ignore[arg-type]  # arrays work, since it uses arithmetic only
+            logits = focal(s, None, 1.0, margin)  # type: ignore[arg-type]  # arrays work as well
             wide = 2.8 if margin in used else 1.3
             name = f"m = {margin:g}" + (", this run" if margin in used and len(runs) == 1 else "")
             if margin == 0:

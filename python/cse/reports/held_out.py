@@ -26,7 +26,8 @@ __all__ = ["Change", "Compared", "HeldOut", "Neighbours", "compare_models", "hel
 
 # Maximum number of sentences that the map shows, and among which nearest neighbours are searched.
 SHOWN = 500
-# Minimum number of groups of pairs that share sentences for a bootstrap interval: with one group, its width is 0.
+# Minimum number of clusters (groups of pairs connected by shared sentences) for a bootstrap interval. If all pairs are
+# in one cluster, all resamples are equal, and the interval has width 0.
 CLUSTERS = 10
 
 Vectors = npt.NDArray[np.float32]
@@ -39,7 +40,7 @@ class HeldOut:
     sets: dict[str, Pairs]
     """Development sets by file name; empty if sentences were held out of the corpus instead."""
     sentences: list[str]
-    """Held-out sentences; with development sets, their distinct sentences."""
+    """Held-out sentences, or the distinct sentences of the development sets."""
     synthetic: list[str]
     """A synthetic negative for each sentence; may be empty."""
 
@@ -182,7 +183,7 @@ def compare_models(
     Args:
         run: The run.
         device: A PyTorch device.
-        progress: Called with the number of texts encoded since its last call, and the total number of texts.
+        progress: Called with the number of texts encoded since its last call, and the total over both models.
 
     Raises:
         InputError: If texts or a model are missing, or if the model before training was not stored.
@@ -267,7 +268,7 @@ def neighbours(found: Compared, count: int = 8) -> tuple[list[Neighbours], int, 
         count: Number of sentences to return; the first ones are taken, so that they are not selected by quality.
 
     Returns:
-        The sentences, the number of all sentences whose neighbour changed, and the number of all sentences.
+        The sentences, the total number of sentences whose neighbour changed, and the number of sentences compared.
     """
     texts = found.held_out.sentences[:SHOWN]
     nearest = []

@@ -12,7 +12,7 @@ __all__ = ["inline_svg"]
 
 SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"
-# Colours that differ in the dark version of the page: text, grid, background, and the blues, which are dark.
+# Colours to replace with those of the page, which differ in its dark version: text, grid, background, and both blues.
 OF_PAGE = {INK: "currentColor", GRID: "var(--grid)", PAPER: "var(--paper)", BLUE: "var(--blue)", SKY: "var(--sky)"}
 
 

@@ -36,7 +36,7 @@ class Page:
     changes: list[dict[str, Any]]
     """Scores before and after training, with intervals; empty if nothing was encoded."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """The reasons why pictures or sections are not on the page, by their names."""
+    """Names of the pictures and sections that are not on the page, with the reasons."""
 
 
 def report_page(material: Material) -> Page:
@@ -168,7 +168,7 @@ def _logged(run: StoredRun) -> list[dict[str, str]]:
 
 
 def _facts(run: StoredRun) -> dict[str, str]:
-    """Returns a summary of model and data, as shown before training; for an older run, from its configuration."""
+    """Returns the summary of model and data shown before training; for an older run, some of its settings."""
     if run.texts is not None:
         facts: dict[str, str] = run.texts["facts"]
     else:
@@ -219,7 +219,7 @@ def _examples(run: StoredRun) -> list[dict[str, Any]]:
 
 
 def _parts(text: str, spans: Sequence[Sequence[int]]) -> list[tuple[str, bool]]:
-    """Cuts a text at spans; returns its parts, and for each whether it is one of the spans."""
+    """Cuts a text at spans; returns pairs of a part and whether it is one of the spans."""
     parts, at = [], 0
     for start, end in spans:
         parts += [(text[at:start], False), (text[start:end], True)]

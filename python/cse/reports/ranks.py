@@ -45,7 +45,7 @@ def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -
     if len(explained) != 1 or not explained[0].seen:
         raise InputError(f"--word {word!r}: not a word of the index; choose one that occurs in the corpus")
     if len(index) < 2:
-        raise InputError("--tfidf: the index has only one term, and no ranks to show; build it from more sentences")
+        raise InputError("--tfidf: the index has only one term, so it has no ranks; build it from more sentences")
     reach, rank, terms = index.ranks(radius), explained[0].rank, len(index)
     shown_word = index.terms[index.by_rank[rank - 1]]
     scores = np.asarray(index.max_score)[index.by_rank]
@@ -102,7 +102,7 @@ def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -
             "ranks",
             "Ranks of all terms",
             f"Maximum TF-IDF score of the {terms:,} terms of the index, in descending order. UNA replaces "
-            f"\u201c{shown_word}\u201d (rank {rank:,}) with a term of the band, {reach:,} ranks on either side.",
+            f"\u201c{shown_word}\u201d (rank {rank:,}) with a term from the band of {reach:,} ranks on either side.",
             whole,
         ),
         Panel(

@@ -25,7 +25,7 @@ MOVED = {"margin", "mix_lambda", "mix_variant", "hard_negative_weight"}
 
 @dataclass(frozen=True)
 class StoredRun:
-    """The files of a run, as far as they exist."""
+    """The contents of the files of a run, as far as they exist."""
 
     folder: Path
     config: dict[str, Any]
@@ -70,7 +70,7 @@ class StoredRun:
 
     @property
     def best(self) -> dict[str, Any]:
-        """The evaluation of ``best/``; for an unfinished run, the one selected so far, if known."""
+        """The evaluation of ``best/``; for an unfinished run, the best one by Spearman's correlation, else the last."""
         if self.result is not None:
             found: dict[str, Any] = {"step": self.result["best_step"], **self.result["best"]}
             return found
@@ -103,7 +103,7 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
         needs_log: Whether a run without a log is an error.
 
     Raises:
-        InputError: If there is no run, no log, or a file cannot be read.
+        InputError: If the folder holds no run or no log, or if a file cannot be read.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -124,7 +124,7 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
     steps = [record for record in records if "event" not in record]
     result = _stored(folder / "result.json")
     last = max((int(record["step"]) for record in records), default=0)
-    if result is not None and last > result.get("steps", 0):  # it was extended, and has not ended since
+    if result is not None and last > result.get("steps", 0):  # the run was extended, and has not ended since
         result = None
     return StoredRun(
         folder=folder,

@@ -88,10 +88,10 @@ class SentenceMap:
 
     sentences: list[str]
     before: Points
-    """``(n, 2)``."""
+    """``(n, 2)`` positions, as in ``after``."""
     after: Points
     group: npt.NDArray[np.int64]
-    """``(n,)``: for each sentence, its index in ``groups``; the groups are found after training."""
+    """``(n,)``: index of each sentence's group in ``groups``, which are found in the embeddings after training."""
     groups: list[Group]
     method: str
     """A description of how the positions were computed."""
@@ -101,7 +101,7 @@ def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> Se
     """Projects the held-out sentences to two dimensions.
 
     Groups are found by k-means in the embeddings after training. With t-SNE, the positions after training are
-    initialised with the positions before training, so that the two maps look similar as far as the embeddings are.
+    initialised with the positions before training, so that the two maps look similar where the embeddings are similar.
 
     Args:
         found: The embeddings.
@@ -115,7 +115,7 @@ def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> Se
     before, after = (unit(side) for side in found.sides(sentences))
     maps, how = (_principal(before), _principal(after)), "the first two principal components"
     spread = maps[0][:, 0].std()
-    if method == "tsne" and len(sentences) >= FEW and spread > 1e-9:  # else there is nothing to start from
+    if method == "tsne" and len(sentences) >= FEW and spread > 1e-9:  # t-SNE needs distinct initial positions
         from sklearn.manifold import TSNE
 
         perplexity = min(30.0, (len(sentences) - 1) / 3)
@@ -126,7 +126,7 @@ def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> Se
         maps, how = (places, moved), f"t-SNE, perplexity {perplexity:.0f} (large distances mean little)"
     count = min(GROUPS, max(1, len(sentences) // 3))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about fewer distinct points than groups, if embeddings collapsed
+        warnings.simplefilter("ignore")  # KMeans warns if it has fewer distinct points than groups
         model = KMeans(count, random_state=0, n_init=4).fit(after)
     distance = model.transform(after)
     sizes = np.bincount(model.labels_, minlength=count)

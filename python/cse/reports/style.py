@@ -38,12 +38,13 @@ __all__ = [
 
 BLUE, VERMILLION, GREEN = "#0072b2", "#d55e00", "#009e73"
 PURPLE, ORANGE, SKY = "#cc79a7", "#e69f00", "#56b4e9"
-# Text, axes and one series; grid lines; label backgrounds. A page replaces these three with its own colours.
+# INK is for text, axes and one series, GRID for grid lines, PAPER for label backgrounds. An HTML page replaces these
+# three with its own colours.
 INK, GRID, PAPER = "#1b1b1b", "#d0d0d1", "#fdfdfe"
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INK)
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1)))
 
-# In inches. On a page, a panel is about as wide as the screen of a phone, and is never scaled down.
+# Size of a panel in inches. On a page, a panel is about as wide as the screen of a phone, and is never scaled down.
 WIDTH, HEIGHT = 3.9, 3.0
 # Number of characters of a legend that fit into the width of a panel.
 CHARACTERS = 56
@@ -63,7 +64,7 @@ class Draw(Protocol):
     """A function that draws on axes."""
 
     def __call__(self, axes: Axes, /) -> None:
-        """Draws."""
+        """Draws on the axes."""
 
 
 @dataclass(frozen=True)

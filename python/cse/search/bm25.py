@@ -81,7 +81,7 @@ class Bm25:
             self._index.save(fresh, show_progress=False)
 
     def scores(self, query: str) -> npt.NDArray[np.float32]:
-        """Returns the scores of all rows, ``(n,)`` float32; 0 for a row without a term of the query."""
+        """Returns the scores of all rows, ``(n,)`` float32; 0 for rows without any term of the query."""
         vocabulary = self._index.vocab_dict
         known = [vocabulary[term] for term in terms(query) if term in vocabulary]
         found: npt.NDArray[np.float32] = self._index.get_scores_from_ids(known)

@@ -17,7 +17,8 @@ from .vectors import unit
 
 __all__ = ["check_rows", "documents", "extend", "queries_of"]
 
-# Rows between two commits. Blocks end at multiples of this number, so interruptions do not change the vectors.
+# Number of rows between two commits. Blocks end at multiples of this number, even after an interruption, so that a
+# resumed build computes the same vectors.
 BLOCK = 4096
 
 Floats = npt.NDArray[np.float32]

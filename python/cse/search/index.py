@@ -285,10 +285,10 @@ class SearchIndex:
         return found
 
     def search_vectors(self, vectors: npt.NDArray[np.floating], k: int = 10) -> list[list[Hit]]:
-        """Finds the k best rows for each query vector in ``(Q, D)``, like ``search`` for query texts.
+        """Finds the k best rows for each of Q query vectors ``(Q, D)``, like ``search`` for query texts.
 
         Raises:
-            InputError: If the vectors have another width or are not finite, or ``k`` is invalid.
+            InputError: If the vectors have another width than the index or are not finite, or ``k`` is invalid.
         """
         _check_k(k)
         given = np.asarray(vectors)
@@ -315,7 +315,7 @@ class SearchIndex:
         return [[(int(self.rows[place]), score, place) for place, score in hits] for hits in best]
 
     def _best_places(self, queries: Floats, k: int) -> list[list[tuple[int, float]]]:
-        """Returns, for each query, the position of the best vector and the score of each of the k best rows."""
+        """Returns the k best rows for each query: the position of each row's best vector, and its score."""
         total = len(self._vectors)
         found: list[list[tuple[int, float]]] = [[] for _ in queries]
         left, depth = np.arange(len(queries)), k

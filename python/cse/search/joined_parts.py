@@ -35,7 +35,7 @@ OPEN_FILES = 64
 
 
 class Some:
-    """A subset of other vectors.
+    """A subset of the rows of other ``Vectors``.
 
     Args:
         vectors: n vectors.
@@ -127,7 +127,7 @@ class Joined:
 
 
 def check_parts(store: PartsStore, encoder: Encoder) -> None:
-    """Raises ``InputError`` if parts were encoded with another model, or not with the model's document prompt."""
+    """Raises ``InputError`` unless the parts were encoded with this model and its document prompt."""
     known = store.manifest
     if known["digest"] != model_digest(encoder, prompt=""):
         raise InputError(f"{store.folder}: was encoded by another model ({known['model']}); use that model")

@@ -73,7 +73,7 @@ class Mining:
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
     ) -> Iterator[Mined]:
-        """Yields the negatives of each pair, in order; ``rows`` is empty for a pair without a candidate.
+        """Yields the negatives of each pair, in the order of the pairs; ``rows`` is empty if no candidate is left.
 
         Args:
             index: The corpus; an index without passages.

@@ -2,8 +2,8 @@
 
 Products are computed in float32, block by block, so that the vectors are read once and few products are in memory. A
 row is a candidate if its exact product may be among the k largest, given the maximum rounding error of float32. The
-products of the candidates are then computed again in float64, and these decide. The result equals that of a
-brute-force search in float64, for any number of threads and any block size.
+products of the candidates are then computed again in float64, and the rows are ranked by these. The result equals that
+of a brute-force search in float64, for any number of threads and any block size.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
     first = min(total, max(step, k))
 
     products = vectors.products(queries, 0, first)
-    # The k-th largest product is at most one error away from the exact one, and so is each product.
+    # Each product differs from the exact one by at most the error, and so does the k-th largest product.
     kth = np.partition(products, first - k, axis=1)[:, first - k].astype(np.float64)
     found = _at_least(products, _below(kth - 2 * error))
     best = _merged(None, *found, given, vectors, k)

@@ -34,14 +34,14 @@ def check_threshold(threshold: float, flag: str = "--threshold") -> float:
 def near_pairs(
     vectors: Vectors, threshold: float, progress: Callable[[int], None] | None = None
 ) -> Iterator[tuple[Rows, Rows, Doubles]]:
-    """Yields all pairs of rows i < j with a cosine of at least ``threshold``, rounded to six decimals.
+    """Yields all pairs of rows i < j whose cosine, rounded to six decimals, is at least ``threshold``.
 
     Products are computed in float32 in blocks of the upper triangle; those near the threshold are computed again in
     float64, so the result equals that of a brute-force search.
 
     Args:
         vectors: n vectors of unit length.
-        threshold: The cosine.
+        threshold: The smallest cosine of a pair.
         progress: Called with the number of rows done since its last call.
 
     Yields:
@@ -120,6 +120,6 @@ class Groups:
 
 
 def cosines(vectors: npt.NDArray[np.float32], left: Sequence[int], right: Sequence[int]) -> Doubles:
-    """Returns the cosines of m pairs of rows of ``(n, D)``, ``(m,)`` float64, rounded to six decimals."""
+    """Returns the cosines of m pairs of rows of an ``(n, D)`` matrix, ``(m,)`` float64, rounded to six decimals."""
     points = Float32(unit(vectors))
     return np.round(exact_products(points, np.asarray(left), points, np.asarray(right)), DECIMALS)

@@ -45,7 +45,10 @@ def _tokens(encoder: Encoder, passages: int | str) -> int:
 
 
 def check_settings(store: Store, encoder: Encoder, int8: bool | None, passages: int | str | None, grows: bool) -> None:
-    """Raises ``InputError`` if settings given by the caller differ from the settings of the index."""
+    """Raises ``InputError`` if settings given by the caller differ from the settings of the index.
+
+    If the index grows, the precision of the encoder must be that of the index, too.
+    """
     known = store.manifest
     given: dict[str, object] = {}
     if int8 is not None:
@@ -69,7 +72,7 @@ def check_model(store: Store, encoder: Encoder) -> None:
     """Raises ``InputError`` if an index was built with another model."""
     known = store.manifest
     for name, value in (("prompt", getattr(encoder, "given_prompt", None)), ("dims", getattr(encoder, "dims", None))):
-        if name in known and known[name] != value:  # indexes of older versions lack it
+        if name in known and known[name] != value:  # indexes of older versions lack these settings
             built = f"without --{name}" if known[name] is None else f"with --{name} {known[name]!r}"
             raise InputError(
                 f"{store.folder}: was built {built}; use the same option, build the index again with --rebuild, or "

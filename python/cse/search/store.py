@@ -13,7 +13,7 @@ file                content
 ==================  ==================================================================================================
 
 Data is only ever appended to files. If a process is killed while it writes, the files contain more data than the
-manifest says; the next process that writes removes this data. The manifest is replaced atomically.
+manifest says; the next process that writes to the index removes the surplus. The manifest is replaced atomically.
 """
 
 from __future__ import annotations
@@ -264,5 +264,5 @@ class Store:
         if not count:
             return np.empty(0, dtype=dtype)
         path = self.folder / name
-        with naming(path):  # slices of np.memmap are slow
+        with naming(path):  # as a plain array, because slices of np.memmap are slow
             return np.asarray(np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=(count,)))

@@ -13,7 +13,8 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-# Pairs of vectors multiplied in float64 at a time; they fit in a core's cache, three times as fast as larger blocks.
+# Number of pairs of vectors multiplied in float64 at a time: they fit in a core's cache, which is three times as fast
+# as larger blocks.
 PAIRS = 1024
 
 
@@ -33,11 +34,11 @@ class Vectors(Protocol):
         ...
 
     def block(self, start: int, stop: int) -> Floats:
-        """Returns some of the vectors, ``(stop - start, D)`` float32."""
+        """Returns the vectors from ``start`` to ``stop - 1``, ``(stop - start, D)`` float32."""
         ...
 
     def products(self, queries: Floats, start: int, stop: int) -> Floats:
-        """Returns the dot products of queries ``(Q, D)`` with some of the vectors, ``(Q, stop - start)`` float32."""
+        """Returns the dot products of queries ``(Q, D)`` with these vectors, ``(Q, stop - start)`` float32."""
         ...
 
     def take(self, rows: Rows) -> Doubles:
@@ -89,7 +90,7 @@ class Int8:
         longest: Upper bound on the norms; None: it is computed.
     """
 
-    most = 1 << 16  # ``products`` converts them to float32
+    most = 1 << 16  # small, since ``products`` converts them to float32
 
     def __init__(self, values: npt.NDArray[np.int8], scales: Floats, longest: float | None = None) -> None:
         self.values, self.scales = values, scales
@@ -172,7 +173,7 @@ def quantize(vectors: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
 
 
 def unit(vectors: npt.NDArray[np.floating]) -> Floats:
-    """Normalises the rows of ``(n, D)`` to unit length in float64 and returns them in float32; zero rows stay zero."""
+    """Returns the rows of an ``(n, D)`` matrix normalised to unit length, in float32; zero rows stay zero."""
     wide = np.asarray(vectors, dtype=np.float64)
     norms = np.linalg.norm(wide, axis=1, keepdims=True)
     return (wide / np.where(norms > 0, norms, 1)).astype(np.float32)
