@@ -1,9 +1,9 @@
 """Run as a program: imports PyTorch and transformers once, then forks a process for each cse command that it receives.
 
-Reads requests from the socket whose file descriptor is its argument, until the other side is closed. A request is a JSON
-object of arguments, folder and environment, with four file descriptors: standard input, output and error of the command,
-and a socket to which the command's process id and exit code are sent. The command runs at the top level of this module,
-so that its process ends as one started by a shell does, with the functions registered in ``atexit``.
+Reads requests from the socket whose file descriptor is its argument, until the other end is closed. A request is a
+JSON object of arguments, folder and environment, with four file descriptors: standard input, output and error of the
+command, and a socket to which the command's process id and exit code are sent. The command runs at the top level of
+this module, so that its process ends in the usual way, including the functions registered with ``atexit``.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """cse commands in processes forked from one that has imported PyTorch and transformers (``fork_server.py``).
 
-Their import takes longer than most of the commands that the tests run. A command still has its own process, with its own
-arguments, folder, environment, standard streams, signals and exit status.
+Their import takes longer than most of the commands that the tests run. A command still has its own process, with its
+own arguments, folder, environment, standard streams, signals and exit status.
 """
 
 import contextlib

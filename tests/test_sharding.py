@@ -349,6 +349,11 @@ def test_a_cluster_writes_the_bytes_of_this_machine(cluster, shards, cse, glove)
     assert [len(each["hits"]) for each in there] == [397, 397]
     assert here == there
 
+    encoder, counts = Encoder(glove), []
+    index = SearchIndex.open("encode-there", encoder, engine="ray")
+    index.search(["word1"], parts_progress=lambda *each: counts.append(each))
+    assert counts == [(done, 3) for done in range(4)]  # the empty shard has no vectors
+
 
 def test_a_killed_worker_of_parts_is_replaced(cluster, shards, cse):
     """The third file is a pipe: its worker waits for data until it is killed; its replacement gets the data."""

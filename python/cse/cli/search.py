@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from ..errors import InputError, shortened
 from . import console, corpus_index, options, parts_options
 from .corpus_index import Encoding
 from .encoder_options import passage_size
-from .progress import counting
+from .progress import PhaseDisplay, counting
 
 if TYPE_CHECKING:
     from ..search.index import Hit, SearchIndex
@@ -82,6 +82,7 @@ def command(
 
         click.get_current_context().with_resource(connected())  # once for all queries
     encoder = encoding.encoder(model)
+    from ..evaluation.base import counted
     from ..search.index import SearchIndex
 
     started = time.perf_counter()
@@ -95,8 +96,17 @@ def command(
         with counting("BM25", len(index), "rows") as more:
             index.bm25(more)
     started = time.perf_counter()
-    with counting("encoding queries", len(asked), "queries") as more:
-        found = index.search(asked, top, hybrid=hybrid, batch_size=encoding.batch_size, progress=more) if asked else []
+    found = []
+    if asked:
+        with closing(PhaseDisplay()) as phases:
+            found = index.search(
+                asked,
+                top,
+                hybrid=hybrid,
+                batch_size=encoding.batch_size,
+                progress=counted(len(asked), lambda done, total: phases("encoding queries", done, total, "queries")),
+                parts_progress=lambda done, total: phases("searching", done, total, "parts"),
+            )
     seconds = time.perf_counter() - started
     if as_json:
         results = [

@@ -253,6 +253,7 @@ class SearchIndex:
         hybrid: bool = False,
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
+        parts_progress: Callable[[int, int], None] | None = None,
     ) -> list[list[Hit]]:
         """Finds the k best rows for each query; the search is exact.
 
@@ -263,6 +264,8 @@ class SearchIndex:
                 built when it is first needed, and stored in the folder.
             batch_size: Queries per forward pass.
             progress: Called with the number of queries encoded since its last call.
+            parts_progress: Called with the number of parts searched and the number of all parts, if a Ray cluster
+                searches them.
 
         Returns:
             For each query, at most k hits, best first; ties are in row order.
@@ -273,7 +276,7 @@ class SearchIndex:
         listed = check_texts(queries)
         _check_k(k)
         vectors = queries_of(self._encoder, listed, batch_size=batch_size, progress=progress)
-        nearest_rows = self._nearest_rows(vectors, max(k, FUSED) if hybrid else int(k))
+        nearest_rows = self._nearest_rows(vectors, max(k, FUSED) if hybrid else int(k), parts_progress)
         found: list[list[Hit]] = []
         for text, hits in zip(listed, nearest_rows, strict=True):
             if not text.strip():
@@ -301,12 +304,14 @@ class SearchIndex:
             raise InputError("vectors: contain NaN or infinity; all values must be finite")
         return [self._hits(hits) for hits in self._nearest_rows(given, int(k))]
 
-    def _nearest_rows(self, vectors: npt.NDArray[np.floating], k: int) -> list[list[Found]]:
+    def _nearest_rows(
+        self, vectors: npt.NDArray[np.floating], k: int, progress: Callable[[int, int], None] | None = None
+    ) -> list[list[Found]]:
         """Returns the k best rows for each query."""
         queries = unit(vectors) if self._store.manifest["similarity"] == "cosine" else vectors.astype(np.float32)
         if self._on_cluster and isinstance(self._store, PartsStore):
             with connected() as ray:
-                scores, rows = nearest_on_cluster(ray, self._store, queries, k)
+                scores, rows = nearest_on_cluster(ray, self._store, queries, k, progress)
             return [
                 [(row, score, None) for row, score in zip(numbers, line, strict=True)]
                 for numbers, line in zip(rows.tolist(), scores.tolist(), strict=True)

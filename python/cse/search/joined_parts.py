@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -295,7 +295,9 @@ def _search_part(
     return scores, rows[places]
 
 
-def nearest_on_cluster(ray: Any, store: PartsStore, queries: Floats, k: int) -> tuple[Doubles, Rows]:
+def nearest_on_cluster(
+    ray: Any, store: PartsStore, queries: Floats, k: int, progress: Callable[[int, int], None] | None = None
+) -> tuple[Doubles, Rows]:
     """Finds the k nearest rows like ``nearest``, with one task per part on a Ray cluster, and merges the results.
 
     Args:
@@ -303,6 +305,7 @@ def nearest_on_cluster(ray: Any, store: PartsStore, queries: Floats, k: int) -> 
         store: The parts.
         queries: ``(Q, D)`` float32; for cosines, they have unit length.
         k: Number of rows per query.
+        progress: Called with the number of parts searched and the number of all parts.
 
     Returns:
         Scores ``(Q, min(k, n))`` float64, and row numbers in the corpus, of the same shape.
@@ -314,7 +317,14 @@ def nearest_on_cluster(ray: Any, store: PartsStore, queries: Floats, k: int) -> 
     given, home = ray.put(queries), os.getcwd()
     folder, similarity = store.folder.absolute(), store.manifest["similarity"]
     try:
-        found = ray.get([task.remote(folder, part, similarity, store.reading, given, k, home) for part in store.parts])
+        tasks = [task.remote(folder, part, similarity, store.reading, given, k, home) for part in store.parts]
+        if progress is not None:
+            progress(0, len(tasks))
+            waiting = tasks
+            while waiting:
+                _, waiting = ray.wait(waiting)
+                progress(len(tasks) - len(waiting), len(tasks))
+        found = ray.get(tasks)
     except ray.exceptions.RayTaskError as error:
         raise cause_of(error) from None
     except ray.exceptions.RayError as error:
