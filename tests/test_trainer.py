@@ -709,7 +709,7 @@ def test_a_run_on_texts_in_memory_is_resumed_with_the_same_texts(base, sample_ro
     longer = resumed_config(folder, {"max_steps": 8})
     with pytest.raises(InputError, match="the run was trained on texts in memory"):
         train(longer, resume=folder)
-    with pytest.raises(InputError, match="the corpus or the index is not the one of the run"):
+    with pytest.raises(InputError, match="the corpus or the index differs from the one the run began with"):
         train(longer, resume=folder, texts=sample_rows[:299])
     assert train(longer, resume=folder, texts=sample_rows[:300]).steps == 8
 
