@@ -393,7 +393,7 @@ def test_an_interval_longer_than_the_run_is_a_warning(base):
         config = base.replace(negatives=("una",), una={"every": every})
         return prepare(config).facts.get("warning", "")
 
-    assert "una is used on the first of the 6 steps only" in warned(6)
+    assert "una is used only on the first of the 6 steps" in warned(6)
     assert "of the 6 steps" not in warned(5) + warned(0)
 
 
