@@ -52,7 +52,7 @@ class Batch:
     partners: npt.NDArray[np.int64] | None = None
     """``(M,)`` positions of the mixing partners of mixed negatives; see ``cse.mixing.partners``."""
     duplicates: npt.NDArray[np.bool_] | None = None
-    """``(B, B)`` bool, True for different rows with the same sentence or the same labelled positive; None if no rows match."""
+    """``(B, B)`` bool, True for different rows with the same sentence or the same labelled positive. None: none."""
     unchanged: dict[str, int] = field(default_factory=dict)
     """Number of rows that an edit did not change, by block name; for a local block, only the rows of this process."""
     part: slice = field(default_factory=lambda: slice(None))
@@ -154,7 +154,7 @@ class Batches:
         return self.make(number, lambda block: block.texts)
 
     def make(self, number: int, ids: TokenIds) -> Batch:
-        """Returns a batch, without tokens; an edited row counts as unchanged if its ``ids`` equal those of the sentence."""
+        """Returns a batch, without tokens; an edited row counts as unchanged if its ``ids`` equal the sentence's."""
         seed = self.seed
         step = number // self.accumulate
         epoch, nth = divmod(number, self.per_epoch)
@@ -213,7 +213,7 @@ class Batches:
         return Block(made, views, edited=True, local=True)
 
     def _compared(self, batch: Batch, original: Block, ids: TokenIds) -> Batch:
-        """Returns the batch with the number of unchanged rows by block, and with masks of those that are not to be used."""
+        """Returns the batch with the numbers of unchanged rows, and with masks that exclude them where necessary."""
         before = ids(original)
         blocks, unchanged = dict(batch.blocks), {}
         for name, block in batch.blocks.items():

@@ -202,6 +202,6 @@ def connected(device: str) -> Iterator[World]:
 
 
 def _part() -> None:
-    """Closes the connection when the process exits, not after a run: connecting again would wait for the other ranks."""
+    """Closes the connection at exit, not after a run, since connecting again would wait for the other ranks."""
     if dist.is_initialized():
         dist.destroy_process_group()
