@@ -1,4 +1,4 @@
-"""Feature methods, which change embeddings, and hooks, which change a forward pass: their registries."""
+"""Registries of feature methods, hooks and encoder methods, which change embeddings, forward passes and encoders."""
 
 from __future__ import annotations
 

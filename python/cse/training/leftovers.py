@@ -29,8 +29,8 @@ def tidy(run: Path) -> None:
 def is_unsaved(run: Path) -> bool:
     """Returns whether a folder is empty, or belongs to a run that ended before it saved a result of training.
 
-    Such a run has neither a checkpoint nor an evaluation after a step. A folder that contains other files does not count
-    as unsaved.
+    Such a run has neither a checkpoint nor an evaluation after a step. A folder that contains other files does not
+    count as unsaved.
     """
     if not run.is_dir():
         return False
