@@ -1,4 +1,4 @@
-"""Registries of feature methods, hooks and encoder methods, which change embeddings, forward passes and encoders."""
+"""Registries of methods that change embeddings (feature methods), forward passes (hooks) or encoders."""
 
 from __future__ import annotations
 

@@ -50,8 +50,9 @@ class AugCSE(RowTerm):
 
     The term is ``weight`` times the mean cross-entropy of a network of two layers: Linear(D, D), ReLU, Linear(D,
     edits). The network is trained to lower the term; the gradient reaches the encoder with the opposite sign. The
-    positives are those of ``--positive one-of``. The released code uses transformations of NL-Augmenter instead; it
-    gives the default weight and reversal, but not the layers. Raises ``InputError`` without ``--positive one-of``.
+    positives are those of ``--positive one-of``. The released code uses transformations of NL-Augmenter as edits; it
+    gives the weight and the reversal, but not the size of the network. Raises ``InputError`` without ``--positive
+    one-of``.
     """
 
     Options = AugCSEOptions

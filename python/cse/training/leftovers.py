@@ -11,7 +11,7 @@ from ..io import remove_leftovers
 __all__ = ["FOLDER", "clear", "has_checkpoint", "is_unsaved", "tidy"]
 
 FOLDER = "checkpoints"
-# What a run writes before it saves a result of training; until then, best/ is the model before training.
+# Files and folders that a run writes before it saves a result of training; best/ then holds the untrained model.
 FIRST = {"config.toml", "environment.json", "data.json", "log.jsonl", "tensorboard", "best", FOLDER}
 
 

@@ -15,7 +15,7 @@ ELSEWHERE = {"output", "name", "device", "threads", "log_every", "loggers", "dat
 
 
 def repeated(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Returns the stored values to merge the changes into, and the values to store as ``given``, or None.
+    """Returns the stored values that the changes are to be merged into, and the table ``given`` of the new run.
 
     If the changes do not affect what is computed, the stored values are all values of the run. Otherwise they are only
     those that the user gave for the run; the others are derived again, and None is returned for ``given``. In a file

@@ -1,4 +1,4 @@
-"""Checks that a resumed run has the settings it began with; those that affect only its remaining part may change."""
+"""Checks that a resumed run has the settings it began with, apart from those that may change."""
 
 from __future__ import annotations
 

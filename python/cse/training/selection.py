@@ -26,9 +26,9 @@ __all__ = ["COLLAPSED", "Selector"]
 COLLAPSED = 0.5
 # Number of held-out sentences for which neighbours and the cosine with synthetic negatives are computed.
 NEIGHBOURS = 500
-# They also count as collapsed if uniformity is above this value, because nearly all embeddings are then equal.
+# Embeddings also count as collapsed if uniformity is above this value, because nearly all embeddings are then equal.
 FLAT = -0.01
-# They also count as collapsed if the MRR is below this multiple of the MRR of a random ranking.
+# Embeddings also count as collapsed if the MRR is below this multiple of the MRR of a random ranking.
 NEAR_CHANCE = 3.0
 
 
