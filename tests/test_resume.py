@@ -113,7 +113,7 @@ def test_a_changed_corpus_is_refused(run_config, tmp_path, sample_rows):
     corpus.write_text("\n".join(sample_rows[:300]), encoding="utf8")
     result = train(run_config.replace(corpus=corpus, max_steps=2, save_every=1))
     corpus.write_text("\n".join(sample_rows[1:301]), encoding="utf8")
-    with pytest.raises(InputError, match="is not the one of the run"):
+    with pytest.raises(InputError, match="differs from the one the run began with"):
         train(resumed_config(result.folder), resume=result.folder)
 
 
@@ -157,7 +157,7 @@ def test_a_later_step_in_the_state_is_noticed(run_config):
     folder = train(run_config.replace(save_every=4)).folder
     state = list_checkpoints(folder)[-1] / "state.json"
     state.write_text(state.read_text(encoding="utf8").replace('"step": 8', '"step": 4', 1), encoding="utf8")
-    with pytest.raises(RunError, match=r"damaged \(state.json is not what was written\)"):
+    with pytest.raises(RunError, match=r"damaged \(state.json differs from what was written\)"):
         train(resumed_config(folder), resume=folder)
 
 

@@ -393,7 +393,7 @@ def test_an_interval_longer_than_the_run_is_a_warning(base):
         config = base.replace(negatives=("una",), una={"every": every})
         return prepare(config).facts.get("warning", "")
 
-    assert "una is used on the first of the 6 steps only" in warned(6)
+    assert "una is used only on the first of the 6 steps" in warned(6)
     assert "of the 6 steps" not in warned(5) + warned(0)
 
 
@@ -709,7 +709,7 @@ def test_a_run_on_texts_in_memory_is_resumed_with_the_same_texts(base, sample_ro
     longer = resumed_config(folder, {"max_steps": 8})
     with pytest.raises(InputError, match="the run was trained on texts in memory"):
         train(longer, resume=folder)
-    with pytest.raises(InputError, match="the corpus or the index is not the one of the run"):
+    with pytest.raises(InputError, match="the corpus or the index differs from the one the run began with"):
         train(longer, resume=folder, texts=sample_rows[:299])
     assert train(longer, resume=folder, texts=sample_rows[:300]).steps == 8
 

@@ -1,4 +1,4 @@
-"""Feature methods, which change embeddings, and hooks, which change a forward pass: their registries."""
+"""Registries of methods that change embeddings (feature methods), forward passes (hooks) or encoders."""
 
 from __future__ import annotations
 

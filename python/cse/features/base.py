@@ -1,4 +1,4 @@
-"""Base classes of feature methods, encoder methods and hooks. This package imports torch."""
+"""Base classes of feature methods, encoder methods and hooks. This module imports torch."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class EncoderMethod(Method):
 
 
 class Hook(Method):
-    """Base class of methods that change the forward pass of a view inside the transformer, for each row by itself."""
+    """Base class of methods that change the forward pass of a view inside the transformer, separately for each row."""
 
     def tokens(self, tokens: dict[str, Tensor], step: RowStep) -> dict[str, Tensor]:
         """Returns the inputs of the transformer, ``(n, T)`` each, for example with ``position_ids``."""
@@ -85,7 +85,7 @@ class Hook(Method):
         return states
 
     def layers(self, count: int, step: RowStep) -> list[int]:
-        """Returns the numbers, from 0, of those of the ``count`` transformer blocks whose input is changed."""
+        """Returns which of the ``count`` transformer blocks, numbered from 0, have their input changed."""
         return []
 
     def layer(self, number: int, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:

@@ -25,12 +25,12 @@ class DCLROptions:
     noise: Annotated[float, Field(ge=0, description="noise negatives per sentence of the batch")] = 1.0
     ascent_steps: Annotated[int, Field(ge=0, description="steps of gradient ascent for each noise negative")] = 4
     ascent_rate: Annotated[float, Field(ge=0, description="length of a step of gradient ascent")] = 1e-3
-    temperature: Annotated[float, Field(gt=0, description="temperature of the loss that is ascended")] = 0.05
+    temperature: Annotated[float, Field(gt=0, description="temperature of the loss in the gradient ascent")] = 0.05
     model: Annotated[
         str, Field(description="encoder that weights the negatives, with the same tokenizer; empty: no weights")
     ] = ""
     threshold: Annotated[
-        float, Field(ge=-1, le=1, description="phi: a pair with a cosine of at least this is not a negative")
+        float, Field(ge=-1, le=1, description="phi: sentences with this cosine or more are not negatives of each other")
     ] = 0.9
 
 
@@ -67,8 +67,8 @@ class DCLR(FeatureMethod):
     The weight of a negative is 0 if the cosine of the two sentences under the second encoder is at least ``threshold``,
     else 1; it multiplies the exponential in the denominator, as in the paper. (The released code multiplies the logit,
     so such a negative keeps a logit of 0, and the code sums binary cross-entropies.) Noise and synthetic negatives have
-    weight 1. Further differences from the released code: the encoder has the head that the run's pooler implies, and
-    padding is not attended to.
+    weight 1. Further differences from the released code: the trained encoder has the head that the run's pooler
+    implies, and padding is not attended to.
 
     Raises ``InputError`` for a second encoder with a different tokenizer.
     """

@@ -33,8 +33,8 @@ class EMAOptions:
 class EMA(EncoderMethod):
     """Evaluates and saves a moving average of the encoder's weights; training continues with the unaveraged weights.
 
-    After step n, the average becomes d * average + (1 - d) * weights, with d = min(decay, (1 + n) / (10 + n)).
-    Checkpoints contain the average. Weights that are not trained are not averaged.
+    After step n, the average becomes d * average + (1 - d) * weights, with d = min(decay, (1 + n) / (10 + n)),
+    or d = decay without ``warmup``. Checkpoints contain the average. Weights that are not trained are not averaged.
 
     Raises ``InputError`` if a later method changes which weights are trained, as LoRA does.
     """

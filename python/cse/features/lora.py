@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LoRA"]
 
-# A pooler that is not used has no gradient.
+# Layers of a pooler, which have no gradient if the pooler is not used.
 UNUSED = r"(.*\.)?pooler\..*"
 
 
@@ -24,7 +24,7 @@ class LoRA(EncoderMethod):
 
     Only the adapters and, if there is one, the MLP head are trained and kept in checkpoints; modules that follow the
     pooling are not changed. When the encoder is saved, the adapters are added to the weights or, with ``keep``, saved
-    alone. The run depends on the files of the base weights. ``--merge-with-base`` scales B.
+    alone. A run can be resumed only if the files of the base weights are unchanged. ``--merge-with-base`` scales B.
 
     Raises ``InputError`` if peft is not installed, or no layer has a name in ``targets``.
     """

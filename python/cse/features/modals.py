@@ -71,7 +71,7 @@ class Modals(FeatureMethod):
         if batch < 3:
             return x
         u = step.uniform("modals rows", 2).to(x)
-        # Two different other rows: the second is drawn from those that are left, and moved past the first.
+        # Two different other rows, drawn as offsets from the next row; the second offset skips the first.
         first = (u[:, 0] * (batch - 1)).long()
         second = (u[:, 1] * (batch - 2)).long()
         second = second + (second >= first)

@@ -50,7 +50,7 @@ class Momentum(FeatureMethod):
         """Sets the mode; in training, the momentum encoder applies its head, but no dropout."""
         super().train(mode)
         self.encoder.eval()
-        self.encoder.training = mode  # the head is applied in training, and modules inside have no dropout
+        self.encoder.training = mode  # this flag applies the head; the modules inside remain without dropout
         return self
 
     @torch.no_grad()

@@ -42,7 +42,8 @@ def pca_jitter(states: Tensor, mask: Tensor, alpha: Tensor, variant: str = "pape
     """Shifts all tokens of a sequence along the principal components of its tokens.
 
     For the tokens X of a sequence, X / |X| is centred, and its covariance is V diag(l) V'. The shift is
-    |X| V (alpha l), the same for every token. Each component's sign is chosen so that its largest entry is positive.
+    |X| V (alpha l), the same for every token. Each component's sign is chosen so that its entry of largest magnitude is
+    positive.
     The shift has no gradient.
 
     Args:
@@ -97,9 +98,9 @@ class PCAJitter(Hook):
         return self.changed(states, tokens, step) if self.drawn(step) == 0 else states
 
     def layers(self, count: int, step: RowStep) -> list[int]:
-        """Returns the number of the block whose input is changed.
+        """Returns a list with the block whose input is changed, if any.
 
-        The output of block n is the input of block n + 1, counted from 1.
+        Layer n is the output of the n-th block, which is the input of the block with number n, counted from 0.
         """
         number = self.drawn(step)
         return [number] if 0 < number < count else []

@@ -1,4 +1,4 @@
-"""PromptBERT: a template around each sentence, and pooling at its mask (Jiang et al. 2022, arXiv:2201.04337)."""
+"""PromptBERT: a template around each sentence, and pooling at the mask token (Jiang et al. 2022, arXiv:2201.04337)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Prompt(EncoderMethod):
 
     In training, the state of the mask in the template without the sentence is subtracted, and an MLP (linear, tanh) is
     applied. Without the sentence, the tokens after the gap keep the positions that they have with it. The tokenizer of
-    the saved model contains the template, which truncation does not cut. ``--max-length`` counts the tokens of the
+    the saved model contains the template and does not truncate it. ``--max-length`` counts the tokens of the
     template, too: the published limit of 32 tokens per sentence is 32 plus the tokens of the template.
 
     Differences from the released code: positions start at the first position of the model; checkpoints are selected
@@ -122,7 +122,7 @@ class Prompt(EncoderMethod):
         longest = ids.shape[1] - before - after
         suffix = torch.tensor(self.template.suffix).to(ids.device, non_blocking=True)
         bare = torch.cat([ids[0, :before], suffix]).expand(longest + 1, -1)
-        # Row l: the positions of a sentence of l tokens.
+        # Row l: the positions of the template around a sentence of l tokens.
         places = torch.arange(before + after, device=ids.device)
         gap = torch.arange(longest + 1, device=ids.device)[:, None] * (places >= before)
         positions = places + gap + first_position(backbone.config)
@@ -143,7 +143,7 @@ class PromptHook(Hook):
             raise InputError("--positive-hook second-template: belongs to --encoder-method prompt, which was not given")
 
     def tokens(self, tokens: dict[str, Tensor], step: RowStep) -> dict[str, Tensor]:
-        """Returns the tokens with the beginning of the second template."""
+        """Returns the tokens with the prefix of the second template."""
         ids = tokens["input_ids"].clone()
         prefix = self.prompt.second_prefix
         ids[:, : len(prefix)] = torch.tensor(prefix).to(ids.device, non_blocking=True)

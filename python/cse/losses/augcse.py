@@ -50,8 +50,9 @@ class AugCSE(RowTerm):
 
     The term is ``weight`` times the mean cross-entropy of a network of two layers: Linear(D, D), ReLU, Linear(D,
     edits). The network is trained to lower the term; the gradient reaches the encoder with the opposite sign. The
-    positives are those of ``--positive one-of``. The released code uses transformations of NL-Augmenter, and gives
-    only the weight and the reversal of the discriminator. Raises ``InputError`` without ``--positive one-of``.
+    positives are those of ``--positive one-of``. The released code uses transformations of NL-Augmenter as edits; it
+    gives the weight and the reversal, but not the size of the network. Raises ``InputError`` without ``--positive
+    one-of``.
     """
 
     Options = AugCSEOptions
@@ -75,7 +76,7 @@ class AugCSE(RowTerm):
         """Returns the sum of the weighted cross-entropies of these rows, and the number of rows."""
         options: AugCSEOptions = self.options
         z = views["positive"]
-        # The same number that chose the edit of the row.
+        # The positive's edit was chosen by the same random number.
         edit = (step.uniform(self.purpose, 1)[:, 0] * self.edits).long().clamp(max=self.edits - 1)
         logits = self.discriminator(reversed_gradient(z, options.reversal))
         count = torch.tensor(len(z), device=z.device)

@@ -1,14 +1,15 @@
-"""Base classes of loss terms. This package imports only torch and its own registry.
+"""Base classes of loss terms.
 
-There are two kinds of terms, which differ in the part of a batch they get, and so in what is summed over processes:
+There are two kinds of terms, which differ in the part of a batch that they get, and in what is summed over processes:
 
-- A *row term* gets some rows of this process only, and returns a sum and a count. The loop adds up both over chunks and
-  processes, and divides. The term runs in the precision of the encoder.
+- A *row term* gets some rows of this process only, and returns a sum and a count. The training loop
+  adds up the sums and the counts over chunks and processes, and divides. The term runs in the precision of the
+  encoder.
 - A *batch term* gets the embeddings of all rows of the batch, and returns a scalar that is the same in all processes.
   It runs in float32.
 
 The gradients of all parameters, of the encoder and of the terms, are then summed over the processes. The training loop
-handles chunks, precision, processes without rows, training mode and devices; a term need not.
+handles chunks, precision, processes without rows, training mode and devices; a term does not have to.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class LossTerm(nn.Module):
         super().__init__()
         self.options = options
         self.metrics: dict[str, Any] = {}
-        """Values of the last call to log besides the loss: scalar tensors by name; in a row term, (sum, count)."""
+        """Values of the last batch, logged besides the loss: scalar tensors by name; in a row term, (sum, count)."""
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:
@@ -63,20 +64,20 @@ class LossTerm(nn.Module):
         return {}
 
     def save(self, folder: Path) -> None:
-        """Writes to the folder of a saved encoder what a later run may start from. Default: writes nothing."""
+        """Writes files for later runs to the folder of a saved encoder. Default: writes nothing."""
 
 
 class RowTerm(LossTerm):
     """Base class of terms that are means over rows, tokens or other items of a row."""
 
     logged: ClassVar[tuple[str, ...]] = ()
-    """Names of the ``metrics``, each a pair (sum, count); processes without rows need them, too."""
+    """Names of the ``metrics``, declared here because processes without rows need them, too."""
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
         """Returns the sum over the items of these rows, and their number, as scalar tensors.
 
         Called once per step, or once per chunk of ``--chunk-size`` rows, with at least one row. The result must not
-        depend on how the rows are divided.
+        depend on how the rows are divided into chunks.
         """
         raise TypeError(f"{type(self).__name__} does not define forward")
 

@@ -84,20 +84,20 @@ def contrastive_loss(
 
     Args:
         views: Embeddings by name, any float dtype, not necessarily normalised: ``(B, D)`` for anchors and positives,
-            ``(R, D)`` with any R for negatives, which are in the denominator of every anchor. The first anchor view and
-            the first positive view form a pair, as do the second ones, and so on; all pairs are treated alike.
+            ``(R, D)`` with any R for negatives, which are in the denominator of every anchor. The first anchor view is
+            paired with the first positive view, the second with the second, and so on; all pairs are treated alike.
         objective: ``infonce``: anchors against the candidates (the second view of each pair) and the hard negatives.
-            ``nt-xent``: each view of a pair against all other such views, with the other view of its pair as the
-            positive, and against the negatives.
+            ``nt-xent``: each embedding of a paired view against all other such embeddings and the negatives; its
+            positive is the same row in the other view of the pair.
         logits: ``cosine`` or ``focal``; mixed and hard negatives are scored like other negatives.
         temperature: tau.
         margin: m of the focal logits; ignored by ``cosine``.
         mixed: ``paper``: one mixed negative per anchor, in the denominator of that anchor only. ``release``: mixtures
             as in the released code; see ``cse.losses.mixed``. None: no mixed negatives.
         mix_lambda: Weight of the anchor's own positive in its mixture.
-        partners: (M,) int64, where M is the total number of rows of the anchor views; needed for ``paper``: the index
-            of the candidate that each anchor's positive is mixed with; see ``Contrastive.partner_views``. An anchor
-            whose partner comes from its own row has no mixed negative.
+        partners: (M,) int64, the index of the candidate that each anchor's positive is mixed with, where M is the
+            total number of rows of the anchor views; required by ``mixed="paper"``. See ``Contrastive.partner_views``.
+            An anchor whose partner comes from its own row has no mixed negative.
         hard_negative_weight: alpha; the logit of the anchor's own ``hard_negative`` is increased by ln(alpha).
         masks: (B,) bool by view name: True for the rows in which a view is valid. In other rows, the view is neither an
             anchor nor in any denominator; an anchor whose positive is not valid is left out, too.
@@ -312,8 +312,7 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
     ``cos_pos``: positives (a_i, a+_i). ``cos_neg``: in-batch negatives (a_i, a+_j). ``cos_hard``: the anchor's own
     labelled hard negatives. ``cos_syn``: the anchor's own synthetic negatives (a_i, n_i). ``syn_harder``: share of
     synthetic negatives that are closer to their anchor than every in-batch negative. Rows whose mask is False are left
-    out. ``alignment`` and ``uniformity`` (Wang and Isola 2020) are computed on the positives and on the anchors of the
-    batch, respectively.
+    out. ``alignment`` of anchors and positives, and ``uniformity`` of all anchors, are those of Wang and Isola (2020).
     """
     masks = masks or {}
     h = {name: normalize(z.float(), dim=-1) for name, z in views.items()}

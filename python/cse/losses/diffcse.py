@@ -43,8 +43,8 @@ class DiffCSE(RowTerm):
     For each of the two views, tokens are masked and filled by a frozen generator. A discriminator, a copy of the
     transformer with separate weights, reads the result and classifies each token as replaced or not. The output of its
     embedding layer at position 0 is replaced by the projected embedding of the sentence, through which the term trains
-    the encoder. ``paper`` samples the masked tokens from the generator and leaves padding out of the mean. In both
-    variants the generator runs without dropout, unlike in the released code. Masks and samples are functions of
+    the encoder. The variant ``paper`` samples the masked tokens from the generator and leaves padding out of the mean.
+    In both variants the generator runs without dropout, unlike in the released code. Masks and samples are functions of
     (seed, epoch, row, token position).
 
     Raises ``InputError`` for a generator with another tokenizer, or a tokenizer without a mask token.
@@ -67,7 +67,7 @@ class DiffCSE(RowTerm):
 
     @classmethod
     def implies(cls, options: DiffCSEOptions) -> dict[str, Any]:
-        """Returns the projector: the contrastive loss is computed on projected embeddings, too."""
+        """Returns the projector, because the contrastive loss is computed on projected embeddings, too."""
         return {"feature_augmentations": ("projector",)}
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""A term that keeps the similarities of the base model: adaptation to new documents without forgetting."""
+"""A term that keeps the similarities of the base model, for adaptation to new documents without forgetting."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["KeepSimilarities", "similarity_divergence"]
 def similarity_divergence(base: Tensor, z: Tensor, temperature: float, valid: Tensor | None = None) -> Tensor:
     """Returns the mean over rows of KL(p || q) between softmax distributions over the other rows of the batch.
 
-    For row i, p is the softmax of cos(base_i, base_j) / temperature over the rows j != i, and q the same for ``z``.
-    This is distillation of similarities (Fang et al. 2021, SEED, arXiv:2101.04731) within a batch; the teacher
+    For row i, p is the softmax of cos(base_i, base_j) / temperature over the rows j != i; q is the same function of
+    ``z``. This is distillation of similarities (Fang et al. 2021, SEED, arXiv:2101.04731) within a batch; the teacher
     is the model before training.
 
     Args:

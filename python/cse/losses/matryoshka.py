@@ -19,7 +19,7 @@ __all__ = ["Matryoshka"]
 
 
 class Matryoshka(BatchTerm):
-    """Sums the run's contrastive loss on the first d dimensions of all views over d in ``dims``, each with weight 1.
+    """Sums the run's contrastive loss on the first d dimensions of all views, for each d in ``dims`` with weight 1.
 
     Added to the run's loss on all dimensions, this is the loss of the paper. The contrastive loss uses cosines, so
     truncated embeddings are in effect scaled to unit length. The saved model records the dimensions.
@@ -43,7 +43,7 @@ class Matryoshka(BatchTerm):
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
         """Returns the sum of the losses of the truncated embeddings."""
-        assert step.contrastive is not None  # checked with the configuration
+        assert step.contrastive is not None  # the configuration was checked for a contrastive loss
         total = views["anchor"].new_zeros(())
         for size in self.dims:
             cut = {name: z[..., :size] for name, z in views.embeddings.items()}

@@ -21,7 +21,7 @@ IGNORED = -100
 def mask_tokens(
     ids: Tensor, special: Tensor, uniform: Tensor, share: float, mask_id: int, vocabulary: int
 ) -> tuple[Tensor, Tensor]:
-    """Masks tokens as in BERT: 80 % of the selected ones become the mask token, 10 % a random token; 10 % are kept.
+    """Masks tokens as in BERT: of the selected tokens, 80 % become the mask token, 10 % a random token, 10 % are kept.
 
     Args:
         ids: ``(B, T)`` token ids.
@@ -84,5 +84,5 @@ class MLM(RowTerm):
         )
         logits = self.model(**tokens).logits.transpose(1, 2)  # (B, V, T)
         each = cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
-        # Summed by row, so that the result does not depend on the chunk or process of a row.
+        # Summed by row, so that the result does not depend on how rows are divided into chunks and processes.
         return self.options.weight * each.sum(1).sum(), (labels != IGNORED).sum().to(each.dtype)

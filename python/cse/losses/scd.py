@@ -30,7 +30,7 @@ class SCDOptions:
 
 
 def decorrelation(first: Tensor, second: Tensor, off_diagonal: float) -> Tensor:
-    """Returns the loss of Barlow Twins, sum (C_kk - 1)^2 + lambda sum C_kl^2, of the cross-correlation C.
+    """Returns the loss of Barlow Twins, sum (C_kk - 1)^2 + lambda sum C_kl^2, where C is the cross-correlation.
 
     Args:
         first: ``(B, D)``, standardised over the batch.
@@ -44,7 +44,7 @@ def decorrelation(first: Tensor, second: Tensor, off_diagonal: float) -> Tensor:
 
 
 class SCD(BatchTerm):
-    """Adds alpha times the mean cosine of the two views, divided by the temperature, and beta times ``decorrelation``.
+    """alpha times the mean cosine of the two views, divided by the temperature, plus beta times ``decorrelation``.
 
     The views are pushed apart, and their projections are decorrelated. The two views need different dropout rates
     (``--anchor-dropout``, ``--positive-dropout``).

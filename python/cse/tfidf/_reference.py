@@ -1,7 +1,7 @@
 """Reference implementation of UNA in plain Python, against which the Rust core is tested.
 
-Written for readability, not speed (about 1/1000 of the speed of the core). Words are those of ``str.split``; text
-between words is kept.
+It is written for readability, at about 1/1000 of the speed of the core. Words are those of ``str.split``; text between
+words is kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def tokenize(text: str) -> Words:
 
 @dataclass
 class ReferenceIndex:
-    """N, df and max c/L of a corpus, and the statistics derived from them."""
+    """N, df and max c/L (term count / document length) of a corpus, and statistics derived from them."""
 
     documents: int
     df: Counter[str]

@@ -1,4 +1,4 @@
-"""Building an index in a folder."""
+"""Builds an index and writes it to a folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def build_index(
     progress: _core.Progress | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[IndexInfo, list[SourceFile], int]:
-    """Builds an index in a folder. Unlike ``TfidfIndex.build``, it does not open the index.
+    """Builds an index and writes it to a folder. Unlike ``TfidfIndex.build``, it does not open the index.
 
     Args:
         paths: See ``TfidfIndex.build``.

@@ -1,4 +1,4 @@
-"""Building an index on a Ray cluster: one task per file, and a tree of merges (extra ``cse[ray]``).
+"""Builds an index on a Ray cluster, with one task per file and a tree of merges (extra ``cse[ray]``).
 
 Merging is associative, so the result is byte for byte equal to that of a local build over the same files in the same
 order. Ray handles placement, retries and lost workers. Every node must be able to read the files at the given paths.
@@ -27,7 +27,7 @@ def count_shard(
     path: str, column: str | None, words: WordOptions, reading: ReadOptions, home: str
 ) -> tuple[bytes, int]:
     """Returns the index of one file as bytes, and its number of fields with a line break. Runs on a worker."""
-    enter(home)  # paths are recorded as given
+    enter(home)  # relative paths are valid there, and are recorded as given
     found = readers.resolve([path], column if readers.is_table(path) else None)
     return _core.count(found, words, reading), readers.joined_lines(found)
 

@@ -32,7 +32,9 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     The interface is that of ``sklearn.feature_extraction.text.TfidfVectorizer``. Parameters are validated by ``fit``.
 
     Args:
-        tokenizer: ``unicode``, ``whitespace`` or ``treebank``; see ``WordOptions``, also for the next two.
+        tokenizer: ``unicode``, ``whitespace`` or ``treebank``; see ``WordOptions``.
+        lowercase: See ``WordOptions``.
+        nfkc: See ``WordOptions``.
         min_df: Minimum document frequency of a term: a number of documents, or a fraction of them if it is a float.
         max_features: Maximum number of terms. Those with the highest document frequency are kept (scikit-learn keeps
             those with the most occurrences).

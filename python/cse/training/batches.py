@@ -52,13 +52,13 @@ class Batch:
     partners: npt.NDArray[np.int64] | None = None
     """``(M,)`` positions of the mixing partners of mixed negatives; see ``cse.mixing.partners``."""
     duplicates: npt.NDArray[np.bool_] | None = None
-    """``(B, B)`` bool, True for different rows with the same sentence or the same labelled positive; None: none."""
+    """``(B, B)`` bool, True for different rows with the same sentence or the same labelled positive. None: none."""
     unchanged: dict[str, int] = field(default_factory=dict)
     """Number of rows that an edit did not change, by block name; for a local block, only the rows of this process."""
     part: slice = field(default_factory=lambda: slice(None))
     """The rows that this rank encodes."""
     tokens: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    """Token ids and attention masks of the rows ``part`` by block name, ``(B, T)`` on one rank."""
+    """Token ids and attention masks of the rows in ``part``, by block name; ``(B, T)`` if there is only one rank."""
 
     @property
     def roles(self) -> dict[str, Role]:
@@ -92,12 +92,12 @@ class Batches:
         positive: The method that generates positives.
         negatives: Edits that generate synthetic negatives, from the original sentences.
         batch_size: Rows per batch.
-        seed: Seed of the order of the rows, and of the methods.
+        seed: Seed of the order of the rows and of the random draws of methods.
         epochs: Passes over the rows.
         max_steps: Maximum number of steps; without ``epochs``, the rows are repeated as often as necessary.
         accumulate: Batches per step.
         keep_duplicates: Whether equal sentences and unchanged synthetic negatives still count as negatives.
-        part: Returns the rows of a batch of n rows that this rank encodes, for methods that are expensive.
+        part: Returns the slice of n rows that this rank encodes; expensive methods make only these rows.
         partner_views: Returns the views from which the partners of mixed negatives are drawn; see
             ``BatchTerm.partner_views``.
     """
@@ -213,7 +213,7 @@ class Batches:
         return Block(made, views, edited=True, local=True)
 
     def _compared(self, batch: Batch, original: Block, ids: TokenIds) -> Batch:
-        """Returns the batch with masks of unchanged negatives, and with the numbers of unchanged rows."""
+        """Returns the batch with the numbers of unchanged rows, and with masks that exclude them where necessary."""
         before = ids(original)
         blocks, unchanged = dict(batch.blocks), {}
         for name, block in batch.blocks.items():
@@ -262,7 +262,7 @@ class Prefetcher:
         batches: The batches of the run.
         tokenizer: A Hugging Face tokenizer; it is copied.
         max_length: Maximum number of tokens of a text.
-        part: Returns the rows of a batch of n rows that this rank encodes. Default: all.
+        part: Returns the slice of n rows that this rank encodes. Default: all rows.
         stored: Stored token ids by column number; blocks of other columns, and new texts, are tokenized.
         device: Device to which the tokens will be copied.
         compiled: Whether the transformer is compiled.
@@ -296,12 +296,12 @@ class Prefetcher:
 
     def prepare(self, number: int) -> Batch:
         """Returns a batch with the tokens of this rank's rows."""
-        lists: dict[object, dict[str, Any]] = {}  # for blocks whose ids are compared, by column or text list
+        lists: dict[object, dict[str, Any]] = {}  # of blocks whose ids are compared; for the keys, see _key
 
         def ids(block: Block) -> Sequence[Any]:
             key = _key(block)
             if key not in lists:
-                # Without padding, which is added batch by batch, as for the stored ids of a column.
+                # Not padded here: the stored ids of a column are not padded either, and pad() is called for both.
                 texts, limit = self._prompted(block, block.texts)
                 lists[key] = token_lists(self.tokenizer, texts, limit) if texts else {}
             found: Sequence[Any] = lists[key].get("input_ids", [])

@@ -60,7 +60,7 @@ class Callback:
         """Called every ``log_every`` steps, so that the device is not synchronised at every step.
 
         Args:
-            records: One for each step since the last call: ``step``, ``loss``, ``lr``, similarities and so on.
+            records: One record for each step since the last call: ``step``, ``loss``, ``lr``, similarities and so on.
         """
 
     def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
@@ -70,7 +70,7 @@ class Callback:
         """
 
     def on_interrupt(self, why: str) -> None:
-        """Called after a KeyboardInterrupt, when the encoder has been saved; ``why`` names the step and the folder."""
+        """Called after SIGINT or SIGTERM, when the encoder has been saved; ``why`` names the step and the folder."""
 
     def on_train_end(self, result: Any) -> None:
         """Called with the ``RunResult`` when all files have been saved."""
@@ -161,7 +161,7 @@ class ProgressCallback(Callback):
     """
 
     def __init__(self) -> None:
-        with warnings.catch_warnings():  # about missing ipywidgets in a notebook, where tqdm then prints text
+        with warnings.catch_warnings():  # tqdm warns if a notebook lacks ipywidgets, and then prints text
             warnings.simplefilter("ignore")
             from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
@@ -180,7 +180,7 @@ class ProgressCallback(Callback):
             self._print(f"        -  {shortened(example.text)}\n           {shortened(example.augmented)}")
 
     def on_status(self, text: str) -> None:
-        """Prints the name of a phase before the first step."""
+        """Prints the name of the phase, unless training has begun."""
         if self._label != "training":
             self._print(f"{text} ...")
 

@@ -78,7 +78,7 @@ class Checkpoint:
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """Returns the checkpoints of a run, the latest last."""
+    """Returns the folders of the checkpoints of a run, ordered by step."""
     return sorted((run / FOLDER).glob("step-*")) if (run / FOLDER).is_dir() else []
 
 
@@ -106,7 +106,7 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """Reads and verifies a checkpoint; raises ``TornCheckpoint``, which names the previous one, if it is damaged."""
+    """Reads and verifies a checkpoint; raises ``TornCheckpoint``, which names the one before it, if it is damaged."""
     with damage(folder, list_checkpoints(folder.parent.parent)):
         verify_all(folder)
         state = json.loads((folder / STATE).read_text(encoding="utf8"))
@@ -114,7 +114,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def read_config(folder: Path) -> TrainConfig:
-    """Returns the configuration of a checkpoint; raises ``TornCheckpoint`` if its file is not what was written."""
+    """Returns the configuration of a checkpoint; raises ``TornCheckpoint`` if the file is damaged."""
     with damage(folder, list_checkpoints(folder.parent.parent)):
         verify(folder, CONFIG, read_manifest(folder))
     return TrainConfig.from_toml(folder / CONFIG)
@@ -182,7 +182,7 @@ def save_checkpoint(
             path = _part(fresh, part)
             save_file({key: each.detach().contiguous() for key, each in tensors.items()}, path)
             hashes[path.name] = threads.submit(flushed, path)
-        # NaN, which standard JSON lacks, is written in the form that Python reads: only cse reads this file.
+        # The json module writes NaN, which standard JSON lacks, in a form that it can read; only cse reads this file.
         for name, text in ((STATE, json.dumps(record) + "\n"), (CONFIG, config)):
             (fresh / name).write_text(text, encoding="utf8")
             hashes[name] = threads.submit(flushed, fresh / name)

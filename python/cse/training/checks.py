@@ -44,7 +44,7 @@ def check_learnable(
     texts = corpus.take(sample_of(rows))
     if len(texts) > 1 and len(set(texts)) == 1:
         raise InputError(
-            f"CORPUS: all {len(texts):,} sampled sentences are equal, and none is a negative of another; give "
+            f"CORPUS: all {len(texts):,} sampled sentences are equal, so none is a negative of another; give "
             "different sentences"
         )
     name, method = positive
@@ -60,7 +60,7 @@ def check_learnable(
         texts = corpus.take(chosen)
         if edit.applies(0) and edit(texts, chosen, Draws(seed, 0)) == texts:
             raise InputError(
-                f"--negative {name}: in all {len(texts):,} sampled sentences there is no word that can be replaced; "
+                f"--negative {name}: none of {len(texts):,} sampled sentences has a word that can be replaced; "
                 f"{replaceable(texts)}, or train without these negatives"
             )
 
@@ -178,7 +178,7 @@ def once_warnings(negatives: Mapping[str, Edit], steps: int) -> list[str]:
     """Returns a warning for each synthetic negative that is used only on the first of several steps."""
     once = [name for name, each in negatives.items() if each.applies(0) and not any(map(each.applies, range(1, steps)))]
     return [
-        f"{name} is used on the first of the {steps:,} steps only ({negatives[name].describe()}); lower its interval"
+        f"{name} is used only on the first of the {steps:,} steps ({negatives[name].describe()}); lower its interval"
         for name in once
         if steps > 1
     ]

@@ -1,4 +1,4 @@
-"""Which positives, losses and forms of UNA can be combined, according to the validation of configurations."""
+"""Lists which positives, losses and forms of UNA can be combined, by validating a configuration of each kind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNA: dict[str, dict[str, Any]] = {
 
 
 def combinations() -> dict[tuple[str, str, str], str]:
-    """Returns, by (positive, loss, form of UNA), why a combination is refused; "" if it is allowed."""
+    """Returns, for each (positive, loss, form of UNA), why the combination is refused; "" if it is allowed."""
     found = {}
     for positive in AUGMENTATIONS.names():
         source = {"pairs": "pairs.csv"} if positive == PAIRS_POSITIVE else {"corpus": "corpus.txt"}

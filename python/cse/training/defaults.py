@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 SETTINGS = TrainConfig.model_fields.keys()
-# Table of the defaults that apply without --pairs.
+# Name of the tables with the defaults that apply only without --pairs.
 UNLABELLED = "unlabelled"
 DEFAULT_MODEL = "bert-base-uncased"
 PAPERS = (
@@ -65,7 +65,7 @@ def _presets() -> dict[str, dict[str, Any]]:
 
 @cache
 def families() -> dict[str, dict[str, Any]]:
-    """Returns the defaults by model family that apply to every loss; those in ``all`` apply to every family."""
+    """Returns, by model family, the defaults that apply to every loss; those in ``all`` apply to every family."""
     return {
         family: {k: v for k, v in table.items() if k not in (*CONTRASTIVE_LOSSES, UNLABELLED)}
         for family, table in _file().items()
@@ -98,7 +98,7 @@ def with_preset(config: TrainConfig) -> TrainConfig:
         return config
     stored = preset_values(config.preset) if config.preset else {}
     given = config.values()
-    if config.preset == "adapt":  # the defaults of a family; those of the loss take precedence
+    if config.preset == "adapt":  # the defaults of a family; the defaults of the loss take precedence over them
         chosen = with_loss(config, "adapt")
         completed = chosen.model_copy(update={"options": merge({"options": config.options}, stored).get("options", {})})
         stored = {"loss": chosen.loss, **stored, **loss_recipe(completed, "adapt")}
@@ -123,7 +123,7 @@ def resolve(
         config: The given values; its preset is merged first.
         family: Model family, a table of ``presets/defaults.toml``.
         own_pooler: The pooling declared by a sentence-transformers directory, if any.
-        precision: The value that ``auto`` stands for on the device. Default: the given value.
+        precision: The precision that ``auto`` stands for on the device. Default: the precision in ``config``.
     """
     named = set(config.options)
     config = with_loss(with_preset(config), family)
@@ -186,7 +186,7 @@ def recipe_reason(config: ResolvedConfig, family: str) -> str:
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges mappings; each value is that of the first mapping in which the key is present and not None.
+    """Merges mappings; each key gets its value from the first mapping in which it is present and not None.
 
     Options of methods are merged key by key.
     """

@@ -31,7 +31,7 @@ TIMEOUT = timedelta(hours=6)
 
 @dataclass(frozen=True)
 class World:
-    """The ranks of a run. With one rank, all methods return their argument."""
+    """The ranks of a run. With one rank, the methods work without communication."""
 
     rank: int = 0
     size: int = 1
@@ -202,6 +202,6 @@ def connected(device: str) -> Iterator[World]:
 
 
 def _part() -> None:
-    """Closes the connection at exit; a second connection in the same process would wait for the other ranks."""
+    """Closes the connection at exit, not after a run, since connecting again would wait for the other ranks."""
     if dist.is_initialized():
         dist.destroy_process_group()

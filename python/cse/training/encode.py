@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Forward", "encode_views", "gathered_views", "keyed_uniform", "nothing", "step_of_rows"]
 
-# Rows per group of similar length on the CPU, where small groups are as efficient; a GPU needs whole batches.
+# Rows per group of similar length. Groups are used only on the CPU, where they are as efficient as whole batches.
 GROUP = 32
 
 
@@ -107,7 +107,7 @@ def encode_views(
 
     own = step_of_rows(batch, batch.rows[batch.part], {}, forward, state.steps)
 
-    def row_step(places: Tensor) -> RowStep:  # indexed on the device, without a wait for it
+    def row_step(places: Tensor) -> RowStep:  # indexed on the device, so that the host does not wait
         return replace(own, rows=own.rows[places], uniform=lambda name, count: own.uniform(name, count)[places])
 
     found: dict[str, Tensor] = {}
@@ -140,7 +140,7 @@ def gathered_views(
     forward: Forward,
     world: World,
 ) -> Views:
-    """Returns the embeddings of all rows, their roles, and their masks; in one transfer if there are several ranks."""
+    """Returns the embeddings, roles and masks of all rows of the batch; several ranks exchange them in one transfer."""
     local = encode_views(state, batch, tokens, forward)
     masks = {view: on_device(mask, forward.device) for view, mask in batch.masks.items()}
     owned = {
@@ -179,7 +179,7 @@ def step_of_rows(
     forward: Forward,
     steps: int,
 ) -> RowStep:
-    """Returns the facts about some rows of this rank, for row terms and hooks."""
+    """Returns what row terms and hooks are given about some rows of this rank besides the embeddings."""
     seed = forward.seed
     return RowStep(
         number=batch.step,

@@ -19,7 +19,7 @@ PACKAGES = ("transformers", "tokenizers", "numpy", "scipy", "safetensors")
 def environment(device: str, precision: str, reason: str) -> dict[str, Any]:
     """Returns versions, platform, processor, cores, threads, device, and the precision with its reason.
 
-    All must be equal for a run to be bit-reproducible.
+    A run can be reproduced bit by bit only if all of these are equal.
     """
     found = {"cse": __version__, "python": platform.python_version(), "torch": torch.__version__}
     for package in PACKAGES:

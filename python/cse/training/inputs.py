@@ -1,4 +1,4 @@
-"""Opening the corpus, the labelled pairs and the index of a run."""
+"""Opens the corpus and the labelled pairs of a run, and checks that the TF-IDF index belongs to them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check_source(config: TrainConfig) -> None:
     """Raises ``InputError`` if there is neither a corpus, nor pairs, nor an index whose files can be used."""
     if not config.corpus and not config.pairs and not (Path(config.tfidf) / "index.safetensors").exists():
         raise InputError(
-            "CORPUS: no file was given, and there is no TF-IDF index whose files could be taken; name a text file with "
+            "CORPUS: no file was given, and there is no TF-IDF index whose files could be used; name a text file with "
             "one sentence per line (cse train corpus.txt), or build its index first (cse build-tfidf corpus.txt)"
         )
 
@@ -87,7 +87,7 @@ def open_corpus(
     if config.corpus:
         files = readers.resolve(config.corpus, config.column)
     elif config.column is not None:
-        raise InputError("--column: belongs to CORPUS, which was not given; the index knows the column of its files")
+        raise InputError("--column: belongs to CORPUS, which was not given; the index stores the column of its files")
     elif index is None:
         raise InputError("CORPUS: no text file was given; name one, or build an index with cse build-tfidf")
     elif not index.files or any(file.path == "-" for file in index.files):

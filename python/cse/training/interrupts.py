@@ -1,4 +1,4 @@
-"""Signals that end a run, and the lock of its folder."""
+"""Handles the signals that end a run, and locks the run folder."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .leftovers import has_checkpoint, is_unsaved
 
 __all__ = ["Agreement", "StopRequest", "check_free", "locked"]
 
-# Seconds of training between exchanges of signals: half of the two seconds that docs/training.md states,
-# since steps differ in length.
+# Target for the seconds of training between exchanges of signals. docs/training.md promises at most two; the margin is
+# needed because steps differ in length.
 PERIOD = 1.0
 
 
@@ -71,11 +71,11 @@ class Agreement:
         self._asked, self._next = 0, 0
 
     def signal(self, step: int, *, now: bool = False) -> int:
-        """Returns the number of a signal that any rank has received, else 0. Called by every rank after every step.
+        """Returns the number of a signal that any rank has received, or 0. Called by every rank after every step.
 
         Args:
             step: Number of steps done.
-            now: Exchange signals at this step in any case; must be the same on every rank.
+            now: Exchange signals at this step even if no exchange is due; must be the same on every rank.
         """
         if self.world.size == 1:
             return self.stop.number

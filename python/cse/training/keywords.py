@@ -15,7 +15,7 @@ __all__ = ["given_forms", "tables", "with_tables"]
 
 
 def tables(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns the options by method, without options that are None and without methods that have none left."""
+    """Returns the options by method, without options that are None and without methods whose options are all None."""
     kept = {name: {k: v for k, v in table.items() if v is not None} for name, table in options.items()}
     return {name: table for name, table in kept.items() if table}
 
@@ -23,9 +23,8 @@ def tables(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]
 def given_forms(values: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
     """Returns values in the form in which they are stored.
 
-    Paths become text, lists become tuples. A table that is not a setting (``una={"beta": 0.3}``) becomes an entry of
-    ``options``, and so does an option of a method that has a flag (``margin=0.2``). ``una=True`` adds the name to
-    ``negatives``.
+    Paths become text, lists become tuples. A table of options (``una={"beta": 0.3}``) becomes an entry of ``options``,
+    and so does an option of a method that has a flag (``margin=0.2``). ``una=True`` adds ``"una"`` to ``negatives``.
     """
     values = with_tables({name: _plain(name, value) for name, value in values.items()}, known)
     for name in [name for name in values if name not in known and name in AUGMENTATIONS]:
@@ -43,7 +42,7 @@ def given_forms(values: Mapping[str, Any], known: Collection[str]) -> dict[str, 
 
 
 def with_tables(values: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Returns values with the options of methods moved to ``options``, from tables and from the names of their flags.
+    """Returns values in which options of methods, given as tables or named like their flags, are under ``options``.
 
     Args:
         values: Values by name.
@@ -55,7 +54,8 @@ def with_tables(values: Mapping[str, Any], known: Collection[str]) -> dict[str, 
     options = {name: dict(table) if isinstance(table, Mapping) else table for name, table in options.items()}
     flags = {each.keyword: each for each in method_flags()}
     for name in [name for name in values if name not in ("options", "given")]:
-        # Even if a setting and a method share a name: the table [prompt] holds options, the value prompt is a setting.
+        # A table always holds options, even if a setting has the same name: [prompt] holds the options of a method,
+        # prompt = "query: " is a setting.
         if isinstance(values[name], Mapping):
             options[name] = {**options.get(name, {}), **values.pop(name)}
         elif name not in known and name in flags and values[name] is not None:
@@ -64,7 +64,7 @@ def with_tables(values: Mapping[str, Any], known: Collection[str]) -> dict[str, 
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Returns a path as text, and several values as a tuple."""
+    """Returns the value with paths as text, and as a tuple if it is a list."""
     if isinstance(value, PathLike):
         value = fspath(value)
     if isinstance(value, list) or (isinstance(value, tuple) and name in hints()):

@@ -11,7 +11,7 @@ from ..io import remove_leftovers
 __all__ = ["FOLDER", "clear", "has_checkpoint", "is_unsaved", "tidy"]
 
 FOLDER = "checkpoints"
-# What a run writes before it first saves a result of training; best/ is then the model before training.
+# Files and folders that a run writes before it saves a result of training; best/ then holds the untrained model.
 FIRST = {"config.toml", "environment.json", "data.json", "log.jsonl", "tensorboard", "best", FOLDER}
 
 
@@ -29,7 +29,8 @@ def tidy(run: Path) -> None:
 def is_unsaved(run: Path) -> bool:
     """Returns whether a folder is empty, or belongs to a run that ended before it saved a result of training.
 
-    Such a run has neither a checkpoint nor an evaluation after a step. A folder with other files is not unsaved.
+    Such a run has neither a checkpoint nor an evaluation after a step. A folder that contains other files does not
+    count as unsaved.
     """
     if not run.is_dir():
         return False

@@ -37,7 +37,7 @@ class JsonLines(Callback):
         self._file: IO[str] | None = None
 
     def on_train_begin(self, run: Run) -> None:
-        """Opens the file; for a resumed run, removes an incomplete record and those of steps that are repeated."""
+        """Opens the file; for a resumed run, removes incomplete records and records of steps that will be repeated."""
         self._path = run.folder / "log.jsonl"
         if self._path.exists():
             write_text(self._path, "".join(f"{line}\n" for line in self._lines(run.state.step)))
@@ -53,7 +53,7 @@ class JsonLines(Callback):
                 continue
 
     def on_log(self, records: Sequence[dict[str, Any]]) -> None:
-        """Appends records, one line each; raises ``OSError`` with the path if this fails."""
+        """Appends records, one line each; raises ``OSError`` with the path if they cannot be written."""
         assert self._file is not None, "call on_train_begin first"
         with naming(self._path):
             self._file.writelines(dumps(record) + "\n" for record in records)

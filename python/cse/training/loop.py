@@ -79,7 +79,7 @@ def train(
 ) -> RunResult:
     """Trains an encoder and saves it in a new folder under ``config.output``.
 
-    ``best/`` of this folder is the selected encoder, ``last/`` the encoder after the last step. The encoder is
+    In this folder, ``best/`` is the selected encoder, ``last/`` the encoder after the last step. The encoder is
     evaluated before training, every ``eval_every`` steps, and after the last step. On SIGINT or SIGTERM, the step in
     progress is finished and a checkpoint is saved. Processes started by torchrun train together; see
     ``cse.training.distributed``.
@@ -88,8 +88,8 @@ def train(
         config: The training configuration; with ``resume``, the one that ``resumed_config`` returns.
         callback: Called during the run; see ``Callback``. ``ProgressCallback()`` shows progress and scores. Default:
             nothing is shown.
-        resume: Folder of a run to resume, or of one of its checkpoints. On the same CPU the result is bit-identical to
-            that of an uninterrupted run.
+        resume: Folder of the run to resume, or of one of its checkpoints. On the same CPU the result is bit-identical
+            to that of an uninterrupted run.
         texts: Sentences in memory to train on, instead of ``config.corpus``. A line break becomes a space.
             They are not saved; pass the same texts to resume the run.
 
@@ -98,7 +98,7 @@ def train(
         RunError: During training: a loss or gradient that is not finite, insufficient memory, a file that cannot be
             written, or a damaged checkpoint.
         OSError: Before training, for a file that cannot be read or written.
-        Interrupted: After a signal.
+        Interrupted: If a signal stops the run.
     """
     config, rows = with_texts(config, texts)
     check_source(config)
@@ -134,10 +134,10 @@ def resumed_config(resume: str | Path, given: dict[str, Any] | None = None) -> T
     stored, file = read_config(folder), folder.parent.parent / CONFIG
     if file.exists():
         stored = check_equal(stored, TrainConfig.from_toml(file), str(file), "undo the change")
-    if stored.precision == "auto":  # written by an older version: bf16 on CUDA only
+    if stored.precision == "auto":  # written by an older version, in which auto meant bf16 on CUDA, else fp32
         cuda = pick_device(stored.device).startswith("cuda")
         stored = stored.replace(precision="bf16" if cuda else "fp32")
-    # auto keeps the value it resolved to
+    # The run keeps the precision that auto stood for when it began.
     given = {name: value for name, value in (given or {}).items() if (name, value) != ("precision", "auto")}
     return check_changes(stored, given)
 
@@ -146,10 +146,10 @@ class Trainer:
     """The training loop of a run.
 
     Args:
-        run: The run, from ``prepare``; its state may be that of a checkpoint.
+        run: The run, from ``prepare``; its state may come from a checkpoint.
         world: The ranks of the run. Only rank 0 evaluates and writes.
         callback: Called during the run.
-        resumed: The checkpoint that the run was resumed from, if any.
+        resumed: The checkpoint from which the run is resumed, if any.
     """
 
     def __init__(self, run: Run, world: World, callback: Callback, resumed: Checkpoint | None = None) -> None:
@@ -197,8 +197,8 @@ class Trainer:
                         self.write_log()
                     if evaluation_due:
                         self.clock.leave_out(self.evaluate())
-                    # Signals are exchanged after an evaluation, which may have taken long. A checkpoint that is due for
-                    # a signal and for save_every is saved once.
+                    # Signals are exchanged after an evaluation, because it may have taken long. If a signal and
+                    # save_every require a checkpoint at the same step, it is saved once.
                     number = agreement.signal(state.step, now=evaluation_due)
                     ending = evaluation_due and self.out_of_patience()
                     if ending:
@@ -237,7 +237,7 @@ class Trainer:
             self.evaluate()
 
     def write_log(self) -> None:
-        """Reads the metrics from the device and passes them on; raises ``RunError`` if one is not finite."""
+        """Passes the metrics to the callbacks; raises ``RunError`` if a loss or gradient was not finite."""
         records = self.buffer.read()
         if records:
             self.callback.on_log(records)
@@ -265,7 +265,7 @@ class Trainer:
         return bool(patience and self.world.any(int(self.state.selector.out_of_patience(patience))))
 
     def checkpoint(self) -> None:
-        """Writes the log, whose steps a resumed run does not repeat, then saves the state of the run.
+        """Writes the log up to this step, after which a resumed run continues, then saves the state of the run.
 
         If the state cannot be written, saves last/ and raises ``RunError``.
         """
@@ -292,7 +292,7 @@ class Trainer:
         self.saved = step
 
     def save_last(self) -> None:
-        """Saves the encoder of the current step as last/, unless it has been saved."""
+        """Saves the encoder of the current step as last/, unless it is already saved there."""
         if self.world.is_main and self.last != self.state.step:
             with self.prepared.saved_weights():
                 save(self.prepared, "last")
@@ -301,7 +301,7 @@ class Trainer:
     def finish(self) -> None:
         """Saves the encoder and the state after the last step, so that the run can be extended.
 
-        If the state cannot be written, this is an error if checkpoints were requested, else a warning.
+        If the state cannot be written, raises ``RunError`` if ``save_every`` was set; otherwise the callback is warned.
         """
         self.save_last()
         if self.saved == self.state.step:

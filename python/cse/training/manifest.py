@@ -36,21 +36,21 @@ class TornCheckpoint(RunError):
 
 
 def read_manifest(folder: Path) -> dict[str, str]:
-    """Returns the hashes by file name, relative to the checkpoint; raises ``ValueError`` if the manifest holds none."""
+    """Returns the hashes by file name, relative to the checkpoint; raises ``ValueError`` for an invalid manifest."""
     stored = json.loads((folder / MANIFEST).read_text(encoding="utf8"))
     if not isinstance(stored, dict):
-        raise ValueError(f"{MANIFEST} is not what was written")
+        raise ValueError(f"{MANIFEST} differs from what was written")
     return stored
 
 
 def verify(folder: Path, name: str, hashes: Mapping[str, str]) -> None:
-    """Raises ``ValueError`` if a file is not what was written."""
+    """Raises ``ValueError`` if a file differs from what was written."""
     if hashes.get(name) != _hash(folder / name):
-        raise ValueError(f"{name} is not what was written")
+        raise ValueError(f"{name} differs from what was written")
 
 
 def verify_all(folder: Path) -> None:
-    """Raises ``ValueError`` if a file of a checkpoint is missing, was added, or is not what was written."""
+    """Raises ``ValueError`` if a file of a checkpoint is missing, was added, or differs from what was written."""
     stored, names = read_manifest(folder), contents(folder)
     if stored.keys() != names:
         raise ValueError(f"{min(stored.keys() ^ names)} is missing, or does not belong to it")

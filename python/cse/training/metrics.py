@@ -23,13 +23,13 @@ class MetricBuffer:
         self._records: list[dict[str, Any]] = []
 
     def append(self, record: dict[str, Any], rows: Sequence[int] = ()) -> None:
-        """Adds the record of a step, whose scalar tensors remain on the device; ``rows`` are named in errors."""
+        """Adds the record of a step, whose scalar tensors remain on the device; error messages list ``rows``."""
         self._records.append({**record, "rows": rows})
 
     def read(self) -> list[dict[str, Any]]:
         """Returns the records since the last call, with tensors converted to floats.
 
-        ``finite`` remains only in the record of a step whose loss or gradient was not finite, and which therefore did
+        ``finite`` is removed, except from the record of a step whose loss or gradient was not finite. Such a step did
         not update the weights; see ``check_finite``.
         """
         records, self._records = self._records, []

@@ -62,7 +62,7 @@ def create(table: Registry[Any], name: str, options: Mapping[str, Mapping[str, A
 def build_modules(config: ResolvedConfig, source: Source, context: Context, rank: int) -> Modules:
     """Loads the encoder and creates the modules of a run, on its device.
 
-    PyTorch's generator is used only for the initial weights of heads, and later for dropout: it is seeded here.
+    Seeds PyTorch's generator, which is used only for the initial weights of heads and, in training, for dropout.
 
     Args:
         config: The resolved configuration.
@@ -97,7 +97,7 @@ def build_modules(config: ResolvedConfig, source: Source, context: Context, rank
 
 
 def connect(batches: Batches, views: tuple[View, View], modules: Modules) -> None:
-    """Sets what the batches need from the modules: the views, and a function for those that partners are drawn from."""
+    """Sets the attributes of the batches that depend on the modules: views, ``partner_views``, ``without_dropout``."""
     terms = [term for term in modules.terms.values() if isinstance(term, BatchTerm)]
     batches.partner_views = lambda roles: next((found for term in terms if (found := term.partner_views(roles))), None)
     batches.views = views
@@ -134,8 +134,8 @@ def _second_encoder(name: str | None, pooler: str, keep_head: bool, context: Con
     context.check_tokens(second.tokenizer, name, "--positive-encoder")
     if second.embedding_dim != first.embedding_dim:
         raise InputError(
-            f"--positive-encoder {name}: its embeddings have {second.embedding_dim} dimensions, those of "
-            f"{first.source.name} {first.embedding_dim}; name a model of the same width"
+            f"--positive-encoder {name}: its embeddings have {second.embedding_dim} dimensions, and those of "
+            f"{first.source.name} have {first.embedding_dim}; name a model with the same number"
         )
     return second.to(context.device)
 

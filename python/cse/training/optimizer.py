@@ -16,7 +16,7 @@ def learning_rate(step: int, steps: int, lr: float, scheduler: str, warmup: floa
     Args:
         step: Number of the step, from 0.
         steps: Number of steps of the run.
-        lr: Largest rate.
+        lr: Peak learning rate.
         scheduler: ``linear`` or ``cosine``, which decrease to 0 after the warm-up, or ``constant``.
         warmup: Share of the steps during which the rate rises linearly.
     """

@@ -1,4 +1,4 @@
-"""The folder of a run: its lock, the encoders saved in it, and the copy in which a resumed run may continue."""
+"""The run folder: its lock, the encoders saved in it, and the copy in which a resumed run may continue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["copied", "describe", "opened", "resumed_folder", "run_folder", "save
 
 
 def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
-    """Returns the folder in which a resumed run continues: its own, or a new one if ``output`` or ``name`` changed.
+    """Returns the folder in which a resumed run continues: the same, or a new one if ``output`` or ``name`` changed.
 
     Raises ``InputError`` for an invalid or existing name.
     """
@@ -44,7 +44,7 @@ def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
 def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
     """Context manager that locks a run, removes what killed processes left in it, and reads its checkpoint.
 
-    The lock is taken first, since another process that continues the run would replace its checkpoints.
+    The lock is taken first, since another process that resumed the run would replace its checkpoints.
 
     Args:
         resume: The run, or one of its checkpoints.
@@ -52,7 +52,7 @@ def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
 
     Raises:
         InputError: If there is no checkpoint, or another process writes to the run.
-        TornCheckpoint: For a damaged checkpoint.
+        TornCheckpoint: If the checkpoint is damaged.
     """
     with ExitStack() as held:
 
@@ -66,7 +66,7 @@ def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
 
 
 def copied(checkpoint: Checkpoint, folder: Path) -> str:
-    """Copies the run of a checkpoint, with this checkpoint only, to the folder in which the run continues."""
+    """Copies the run of a checkpoint to the folder in which it continues, without its other checkpoints."""
     with fresh_folder(folder) as fresh:
         ignored = shutil.ignore_patterns(FOLDER, "last", "result.json", "report.html", ".*")
         shutil.copytree(checkpoint.run, fresh, ignore=ignored, dirs_exist_ok=True)
@@ -86,7 +86,7 @@ def save(run: Run, name: str) -> None:
     card = CardRecord(
         model=config.model,
         embedding_dim=state.encoder.embedding_dim,
-        # The head is not saved: without it, ``cls`` is the bare vector of the first token.
+        # Without its head, which is not saved, ``cls`` is the bare vector of the first token.
         pooler="cls_before_pooler" if config.pooler == "cls" and not config.keep_head else config.pooler,
         keeps_head=config.keep_head and config.pooler == "cls",
         normalize=source.normalize,
@@ -126,7 +126,7 @@ def describe(run: Run) -> dict[str, Any]:
 def public_config(config: ResolvedConfig) -> ResolvedConfig:
     """Returns the configuration in a form that can be published: settings that affect the model, without local paths.
 
-    Paths in the options of methods, which may come from other packages, are reduced to their last part.
+    Any method, even one from another package, may have paths among its options; they are reduced to their last part.
     """
     private: dict[str, Any] = {
         "model": public_name(config.model),
@@ -149,7 +149,7 @@ def public_config(config: ResolvedConfig) -> ResolvedConfig:
     }
     if config.pairs:
         private["options"].get(CONTRASTIVE, {}).pop("hard_negative_weight", None)
-    return config.model_copy(update=private)  # not validated: files may be gone, and imports have no folder
+    return config.model_copy(update=private)  # not validated: files may be missing, and imports have lost their folder
 
 
 def _public_text(text: str, config: ResolvedConfig) -> str:
@@ -172,7 +172,7 @@ def score_best(run: Run, callback: Callback) -> dict[str, float]:
     if not run.tasks:
         return {}
     callback.on_status("evaluating best/ on the STS tasks")
-    encoder = Encoder(run.folder / "best", device=run.device)  # as it is loaded later: with the head, if it is kept
+    encoder = Encoder(run.folder / "best", device=run.device)  # as users will load it: with the head only if it is kept
     return {task.title: score_pairs(encoder, pairs).spearman for task, pairs in run.tasks}
 
 
@@ -181,7 +181,7 @@ def run_folder(run: Run, world: World) -> Iterator[Path]:
     """Creates and locks the folder of a run; deletes it if the run fails before the end of its first step.
 
     If another run has created the folder in the meantime, the next free name is taken, unless the name was given. The
-    folder of a resumed run exists and is locked. Other ranks than 0 only receive the name.
+    folder of a resumed run exists and is locked. Ranks other than 0 only receive its path.
     """
     resumed = run.state.step > 0
     with ExitStack() as held:
@@ -195,7 +195,7 @@ def run_folder(run: Run, world: World) -> Iterator[Path]:
 
 
 def _claimed(run: Run, held: ExitStack) -> Path:
-    """Makes and locks the folder of a new run; the folder of an unsaved run with this name is emptied."""
+    """Makes, locks and returns the folder of a new run; if an unsaved run has this name, its folder is emptied."""
     while True:
         try:
             run.folder.mkdir(parents=True)
@@ -205,7 +205,7 @@ def _claimed(run: Run, held: ExitStack) -> Path:
                 break
             run.folder = choose_folder(run.config)  # InputError if the name was given
     held.enter_context(locked(run.folder))
-    if not is_unsaved(run.folder):  # another process was faster
+    if not is_unsaved(run.folder):  # another process has started a run in it
         raise InputError(f"--name: {run.folder} exists; choose another name")
     clear(run.folder)
     remove_leftovers(run.folder.parent)

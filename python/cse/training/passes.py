@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["dropout_of", "encoder_of"]
 
 ROW = "row"
-# Float attributes of attention modules that have no dropout module of their own, like ModernBERT's and Llama's.
+# Names of the dropout probability in attention modules that contain no dropout module, as in ModernBERT and Llama.
 RATES = ("attention_dropout", "dropout_rate")
 
 

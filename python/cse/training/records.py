@@ -1,4 +1,4 @@
-"""Records of a step: counters, the entry in the log, and errors that say what to change."""
+"""What is recorded after a step: counters and the log record; and errors that tell the user what to change."""
 
 from __future__ import annotations
 

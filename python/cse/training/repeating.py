@@ -10,20 +10,20 @@ from .train_config import TrainConfig
 
 __all__ = ["repeated"]
 
-# Settings that do not change what is computed: if only these change, a run is repeated with exactly the values it had.
+# Settings that do not change what is computed. If only these change, the run is repeated with all the values it had.
 ELSEWHERE = {"output", "name", "device", "threads", "log_every", "loggers", "data", "allow_partial", "cache"}
 
 
 def repeated(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Returns the values of a configuration file that changes are merged into, and the values given for its run.
+    """Returns the stored values that the changes are to be merged into, and the table ``given`` of the new run.
 
-    If the changes do not affect what is computed, the first are all values of the run. Otherwise the first are only the
-    values given for the run, from which the others are derived again, and the second is None. In a file without the
-    table ``given``, written by hand or by an older version, all values count as given. Options of methods that the
-    changes switch off are left out.
+    If the changes do not affect what is computed, the stored values are all values of the run. Otherwise they are only
+    those that the user gave for the run; the others are derived again, and None is returned for ``given``. In a file
+    without the table ``given``, written by hand or by an older version, all values count as given by the user. Options
+    of methods that the changes switch off are left out.
 
     Args:
-        stored: The contents of the file.
+        stored: The contents of the configuration file.
         changes: Values from the command line.
     """
     kept = {name: value for name, value in stored.items() if name not in ("name", "given")}

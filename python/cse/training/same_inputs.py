@@ -34,5 +34,6 @@ def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
         raise InputError(f"{where}: {changed[0]} has changed since the run began; restore it, or start a new run")
     if before != now:
         raise InputError(
-            f"{where}: the corpus or the index is not the one of the run; restore the files, or start a new run"
+            f"{where}: the corpus or the index differs from the one the run began with; restore the files, or start a "
+            "new run"
         )

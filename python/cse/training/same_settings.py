@@ -1,4 +1,4 @@
-"""Checks that a resumed run has the settings it began with, except those that do not change what it has computed."""
+"""Checks that a resumed run has the settings it began with, apart from those that may change."""
 
 from __future__ import annotations
 

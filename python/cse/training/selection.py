@@ -22,12 +22,13 @@ from ..models.encoder import SentenceEncoder
 
 __all__ = ["COLLAPSED", "Selector"]
 
-# Embeddings are considered collapsed if the MRR is below this fraction of the highest one so far, ...
+# The embeddings count as collapsed if the MRR is below this fraction of the highest MRR of an earlier evaluation.
 COLLAPSED = 0.5
-# Held-out sentences for which neighbours and the cosine to synthetic negatives are computed.
+# Number of held-out sentences for which neighbours and the cosine with synthetic negatives are computed.
 NEIGHBOURS = 500
-# ... or if uniformity is above this value, or the MRR is below this multiple of chance.
+# Embeddings also count as collapsed if uniformity is above this value, because nearly all embeddings are then equal.
 FLAT = -0.01
+# Embeddings also count as collapsed if the MRR is below this multiple of the MRR of a random ranking.
 NEAR_CHANCE = 3.0
 
 
@@ -44,7 +45,8 @@ class Selector:
         model: The encoder.
         pairs: Development sets by name; empty: use the label-free score.
         held_out: Held-out sentences for the label-free score; may be empty.
-        negatives: Synthetic negatives of the held-out sentences, to log their mean cosine (``cos_syn``).
+        negatives: Synthetic negatives of the held-out sentences; their mean cosine with these sentences is logged as
+            ``cos_syn``.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class Selector:
             score = score_halves(self.model, self.held_out)
             record = score.to_dict()
             vectors = unit(self.model.encode(self.held_out[:NEIGHBOURS]))
-            # Only the first and the last are kept, for the neighbours before and after.
+            # The vectors of the first and the last evaluation are kept; ``neighbours`` compares them.
             self.vectors = [*self.vectors[:1], vectors]
             if self.negatives:
                 record["cos_syn"] = float(
@@ -148,8 +150,8 @@ class Selector:
         mrr, mrr_low, mrr_high = paired_bootstrap(after.per_sentence - before.per_sentence)
         change = "rose" if mrr_low > 0 else "fell" if mrr_high < 0 else "showed no clear change"
         return [
-            f"Each of {before.sentences:,} held-out sentences was cut in two. One half finds the other first among all "
-            f"in {before.found_first.mean():.1%} of the searches before training and in "
+            f"Each of {before.sentences:,} held-out sentences was cut in two. A search with one half ranks the "
+            f"other half first in {before.found_first.mean():.1%} of the cases before training and in "
             f"{after.found_first.mean():.1%} after "
             f"(difference {first:+.1f} points, 95 % interval [{low:+.1f}, {high:+.1f}]).",
             f"The mean reciprocal rank {change}: {mrr:+.4f}, 95 % interval [{mrr_low:+.4f}, {mrr_high:+.4f}].",
@@ -187,7 +189,7 @@ class Selector:
             if last in self.collapsed:
                 notes.append(
                     f"The embeddings collapsed (at step {self.collapsed[0]}): best/ is step {self.best_step}, "
-                    "the last before that; lower --lr or raise --temperature."
+                    "the last evaluation without collapse; lower --lr or raise --temperature."
                 )
             elif is_collapsed(self.halves[-1]):
                 notes.append(
@@ -201,5 +203,5 @@ class Selector:
                     "detects collapse; to measure similarity, give --dev a file of scored pairs."
                 )
         else:
-            notes.append("Too few sentences of 8 words or more to hold any out: best/ is the last step, not scored.")
+            notes.append("Too few sentences have 8 words or more to hold any out: best/ is the last step, not scored.")
         return notes

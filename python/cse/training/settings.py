@@ -2,8 +2,8 @@
 
 This is the only declaration of a setting. ``cse.training.train_config`` validates values against it,
 ``cse.cli.train_options`` makes the options of ``cse train`` from it, and ``cse.training.defaults`` has the defaults
-that depend on loss and model. A docstring is the help of the option; what follows its first paragraph is shown only
-in the documentation. The classes are the headings of the help, in order.
+that depend on loss and model. The first paragraph of a setting's docstring is the help of the option; the following
+paragraphs are shown only in the documentation. The classes below are the headings of the help, in order.
 
 This module imports neither pydantic nor NumPy, so that the command line starts quickly.
 """
@@ -41,7 +41,10 @@ class Shown:
 
 @dataclass(frozen=True)
 class Named:
-    """Marks values that are names in a table ``module:attribute``: a mapping, a registry, or a function of names."""
+    """Marks a setting whose values are names in a table: a mapping, a registry, or a function that returns names.
+
+    ``table`` has the form ``module:attribute``.
+    """
 
     table: str
 
@@ -57,7 +60,7 @@ class Named:
 
     def check(self, value: str, name: str) -> None:
         """Raises ``InputError`` if the value is not in the table; ``name`` is the flag in the message."""
-        if value not in self._found():  # a table may know more names than it lists
+        if value not in self._found():  # a table may contain names that it does not list
             raise unknown(name, value, self.names())
 
 
@@ -79,7 +82,7 @@ MaxLength = Annotated[int, Ge(3), Shown("N")]
 BatchSize = Annotated[int, Ge(2), Shown("N")]
 AboveZero = Annotated[float, Gt(0)]
 AtLeastZero = Annotated[float, Ge(0)]
-Temperature = Annotated[float, Ge(1e-4)]  # below it, logits and their gradients overflow
+Temperature = Annotated[float, Ge(1e-4)]  # below 1e-4, logits and their gradients overflow
 Share = Annotated[float, Ge(0), Le(1), Shown("SHARE")]
 Rate = Annotated[float, Ge(0), Lt(1), Shown("P", default="the model's")]
 
@@ -130,8 +133,8 @@ class Model:
     prompt: Annotated[str | None, Shown("NAME|TEXT|auto", default="the model's default prompt")] = None
     """Text before each sentence.
 
-    The name of a prompt of the model, or a text; with ``pairs``, ``auto``: the model's prompts for queries and for
-    documents. See ``cse.models.prompts``."""
+    The name of one of the model's prompts, or a text. With ``pairs``, also ``auto``, which stands for the model's
+    prompts for queries and for documents. See ``cse.models.prompts``."""
     keep_head: Annotated[bool | None, Shown(default="yes with --pairs")] = None
     """Keep the MLP of --pooler cls in the saved model.
 
@@ -224,7 +227,7 @@ class Optimisation:
 
     Negatives are those of the same batch only; ``chunk_size`` has no such restriction."""
     chunk_size: Annotated[Positive | None, Shown(default="all")] = None
-    """Sentences whose activations are in memory at a time: large batches in little memory.
+    """Sentences whose activations are in memory at a time; allows large batches in little memory.
 
     The gradients are those of the whole batch, at the cost of a second forward pass."""
     precision: Precision = "auto"
@@ -247,7 +250,7 @@ class Evaluation:
     Files of score, sentence1, sentence2; see ``cse.evaluation.sts.read_pairs``. Default: the label-free score of
     held-out rows."""
     eval_every: NotNegative | None = None
-    """Steps between evaluations; 0: at the end."""
+    """Steps between evaluations; 0: only before and after training."""
     patience: Positive | None = None
     """Stop after N evaluations without a higher score on --dev."""
     data: Annotated[str | None, Shown("DIR")] = None
@@ -260,13 +263,13 @@ class Run:
     """Run"""
 
     output: Annotated[str, Shown("DIR")] = "runs"
-    """Folder of runs."""
+    """Folder that contains the runs."""
     name: Annotated[str | None, Shown(default="from model, loss and seed")] = None
     """Name of the run's folder.
 
     None: composed of model, loss and seed, with a number added if the folder exists."""
     save_every: NotNegative = 0
-    """Steps between checkpoints; 0: at the end, or on a signal."""
+    """Steps between checkpoints; 0: only at the end, or on a signal."""
     keep_checkpoints: Positive = 2
     """Number of latest checkpoints to keep."""
     loggers: Annotated[tuple[str, ...], Shown("NAME", flag="--logger"), Named("cse.training.loggers:LOGGERS")] = ()

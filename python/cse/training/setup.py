@@ -93,7 +93,7 @@ def prepare(
     Args:
         config: The configuration.
         world: The ranks of the run. Default: one.
-        folder: Folder of a run that is resumed. Default: a new one.
+        folder: Folder of the run, if it is resumed. Default: a new folder.
         callback: Its ``on_progress`` is called in phases that take time.
         texts: The sentences, if the configuration comes from ``with_texts``.
 
@@ -107,7 +107,7 @@ def prepare(
     world = world or World()
     device = world.device(pick_device(config.device))
     own, reason = pick_precision(device, config.precision)
-    precision = world.agreed(lambda: own)  # another rank may have measured another speed
+    precision = world.agreed(lambda: own)  # the speed measured on another rank may lead to another precision
     watching = loggers(config.loggers)
     context = Context(
         lambda: TfidfIndex.open(config.tfidf, min_df=config.min_df, max_terms=config.max_terms), part=world.part
@@ -243,7 +243,7 @@ class Data:
         """Sets ``split``: the rows to train on and, if ``wanted``, the held-out rows."""
         labelled = self.labelled
         self.split = hold_out(self.corpus, seed, wanted=wanted, rows=None if labelled is None else labelled.complete())
-        if labelled is not None:  # rows that are not chosen do not count as blank
+        if labelled is not None:  # rows excluded by --where or --min-score do not count as blank
             self.split = replace(self.split, blank=self.split.blank - labelled.left_out)
         context.rows = self.split.train
 
@@ -275,7 +275,7 @@ def check_sizes(batches: Batches, accumulate: int, ranks: int) -> None:
 
 
 def choose_folder(config: TrainConfig | ResolvedConfig) -> Path:
-    """Returns the folder of the run, which does not exist; raises ``InputError`` for an invalid or existing name."""
+    """Returns a folder that the run may use; raises ``InputError`` for a name that is invalid or in use."""
     parent = Path(config.output)
     if config.name is not None:
         if not config.name.isprintable() or not config.name.strip() or "/" in config.name or config.name in (".", ".."):

@@ -34,7 +34,7 @@ class TrainState:
     selector: Selector
     saturation: SaturationCheck
     second: SentenceEncoder | None = None
-    """A second encoder, for the views that use one; it is trained, but not saved with the first."""
+    """A second encoder, for the views that use one; it is trained, but saved only in checkpoints."""
     hooks: dict[str, Hook] = field(default_factory=dict)
     methods: dict[str, EncoderMethod] = field(default_factory=dict)
     steps: int = 0
@@ -49,7 +49,7 @@ class TrainState:
     """Number of steps with a view, by view name."""
 
     def modules(self) -> dict[str, nn.Module]:
-        """Returns all modules of the run by name: encoders, loss terms, feature methods and hooks."""
+        """Returns all modules of the run by name: encoders, loss terms, feature methods, hooks and encoder methods."""
         found: dict[str, nn.Module] = {"encoder": self.encoder}
         if self.second is not None:
             found["second"] = self.second
@@ -63,7 +63,7 @@ class TrainState:
         return found
 
     def weights(self) -> dict[str, Tensor]:
-        """Returns all parameters and buffers by name, each once; models that are ``Frozen`` have none.
+        """Returns all parameters and buffers by name, each once; a ``Frozen`` model contributes none.
 
         For an encoder with adapters, the weights that are not trained are left out.
         """

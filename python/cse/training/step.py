@@ -1,4 +1,4 @@
-"""A training step: encoding of the views of a batch, loss, and update of the weights."""
+"""One training step: encodes the views of a batch, computes the loss, and updates the weights."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def training_step(
 ) -> dict[str, Any]:
     """Performs one training step.
 
-    The step does not synchronise with the device; the metrics are tensors on it. If the loss or a gradient is not
-    finite, the weights and the moments of the optimizer are not changed, and ``finite`` is False.
+    The step does not synchronise with the device; the metrics are tensors on the device. If the loss or a gradient is
+    not finite, the weights and the moments of the optimizer are not changed, and ``finite`` is False.
 
     Args:
         state: The state of the run; its encoder, loss terms and optimizer are updated.
-        batches: The batches, with tokens, whose gradients are averaged.
+        batches: The tokenized batches, whose gradients are averaged.
         forward: How rows are encoded.
         rate: Learning rate.
         max_grad_norm: Maximum norm of the gradient; 0: the gradient is not clipped.
@@ -95,7 +95,7 @@ def propagate(
         views = feature(views, step)
     values: dict[str, Tensor] = {}
     metrics: dict[str, Tensor] = {}
-    total = 0.0 * next(iter(views.embeddings.values())).sum() if world.size > 1 else None  # used on every rank
+    total = 0.0 * next(iter(views.embeddings.values())).sum() if world.size > 1 else None  # see World.gather
     for name, term in state.terms.items():
         if isinstance(term, RowTerm):
             value, local = row_value(term, views, batch, tokens, forward, world, metrics, state.steps)
@@ -167,7 +167,7 @@ def row_value(
 def batch_step(
     state: TrainState, batch: Batch, tokens: Mapping[str, Mapping[str, Tensor]], forward: Forward, world: World
 ) -> BatchStep:
-    """Returns the facts about a batch, for batch terms and feature methods."""
+    """Returns what batch terms and feature methods are given about a batch besides the embeddings."""
     device = forward.device
 
     block_of = {view.name: name for name, block in batch.blocks.items() for view in block.views}

@@ -27,7 +27,7 @@ from .batches import Batches
 
 __all__ = ["StoredTokens", "open_tokens"]
 
-# Rows that are tokenized at a time.
+# Number of rows that are tokenized at a time.
 BLOCK = 16384
 
 
@@ -75,8 +75,8 @@ def open_tokens(
         tokenizer: A Hugging Face tokenizer; it is copied.
         max_length: Largest number of tokens of a text.
         reading: Options with which the files were read, ``cse.data.reading.ReadOptions``.
-        cache: Cache folder; None: the user's.
-        progress: Called with the arguments of ``Callback.on_progress``.
+        cache: Cache folder; None: the default, see ``cse.data.cache.cache_folder``.
+        progress: Called with the same arguments as ``Callback.on_progress``.
 
     Raises:
         OSError: If the cache cannot be written.
@@ -108,7 +108,7 @@ def _open(
     example = token_lists(tokenizer, corpus.take([0]), max_length)
     if any(map(any, example.get("token_type_ids", []))):
         return None
-    # A tokenizer stores the truncation and padding of its last call, which are not to be part of the key.
+    # A tokenizer stores the truncation and padding settings of its last call; they must not become part of the key.
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     key = {
@@ -154,7 +154,7 @@ def _write(
         for start in range(0, rows, BLOCK):
             texts = corpus.take(range(start, min(start + BLOCK, rows)))
             texts = [prompt + text for text in texts] if prompt else texts
-            # On all cores; a call of the transformers tokenizer would also make Python lists that are not needed.
+            # Uses all cores. A call of the transformers tokenizer would also make Python lists that are not needed.
             lists = [encoding.ids for encoding in backend.encode_batch_fast(texts)]
             lengths = np.fromiter(map(len, lists), dtype="<u8", count=len(lists))
             count = int(lengths.sum())

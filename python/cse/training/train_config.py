@@ -50,7 +50,7 @@ class TrainConfig(Settings, BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Options by method name. In TOML, those of UNA are the table ``[una]``; in Python, ``una={"beta": 0.3}`` is
+    """Options by method name. In TOML, the options of UNA are the table ``[una]``; in Python, ``una={"beta": 0.3}`` is
     equivalent to ``options={"una": {"beta": 0.3}}``, and so is ``beta=0.3`` for an option that has a flag."""
     given: dict[str, Any] | None = None
     """In the ``config.toml`` of a run, the table of the values that were given; the other values were resolved from
@@ -93,9 +93,9 @@ class TrainConfig(Settings, BaseModel):
             objective=self.objective,
             logits=contrastive.logits,
             mixed=contrastive.mixed,
-            # The options of the negatives are not known before the recipe is.
+            # Whether negatives form pairs depends on options that are known only after the recipe was applied.
             synthetic_pairs=isinstance(self, ResolvedConfig) and self.synthetic_pairs,
-            # The number of columns is known when the file is read; see cse.training.inputs.
+            # The number of columns is known only when the file is read; see cse.training.inputs.
             hard_negatives=True,
             weighted=weighted,
         )
@@ -181,7 +181,7 @@ class TrainConfig(Settings, BaseModel):
         return {name: getattr(self, name) for name in self.model_fields_set if name != "given"}
 
 
-# Settings that are not None once they are resolved.
+# Settings that must have a value in a ResolvedConfig.
 RESOLVED = (
     "model",
     "positive",

@@ -1,8 +1,8 @@
 """Which edits count as unchanged, what happens to their rows, and when the user is warned.
 
-An edit is unchanged if, after truncation, it has the token ids of the sentence. An unchanged negative is masked, unless
-the recipe keeps duplicates. An unchanged positive remains, because dropout makes it another view; if there is no
-dropout, it is masked.
+An edit is unchanged if, after truncation, it has the same token ids as the sentence. An unchanged negative is masked,
+unless the recipe keeps duplicates. An unchanged positive remains, because dropout makes it another view; if there is
+no dropout, it is masked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MANY = 0.05
 
 
 def changed_rows(before: Iterable[Any], after: Iterable[Any]) -> npt.NDArray[np.bool_]:
-    """Returns ``(n,)`` bool, True where the token ids of a text differ from those of the sentence."""
+    """Returns ``(n,)`` bool, True where an edited sentence has other token ids than the original."""
     return np.array([list(new) != list(old) for new, old in zip(after, before, strict=True)], dtype=bool)
 
 
@@ -34,7 +34,7 @@ def is_masked(role: str, *, without_dropout: bool, keep_duplicates: bool) -> boo
     Args:
         role: Role of the view.
         without_dropout: Whether anchors and positives are encoded without dropout.
-        keep_duplicates: Setting of the run.
+        keep_duplicates: The setting of the run with this name.
     """
     return without_dropout if role == "positive" else not keep_duplicates
 
@@ -49,7 +49,7 @@ def unchanged_warning(
 ) -> str | None:
     """Returns a warning if over 5 % of a sample of at most 2,000 rows have no synthetic negative, else None.
 
-    For an expensive method, the sample has 64 rows.
+    For an expensive method, the sample has at most 64 rows.
     """
     for method in negatives:
         chosen = sample_of(rows, method)
