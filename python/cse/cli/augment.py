@@ -36,7 +36,7 @@ from .progress import in_background
 @parts_options.parts
 @parts_options.engine
 @options.option(
-    "--compression", metavar="none|gz|zst", help="Compression of the parts.", default_text="zst; without parts none"
+    "--compression", metavar="none|gz|zst", help="Compression of the parts.", default_text="zst; none without --parts"
 )
 @options.reading
 @options.threads

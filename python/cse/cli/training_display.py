@@ -25,7 +25,7 @@ class ConsoleCallback(Callback):
         self.loss = ""
 
     def on_train_begin(self, run: Run) -> None:
-        """Prints one line per fact, then the examples."""
+        """Prints the facts about the run, one per line, then examples of augmentations."""
         for name, value in run.facts.items():
             console.say(f"{name:>9}  {value}")
         console.print_examples(run.examples)

@@ -175,8 +175,9 @@ class SentenceEncoder(nn.Module):
 
         The head is loaded from the checkpoint or from the folder ``mlm_head`` next to its weights; otherwise it is
         newly initialised. The second returned value is True if any weights of the head are newly initialised. The
-        output layer shares its weights with the token embeddings if the configuration ties them. Raises ``InputError`` if the
-        tokenizer has no mask token, or if there is no masked language model for this type of model.
+        output layer shares its weights with the token embeddings if the configuration ties them. Raises
+        ``InputError`` if the tokenizer has no mask token, or if there is no masked language model for this type of
+        model.
         """
         from transformers import AutoModelForMaskedLM
 
