@@ -47,7 +47,7 @@ class ConsoleCallback(Callback):
             console.say(f"Warning: {text}")
 
     def on_step_end(self, step: int, steps: int) -> None:
-        """Updates the progress bar; after step 4, prints an estimate of the total time."""
+        """Updates the progress bar; after step 4, prints an estimate of the remaining time."""
         if self.display is None:
             self.display = ProgressDisplay("training", "steps", steps)
         self.display.update(step, text=self.loss)

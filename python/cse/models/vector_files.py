@@ -136,7 +136,7 @@ def encode_to_file(
             call encoded with a different key are encoded again.
         batch_size: Texts per forward pass.
         first_row: The first value of the column ``row`` in a Parquet file.
-        progress: Called with the number of rows done since its last call, including those of an earlier call.
+        progress: Called with the number of rows done since its last call, including rows that an earlier call encoded.
 
     Raises:
         InputError: If another process writes to the same output.
