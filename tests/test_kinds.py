@@ -59,7 +59,7 @@ def test_the_commands_take_a_static_embedding_but_training(static, tmp_path, cse
     assert json.loads(done.stdout)["pooling"].startswith("mean of the vectors of the tokens")
     done = cse("train", "some.txt", "--model", folder, cwd=tmp_path)
     assert done.returncode == 2
-    assert "is a StaticEmbedding, without a transformer to train; cse eval, compare and encode take it" in done.stderr
+    assert "is a StaticEmbedding, without a transformer to train; cse eval, compare and encode accept it" in done.stderr
 
 
 def test_a_static_embedding_without_weights_is_named(static):

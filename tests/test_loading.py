@@ -104,8 +104,8 @@ def test_faulty_weights_and_tokenizers_are_named(tmp_path, tiny_bert, damage, me
         ("command", r"pytorch_model\.bin was not loaded: it holds \w+\.system, which is not a tensor"),
         ("bare pickle", r"pytorch_model\.bin was not loaded: it holds something, which is not a tensor"),
         ("torn", r"pytorch_model\.bin is incomplete"),
-        (b"", "holds no weights of PyTorch"),
-        (b"hello world\n", "holds no weights of PyTorch"),
+        (b"", "holds no PyTorch weights"),
+        (b"hello world\n", "holds no PyTorch weights"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:12\n", "git lfs pull"),
     ],
 )

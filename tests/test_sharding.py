@@ -213,7 +213,7 @@ def test_a_changed_file_has_no_part_and_the_others_have(shards, cse):
     rows = Path("shard0.txt").read_bytes()
     Path("shard0.txt").write_bytes(rows[::-1].strip(b"\n") + b"\n")
     done = cse("augment", "--parts", "shard*", "-o", "parts")
-    refused(done, "parts: 1 of 4 parts are missing, those of shard0.txt (was changed after its rows were counted")
+    refused(done, "parts: 1 of 4 parts could not be made: shard0.txt (was changed after its rows were counted")
     assert sorted(path.name[:10] for path in Path("parts").glob("*.zst")) == ["part-00001", "part-00002", "part-00003"]
     Path("shard0.txt").write_bytes(rows)
     assert cse("augment", "--parts", "shard*", "-o", "parts").returncode == 0
@@ -393,7 +393,7 @@ def test_faults_on_a_cluster_are_the_users_sentences(cluster, shards, cse, glove
     rows = Path("shard0.txt").read_bytes()
     Path("shard0.txt").write_bytes(rows.replace(b"w", b"\xff", 1))
     done = cse("augment", "--engine", "ray", "shard*", "-o", "parts", env=address)
-    refused(done, "parts: 1 of 4 parts are missing, those of shard0.txt (line 1 is not valid UTF-8")
+    refused(done, "parts: 1 of 4 parts could not be made: shard0.txt (line 1 is not valid UTF-8")
     Path("shard0.txt").write_bytes(rows)
     assert cse("augment", "--engine", "ray", "shard*", "-o", "parts", env=address).returncode == 0
     refused(cse("augment", "--engine", "ray", "nowhere.txt", "-o", "x", env=address), "nowhere.txt")

@@ -36,7 +36,7 @@ from .progress import in_background
 @parts_options.parts
 @parts_options.engine
 @options.option(
-    "--compression", metavar="none|gz|zst", help="Compression of the parts.", default_text="zst; without parts none"
+    "--compression", metavar="none|gz|zst", help="Compression of the parts.", default_text="zst; none without --parts"
 )
 @options.reading
 @options.threads
@@ -66,7 +66,7 @@ def command(
     object that includes the replaced words: their character offsets, replacements, probabilities, and ranks.
 
     With --parts, -o is a folder with one part per file, such as part-00000.txt.zst, and a manifest; rows are numbered
-    across all files, and the negatives equal those of one call without --parts. An interrupted call is completed by the
+    across all files, and the negatives are the same as without --parts. An interrupted call is completed by the
     same command. --engine ray distributes the files over a Ray cluster and writes the same folder.
     """
     as_parts = parts_options.wants_parts(as_parts, engine, output, sentences)

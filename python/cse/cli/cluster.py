@@ -21,17 +21,17 @@ from .tables import check_table, write_table
     "--groups",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Number of groups of kmeans.",
+    help="Number of groups, for kmeans.",
     default_text="sqrt(rows / 2)",
 )
-@options.option("--min-size", default=10, type=click.IntRange(min=2), metavar="N", help="Smallest group of hdbscan.")
-@options.option("--tfidf", metavar="DIR", help="Index for the words of a group.", default_text="built from the corpus")
+@options.option("--min-size", default=10, type=click.IntRange(min=2), metavar="N", help="Smallest group, for hdbscan.")
+@options.option("--tfidf", metavar="DIR", help="TF-IDF index for the words.", default_text="built from the corpus")
 @options.option("--words", default=6, type=click.IntRange(min=1), metavar="N", help="Words per group.")
 @options.option("--examples", default=3, type=click.IntRange(min=0), metavar="N", help="Examples per group.")
 @options.option(
     "-o", "--output", metavar="FILE", help="Write row, id and group to FILE.csv or .jsonl.", show_default=False
 )
-@options.option("--id", "id_column", metavar="NAME", help="Column of tables with the ids of the rows.")
+@options.option("--id", "id_column", metavar="NAME", help="Column with the row ids, if CORPUS is a table.")
 @options.seed
 @stored
 @corpus_index.encoding
@@ -51,7 +51,7 @@ def command(
     encoding: Encoding,
     as_json: bool,
 ) -> None:
-    """Group the rows of CORPUS by their embeddings, and print size, words and examples of each group.
+    """Group the rows of CORPUS by their embeddings, and print the size, words and examples of each group.
 
     The words of a group are those whose mean TF-IDF in the group most exceeds their mean in the corpus; its examples
     are the rows nearest to its mean embedding. Groups are numbered by size, from 1. hdbscan leaves out rows that are in

@@ -44,15 +44,15 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Compare each further model of MODELS with the first one, with the suites of cse eval.
+    """Compare the first of MODELS with each of the others, on the suites of cse eval.
 
     Every difference has a 95 % interval from a bootstrap over examples: pairs that share a sentence are drawn together,
     and ranks are recomputed. p-values are adjusted over the tasks by Holm's method; the level is 0.05. For the suite
     geometry, only differences are printed.
 
-    This compares checkpoints; two seeds of the same method may differ as much. With --seeds, each argument lists
-    checkpoints of one method separated by commas, with the same seeds in the same order, and methods are compared by a
-    paired t-test over seeds.
+    This compares checkpoints; two seeds of the same method may differ just as much. With --seeds, each argument lists
+    the checkpoints of one method, separated by commas, with the same seeds in the same order for every method; methods
+    are then compared by a paired t-test over seeds.
     """
     from ..evaluation.open_suites import option_tables
     from ..evaluation.run import compare_models
@@ -91,7 +91,7 @@ def command(
 
 
 def cells(record: dict[str, Any]) -> dict[str, str]:
-    """Returns the cells of a record as text; the cells of a test are empty if none was made."""
+    """Returns the cells of a record as text; the interval and the p-value are empty if no test was made."""
     tested = "p" in record
     digits = 2 if abs(record["a"]) > 2 else 4
     return {

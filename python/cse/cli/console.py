@@ -99,12 +99,12 @@ def neighbours(examples: list[dict[str, str]]) -> list[str]:
 
 
 def table(rows: list[dict[str, str]], title: str = "", markdown: bool = False) -> None:
-    """Prints records as a table on standard output; a value that a record lacks is an empty cell.
+    """Prints records as a table on standard output; if a record lacks a value, the cell is empty.
 
     Args:
         rows: One record per line, with the cells as text.
         title: Heading of the table.
-        markdown: Print a Markdown table instead of a drawn one.
+        markdown: Whether to print a Markdown table instead of a drawn one.
     """
     if not rows:
         return

@@ -52,7 +52,7 @@ class Encoding:
 def encoding(command: Callable[..., None]) -> Callable[..., None]:
     """Decorator that adds the options for encoding and reading a corpus, ``--json`` and ``--threads``.
 
-    The command gets the argument ``encoding``, an ``Encoding``, instead of all of these except ``as_json``.
+    The command receives ``as_json`` and, for all other options, one argument ``encoding`` of type ``Encoding``.
     """
 
     @wraps(command)
@@ -109,7 +109,7 @@ def load_encoder(model: str, pooler: str | None, device: str, precision: str, th
 
 
 def read_ids(files: Sequence[str], column: str) -> list[str]:
-    """Returns the values of a column of some tables, as text; raises ``InputError`` if a table lacks it."""
+    """Returns the values of a column of some tables, as text; raises ``InputError`` if a table lacks the column."""
     ids: list[str] = []
     for path in readers.expand(files):
         if not readers.is_table(path):

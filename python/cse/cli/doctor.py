@@ -35,7 +35,7 @@ def command(
     """Check CORPUS in one pass before it is used: encoding, blank and duplicate rows, lengths, scripts, rare words, and
     the fraction of words that UNA would replace. Each finding has a recommendation.
 
-    Invalid rows, which are errors in other commands, are counted.
+    Invalid rows, which are errors in other commands, are only counted here.
     """
     console.check_output()
     found = readers.resolve(corpus, column)

@@ -28,7 +28,7 @@ NAMES = ("row_a", "row_b", "cosine", "id_a", "id_b", "text_a", "text_b")
 @options.option(
     "--top", default=20, type=click.IntRange(min=0), metavar="N", help="Groups to print, the largest first."
 )
-@options.option("--id", "id_column", metavar="NAME", help="Column of tables with the ids of the rows.")
+@options.option("--id", "id_column", metavar="NAME", help="Column with the row ids, if CORPUS is a table.")
 @stored
 @corpus_index.encoding
 def command(

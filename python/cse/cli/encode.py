@@ -81,8 +81,9 @@ def command(
     """Encode each row of SENTENCES (standard input if none) with MODEL, a folder or a name, into a file.
 
     The file contains float32 embeddings (rows, dimensions) in the order of the rows; blank rows are zeros. .npy is a
-    NumPy array; .safetensors has one tensor, named embeddings; .parquet has the columns row and embedding. Memory does
-    not grow with the input. If the command is interrupted, FILE.part remains, and the same command resumes from there.
+    NumPy array; .safetensors has one tensor, named embeddings; .parquet has the columns row and embedding. Memory use
+    does not grow with the input. If the command is interrupted, FILE.part remains, and the same command resumes from
+    there.
 
     With --parts, -o is a folder with one part per file and a manifest, which cse search opens as one index; rows are
     numbered across all files. An interrupted call is completed by the same command. --engine ray distributes the files

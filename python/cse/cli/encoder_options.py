@@ -40,4 +40,4 @@ def evaluated_passages(command: Callable[..., None]) -> Callable[..., None]:
             settings = (*settings, f"retrieval.passages={0 if size == 'max' else size}")
         command(suites=suites, settings=settings, **values)
 
-    return option("--passages", metavar="N|max", help="Cut documents into passages of N tokens; the best counts.")(call)
+    return option("--passages", metavar="N|max", help="Rank documents by their best passage of N tokens.")(call)

@@ -17,8 +17,8 @@ from .progress import progress_of
 @options.option("--onnx", is_flag=True, show_default=False, help="Write onnx/model.onnx (extra cse[onnx]).")
 @options.option("-o", "--output", metavar="DIR", help="New folder for a copy.", default_text="the folder of MODEL")
 @options.option("--int8", is_flag=True, show_default=False, help="Write onnx/model_int8.onnx, with 8-bit weights.")
-@options.option("--sts", metavar="FILE", show_default=False, help="Pairs on which to compare --int8: stsb.dev.tsv.")
-@options.option("--retrieval", metavar="DIR", show_default=False, help="Retrieval data on which to compare --int8.")
+@options.option("--sts", metavar="FILE", show_default=False, help="STS pairs for testing --int8, like stsb.dev.tsv.")
+@options.option("--retrieval", metavar="DIR", show_default=False, help="Retrieval data for testing --int8.")
 @options.threads
 @options.as_json
 def command(
@@ -31,12 +31,13 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Export MODEL, a folder, a name or a run, to a format that other programs read.
+    """Export MODEL (a folder, a name or a run) to a format that other programs can read.
 
     With --onnx, SentenceTransformer(FOLDER, backend="onnx") and onnx:FOLDER in cse eval, compare and encode use
-    onnxruntime. The embeddings are compared with those of PyTorch before the file is written.
+    onnxruntime. Before the file is written, its embeddings are compared with PyTorch's.
 
-    With --int8 and --sts or --retrieval, the scores of PyTorch and of the 8-bit file are printed, with intervals.
+    With --int8 and --sts or --retrieval, the scores of the model in PyTorch and of the 8-bit file are printed, with
+    intervals of the difference.
     """
     if not onnx:
         raise InputError("cse export: name a format; --onnx is the only one")

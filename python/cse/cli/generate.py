@@ -12,8 +12,8 @@ from ..errors import InputError
 from . import console, options
 from .progress import counting
 
-# Whether a task samples: beams are used for paraphrases, which are to keep the meaning; queries are sampled, because
-# the most likely query repeats the text (Nogueira and Lin 2019).
+# Whether a task samples. Paraphrases are found by beam search, because they should keep the meaning; queries are
+# sampled, because the most likely query repeats the text (Nogueira and Lin 2019).
 SAMPLED = {"paraphrase": False, "query": True}
 BEAMS, VIA_BEAMS = 10, 4
 
@@ -22,19 +22,19 @@ BEAMS, VIA_BEAMS = 10, 4
 @click.argument("corpus", nargs=-1, required=True)
 @options.option("--model", required=True, metavar="NAME", help="Sequence-to-sequence model.", show_default=False)
 @options.option("--task", default="paraphrase", type=click.Choice(tuple(SAMPLED)), help="What the model writes.")
-@options.option("--via", metavar="NAME", help="Model that translates back what --model translated.", show_default=False)
+@options.option("--via", metavar="NAME", help="Model that translates the output of --model back.", show_default=False)
 @options.option("-o", "--output", required=True, metavar="FILE", help="FILE.txt: lines; FILE.jsonl: pairs.")
 @options.option("--prefix", default="", metavar="TEXT", help="Text before each row.", default_text="none")
 @options.option(
-    "--beams", type=click.IntRange(1, 100), metavar="N", help="Beams of the search.", default_text="10; with --via 4"
+    "--beams", type=click.IntRange(1, 100), metavar="N", help="Number of beams.", default_text="10; with --via 4"
 )
-@options.option("--sample/--no-sample", default=None, help="Draw tokens, without beams.", default_text="for queries")
+@options.option("--sample/--no-sample", default=None, help="Sample instead of beam search.", default_text="for queries")
 @options.option(
     "--top-p",
     default=0.95,
     type=click.FloatRange(0, 1, min_open=True),
     metavar="P",
-    help="With --sample: draw from the likeliest tokens, up to this total probability.",
+    help="With --sample: sample from the likeliest tokens, up to this total probability.",
 )
 @options.option(
     "--temperature",
@@ -76,8 +76,8 @@ def command(
     """Write a paraphrase, a back-translation or a query for each row of CORPUS.
 
     FILE.txt has as many lines as the corpus has rows, for cse train --positive parallel --set parallel.file=FILE.txt.
-    FILE.jsonl has pairs of generated text and row, for cse train --pairs FILE.jsonl, so that a query finds its
-    document. An interrupted call is resumed by repeating it.
+    FILE.jsonl has pairs of a generated text (the anchor) and its row (the positive), for cse train --pairs FILE.jsonl.
+    An interrupted call is resumed by repeating it.
     """
     if not output.endswith((".txt", ".jsonl")):
         raise InputError(f"-o {output}: the name must end in .txt or .jsonl")
@@ -110,7 +110,7 @@ def command(
     seconds = time.perf_counter() - started
     lines = [
         f"{output}: {counts['rows']:,} rows, {counts['generated']:,} generated in {seconds:.1f} s "
-        f"({counts['generated'] / max(seconds, 1e-9):,.1f} rows/s); {counts['unchanged']:,} equal their row, "
-        f"{counts['empty']:,} are empty, and their row was kept"
+        f"({counts['generated'] / max(seconds, 1e-9):,.1f} rows/s); {counts['unchanged']:,} equal their row; "
+        f"nothing was generated for {counts['empty']:,} rows"
     ]
     console.result({"output": output, **counts, "seconds": round(seconds, 3)}, as_json, lines)

@@ -13,7 +13,7 @@ from . import console, options
 @click.command("methods")
 @click.argument("name", required=False)
 @options.option(
-    "--combinations", is_flag=True, show_default=False, help="Print which positives, losses and UNA can be combined."
+    "--combinations", is_flag=True, show_default=False, help="List the combinations of positives, losses and UNA."
 )
 @options.as_json
 def command(name: str | None, combinations: bool, as_json: bool) -> None:

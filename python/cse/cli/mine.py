@@ -21,7 +21,7 @@ NAMES = ("anchor", "positive", "negative")
 @options.option(
     "--queries", required=True, metavar="FILE", help="Table with anchors and positives.", show_default=False
 )
-@options.option("--columns", metavar="A,P", help="Its columns: anchor, positive.", default_text="by their names")
+@options.option("--columns", metavar="A,P", help="Columns of anchors and positives.", default_text="by their names")
 @options.option("-o", "--output", required=True, metavar="FILE", help="FILE.csv or .jsonl.", show_default=False)
 @options.option("--ranks", default="1-100", metavar="FIRST-LAST", help="Ranks from which negatives are taken.")
 @options.option(
@@ -55,9 +55,9 @@ def command(
 ) -> None:
     """Find hard negatives in CORPUS for the pairs of --queries, and write triples for cse train --pairs.
 
-    Negatives are rows of CORPUS that are ranked high for the anchor. Rows with the text of the anchor or of one of its
-    positives are left out. So are rows whose cosine with the anchor exceeds that of the positive minus --margin,
-    because they are often further positives. Pairs without a negative are not written.
+    Negatives are rows of CORPUS that are ranked high for the anchor. Two kinds of rows are left out: rows with the text
+    of the anchor or of one of its positives, and rows whose cosine with the anchor exceeds the positive's cosine minus
+    --margin, because these rows are often positives too. Pairs without a negative are not written.
     """
     console.check_output()
     from ..data.pairs import open_pairs
@@ -114,7 +114,7 @@ def command(
 
 
 def parse_margin(text: str) -> float | None:
-    """Returns the value of --margin; None for ``none``; raises ``InputError`` for another value."""
+    """Returns the value of --margin; None for ``none``; raises ``InputError`` for any other text."""
     if text == "none":
         return None
     try:

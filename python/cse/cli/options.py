@@ -75,7 +75,7 @@ def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
 threads = option("--threads", default=0, type=click.IntRange(0, 1024), metavar="N", help="CPU threads; 0: all cores.")
 
 reading = _all(
-    option("--column", metavar="NAME", help="Column of .csv, .tsv, .jsonl and .parquet files with the sentences."),
+    option("--column", metavar="NAME", help="Column with the sentences, for .csv, .tsv, .jsonl and .parquet files."),
     option("--encoding-errors", default="strict", metavar="strict|replace", help="How to handle invalid UTF-8."),
     option(
         "--max-line-bytes",
@@ -104,7 +104,7 @@ drawing = _all(
         "--beta",
         default=0.5,
         help="Mean replacement probability over the words of a sentence, 0 to 1, before clipping at 1. At least one "
-        "word is replaced even for 0; not all words are replaced for 1.",
+        "word is replaced even with 0; with 1, not all words are replaced.",
     ),
     option(
         "--radius",
@@ -112,8 +112,8 @@ drawing = _all(
         help="Sample from N ranks to either side; P% is a percentage of the V terms.",
         default_text="min(4000, V/100)",
     ),
-    option("--replace-which", default="tfidf", metavar="tfidf|random", help="Select words by TF-IDF, or any."),
-    option("--replace-with", default="radius", metavar="radius|random", help="Sample from nearby ranks, or any term."),
+    option("--replace-which", default="tfidf", metavar="tfidf|random", help="Select words by TF-IDF or at random."),
+    option("--replace-with", default="radius", metavar="radius|random", help="Sample from nearby ranks or all terms."),
     option(
         "--surface",
         metavar="keep|plain",

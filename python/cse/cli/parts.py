@@ -1,4 +1,4 @@
-"""Makes the parts for commands that write one output part per file, and prints the summary."""
+"""Makes the parts for commands that write one output part per input file, and prints a summary."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def missing(output: str, failures: Sequence[Failure], left: Sequence[Shard], tot
         named.append(f"{shard.source.path} ({why.removeprefix(f'{shard.source.path}: ')})")
     more = f" and {len(left) - LISTED:,} more" if len(left) > LISTED else ""
     return (
-        f"{output}: {len(left):,} of {total:,} parts are missing, those of {', '.join(named)}{more}; fix this, and "
-        "run the same command again"
+        f"{output}: {len(left):,} of {total:,} parts could not be made: {', '.join(named)}{more}; fix this, and run "
+        "the same command again"
     )
 
 

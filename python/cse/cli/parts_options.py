@@ -1,4 +1,4 @@
-"""Options of commands that can write one output part per file. The code that makes parts is imported when needed."""
+"""Options of commands that can write one output part per file. The code that makes parts is imported only if needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ parts = options.option(
 )
 engine = options.option("--engine", default="local", metavar="local|ray", help="Run here, or on a Ray cluster.")
 gpus_per_worker = options.option(
-    "--gpus-per-worker", type=click.FloatRange(min=0), metavar="G", help="GPUs per worker.", default_text="ray: 0"
+    "--gpus-per-worker", type=click.FloatRange(min=0), metavar="G", help="GPUs per Ray worker.", default_text="0"
 )
 
 

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def encoding() -> Iterator[Callable[[int, int], None]]:
-    """Context manager that shows the progress of two models; yields a function of further texts and the total."""
+    """Context manager that shows the progress of encoding with two models.
+
+    Yields a function to call with the number of further texts encoded and the total number of texts.
+    """
     displays: list[ProgressDisplay] = []
 
     def advance(more: int, total: int) -> None:

@@ -52,7 +52,7 @@ class ProgressDisplay:
         self._bar.start()
 
     def update(self, done: int, total: int | None = None, text: str = "") -> None:
-        """Sets the number of units done, and if given the total; ``text`` is shown next to the bar."""
+        """Sets the number of units done and, if given, the total; ``text`` is shown next to the bar."""
         self.done, now = done, time.monotonic()
         self.total = total if total is not None else self.total
         if self._first is None:
@@ -132,7 +132,7 @@ def counting(label: str, total: int, unit: str) -> Iterator[Callable[[int], None
 def progress_of(label: str, unit: str) -> Iterator[Callable[[int, int], None]]:
     """Context manager for the progress of a call; yields a function of the number of units done and the total.
 
-    Nothing is shown before its first call.
+    Nothing is shown before the first call of this function.
     """
     displays: list[ProgressDisplay] = []
 

@@ -15,7 +15,9 @@ from .plot import encoding
 @options.option("-o", "--output", metavar="FILE.html", help="The page.", default_text="report.html in RUN")
 @options.option("--word", metavar="WORD", help="Word whose ranks are shown.", default_text="one that UNA replaced")
 @options.option("--map", "method", default="tsne", type=click.Choice(("tsne", "pca")), help="Projection of the map.")
-@options.option("--encode/--no-encode", default=True, help="Compare the models before and after on held-out texts.")
+@options.option(
+    "--encode/--no-encode", default=True, help="Compare embeddings of held-out texts before and after training."
+)
 @options.device
 @options.threads
 @options.as_json

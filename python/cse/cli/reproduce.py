@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.command("reproduce")
 @click.argument("table", required=False)
 @options.option("--list", "as_list", is_flag=True, show_default=False, help="List the tables, or the rows of TABLE.")
-@options.option("--names", is_flag=True, show_default=False, help="List only the names of the tables that can run.")
+@options.option("--names", is_flag=True, show_default=False, help="List only the names of the tables that can be run.")
 @options.option("--data", metavar="DIR", help="Folder of the evaluation data.", show_default=False)
 @options.option("--corpus", metavar="FILE", help="Sentences to train on.", show_default=False)
 @options.option("--pairs", metavar="FILE", help="Labelled pairs for supervised rows.", show_default=False)
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @options.option("--row", "selected", multiple=True, metavar="NAME", help="Only these rows.", default_text="all")
 @options.option("--seeds", default=1, type=click.IntRange(1, 100), metavar="N", help="Seeds 0 to N - 1 of each run.")
 @options.option("--max-steps", type=click.IntRange(1), metavar="N", help="Step limit per run.", default_text="recipe")
-@options.option("-o", "--output", metavar="DIR", help="Folder of the cells.", default_text="reproduce/TABLE")
+@options.option("-o", "--output", metavar="DIR", help="Folder for the cells.", default_text="reproduce/TABLE")
 @options.option("--smoke", is_flag=True, show_default=False, help="Run each cell for two steps with a tiny model.")
 @options.option("--dry-run", is_flag=True, show_default=False, help="Only say what would run, and what it costs.")
 @options.option("--keep-models", is_flag=True, show_default=False, help="Keep the encoders, not only their scores.")
@@ -63,9 +63,10 @@ def command(
 ) -> None:
     """Repeat a published TABLE: train and evaluate its rows, and print the published values next to ours.
 
-    A row is complete before the next begins. Every cell (one run of a row) is stored as soon as it is scored, so that
-    an interrupted call is resumed by repeating it, even with more rows or seeds. For rows without a recipe, only the
-    published values are printed. The authors of this program have repeated no table at full size, which takes a GPU.
+    Rows are completed one after another. Every cell (one run of a row) is stored as soon as it is scored, so an
+    interrupted call can be resumed by repeating the command, even with more rows or seeds. For rows without a recipe,
+    only the published values are printed. The authors of cse have not repeated any table at full size, which takes a
+    GPU.
     """
     from ..reproduce.inputs import open_inputs
     from ..reproduce.plan import plan
@@ -87,7 +88,7 @@ def command(
         require_extra("--picture")
     found = find_table(table)
     if not found.suite:
-        raise InputError(f"{table}: has no row that can be repeated; cse reproduce --names lists the tables that do")
+        raise InputError(f"{table}: has no row that can be repeated; cse reproduce --names lists tables that have one")
     rows = found.find_rows(selected)
     place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")
     if smoke:

@@ -21,7 +21,7 @@ COLUMNS = 6
 def command(folder: str, as_json: bool) -> None:
     """List the runs in DIR (default: runs), with their scores and the settings that differ between them.
 
-    Settings that only say where files are, or how a run is logged, are left out. --json has all settings.
+    Settings that only say where files are, or how a run is logged, are left out. --json prints all settings.
     """
     console.check_output()
     from ..reports.runs import differing, find_runs

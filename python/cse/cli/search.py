@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 @click.argument("corpus", nargs=-1)
 @options.group("Index")
 @options.option("-o", "--output", default="search", metavar="DIR", help="Folder of the index.")
-@options.option("--id", "id_column", metavar="NAME", help="Column of tables with the ids of the rows.")
-@options.option("--passages", metavar="N|max", help="Cut rows into passages of N tokens; the best counts.")
-@options.option("--int8/--no-int8", default=None, help="Store vectors in int8.", default_text="as the index, else no")
+@options.option("--id", "id_column", metavar="NAME", help="Column with the row ids, if CORPUS is a table.")
+@options.option("--passages", metavar="N|max", help="Rank rows by their best passage of N tokens.")
+@options.option("--int8/--no-int8", default=None, help="Store int8 vectors.", default_text="as in the index, else no")
 @options.option("--rebuild", is_flag=True, show_default=False, help="Replace an existing index.")
 @options.group("Queries")
 @options.option("--query", "queries", multiple=True, metavar="TEXT", help="A query; may be repeated.")
 @options.option("--queries", "query_file", metavar="FILE", help="File of queries, one per row; - is standard input.")
 @options.option("--query-column", metavar="NAME", help="Column with the queries, if their file is a table.")
 @options.option("--top", default=10, type=click.IntRange(min=1), metavar="K", help="Rows per query.")
-@options.option("--hybrid", is_flag=True, show_default=False, help="Fuse the ranking with that of BM25.")
+@options.option("--hybrid", is_flag=True, show_default=False, help="Fuse the ranking with the BM25 ranking.")
 @parts_options.engine
 @options.group("Encoding and reading")
 @corpus_index.encoding
@@ -58,9 +58,9 @@ def command(
 ) -> None:
     """Search the rows of CORPUS by meaning, with the embeddings of MODEL.
 
-    The first call encodes CORPUS into the folder -o. Later calls use it, with the same CORPUS or without one; an
-    interrupted call is completed by the same command, and rows added at the end of CORPUS are added to the index.
-    Without a query, queries are read from the terminal until an empty line. The search is exact.
+    The first call encodes CORPUS into an index in the folder -o. Later calls use this index, with the same CORPUS or
+    without one. An interrupted call is completed by the same command, and rows added at the end of CORPUS are added to
+    the index. Without a query, queries are read from the terminal until an empty line. The search is exact.
 
     -o may be a folder written by cse encode --parts, which is searched as one index; leave out CORPUS in this case.
     With --engine ray, the workers of a Ray cluster search the parts.
@@ -130,7 +130,7 @@ def command(
 
 
 def read_queries(queries: tuple[str, ...], file: str | None, column: str | None, reading: dict[str, Any]) -> list[str]:
-    """Returns the queries of the options; raises ``InputError`` for a file with only blank rows."""
+    """Returns the queries given by the options; raises ``InputError`` for a file with only blank rows."""
     if file is None:
         if column is not None:
             raise InputError("--query-column: names a column of the file of --queries; add --queries FILE")
@@ -154,7 +154,7 @@ def lines(hits: list[Hit]) -> list[str]:
 def ask(index: SearchIndex, top: int, hybrid: bool) -> None:
     """Reads queries from the terminal until an empty line, and prints the rows that are found."""
     with suppress(ImportError):
-        import readline  # noqa: F401  # lines can be edited
+        import readline  # noqa: F401  # makes the input line editable
     while True:
         try:
             query = input("query: ").strip()

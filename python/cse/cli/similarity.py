@@ -83,7 +83,10 @@ def command(
 
 
 def read_columns(path: str, columns: str | None) -> tuple[list[str], list[str]]:
-    """Returns the texts of two columns of a table: the given ones, else anchor and positive by name, else both."""
+    """Returns the texts of two columns of a table.
+
+    These are the given columns, else those named as anchor and positive, else the only two columns.
+    """
     if not Path(path).exists():
         raise InputError(f"{path}: no such file; check the path")
     names = readers.column_names(path)

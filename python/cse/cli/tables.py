@@ -1,4 +1,4 @@
-"""Writes the tables of commands, as .csv or .jsonl files, record by record."""
+"""Writes the tables that commands produce, as .csv or .jsonl files, record by record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_table(output: str | None) -> None:
 
 
 def write_table(output: str, names: Sequence[str], records: Iterable[Sequence[Any]]) -> None:
-    """Writes records atomically, as they come, to a path that ``check_table`` accepts.
+    """Writes records atomically, one at a time, to a path that ``check_table`` accepts.
 
     Args:
         output: The path.

@@ -32,7 +32,7 @@ class TrainCommand(options.GroupedCommand):
 @click.command("train", cls=TrainCommand)
 @click.argument("corpus", nargs=-1)
 @group("Model")
-@options.option("--config", "config_file", metavar="FILE", help="A run's config.toml, to repeat it.")
+@options.option("--config", "config_file", metavar="FILE", help="config.toml of a run, to repeat that run.")
 @group("Run")
 @options.option("--set", "settings", multiple=True, metavar="METHOD.OPTION=VALUE", help="An option of a method.")
 @options.option("--resume", metavar="RUN", help="Resume an interrupted run from its last checkpoint.")
@@ -43,8 +43,9 @@ def command(
     """Train an encoder on CORPUS (one sentence per line), or on the files the TF-IDF index was built from.
 
     The result is DIR/NAME/best, which AutoModel and SentenceTransformer can load. Values that are not given are taken
-    from --preset, else from the defaults of the loss, else from those of the model family. cse methods lists the
-    augmentations and loss terms with their options, which are set with --set una.beta=0.3 or in the configuration file.
+    from --preset, else from the defaults of the loss, else from the defaults of the model family. cse methods lists
+    the augmentations and loss terms with their options, which are set with, for example, --set una.beta=0.3 or in the
+    configuration file.
     """
     from ..registry import parse_setting
     from ..training.defaults import merge, with_preset
@@ -84,7 +85,7 @@ def _run(config: TrainConfig, resume: str | None, as_json: bool) -> None:
     result = train(config, ConsoleCallback(), resume=resume)
     if int(os.environ.get("RANK", "0")):  # torchrun: rank 0 prints the result
         return
-    resumable = has_checkpoint(result.folder)  # unless it could not be written
+    resumable = has_checkpoint(result.folder)  # False if no checkpoint could be written
     lines = [
         f"{result.steps:,} steps in {duration(result.seconds)}"
         + (f", {result.synthetic_steps:,} of them with synthetic negatives" if result.synthetic_steps else ""),

@@ -1,7 +1,7 @@
 """The options of ``cse train``, made from the settings of ``cse.training.settings`` and from the options of methods.
 
-Nothing here names a setting: type, range, choices, help and default are read from the declaration. No module that is
-imported here needs pydantic, NumPy or torch.
+No setting is named in this module: the type, range, choices, help and default of each are read from its declaration. No
+module that is imported here needs pydantic, NumPy or torch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Text(click.ParamType[str]):
 
 
 def setting_options() -> list[click.Option]:
-    """Returns the options of all settings, and those of methods that have a flag, each with its ``heading``."""
+    """Returns an option for each setting and for each method option that has a flag, all with their ``heading``."""
     texts = _docstrings()
     found = []
     for group in GROUPS:
@@ -66,10 +66,10 @@ def setting_options() -> list[click.Option]:
 
 
 def given_values(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Splits the given values of options into those of settings and those of methods.
+    """Splits the values given on the command line into settings and options of methods.
 
     Args:
-        values: Values by the names of the parameters.
+        values: Values by parameter name; None or an empty tuple for options that were not given.
 
     Returns:
         Keyword arguments of ``TrainConfig``, and options by method.
@@ -93,7 +93,7 @@ def given_values(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, d
 def _setting(name: str, hint: Any, default: Any, shown: Shown, text: str) -> click.Option:
     kind, choices = _kind(hint)
     named = marker(hint, Named)
-    # The default is that of the configuration: the value of an option that is not given is None.
+    # An option that is not given is None, and TrainConfig then sets the default.
     options: dict[str, Any] = {"default": None, "help": _help(text, _default_text(name, default, shown))}
     declared = flag(name)
     if kind is bool:
@@ -148,7 +148,7 @@ def _default_text(name: str, default: Any, shown: Shown) -> str:
 
 
 def _by_family(path: tuple[str, ...], default: Any) -> str:
-    """Returns the default as text, followed by other defaults: ``5e-05; 3e-05 for bert-base``."""
+    """Returns the default as text, followed by model families with other defaults: ``5e-05; 3e-05 for bert-base``."""
     values: dict[str, list[str]] = {}
     known = _families()
     common = _text(_at(known["all"], path, default))
@@ -192,7 +192,7 @@ def _families() -> dict[str, Any]:
 
 
 def _docstrings() -> dict[str, str]:
-    """Returns the first paragraph of each setting's docstring, by name, from the source; empty without source files."""
+    """Returns the first paragraph of each setting's docstring by name, from the source; empty without a source file."""
     path = Path(str(run_settings.__file__))
     tree = ast.parse(path.read_text(encoding="utf8")) if path.suffix == ".py" and path.exists() else ast.parse("")
     found = {}

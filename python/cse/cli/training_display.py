@@ -25,7 +25,7 @@ class ConsoleCallback(Callback):
         self.loss = ""
 
     def on_train_begin(self, run: Run) -> None:
-        """Prints one line per fact, then the examples."""
+        """Prints the facts about the run, one per line, then examples of augmentations."""
         for name, value in run.facts.items():
             console.say(f"{name:>9}  {value}")
         console.print_examples(run.examples)
@@ -47,7 +47,7 @@ class ConsoleCallback(Callback):
             console.say(f"Warning: {text}")
 
     def on_step_end(self, step: int, steps: int) -> None:
-        """Updates the progress bar; after step 4, prints an estimate of the total time."""
+        """Updates the progress bar; after step 4, prints an estimate of the remaining time."""
         if self.display is None:
             self.display = ProgressDisplay("training", "steps", steps)
         self.display.update(step, text=self.loss)

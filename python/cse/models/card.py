@@ -15,8 +15,8 @@ DROPPED = """\
 The MLP head used in training is not included. If the weights contain a BERT pooler, that
 pooler is not used: it comes from the base model, or is untrained."""
 KEPT = """\
-The MLP head (linear, tanh) used in training is part of the model: it is the Dense module, and where the transformer has
-a pooler, `pooler_output` is the embedding."""
+The MLP head (linear, tanh) used in training is part of the model, as its Dense module. If the transformer has a pooler,
+`pooler_output` is the embedding."""
 
 LOADED = """\
 from sentence_transformers import SentenceTransformer
@@ -39,7 +39,7 @@ cosine similarity. Inputs of up to {{ max_length }} tokens.
 {{ usage }}
 ```
 {% if dims %}
-It was also trained to be truncated to its first {{ dims }} dimensions (Matryoshka):
+The embeddings were also trained to be truncated to their first {{ dims }} dimensions (Matryoshka):
 `SentenceTransformer("this/folder", truncate_dim={{ least }})`, or, with cse,
 `Encoder("this/folder", dims={{ least }})`.
 {% endif %}
@@ -83,7 +83,7 @@ class CardRecord:
     stages: Sequence[str] = ()
     """Names of the modules after pooling, except for a kept head and a final Normalize."""
     dims: Sequence[int] = ()
-    """Numbers of first dimensions with which the encoder was trained (Matryoshka), in descending order."""
+    """Numbers of leading dimensions for which the encoder was trained (Matryoshka), in descending order."""
 
 
 def is_local(model: str) -> bool:

@@ -164,7 +164,7 @@ def compile_backbone(backbone: torch.nn.Module, device: str, graphs: bool) -> No
 
 
 def begin_step(device: str, compiled: bool) -> None:
-    """Tells the CUDA graphs of a compiled transformer that the results of the last step are no longer needed."""
+    """Marks a new step, so that CUDA graphs of a compiled transformer may overwrite the results of the previous one."""
     if compiled and device.startswith("cuda"):
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
@@ -190,7 +190,7 @@ def on_device(values: npt.NDArray[Any], device: str) -> torch.Tensor:
 def uncompiled() -> AbstractContextManager[Any]:
     """Returns a context manager in which a compiled transformer runs uncompiled.
 
-    Evaluation uses another mode and other shapes; compiling it separately would take longer than it saves.
+    Evaluation uses another mode and other shapes; compiling the transformer for them would take longer than it saves.
     """
     set_stance = getattr(torch.compiler, "set_stance", None)  # since PyTorch 2.6
     stance: AbstractContextManager[Any] = set_stance("force_eager") if set_stance else nullcontext()

@@ -67,7 +67,7 @@ def attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Computes attention with fast dropout of the probabilities, as a function that transformers can call.
+    """Computes attention with fast dropout of the probabilities; has the interface that transformers expects.
 
     Args:
         module: The attention layer.
@@ -77,8 +77,8 @@ def attention(
         attention_mask: ``(B, 1, T, T)``, bool or additive, or None.
         dropout: Probability of dropout; 0 in evaluation.
         scaling: Factor by which the scores are multiplied; default: d ** -0.5.
-        kwargs: Passed on to the scaled-dot-product attention of transformers where that is called instead, for example
-            without dropout.
+        kwargs: Passed on to the scaled-dot-product attention of transformers, which is called instead if, for example,
+            there is no dropout.
 
     Returns:
         ``(B, T, H, d)``, and None for the probabilities.

@@ -33,7 +33,7 @@ BLOCK = 16384
 
 
 class SentenceEncoder(nn.Module):
-    """A transformer with pooling, for ``pooler="cls"`` an MLP head (linear, tanh), and further stages.
+    """A transformer with pooling, an MLP head (linear, tanh; only for ``pooler="cls"``), and further stages.
 
     The stages are the modules of a sentence-transformers directory that follow the pooling, in the same order. A final
     Normalize is not among them: it is represented by ``source.normalize`` and applied only by ``encode``, since the
@@ -42,7 +42,7 @@ class SentenceEncoder(nn.Module):
     Args:
         backbone: A transformers model.
         tokenizer: Its tokenizer.
-        source: The files it was loaded from.
+        source: The files from which the model was loaded.
         pooler: See ``cse.models.pooling.pool``.
         use_trained_pooler: Use the ``pooler_output`` of the backbone instead of a new head.
         keep_head: Use the head in evaluation as well (supervised SimCSE), not only in training.
@@ -70,11 +70,11 @@ class SentenceEncoder(nn.Module):
         self.source = source
         self.pooler = pooler
         if not use_trained_pooler and getattr(backbone, "pooler", None) is not None:
-            # In compiled models, unused weights have gradients of 0, so the optimizer would apply weight decay.
+            # In compiled models, unused weights have gradients of 0 (not None), so the optimizer would decay them.
             backbone.pooler.requires_grad_(False)
         size = backbone.config.hidden_size
         self.denoise: Callable[[Any, dict[str, Tensor]], Tensor] | None = None
-        """Returns the vectors ``(B, D)`` that are subtracted in training; see ``cse.features.prompt``."""
+        """Computes vectors ``(B, D)`` that training subtracts from the pooled output; see ``cse.features.prompt``."""
         self.template: Any = None
         self.adapters: Adapters | None = None
         """The adapters that are trained instead of the weights; see ``cse.features.lora``."""
@@ -86,7 +86,7 @@ class SentenceEncoder(nn.Module):
             self.head = nn.Sequential(dense, nn.Tanh())
         self.stages = nn.ModuleList(stages)
         self.prompt = source.modules.prompts.get(source.modules.default_prompt or "", "")
-        """Text that ``encode`` puts before each sentence, unless it is given another prompt."""
+        """Text that ``encode`` puts before each sentence, unless the call specifies another prompt."""
         # A tokenizer that was not made for the model may return token types, which the model may not accept.
         self._dropped = {"token_type_ids"} - set(inspect.signature(backbone.forward).parameters)
         self._width: int = size * len(pooler.split("+"))
@@ -136,7 +136,7 @@ class SentenceEncoder(nn.Module):
         """Encodes texts in evaluation mode: without dropout, and with the head only if it is kept.
 
         Texts are truncated to ``source.max_length`` tokens and batched by length, so that almost no padding is
-        processed (benches/encode.py counts it). They are tokenized ``BLOCK`` at a time to limit memory use.
+        processed (benches/encode.py counts the padding). Texts are tokenized ``BLOCK`` at a time to limit memory use.
 
         Args:
             texts: n texts.
@@ -171,12 +171,13 @@ class SentenceEncoder(nn.Module):
         return out
 
     def masked_language_model(self) -> tuple[nn.Module, bool]:
-        """Returns a masked language model around the transformer of this encoder, whose weights it shares.
+        """Returns a masked language model that shares the weights of this encoder's transformer.
 
-        The head is loaded from the checkpoint or from the folder ``mlm_head`` next to it; otherwise it is newly
-        initialised. The second returned value is True if weights of the head are newly initialised. The output layer
-        shares its weights with the token embeddings if the configuration ties them. Raises ``InputError`` if the
-        tokenizer has no mask token, or if there is no masked language model for this type of model.
+        The head is loaded from the checkpoint or from the folder ``mlm_head`` next to its weights; otherwise it is
+        newly initialised. The second returned value is True if any weights of the head are newly initialised. The
+        output layer shares its weights with the token embeddings if the configuration ties them. Raises
+        ``InputError`` if the tokenizer has no mask token, or if there is no masked language model for this type of
+        model.
         """
         from transformers import AutoModelForMaskedLM
 
@@ -317,7 +318,7 @@ def _lower_case(tokenizer: Any) -> None:
 
 
 def _fit_tokenizer(tokenizer: Any, backbone: Any, source: Source) -> None:
-    """Checks that the tokenizer matches the model; lets a decoder without padding token pad with its end token."""
+    """Checks that the tokenizer matches the model; a decoder without a padding token gets its end token."""
     if tokenizer.pad_token is None:
         if not source.causal or tokenizer.eos_token is None:
             raise InputError(

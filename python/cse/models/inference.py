@@ -43,7 +43,7 @@ class Encoder:
             that are faster with it (``cse.models.device.pick_precision``), else fp32. Embeddings are always float32.
         prompt: Prompt that ``encode`` puts before each sentence: the name of one of the model's prompts, or a text.
             Default: the default prompt of the model, if it declares one.
-        dims: Number of first dimensions to keep; embeddings of unit length are then scaled to unit length again.
+        dims: Number of leading dimensions to keep; embeddings of unit length are then scaled to unit length again.
             Default: all, or the ``truncate_dim`` that the model declares (truncated without scaling, as in
             sentence-transformers).
 
@@ -92,7 +92,7 @@ class Encoder:
         """The text of the prompt that was given."""
         default = self.prompts.get(modules.default_prompt or "", "")
         self.prompt = default if self.given_prompt is None else self.given_prompt
-        """The text that ``encode`` puts before each sentence, unless it is given another prompt."""
+        """The text that ``encode`` puts before each sentence, unless the call specifies another prompt."""
         self.similarity_name = modules.similarity
         """The similarity of embeddings that the model declares: ``cosine``, ``dot``, ``euclidean`` or ``manhattan``."""
         self._unit_length = modules.normalize
@@ -113,7 +113,7 @@ class Encoder:
         return encoder, source.modules
 
     def keep_dims(self, dims: int | None) -> None:
-        """Sets the number of first dimensions to keep; None keeps all.
+        """Sets the number of leading dimensions to keep; None keeps all.
 
         Raises ``InputError`` if ``dims`` is not an integer from 1 to the number of dimensions of the model.
         """
@@ -130,15 +130,15 @@ class Encoder:
     def encode_query(self, texts: Iterable[str], **settings: Any) -> Vectors:
         """Encodes texts like ``encode``, with the prompt for queries (``query``) if the model has one.
 
-        If it has none, the ``prompt`` given to the constructor is used; without that, no prompt is used. As in
-        sentence-transformers, the default prompt of the model is ignored.
+        If it has none, the ``prompt`` given to the constructor is used, if any. As in sentence-transformers, the
+        default prompt of the model is ignored.
         """
         return self._encode_role(texts, QUERY, settings)
 
     def encode_document(self, texts: Iterable[str], **settings: Any) -> Vectors:
-        """Encodes texts like ``encode_query``, with the prompt for documents.
+        """Encodes texts like ``encode_query``, but with the prompt for documents.
 
-        This is the first of ``document``, ``passage`` and ``corpus`` that the model has.
+        The prompt for documents is the model's prompt named ``document``, else ``passage``, else ``corpus``.
         """
         return self._encode_role(texts, DOCUMENT, settings)
 
@@ -226,7 +226,7 @@ class Encoder:
     def similarity(self, left: Iterable[str], right: Iterable[str]) -> Vectors:
         """Returns the cosine similarities of all pairs, ``(len(left), len(right))`` float32.
 
-        Returns dot products instead if the model declares them (``similarity_name``).
+        Returns dot products instead if the model declares ``dot`` as its similarity (``similarity_name``).
         """
         first, second = self.encode(left), self.encode(right)
         return first @ second.T if self.similarity_name == "dot" else _unit(first) @ _unit(second).T

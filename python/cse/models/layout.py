@@ -42,11 +42,11 @@ __all__ = [
 
 ADAPTER = "adapter_config.json"
 LAYER_POOLING = "WeightedLayerPooling"
-# sentence-transformers does not know this mode and refuses to load it; using another pooling would be worse.
+# sentence-transformers has no such mode and refuses to load the model, rather than pooling in another way.
 MASK_POOLING = "cse_mask_token"
 # The pooler of a StaticEmbedding, which has no transformer; see cse.models.static.
 STATIC = "static"
-# The keys of older releases, in the order in which several modes are concatenated.
+# The keys that older releases of sentence-transformers use, in the order in which several modes are concatenated.
 LEGACY_MODES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -102,9 +102,9 @@ class Modules:
     similarity: str = "cosine"
     """``cosine``, ``dot``, ``euclidean`` or ``manhattan``."""
     truncate_dim: int | None = None
-    """Number of first dimensions that are used; None: all."""
+    """Number of leading dimensions that are used; None: all."""
     dims: tuple[int, ...] = ()
-    """Numbers of first dimensions with which a cse run trained the encoder (Matryoshka)."""
+    """Numbers of leading dimensions for which a cse run trained the encoder (Matryoshka)."""
     transformer: str = ""
     """Subfolder of the transformer, or of a StaticEmbedding."""
     lower_case: bool = False
@@ -159,7 +159,7 @@ def read_modules(folder: Path) -> Modules:
     normalize = bool(stages) and stages[-1].kind == "Normalize"
     stages = stages[:-1] if normalize else stages
     settings = _read_settings(folder)
-    # In a directory that cse wrote, a Dense module is the head of a run; a later run keeps or drops it.
+    # In a directory that cse wrote, such a Dense module is the MLP head of a run, which a later run may drop.
     if settings.get("family") and pooler == "cls_before_pooler" and len(stages) == 1 and _is_head(stages[0]):
         found["dense"], pooler, stages = stages[0].folder, "cls", []
     return Modules(pooler, normalize, stages=tuple(stages), **found, **settings)

@@ -1,8 +1,8 @@
 """A single lookup of the token embeddings for several forward passes.
 
-The gradient of a lookup is as large as the whole embedding table. If each pass looks up its tokens, this gradient is
-zeroed and accumulated once per pass. Here, the tokens of all passes are looked up together and each pass takes its rows
-from the result, so this work is done only once per step.
+The gradient of a lookup is as large as the whole embedding table. If each pass looks up its tokens separately, this
+gradient is zeroed and accumulated once per pass. Here, the tokens of all passes are looked up together and each pass
+takes its rows from the result, so this work is done only once per step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["one_lookup"]
 
 @contextmanager
 def one_lookup(backbone: Any, token_ids: Iterable[Tensor]) -> Iterator[None]:
-    """Makes a transformer take the embeddings of these tokens from a single lookup within the context.
+    """Within the context, makes a transformer take the embeddings of the given tokens from a single lookup.
 
     The gradients are the same as with separate lookups. A pass that contains any other token uses the usual lookup.
     Nothing changes if the embeddings need no gradient, or if their class is not ``nn.Embedding``.

@@ -1,4 +1,4 @@
-"""Averaging trained weights with those of the base model (weight interpolation; Wortsman et al. 2022, WiSE-FT)."""
+"""Averaging the weights of a trained model and its base model (WiSE-FT; Wortsman et al. 2022)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class BaseWeights:
     """A copy of the weights from which the training of an encoder starts.
 
     Args:
-        encoder: The encoder before training. Its head is not copied, since the base model has none; the modules of its
-            directory that follow the pooling are copied.
-        share: Weight of the base in the average, 0 to 1; with 0 nothing is copied.
+        encoder: The encoder before training. The weights of its transformer and of the modules after the pooling are
+            copied; its MLP head is not, since the base model has none.
+        share: Weight of the base model in the average, 0 to 1; with 0 nothing is copied.
     """
 
     def __init__(self, encoder: SentenceEncoder, share: float) -> None:
@@ -43,6 +43,6 @@ class BaseWeights:
 
 
 def _weights(encoder: SentenceEncoder) -> list[torch.nn.Parameter]:
-    """Returns the trained weights to average; of a LoRA adapter B A, only B is averaged, with its initial value 0."""
+    """Returns the trained weights to average. For a LoRA update B A, this is only B, whose initial value is 0."""
     named = [*encoder.backbone.named_parameters(), *encoder.stages.named_parameters()]
     return [weights for name, weights in named if weights.requires_grad and ".lora_A." not in name]

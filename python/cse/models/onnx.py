@@ -30,7 +30,7 @@ NOT_INSTALLED = "onnxruntime, onnx or onnxscript is not installed; run pip insta
 class Onnx(OtherEncoder):
     """The transformer of a model run by onnxruntime on the CPU (``onnx:FOLDER`` or ``onnx:FOLDER/onnx/FILE.onnx``).
 
-    Raises ``InputError`` if there is no such file, or onnxruntime is not installed.
+    Raises ``InputError`` if the file does not exist, or onnxruntime is not installed.
     """
 
     summary = "a model exported by cse export --onnx: onnx:FOLDER, or onnx:FOLDER/onnx/FILE.onnx"
@@ -74,7 +74,7 @@ class OnnxTransformer(nn.Module):
     """An ONNX file that replaces a PyTorch transformer for inference.
 
     Args:
-        file: A file with the inputs ``input_ids`` and so on, ``(B, T)`` int64, and the output ``last_hidden_state``.
+        file: A file with inputs such as ``input_ids``, ``(B, T)`` int64, and the output ``last_hidden_state``.
         config: The configuration of the transformer.
     """
 

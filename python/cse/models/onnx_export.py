@@ -100,7 +100,7 @@ def export_onnx(
 
 
 def _export(encoder: SentenceEncoder, folder: Path, final: Path, int8: bool, say: Callable[[str], object]) -> Exported:
-    """Exports to a temporary folder, and moves the files to ``folder``, which will become ``final``."""
+    """Exports to a temporary folder, and moves the files to ``folder``, whose path afterwards is ``final``."""
     texts = _texts()
     expected = encoder.encode(texts)
     transformer = encoder.backbone
@@ -169,7 +169,7 @@ def write_onnx(transformer: nn.Module, tokenizer: Any, file: Path) -> None:
 
 
 def _quantise(file: Path, output: Path) -> None:
-    """Writes a copy with 8-bit weights."""
+    """Writes a copy of an ONNX file with 8-bit weights."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with _quiet():
@@ -180,7 +180,7 @@ def _quantise(file: Path, output: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppresses, within the context, warnings and log lines of the exporter that do not concern the model."""
+    """Within the context, suppresses warnings and log lines of the exporter that do not concern the model."""
     loggers = [logging.getLogger(), logging.getLogger("torch.onnx"), logging.getLogger("onnxscript")]
     levels = [each.level for each in loggers]
     try:

@@ -18,7 +18,7 @@ MODES = {
     "weightedmean": "weightedmean",
     "lasttoken": "lasttoken",
 }
-"""Modes of sentence-transformers by name of the pooler, in the order in which that library concatenates them."""
+"""Pooling modes of sentence-transformers by pooler name, in the order in which that library concatenates them."""
 
 
 class Poolers(dict[str, str]):
@@ -82,17 +82,17 @@ def pool(
         pooler: ``cls`` and ``cls_before_pooler``: vector of the first token (an MLP head is not applied here). ``avg``:
             mean over tokens of the last layer. ``avg_top2``: mean over tokens of the last two layers.
             ``avg_first_last``: mean over tokens of the first and the last block (as in SimCSE since its issue 133;
-            60.73 for plain BERT-base). ``avg_embed_last``: mean over tokens of the embedding layer and the last
-            block (56.70; elsewhere also called "first-last"). ``mask``: vector of the last mask token. The other
-            poolers are modes of sentence-transformers; see ``MODES``. Names of ``MODES`` joined by ``+``: the vectors
-            of these poolers, concatenated.
+            BERT-base without training then has a mean STS score of 60.73). ``avg_embed_last``: mean over tokens of the
+            embedding layer and the last block (score 56.70; elsewhere also called "first-last"). ``mask``: vector of
+            the last mask token. The other poolers are modes of sentence-transformers; see ``MODES``. Names of
+            ``MODES`` joined by ``+``: the vectors of these poolers, concatenated.
         hidden_states: Outputs of the embedding layer and of each block, ``(B, T, D)`` each. Only poolers that average
             two layers need more than the last output.
         mask: ``(B, T)``, 1 for tokens, 0 for padding.
-        ids: ``(B, T)`` token ids, for ``mask``.
-        mask_token: Id of the mask token, for ``mask``.
+        ids: ``(B, T)`` token ids, for the pooler ``mask``.
+        mask_token: Id of the mask token, for the pooler ``mask``.
         pooled: ``(B, T)``, 1 for the tokens that are pooled; default: all tokens. ``weightedmean`` counts positions
-            from the first token of ``mask``.
+            from the first token that is not padding, even if that token is not pooled.
         left: Whether rows are padded on the left.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Prompts: texts that are put before sentences; ``config_sentence_transformers.json`` gives them names."""
+"""Prompts: texts that are put before sentences; their names are in ``config_sentence_transformers.json``."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class TrainingPrompts:
         return replace(self, tokens=tokens, pooled=source.modules.include_prompt, longest=source.max_length)
 
     def describe(self) -> str:
-        """Returns the prompts as text."""
+        """Returns a description of the prompts."""
         if self.anchor == self.document:
             return f"{self.anchor!r} before each sentence"
         return f"{self.anchor!r} before anchors, {self.document!r} before positives and negatives"
@@ -82,7 +82,7 @@ class TrainingPrompts:
         return self.document if column else self.anchor
 
     def limit(self, prompt: str, max_length: int) -> int:
-        """Returns the largest number of tokens of a text: a prompt and a sentence of up to ``max_length`` tokens."""
+        """Returns the maximum number of tokens of a text: the prompt, and a sentence of up to ``max_length`` tokens."""
         extra = self.tokens.get(prompt, 0)
         return min(max_length + extra, self.longest) if extra else max_length
 
@@ -98,7 +98,7 @@ def training_prompts(source: Source, given: str | None, pairs: bool) -> tuple[So
         source: The model.
         given: Value of ``--prompt``: a name or a text, which becomes the default prompt of the saved model; or
             ``auto``, see ``pairs``. None: the default prompt of the model, if it has one.
-        pairs: Whether the run has labelled pairs. ``auto`` then stands for the prompts for queries and for documents.
+        pairs: Whether the run has labelled pairs; ``auto`` then stands for the prompts for queries and for documents.
 
     Raises:
         InputError: If the name is unknown, or if ``given`` is ``auto`` and the run has no labelled pairs or the model

@@ -10,7 +10,7 @@ from .layout import read_json
 
 __all__ = ["check_kind", "is_static"]
 
-# Kinds of models of sentence-transformers by the key model_type of config_sentence_transformers.json.
+# Kinds of sentence-transformers models, by the value of model_type in config_sentence_transformers.json.
 MODEL_TYPES = {
     "CrossEncoder": (
         "is a CrossEncoder, which scores pairs and has no sentence vectors; use it with "

@@ -1,4 +1,4 @@
-"""Finding a model in a local folder, the offline package, the Hugging Face cache, or on the hub."""
+"""Finding a model: in a local folder, in the offline package, in the Hugging Face cache, or on the hub."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def find_model(name: str) -> Source:
     folder = find_folder(name)
     if is_static(folder):
         raise InputError(
-            f"--model {name}: is a StaticEmbedding, without a transformer to train; cse eval, compare and encode take "
-            "it; for training, name a model with a transformer, like minilm"
+            f"--model {name}: is a StaticEmbedding, without a transformer to train; cse eval, compare and encode "
+            "accept it; for training, name a model with a transformer, like minilm"
         )
     return _describe(name, str(folder))
 
@@ -146,7 +146,7 @@ def cannot_load(source: Source, error: Exception) -> InputError:
     which describes how to execute it, is therefore not shown.
     """
     folder = Path(source.path)
-    # transformers reads the pickle only where there is no safetensors file.
+    # transformers reads the pickle only if there is no safetensors file.
     files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
     for path in files:
         with open(path, "rb") as file:
@@ -154,7 +154,7 @@ def cannot_load(source: Source, error: Exception) -> InputError:
         if start == LFS_POINTER:
             return InputError(f"--model {source.name}: {path.name} is a Git LFS pointer; fetch it with git lfs pull")
         if path.suffix == ".bin" and not start.startswith((b"PK", b"\x80")):
-            return InputError(f"--model {source.name}: {path.name} holds no weights of PyTorch; fetch it again")
+            return InputError(f"--model {source.name}: {path.name} holds no PyTorch weights; fetch it again")
         if start.startswith(b"PK") and not zipfile.is_zipfile(path):
             return InputError(f"--model {source.name}: {path.name} is incomplete; fetch it again")
     names = ", ".join(path.name for path in files)
@@ -292,7 +292,9 @@ def _base_path(name: str, base: str) -> str:
     except InputError as error:
         raise InputError(f"--model {name}: is an adapter of {base}, which cannot be loaded ({error})") from None
     if found.base is not None:
-        raise InputError(f"--model {name}: is an adapter of an adapter, {base}; train that one without --keep-adapter")
+        raise InputError(
+            f"--model {name}: is an adapter of an adapter, {base}; train the latter without --keep-adapter"
+        )
     return found.path
 
 
@@ -302,11 +304,11 @@ def first_position(config: Any) -> int:
 
 
 def _is_causal(config: Any) -> bool:
-    """Returns whether a model type is decoder-only: transformers has a causal but no masked LM class for it."""
+    """Returns whether a model is decoder-only: transformers has a causal LM for its type, but no masked LM."""
     from transformers.models.auto import modeling_auto
 
     causal = config.model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    # EmbeddingGemma and decoders that were converted to encoders have these settings.
+    # EmbeddingGemma, and decoders that were converted to encoders, are bidirectional; these settings say so.
     if getattr(config, "use_bidirectional_attention", None) or getattr(config, "is_causal", True) is False:
         return False
     return causal and config.model_type not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES

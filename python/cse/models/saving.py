@@ -29,14 +29,15 @@ def save_encoder(
 ) -> None:
     """Saves an encoder atomically, as a directory that AutoModel, AutoTokenizer and SentenceTransformer can load.
 
-    A kept head is saved as a Dense module. If the transformer has a pooler, the head is saved there as well, and
-    ``AutoModel`` then returns the embedding as ``pooler_output``. An existing folder is replaced.
+    A head that is kept after training is saved as a Dense module. If the transformer has a pooler, the weights of the
+    head are also saved in the pooler, and ``AutoModel`` then returns the embedding as ``pooler_output``. An existing
+    folder is replaced.
 
     Args:
         model: The encoder.
         folder: The directory; its parents are created.
         card: Contents of ``README.md``; see ``cse.models.layout`` for the other files.
-        also: Called with the new folder before that replaces an existing one; may write further files to it.
+        also: Called with the new folder, before it replaces an existing one; may write further files to the folder.
 
     Raises:
         OSError: If a file cannot be written.
@@ -151,7 +152,7 @@ def write_modules(
 
 
 def _pooling_settings(modules: Modules, width: int) -> dict[str, Any]:
-    """Returns the settings of the Pooling module, in a form that all releases can read if there is one."""
+    """Returns the settings of the Pooling module, if possible in a form that older releases can read."""
     pooler = str(modules.pooler)
     size = {"word_embedding_dimension": width}
     if pooler == "mask":
@@ -160,7 +161,7 @@ def _pooling_settings(modules: Modules, width: int) -> dict[str, Any]:
     names = ["mean"] if averaged else [MODES["cls_before_pooler" if n == "cls" else n] for n in pooler.split("+")]
     found: dict[str, Any] = {**size, "pooling_mode": names}
     if names == [mode for mode in LEGACY_MODES.values() if mode in names]:
-        # Older releases know only the first four keys; the others are therefore written only if they are used.
+        # Older releases of sentence-transformers know only the first four keys; other keys are written only if needed.
         keys = [key for key, mode in LEGACY_MODES.items() if mode in names or key in list(LEGACY_MODES)[:4]]
         found = {**size, **{key: LEGACY_MODES[key] in names for key in keys}}
     return found if modules.include_prompt else {**found, "include_prompt": False}

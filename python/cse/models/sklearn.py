@@ -34,7 +34,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         device: A PyTorch device; ``auto`` is CUDA if available, else the CPU.
         precision: ``fp32``, ``bf16`` or ``auto``.
         batch_size: Texts per forward pass.
-        normalize: Scale embeddings to unit length.
+        normalize: Whether to scale embeddings to unit length.
 
     Attributes:
         n_features_out_: D, the length of an embedding.

@@ -45,7 +45,7 @@ class Dense(nn.Module):
         return found
 
     def stored(self) -> dict[str, Tensor]:
-        """Returns the weights under the names of sentence-transformers."""
+        """Returns the weights by their names in sentence-transformers."""
         return {_renamed(name, "projection.", "residual."): each for name, each in self.state_dict().items()}
 
     def load_stored(self, weights: dict[str, Tensor]) -> None:
@@ -53,7 +53,7 @@ class Dense(nn.Module):
         self.load_state_dict({_renamed(name, "residual.", "projection."): each for name, each in weights.items()})
 
     def config(self) -> dict[str, Any]:
-        """Returns the settings as they are stored."""
+        """Returns the settings to store in ``config.json``."""
         found = {
             "in_features": self.linear.in_features,
             "out_features": self.out_features,
@@ -76,7 +76,7 @@ class LayerNorm(nn.Module):
         return found
 
     def stored(self) -> dict[str, Tensor]:
-        """Returns the weights under the names of sentence-transformers."""
+        """Returns the weights by their names in sentence-transformers."""
         return self.state_dict()
 
     def load_stored(self, weights: dict[str, Tensor]) -> None:
@@ -84,12 +84,12 @@ class LayerNorm(nn.Module):
         self.load_state_dict(weights)
 
     def config(self) -> dict[str, Any]:
-        """Returns the settings as they are stored."""
+        """Returns the settings to store in ``config.json``."""
         return {"dimension": self.norm.normalized_shape[0]}
 
 
 class Dropout(nn.Module):
-    """Dropout of the embedding, in training."""
+    """Dropout on the embedding, during training."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         super().__init__()
@@ -101,11 +101,11 @@ class Dropout(nn.Module):
         return found
 
     def stored(self) -> dict[str, Tensor]:
-        """Returns no weights."""
+        """Returns an empty dictionary, since there are no weights."""
         return {}
 
     def config(self) -> dict[str, Any]:
-        """Returns the settings as they are stored."""
+        """Returns the settings to store in ``config.json``."""
         return {"dropout": self.dropout.p}
 
 
@@ -120,11 +120,11 @@ class Normalize(nn.Module):
         return nn.functional.normalize(x, dim=-1)
 
     def stored(self) -> dict[str, Tensor]:
-        """Returns no weights."""
+        """Returns an empty dictionary, since there are no weights."""
         return {}
 
     def config(self) -> dict[str, Any]:
-        """Returns the settings as they are stored."""
+        """Returns the settings to store in ``config.json``."""
         return {}
 
 
@@ -155,7 +155,7 @@ def save_stage(module: Any, folder: Path) -> None:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Reads ``model.safetensors`` or, without executing anything in it, ``pytorch_model.bin``, as float32."""
+    """Reads ``model.safetensors`` or else ``pytorch_model.bin``, as float32; pickled code in the latter is not run."""
     path = folder / "model.safetensors"
     stored = load_file(path) if path.exists() else torch.load(folder / "pytorch_model.bin", "cpu", weights_only=True)
     return {name: values.float() if values.is_floating_point() else values for name, values in stored.items()}
@@ -166,7 +166,7 @@ def _renamed(name: str, old: str, new: str) -> str:
 
 
 def _activation(name: str) -> nn.Module:
-    """Returns the activation with a dotted name; raises ``InputError`` if it is not a module of ``torch.nn``."""
+    """Returns the activation with this dotted name; raises ``InputError`` if it is not a module of ``torch.nn``."""
     where, _, last = name.rpartition(".")
     found = None
     if where.split(".")[:2] == ["torch", "nn"]:

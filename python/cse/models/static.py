@@ -20,7 +20,7 @@ __all__ = ["StaticEncoder"]
 
 
 class StaticEncoder(OtherEncoder):
-    """A directory of sentence-transformers whose first module is a StaticEmbedding.
+    """A sentence-transformers directory whose first module is a StaticEmbedding.
 
     Raises ``InputError`` for files that cannot be read.
     """
@@ -39,7 +39,7 @@ class StaticEncoder(OtherEncoder):
             weights = _folded(read_weights(first))
         except InputError:
             raise
-        except Exception as error:  # tokenizers raises only this class
+        except Exception as error:  # tokenizers raises plain Exception
             why = (str(error).splitlines() or [type(error).__name__])[0]
             raise InputError(f"{what}: the StaticEmbedding cannot be loaded ({why})") from None
         self.tokenizer.no_padding()
@@ -84,7 +84,7 @@ class StaticEncoder(OtherEncoder):
 
 
 def _folded(weights: dict[str, Any]) -> Tensor:
-    """Returns one row per token; in model2vec, tokens may share rows (``mapping``) and have separate weights."""
+    """Returns one vector per token; in model2vec, tokens may share vectors (``mapping``) and have ``weights``."""
     if "embedding.weight" in weights:
         found: Tensor = weights["embedding.weight"]
         return found

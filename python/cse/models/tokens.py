@@ -16,7 +16,7 @@ POOLED = "pooled_mask"
 
 
 def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, fixed: bool = False) -> dict[str, Tensor]:
-    """Tokenizes a batch to ids and attention masks ``(B, T)``.
+    """Converts a batch of texts to token ids and attention masks ``(B, T)``.
 
     T is ``max_length`` if ``fixed``, else the length of the longest text. Not thread-safe: a fast tokenizer stores the
     truncation and padding of its last call, so each thread needs its own.
@@ -26,9 +26,10 @@ def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, fixed: bool 
 
 
 def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str, list[list[int]]]:
-    """Tokenizes texts without padding: ``input_ids`` and, if the model has them, ``token_type_ids``, one list per text.
+    """Tokenizes texts without padding.
 
-    Like ``tokenize``, this is not thread-safe.
+    Returns ``input_ids`` and, if the model uses them, ``token_type_ids``, with one list per text. Like ``tokenize``,
+    this is not thread-safe.
     """
     found = tokenizer(list(texts), truncation=True, max_length=max_length, return_attention_mask=False)
     return {key: found[key] for key in tokenizer.model_input_names if key in found}
@@ -37,9 +38,10 @@ def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[s
 def pad(
     tokenizer: Any, tokens: Mapping[str, Sequence[Any]], rows: Sequence[int], length: int | None = None
 ) -> dict[str, Tensor]:
-    """Pads some of the lists of ``token_lists`` to ids and attention masks ``(B, T)``, on the tokenizer's padding side.
+    """Pads the given rows of ``token_lists`` to token ids and attention masks ``(B, T)``.
 
-    T is ``length`` if it is given, else the length of the longest list.
+    Padding is added on the tokenizer's padding side. T is ``length`` if it is given, else the length
+    of the longest list.
     """
     lengths = [len(tokens["input_ids"][row]) for row in rows]
     longest = max(lengths) if length is None else length

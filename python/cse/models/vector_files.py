@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 FORMATS = (".npy", ".safetensors", ".parquet")
-# Rows between updates of OUTPUT.part.json, and rows of a Parquet row group.
+# Number of rows between updates of OUTPUT.part.json, and in a Parquet row group.
 BLOCK = 16384
 
 Rows = npt.NDArray[np.int64]
@@ -67,7 +67,7 @@ class EncodedFile:
 
 
 def check_format(output: str) -> None:
-    """Raises ``InputError`` if the name of the output does not end in one of ``FORMATS``, or pyarrow is missing."""
+    """Raises ``InputError`` if the suffix is not one of ``FORMATS``, or if it needs pyarrow, which is not installed."""
     suffix = Path(output).suffix
     if suffix not in FORMATS:
         raise InputError(f"-o {output}: the name must end in {', '.join(FORMATS)}")
@@ -81,8 +81,8 @@ def check_format(output: str) -> None:
 def model_stamp(encoder: Encoder) -> dict[str, Any]:
     """Returns values that identify the vectors of a model.
 
-    They include its path and pooling; the name, size and modification time of each file that the vectors depend on; the
-    prompt; and the number of dimensions.
+    They include the model's path and pooling; the name, size and modification time of each file that the vectors depend
+    on; the prompt; and the number of dimensions.
     """
     used = {
         **({"prompt": encoder.prompt} if encoder.prompt else {}),
@@ -104,7 +104,7 @@ def partial_precision(output: str | Path, key: dict[str, Any]) -> str | None:
     """Returns the precision in which an interrupted call with the same corpus and model encoded its rows, or None.
 
     Args:
-        output: The output of that call of ``encode_to_file``.
+        output: The output of the interrupted call of ``encode_to_file``.
         key: The key that is passed to ``encode_to_file``, without ``precision``.
     """
     try:
@@ -135,8 +135,8 @@ def encode_to_file(
         key: Values that identify the corpus, the model and the precision, serialisable to JSON. Rows that an earlier
             call encoded with a different key are encoded again.
         batch_size: Texts per forward pass.
-        first_row: The first value of the column ``row``.
-        progress: Called with the number of rows done since its last call, including those of an earlier call.
+        first_row: The first value of the column ``row`` in a Parquet file.
+        progress: Called with the number of rows done since its last call, including rows that an earlier call encoded.
 
     Raises:
         InputError: If another process writes to the same output.
@@ -145,7 +145,8 @@ def encode_to_file(
     output = Path(output)
     part, state = Path(f"{output}.part"), Path(f"{output}.part.json")
     shape = (len(corpus), encoder.embedding_dim)
-    # Rows are encoded in blocks, so results do not depend on where a call was interrupted.
+    # Rows are encoded in blocks, and a later call resumes at the start of a block. The embeddings therefore do not
+    # depend on where a call was interrupted.
     key = json.loads(dumps({**key, "shape": shape, "block": BLOCK}))
     with naming(part), open(part, "a+b") as lock:
         try:
@@ -234,7 +235,8 @@ def _write_npy(array: npt.NDArray[np.float32], file: BinaryIO) -> None:
 
 
 def _write_safetensors(array: npt.NDArray[np.float32], file: BinaryIO) -> None:
-    # The safetensors library serialises whole tensors in memory. A file is a length, a JSON header and the data.
+    # The safetensors library serialises whole tensors in memory. A file consists of the length of the header, the
+    # header (JSON) and the data.
     tensor = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [0, array.nbytes]}
     header = json.dumps({"embeddings": tensor}).encode()
     header += b" " * (-len(header) % 8)

@@ -14,16 +14,17 @@ from .encoders import OtherEncoder
 
 __all__ = ["WordVectors"]
 
-# Words (also with inner apostrophes or hyphens), numbers, and single punctuation marks, as in GloVe's vocabulary.
+# Words (including any inner apostrophes and hyphens), numbers, and single punctuation marks, as in GloVe's vocabulary.
 TOKENS = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 
 
 class WordVectors(OtherEncoder):
     """The mean of the vectors of the words of a text (``glove:FILE``).
 
-    Each line of the file holds a word and its numbers, separated by spaces. A first line with the numbers of words and
-    dimensions, as written by word2vec, is skipped. A word that is not in the file is looked up in lower case; if that
-    is not there either, the word is left out. A text without any word in the file has the vector 0.
+    Each line of the file holds a word and the components of its vector, separated by spaces. A first line with the
+    numbers of words and dimensions, as written by word2vec, is skipped. A word that is not in the file is looked up in
+    lower case, and is ignored if its lower-case form is not in the file either. The vector of a text is 0 if none of
+    its words are in the file.
 
     Raises ``InputError`` for a file that cannot be read or has lines of different lengths.
     """

@@ -1,7 +1,7 @@
 """The cells of a table, each of which is trained, scored and stored in a folder.
 
-A cell is a row with a seed and, if the columns stand for settings, one column. Its file ``CELL/seed-N.json`` is written
-when it is scored; an interrupted run stays in ``CELL/seed-N/`` and is resumed from its last checkpoint.
+A cell is a row with one seed and, if the columns stand for settings, one column. The file ``CELL/seed-N.json`` is
+written when the cell is scored; an interrupted run stays in ``CELL/seed-N/`` and is resumed from its last checkpoint.
 ``CELL/seed-N.begun.json`` has the settings with which such a run was begun.
 """
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 __all__ = ["Cell", "cells_of", "config_of", "read_cell", "run_cell"]
 
 MODELS_OF = {"diffcse": "generator", "dclr": "model", "substitution": "model"}
-"""Options of methods that name a further model."""
+"""Method options that name a further model."""
 FROM_SYNONYMS = ("eda-synonym", "eda-insert")
-"""Positives that take synonyms from the file ``--file synonyms=PATH`` where it is given, else from WordNet."""
+"""Positives that take synonyms from the file ``--file synonyms=PATH`` if it is given, else from WordNet."""
 STSB = ("stsb.dev.tsv",)
 DEV = {"scd": ("sickr.dev.tsv",), "dclr": (*STSB, "sickr.dev.tsv")}
-"""Development sets by which the papers select checkpoints, by the first part of the preset; all others: ``STSB``."""
+"""Development sets with which papers select checkpoints, keyed by the first part of the preset; others use ``STSB``."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
 
 
 def _tokenizer(config: TrainConfig) -> Any:
-    """Returns the tokenizer for the TF-IDF index of a run, whose preset is merged; None if no index is needed."""
+    """Returns the tokenizer for the TF-IDF index of a configuration with merged preset; None if no index is needed."""
     if "una" not in config.negatives:
         return None
     return config.options.get("una", {}).get("tokenizer") or "unicode"  # the default of cse build-tfidf
@@ -200,12 +200,12 @@ def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
 
 
 def read_cell(cell: Cell, inputs: Inputs, scorer: Scorer, place: Path) -> dict[str, Any] | None:
-    """Returns the stored cell, None if there is none; raises ``InputError`` if it was made with other settings."""
+    """Returns the stored cell, or None if there is none; raises ``InputError`` if it was made with other settings."""
     return _read(cell.path(place), identity(cell, inputs, scorer), "the cell")
 
 
 def _read(path: Path, now: Mapping[str, Any], what: str) -> dict[str, Any] | None:
-    """Returns the record of a file, None without one; raises ``InputError`` if its identity is not ``now``."""
+    """Returns the record in a file, or None without a file; raises ``InputError`` if its identity is not ``now``."""
     if not path.exists():
         return None
     try:
@@ -240,7 +240,7 @@ def run_cell(
         place: Folder of the cells.
         callback: Called during training.
         progress: Called while the encoder is scored, with the number of texts encoded and the total.
-        keep_models: Keep the folder of the run; else only scores, settings and times are kept.
+        keep_models: Whether to keep the folder of the run; otherwise only scores, settings and times are kept.
 
     Returns:
         The stored cell.

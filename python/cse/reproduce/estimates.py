@@ -15,17 +15,17 @@ from .inputs import Inputs
 
 __all__ = ["Estimate", "estimate"]
 
-# Time of a step divided by that of its matrix products at the measured rate; attention, normalisation and the optimizer
-# take the difference.
+# Time of a step divided by the time of its matrix products at the measured rate. Attention, normalisation and the
+# optimizer take the rest of the time.
 OVERHEAD = 2.0
 # Bytes that the backward pass needs in float32: per token, layer and hidden unit, and in attention per head, layer and
-# pair of tokens (Korthikanti et al. 2022, section 4, has half of these values for half precision).
+# pair of tokens (Korthikanti et al. 2022, section 4, gives half of these values for half precision).
 ACTIVATIONS, ATTENTION = 68, 10
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Cost of runs, to within a factor of about two. Batches are assumed to have full length; most need less."""
+    """Cost of runs, to within a factor of about two; all texts are assumed to have the maximum length."""
 
     runs: int
     seconds: float

@@ -23,7 +23,7 @@ class Inputs:
     data: Path
     """Folder of the evaluation data."""
     corpus: Path | None = None
-    """Sentences to train on; None: only encoders that are not trained, and rows with a corpus of their own."""
+    """Sentences to train on; not needed for labelled pairs, for recipes with a corpus, or without training."""
     pairs: Path | None = None
     """Labelled pairs of the supervised rows."""
     files: Mapping[str, str] = field(default_factory=dict)
@@ -32,13 +32,13 @@ class Inputs:
     precision: str = "auto"
     threads: int = 0
     max_steps: int | None = None
-    """Maximum number of steps of every run; None: as in the recipes. Shortened runs do not repeat the papers' table."""
+    """Maximum number of steps of every run; None: as in the recipes. Shortened runs do not reproduce the table."""
     model: str | None = None
     """A model that replaces every model of the recipes; for trials of the whole table."""
     batch_size: int | None = None
     """Rows per batch, instead of the recipes' values; for trials."""
     partial: bool = False
-    """Accept incomplete evaluation data, and evaluate transfer tasks with two folds; for trials."""
+    """Whether to accept incomplete evaluation data, and to evaluate transfer tasks with two folds; for trials."""
 
     def dev(self, names: Sequence[str]) -> list[str]:
         """Returns the paths of development sets."""
@@ -64,7 +64,7 @@ def open_inputs(
         **settings: Further values of ``Inputs``.
 
     Raises:
-        InputError: If ``data`` is missing, a file does not exist, or no row uses a file.
+        InputError: If ``data`` is missing, a file does not exist, or no row uses a given file.
     """
     if data is None:
         raise InputError("--data: name the folder of the evaluation data, with files like stsb.dev.tsv")

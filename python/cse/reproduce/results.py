@@ -46,7 +46,7 @@ class Ours:
         return t_interval(values) if len(values) > 1 else None
 
     def holds(self, published: float) -> bool | None:
-        """Returns whether a published value lies in the interval; None if there is no interval or no value."""
+        """Returns whether a published value lies in the interval; None without an interval or a published value."""
         interval = self.interval
         if interval is None or math.isnan(published):
             return None
@@ -67,11 +67,13 @@ def collect(table: Table, row: Row, stored: Stored) -> dict[str, Ours]:
 
 
 def paired_tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict[str, Any]]:
-    """Returns paired t-tests over common seeds of each of our rows against our first row of the same model, by column.
+    """Compares each of our rows with our first row of the same model, by paired t-tests over common seeds.
+
+    There is one test for each column. Published means are not compared.
 
     Returns:
         Records of ``row``, ``against``, ``column``, ``seeds``, ``mean``, ``low``, ``high``, ``p`` and ``p_holm``, the
-        p-value adjusted over all of them. Published means are not compared.
+        p-value adjusted over all tests.
     """
     records: list[dict[str, Any]] = []
     first: dict[str, tuple[Row, dict[str, Ours]]] = {}
@@ -97,7 +99,7 @@ def paired_tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict
 
 
 def to_dict(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the table as a JSON object; ``notes`` gives, by name, the reason why a row has no scores of ours."""
+    """Returns the table as a JSON object; ``notes`` states, by row name, why a row has no scores of ours."""
     found = []
     for row in rows:
         ours = collect(table, row, stored)
@@ -148,7 +150,7 @@ def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[s
             lines.append(f"| {row.name} | {notes[row.name]} |{' |' * len(table.columns)}")
     lines += [
         "",
-        "Ours: mean ± standard deviation over seeds, [95 % interval of the mean]; * published value inside it.",
+        "Ours: mean ± standard deviation over seeds, [95 % interval of the mean]; *: contains the published value.",
     ]
     lines += [f"† {remark}" for remark in remarks]
     found = paired_tests(table, rows, stored)

@@ -1,4 +1,4 @@
-"""A tiny model and tiny data, with which every cell of a table can be tried out in seconds."""
+"""A tiny model and tiny data, for trying out every cell of a table in seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = 300
 PAIRS_EACH = 24
 VOCABULARY = 1500
 CLASSES = {"trec": 6}
-"""Number of labels of transfer tasks that have more than two."""
+"""Number of labels of each transfer task with more than two labels."""
 
 
 def smoke_inputs(table: Table, place: Path, device: str, threads: int) -> Inputs:

@@ -34,7 +34,10 @@ SUITES: dict[str, tuple[str, ...]] = {
     "transfer": (),
     "columns": (),
 }
-"""The files of scored pairs that each suite reads. ``columns`` reads the tasks and collections named by the columns."""
+"""The files of scored pairs that each suite reads.
+
+The suite ``columns`` instead reads the STS tasks and retrieval collections that the columns of the table name.
+"""
 TRANSFER = "mr.tsv"
 """The file by which the folder of the transfer tasks is found."""
 
@@ -54,7 +57,8 @@ class Scorer:
         suite: One of ``SUITES``.
         columns: Names of the table's columns; for the suite ``columns``, titles of STS tasks or names of collections.
         data: Folder of the data.
-        partial: Accept files with fewer rows than the tasks have, and use two folds instead of ten; for trials.
+        partial: Whether to accept files with fewer rows than the tasks have, and to use two folds instead of ten; for
+            trials.
 
     Raises:
         InputError: If data are missing, invalid, or incomplete.
@@ -95,7 +99,8 @@ class Scorer:
             progress: Called with the number of texts encoded and the total number of texts.
 
         Returns:
-            Scores x 100 by column; ``ANY`` where the suite has one score. Alignment and uniformity are not scaled.
+            Scores x 100 by column, or by ``ANY`` if the suite has only one score. Alignment and uniformity are not
+            scaled.
         """
         total = sum(len({*pairs.left, *pairs.right}) for pairs in self.pairs.values())
         total += sum(suite.work() for suite in self.suites.values())
@@ -126,7 +131,7 @@ def _read(stem: str, path: Path, partial: bool) -> Pairs:
     pairs = read_pairs(path)
     if not partial and not Task(stem, title, expected, path).is_complete(pairs):
         raise InputError(
-            f"{path}: {len(pairs.gold):,} pairs, and {title} has {expected:,}: scores would not be comparable; get the "
+            f"{path}: {len(pairs.gold):,} pairs, but {title} has {expected:,}; scores would not be comparable; get the "
             "whole file"
         )
     return pairs

@@ -1,7 +1,7 @@
 """The published tables, and the recipes of their rows.
 
-``resources/published.toml`` holds the tables cell by cell, ``resources/recipes.toml`` what has to be trained and
-evaluated for each row. A table with recipes but without published values is one of our own.
+``resources/published.toml`` holds the tables cell by cell; ``resources/recipes.toml`` states what has to be trained and
+evaluated for each row. A table with recipes but without published values is not from a paper, but made for cse.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Recipe:
     """What is trained and evaluated for a row, or for one column of it."""
 
     preset: str | None
-    """Preset of the run; None with ``encoder``, or for the default of the model."""
+    """Preset of the run; None if ``encoder`` is given, or if the run uses the defaults of the model."""
     settings: Mapping[str, Any]
-    """Values of ``TrainConfig`` in addition to those of the preset."""
+    """Values of ``TrainConfig`` that are set in addition to the preset."""
     encoder: str | None = None
-    """Encoder that is evaluated without training, as ``cse eval`` takes it."""
+    """Encoder that is evaluated without training, named as in ``cse eval``."""
     pooler: str | None = None
     """Pooling of ``encoder``."""
     labelled: bool = False
@@ -69,7 +69,7 @@ class Row:
     misprint: str = ""
     """What is wrong with the printed values, if they contradict each other."""
     recipes: Mapping[str | None, Recipe] = field(default_factory=dict)
-    """By column; None: one run for all columns. Empty: the row is published only."""
+    """Recipes by column; the key None stands for one run for all columns. Empty if there are only published values."""
 
     @property
     def name(self) -> str:
@@ -79,24 +79,24 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table."""
+    """A published table, and how it is repeated."""
 
     name: str
     source: str
     metric: str
     scale: float
-    """Factor from our scores (x 100) to those of the table."""
+    """Factor that converts our scores (x 100) to the scale of the table."""
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     suite: str = ""
-    """How cells are scored, see ``suites.SUITES``; empty: nothing of the table can be repeated."""
+    """How cells are scored, see ``suites.SUITES``; empty if no row of the table can be repeated."""
     note: str = ""
     """What a reader should know about the published values."""
 
     def find_rows(self, names: Sequence[str]) -> list[Row]:
-        """Returns the rows with some names, each a method, or a method and a model; without names, all rows.
+        """Returns the rows with the given names, or all rows if no names are given.
 
-        Raises ``InputError`` for an unknown name.
+        A name is a method, or a method and a model. Raises ``InputError`` for an unknown name.
         """
         found = []
         for name in names:
@@ -108,7 +108,7 @@ class Table:
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges settings, of which those of ``second`` take precedence; tables of options are merged by key."""
+    """Merges settings; values in ``second`` take precedence, and tables of options are merged by key."""
     found = dict(first)
     for key, value in second.items():
         found[key] = {**found[key], **value} if isinstance(value, dict) and isinstance(found.get(key), dict) else value
