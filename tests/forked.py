@@ -1,7 +1,7 @@
-"""cse commands in processes forked from one that has imported PyTorch and transformers.
+"""Runs cse commands in processes forked from a process that has already imported PyTorch and transformers.
 
-Their import takes longer than most of the commands that the tests run. A command has a process of its own as before:
-its arguments, folder, environment, standard streams, signals and exit status.
+Importing them takes longer than most of the commands that the tests run. Each command still runs in a separate process,
+with its own arguments, working directory, environment, standard streams, signals and exit status.
 """
 
 import atexit
@@ -40,7 +40,7 @@ server.set_forkserver_preload(
 
 
 class Forked:
-    """A process that runs a command; has the methods of ``subprocess.Popen`` that the tests use."""
+    """A process that runs a command, with the methods of ``subprocess.Popen`` that the tests use."""
 
     def __init__(self, *arguments, cwd=None, stdin=b""):
         (theirs, stdin_pipe), (out, out_pipe), (err, err_pipe) = (os.pipe() for _ in range(3))
@@ -78,7 +78,7 @@ class Forked:
         os.kill(self.pid, number)
 
     def communicate(self, timeout=None):
-        """Waits for the end; returns the bytes of standard output and standard error."""
+        """Waits until the process ends; returns the bytes of standard output and standard error."""
         self.process.join(timeout)
         if self.process.exitcode is None:
             self.process.kill()
@@ -112,7 +112,7 @@ class Command(server.Process):
     def run(self):
         for target, stream in enumerate(self.streams):
             os.dup2(stream.detach(), target)
-        sys.stdin = os.fdopen(0)  # multiprocessing replaces it by an empty one
+        sys.stdin = os.fdopen(0)  # multiprocessing has replaced stdin by an empty stream
         os.chdir(self.folder)
         os.environ.clear()
         os.environ.update(self.environment)
@@ -123,4 +123,4 @@ class Command(server.Process):
         try:
             main()
         finally:
-            atexit._run_exitfuncs()  # multiprocessing ends the process without them
+            atexit._run_exitfuncs()  # multiprocessing ends a process without calling these functions
