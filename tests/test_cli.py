@@ -104,9 +104,7 @@ def test_augment_reads_stdin_and_writes_stdout(cse, indexed, sample_rows):
     assert "3 rows unchanged (2 blank)" in done.stderr
 
 
-def test_negatives_do_not_depend_on_threads_or_batch_size(
-    cse, indexed, sample, sample_rows, tmp_path
-):
+def test_negatives_do_not_depend_on_threads_or_batch_size(cse, indexed, sample, sample_rows, tmp_path):
     written = []
     for threads in (1, 2):
         done = cse("augment", sample, "--seed", 5, "--threads", threads, "-o", tmp_path / str(threads), cwd=indexed)
