@@ -50,7 +50,7 @@ def run_cse(*arguments, cwd=None, text=True, stdin=None, env=None, preexec=None)
 
 @pytest.fixture
 def processor(monkeypatch):
-    """A function that sets which bfloat16 instructions the processor appears to have, and the speedup they appear to give."""
+    """A function that sets the bfloat16 instructions that the processor appears to have, and their apparent speedup."""
 
     def become(instructions, speedup=1.0):
         monkeypatch.setattr("cse.models.device.bf16_instructions", lambda: instructions)
@@ -162,7 +162,7 @@ def masked_model(tmp_path_factory, tiny_bert):
 
 @pytest.fixture
 def run_config(short_corpus, tiny_bert, tmp_path):
-    """The configuration of a run of eight steps; afterwards, PyTorch's number of threads, which the run sets, is restored."""
+    """The configuration of a run of eight steps. A run sets PyTorch's number of threads, which is restored afterwards."""
     import torch
 
     from cse import TrainConfig, _core

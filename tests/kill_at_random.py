@@ -2,9 +2,9 @@
 
     python tests/kill_at_random.py [--kills 20] [--seed 0]
 
-The run uses the focal loss and UNA. Half of the kills wait until a checkpoint is being written. At the end, weights, log
-and scores must be bit-identical to those of the uninterrupted run. pytest does not collect this file, because it takes a
-few minutes: every kill needs a new process.
+The run uses the focal loss and UNA. Half of the kills wait until a checkpoint is being written. At the end, weights,
+log and scores must be bit-identical to those of the uninterrupted run. pytest does not collect this file, because it
+takes a few minutes: every kill needs a new process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Short versions of published methods, registered from outside the package as a user would, with ``imports=(FILE,)``."""
+"""Short versions of published methods, registered from outside the package with ``imports=(FILE,)``."""
 
 import copy
 import math
@@ -68,7 +68,7 @@ class NextSentence(Pairing):
 
 
 class Substitution(Edit):
-    """Replaces a word by the prediction of a masked language model; each process edits only the rows that it encodes."""
+    """Replaces a word by a masked language model's prediction; each process edits only the rows that it encodes."""
 
     @dataclass(frozen=True)
     class Options:

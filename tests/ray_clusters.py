@@ -19,7 +19,7 @@ def two_nodes():
 
 
 def processes_reading(path, name):
-    """Returns the ids of worker processes that have a file open; ``name`` is the task or actor that Ray names them after."""
+    """Returns the ids of Ray processes that have a file open; Ray includes the task or actor, ``name``, in their titles."""
     pids = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -19,7 +19,7 @@ TOPICS = ("cat dog horse cow pig", "car bus train ship plane", "bread milk chees
 
 @pytest.fixture(scope="module")
 def topics(tmp_path_factory):
-    """A folder with v.txt (word vectors of three topics) and c.txt (20 rows of each topic, a blank row, a repeated row)."""
+    """A folder with v.txt (word vectors of three topics) and c.txt (20 rows per topic, a blank and a repeated row)."""
     folder = tmp_path_factory.mktemp("topics")
     draw = np.random.default_rng(0)
     lines = []

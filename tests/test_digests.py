@@ -26,7 +26,7 @@ def sha256(data):
 
 
 def index_digests(rows, folder):
-    """Yields digests of indexes and matrices; the corpus has a relative name because the name is stored in the index."""
+    """Yields digests of indexes and matrices; the name of the corpus is relative because the index contains it."""
     import os
 
     from cse.tfidf.build import build_index

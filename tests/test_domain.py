@@ -1,4 +1,4 @@
-"""The benchmark of recipes for in-domain documents: methods, converted collections, scores without labels, and tables."""
+"""The benchmark of recipes for in-domain documents: methods, collections, scores without labels, and tables."""
 
 import json
 import sys

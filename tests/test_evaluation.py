@@ -237,7 +237,7 @@ def test_a_collection_is_ranked_and_scored(tmp_path, kind, monkeypatch):
     report = Retrieval(RetrievalOptions(), str(folder))(Table(vectors))
     (row,) = report.rows
     assert (row["queries"], row["documents"]) == (2, 4)
-    # q1 ranks d1 and d2 first. For q2, d3 and d4 are equally similar, so that d4 comes first by its id; "gone" is not found.
+    # q1 ranks d1 and d2 first. To q2, d3 and d4 are equally similar: d4 comes first by its id. "gone" is not found.
     second = (1 / np.log2(3)) / (1 + 1 / np.log2(3))
     assert row["ndcg@10"] == pytest.approx(100 * (1 + second) / 2, abs=1e-4)
     assert row["mrr@10"] == pytest.approx(75)

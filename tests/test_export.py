@@ -71,7 +71,7 @@ def test_embeddings_in_onnxruntime_equal_those_of_pytorch(exported):
     assert printed["file"] == str(run / "best" / "onnx" / "model.onnx")
     assert printed["difference"] <= 1e-4
     used = {path.name for path in found.model.files()}
-    assert {"model.onnx", "config.json", "tokenizer.json", "model.safetensors"} <= used  # model.safetensors is that of the head
+    assert {"model.onnx", "config.json", "tokenizer.json", "model.safetensors"} <= used  # the last for the head
     assert not list(run.rglob(".cse-*"))
     # Without the prefix onnx:, the folder is loaded by PyTorch.
     np.testing.assert_array_equal(Encoder(run / "best", device="cpu").encode(TEXTS), expected)
@@ -103,7 +103,7 @@ def test_an_onnx_encoder_uses_the_prompts_of_its_folder(exported, tmp_path):
 
 def test_the_cost_of_int8_is_printed(exported, pairs, retrieval):
     run, printed = exported
-    assert printed["int8_bytes"] < 0.7 * printed["bytes"]  # not 0.25: in a small model, the graph takes much of the file
+    assert printed["int8_bytes"] < 0.7 * printed["bytes"]  # not 0.25: the graph is a large part of a small model
     assert 0.9 < printed["int8_lowest_cosine"] <= printed["int8_cosine"] < 1
     differences = printed["int8_differences"]
     small = f"onnx:{printed['int8_file']}"
@@ -190,7 +190,7 @@ def test_invalid_exports_are_refused(exported, tiny_bert, minilm, pairs, tmp_pat
     refused(invoke("export", layers, "--onnx"), "avg_first_last", "needs several layers")
 
 
-def test_a_missing_extra_is_named(tiny_bert, exported, monkeypatch):
+def test_error_names_the_missing_extra(tiny_bert, exported, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     refused(invoke("export", tiny_bert, "--onnx"), "pip install 'cse[onnx]'")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)

@@ -28,7 +28,7 @@ ROWS = [(text or "").replace("\r\n", " ").replace("\n", " ") for text in TEXTS]
 
 
 def table(folder, suffix, texts=TEXTS):
-    """Writes a table with the texts in column ``text`` between two others; in a .tsv, texts must not have line breaks or tabs."""
+    """Writes a table whose column ``text``, between two others, holds the texts; .tsv allows no line breaks or tabs."""
     path = folder / f"corpus{suffix}"
     if suffix == ".parquet":
         pq.write_table(pa.table({"id": range(len(texts)), "text": texts, "z": ["x"] * len(texts)}), path)
