@@ -19,7 +19,7 @@ def two_nodes():
 
 
 def processes_reading(path, name):
-    """Returns the ids of Ray processes that have a file open; Ray includes the task or actor, ``name``, in their titles."""
+    """Returns the ids of processes that have a file open and whose command line contains a name (of a Ray task or actor)."""
     pids = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -80,7 +80,7 @@ VIEWS = {
 
 
 def gradients(run, batches, world=None, **changes):
-    """Returns the summed gradients of batches and the metrics of the first; ``changes`` replace values in ``run.forward``."""
+    """Returns the summed gradients of batches, and the metrics of the first; ``changes`` apply to ``run.forward``."""
     state = run.state
     metrics = [propagate(state, batch, replace(run.forward, **changes), world or World()) for batch in batches]
     found = {name: p.grad.clone() for name, p in state.weights().items() if p.grad is not None}

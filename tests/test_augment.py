@@ -216,7 +216,8 @@ def test_number_of_replaced_words_matches_the_probabilities(sample_index, sample
     _, report = sample_index.augment_report(sample_rows, beta=beta)
     expected = sum(word.p for text in sample_rows for word in sample_index.explain(text, beta=beta, samples=0))
     assert report.replaced == pytest.approx(expected, rel=0.01)
-    if beta == 0.5:  # a smaller beta: the forced word raises the share; a larger one: clipping lowers it
+    # With a smaller beta, the forced word raises the share of replaced words; with a larger one, clipping lowers it.
+    if beta == 0.5:
         assert report.replaced / report.words == pytest.approx(beta, abs=0.03)
     assert report.unchanged == 0
 

@@ -80,7 +80,8 @@ def test_an_entry_with_changed_bytes_is_written_again(sample, tmp_path, monkeypa
     texts, words, hashes = expected.take(rows), expected.word_counts().copy(), expected.hashes().copy()
     (path,) = tmp_path.glob(f"rows-*/{name}")
     written = path.read_bytes()
-    for place, byte in ((7, written[7] ^ 64), (len(written) // 2, 255)):  # in ends.u64, byte 7: + 2**62
+    # In ends.u64, the first change adds 2**62 to the end of the first row.
+    for place, byte in ((7, written[7] ^ 64), (len(written) // 2, 255)):
         changed = bytearray(written)
         changed[place] = byte
         path.unlink()

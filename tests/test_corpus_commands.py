@@ -38,7 +38,7 @@ def ran(done):
     return done.stdout
 
 
-def test_similarity_of_two_texts_and_of_a_table(topics, cse):
+def test_similarity_scores_two_texts_or_all_pairs_of_a_table(topics, cse):
     encoder = Encoder(f"glove:{topics}/v.txt")
     rows = [("the cat", "the dog"), ("cat", "car"), ("milk", "milk"), ("milk", "")]
     expected = [float(encoder.similarity([a], [b])[0, 0]) for a, b in rows]

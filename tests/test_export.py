@@ -71,7 +71,8 @@ def test_embeddings_in_onnxruntime_equal_those_of_pytorch(exported):
     assert printed["file"] == str(run / "best" / "onnx" / "model.onnx")
     assert printed["difference"] <= 1e-4
     used = {path.name for path in found.model.files()}
-    assert {"model.onnx", "config.json", "tokenizer.json", "model.safetensors"} <= used  # the last for the head
+    # model.safetensors has the weights of the head.
+    assert {"model.onnx", "config.json", "tokenizer.json", "model.safetensors"} <= used
     assert not list(run.rglob(".cse-*"))
     # Without the prefix onnx:, the folder is loaded by PyTorch.
     np.testing.assert_array_equal(Encoder(run / "best", device="cpu").encode(TEXTS), expected)
