@@ -19,7 +19,7 @@ def two_nodes():
 
 
 def processes_reading(path, name):
-    """Returns the ids of processes that have a file open and whose command line contains a name (of a Ray task or actor)."""
+    """Returns the ids of processes that have the file open and the name of a Ray task or actor in their command line."""
     pids = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
