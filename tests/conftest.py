@@ -162,7 +162,7 @@ def masked_model(tmp_path_factory, tiny_bert):
 
 @pytest.fixture
 def run_config(short_corpus, tiny_bert, tmp_path):
-    """The configuration of a run of eight steps; PyTorch's number of threads, set by the run, is restored afterwards."""
+    """The configuration of a run of eight steps; the number of threads, which a run sets, is restored afterwards."""
     import torch
 
     from cse import TrainConfig, _core

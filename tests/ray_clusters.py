@@ -19,7 +19,7 @@ def two_nodes():
 
 
 def processes_reading(path, name):
-    """Returns the ids of processes that have the file open and the name of a Ray task or actor in their command line."""
+    """Returns the ids of processes that have the file open and run the Ray task or actor with this name."""
     pids = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -66,7 +66,7 @@ class Noise(FeatureMethod):
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_does_not_wait_for_the_device(run_config, name, monkeypatch):
-    """Tensors on the meta device have no values, so that code which reads a value raises an error."""
+    """Tensors on the meta device have no values: code that reads a value raises an error."""
     monkeypatch.setattr("cse.training.modules.use_fast_dropout", mask_always)
     run = prepare(run_config.replace(**CASES[name]))
     state = run.state

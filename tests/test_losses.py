@@ -346,7 +346,7 @@ def test_the_share_of_harder_negatives_is_nan_without_in_batch_negatives():
     for masks in ({"positive": nothing}, {"positive": nothing, "synthetic": nothing}, {"synthetic": nothing}):
         assert math.isnan(similarity_summary(views, masks)["syn_harder"].item())
     one = nothing.clone()
-    one[2] = True  # row 2 is the only in-batch negative, of every row but itself
+    one[2] = True  # row 2 is the only in-batch negative, for every other row
     summary = similarity_summary(views, {"positive": one})
     harder = [
         float(cos(views["anchor"][i], views["synthetic"][i]) > cos(views["anchor"][i], views["positive"][2]))
