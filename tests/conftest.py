@@ -1,4 +1,4 @@
-"""Fixtures: the shipped sample, and the shared data sets, without which some tests are skipped."""
+"""Fixtures used by several test files; tests that need the data sets in ``shared`` are skipped without them."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items):
 
 
 def run_cse(*arguments, cwd=None, text=True, stdin=None, env=None, preexec=None):
-    """Runs a cse command in a process of its own; the result has returncode, stdout and stderr."""
+    """Runs a cse command in a separate process; the result has returncode, stdout and stderr."""
     if arguments[0] in COMMANDS and env is None and preexec is None:
         return run_forked(*arguments, cwd=cwd, text=text, stdin=stdin)
     return subprocess.run(
@@ -52,7 +52,7 @@ def run_cse(*arguments, cwd=None, text=True, stdin=None, env=None, preexec=None)
 
 @pytest.fixture
 def processor(monkeypatch):
-    """A function that sets the instructions of the processor for bfloat16, and how much faster it is with them."""
+    """A function that sets the bfloat16 instructions that the processor appears to have, and their apparent speedup."""
 
     def become(instructions, speedup=1.0):
         monkeypatch.setattr("cse.models.device.bf16_instructions", lambda: instructions)
@@ -78,13 +78,13 @@ def sample_rows(sample):
 
 @pytest.fixture(scope="session")
 def short_rows(sample_rows):
-    """The first 600 sentences of the sample: held-out rows and checks take most of the time of a short run."""
+    """The first 600 sentences of the sample; with all of them, a short run would spend most of its time on checks."""
     return sample_rows[:600]
 
 
 @pytest.fixture(scope="session")
 def short_corpus(tmp_path_factory, short_rows):
-    """A corpus of ``short_rows``, with its index in ``tfidf`` beside it."""
+    """A corpus of ``short_rows``, with its index in the folder ``tfidf`` next to it."""
     from cse import TfidfIndex
 
     path = tmp_path_factory.mktemp("short") / "short.txt"
@@ -111,12 +111,12 @@ def indexed(tmp_path_factory, sample, cse):
 
 @pytest.fixture(scope="session")
 def shared():
-    """A function that returns the path of a file of the shared data, or skips the test if it does not exist."""
+    """A function that returns the path of a file in the shared data folder, or skips the test if it does not exist."""
 
     def find(name):
         path = SHARED / name
         if not path.exists():
-            pytest.skip(f"{name} is not beside the project")
+            pytest.skip(f"{name} is not in the shared data folder")
         return path
 
     return find
@@ -131,7 +131,7 @@ def minilm():
 
 @pytest.fixture(scope="session")
 def glove(tmp_path_factory):
-    """The name of an encoder that averages random vectors, of 16 dimensions, of the words of ``random_texts``."""
+    """The name of an encoder that averages random 16-dimensional vectors of the words in ``random_texts``."""
     path = tmp_path_factory.mktemp("glove") / "v.txt"
     write_vectors(path)
     return f"glove:{path}"
@@ -164,7 +164,7 @@ def masked_model(tmp_path_factory, tiny_bert):
 
 @pytest.fixture
 def run_config(short_corpus, tiny_bert, tmp_path):
-    """A run of eight steps; PyTorch's number of threads, which it sets for the process, is restored."""
+    """The configuration of a run of eight steps; the number of threads, which a run sets, is restored afterwards."""
     import torch
 
     from cse import TrainConfig, _core
@@ -180,9 +180,9 @@ def run_config(short_corpus, tiny_bert, tmp_path):
         eval_every=3,
         log_every=2,
         device="cpu",
-        # Results are equal bit by bit only for equal numbers of threads, and some tests start processes.
+        # Results are bit-identical only with the same number of threads, here and in processes that tests start.
         threads=1,
-        # Not that of the processor, so that tests compute the same on all of them.
+        # Not ``auto``, so that results do not depend on the processor.
         precision="fp32",
         lr=1e-3,
     )

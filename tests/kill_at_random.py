@@ -1,10 +1,10 @@
-"""Kills a focal run with UNA at random moments, among them saves, resumes it, and compares it with a whole run.
+"""Kills a training run at random moments, resumes it each time, and compares it with an uninterrupted run.
 
     python tests/kill_at_random.py [--kills 20] [--seed 0]
 
-Not collected by pytest: it starts a process for each kill, a few minutes in all. Half of the kills wait until a
-checkpoint is being written. At the end weights, log and scores must be those of a run that was not interrupted, bit by
-bit.
+The run uses the focal loss and UNA. Half of the kills wait until a checkpoint is being written. At the end, weights,
+log and scores must be bit-identical to those of the uninterrupted run. pytest does not collect this file, because it
+takes a few minutes: every kill needs a new process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STEPS = 400
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0, help="seed of the moments")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random moments")
     options = parser.parse_args()
     moments = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name:
@@ -50,21 +50,21 @@ def main() -> None:
             counts["kills"] += 1
             counts["in a save"] += bool(left)
             step = last_step(run)
-            print(f"kill {counts['kills']}: after step {step}{', in a save' if left else ''}", flush=True)
-            for part in left:  # so that the next kill is counted by its own
+            print(f"kill {counts['kills']}: after step {step}{', during a save' if left else ''}", flush=True)
+            for part in left:  # so that the next kill does not count them again
                 shutil.rmtree(part)
             command = ["train", "--resume", "runs/killed"]
         done = run_cse(*command, cwd=folder)
         assert done.returncode == 0, done.stderr
         same_run(folder / "runs" / "whole", run)
         assert not [*run.rglob(".*"), *run.parent.glob(".*")], "a killed process left files"
-        print(f"{counts['kills']} kills, {counts['in a save']} of them in a save: equal to the whole run, bit by bit")
+        print(f"{counts['kills']} kills, {counts['in a save']} during a save: bit-identical to the uninterrupted run")
         if counts["kills"] < options.kills:
             sys.exit(f"the run ended after {counts['kills']} kills; raise STEPS")
 
 
 def prepare(folder: Path) -> list[object]:
-    """Makes a tiny model and an index in the folder; returns the flags of a run of a minute."""
+    """Makes a tiny model and an index in the folder; returns the flags of a run that takes a minute."""
     model = make_tiny(folder / "model", "bert")
     sample = Path(__file__).parents[1] / "python" / "cse" / "resources" / "sample.txt"
     done = run_cse("build-tfidf", sample, "-o", "tfidf", cwd=folder)
@@ -84,7 +84,7 @@ def start(command: list[object], folder: Path) -> subprocess.Popen[bytes]:
 
 
 def kill(process: subprocess.Popen[bytes], run: Path, moments: random.Random, during_save: bool) -> bool:
-    """Kills a process at a random moment after its first new checkpoint; returns False if it ended before."""
+    """Kills a process at a random moment after its first new checkpoint; returns False if the process ended first."""
     before = last_step(run)
     until = time.monotonic() + 180
     while last_step(run) == before:

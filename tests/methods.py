@@ -1,4 +1,4 @@
-"""Small methods of further systems, registered from outside of the package as users would: ``imports=(FILE,)``."""
+"""Short versions of published methods, registered from outside the package with ``imports=(FILE,)``."""
 
 import copy
 import math
@@ -21,7 +21,7 @@ from cse.losses.base import BatchTerm
 
 
 class Repetition(Edit):
-    """Repeats one word of a sentence of at least four (ESimCSE repeats word pieces)."""
+    """Repeats one word in each sentence of four words or more (ESimCSE repeats word pieces)."""
 
     summary = "repeats a word"
 
@@ -35,7 +35,7 @@ class Repetition(Edit):
 
 
 class Parallel(Pairing):
-    """The positive is the line of the same number in another file."""
+    """The positive is the line with the same number in another file."""
 
     @dataclass(frozen=True)
     class Options:
@@ -68,7 +68,7 @@ class NextSentence(Pairing):
 
 
 class Substitution(Edit):
-    """Replaces a word by a masked language model's guess; only the rows of this process are made."""
+    """Replaces a word by a masked language model's prediction; each process edits only the rows that it encodes."""
 
     @dataclass(frozen=True)
     class Options:
@@ -76,7 +76,7 @@ class Substitution(Edit):
 
     summary = "substitution by a masked language model"
     expensive = True
-    seen: ClassVar[list[int]] = []  # rows of each call
+    seen: ClassVar[list[int]] = []  # number of rows in each call
 
     def __init__(self, options, context):
         from transformers import AutoModelForMaskedLM, AutoTokenizer
@@ -113,7 +113,7 @@ class TokenShuffle(Hook):
 
 
 class FeatureCutoff(Hook):
-    """Sets random dimensions of the embeddings' output to 0, the same for all tokens of a row (ConSERT)."""
+    """Sets random dimensions of the token embeddings to 0, the same dimensions for all tokens of a row (ConSERT)."""
 
     def embedded(self, states, tokens, step):
         keys = step.uniform("feature cutoff", states.shape[-1])
@@ -206,7 +206,7 @@ class Average(EncoderMethod):
 
 
 class BallTerm(BatchTerm):
-    """A term with a parameter that is applied to gathered embeddings."""
+    """A loss term with a trainable parameter, which is applied to gathered embeddings."""
 
     def __init__(self, options, context):
         super().__init__(options, context)

@@ -1,10 +1,10 @@
-"""Importing this module hides the processor's instructions for bfloat16, so that all processors give the same results.
+"""Importing this module hides the bfloat16 instructions of the processor, so that results do not depend on it.
 
-The tests compare runs to 1e-5; with ``--precision auto`` a processor with such instructions trains in bfloat16.
-Processes that the tests start by other means than ``forked.py`` are given ``--precision fp32``.
+The tests compare runs to 1e-5, and ``--precision auto`` means bfloat16 on a processor with such instructions. Processes
+that the tests start without ``forked.py`` get ``--precision fp32`` instead.
 """
 
 from cse.models import device
 
-bf16_instructions = device.bf16_instructions  # the function that is tested
+bf16_instructions = device.bf16_instructions  # the original, for the tests of this function
 device.bf16_instructions = lambda: ()

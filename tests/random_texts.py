@@ -1,4 +1,4 @@
-"""Texts of random words, and vectors of the words for the encoder ``glove:FILE``."""
+"""Texts of random words, and random vectors of these words for the encoder ``glove:FILE``."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ WORDS = [f"word{number}" for number in range(200)]
 
 
 def some_texts(count, seed=1, most=12):
-    """Texts of three words or more."""
+    """Returns ``count`` random texts of at least three words."""
     draw = np.random.default_rng(seed)
     return [" ".join(draw.choice(WORDS, draw.integers(3, most))) for _ in range(count)]
 

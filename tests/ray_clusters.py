@@ -1,4 +1,4 @@
-"""Clusters of Ray for tests, and their processes."""
+"""A Ray cluster for tests, and functions that find and wait for its processes."""
 
 import os
 import time
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def two_nodes():
-    """Fixture: a cluster of two nodes, separate processes with one core each."""
+    """Fixture: a Ray cluster of two nodes with one core each, as separate processes on this machine."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -19,7 +19,7 @@ def two_nodes():
 
 
 def processes_reading(path, name):
-    """Returns the worker processes that have this file open; Ray names them by their task or their actor."""
+    """Returns the ids of processes that have the file open and run the Ray task or actor with this name."""
     pids = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -35,6 +35,6 @@ def wait_for(condition, seconds=120):
     """Waits until a condition is true, and returns its value."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, "the condition did not become true in time"
         time.sleep(0.1)
     return found

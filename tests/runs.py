@@ -1,4 +1,4 @@
-"""Helpers of the tests of training: a small run, its variants, and comparisons of runs."""
+"""Helpers for tests of training: variants of a small run, and functions that start, kill and compare runs."""
 
 import json
 import signal
@@ -24,7 +24,7 @@ LOSSES = {
 
 
 def batches_of(config, corpus, rows, positive, negatives=()):
-    """The batches of a resolved configuration."""
+    """Returns the ``Batches`` of a resolved configuration."""
     names = ("batch_size", "seed", "epochs", "max_steps", "accumulate", "keep_duplicates")
     return Batches(corpus, rows, positive, negatives, **{name: getattr(config, name) for name in names})
 
@@ -52,14 +52,14 @@ def same_run(first, second):
 
 
 def start(config, folder, extra=()):
-    """Starts `cse train` with a configuration in a process of its own."""
+    """Starts `cse train` with a configuration in a separate process."""
     path = folder / "config.toml"
     path.write_text(config.to_toml(), encoding="utf8")
     return Forked("train", "--config", path, "--name", "run", *extra, cwd=folder)
 
 
 def kill_after(process, run, step, number=signal.SIGKILL):
-    """Sends a signal as soon as the checkpoint of a step, or a later one, exists."""
+    """Sends a signal as soon as a checkpoint of this or a later step exists; returns the output of the process."""
     until = time.monotonic() + 120
     while time.monotonic() < until and process.poll() is None:
         if any(int(path.name.split("-")[1]) >= step for path in list_checkpoints(run)):
@@ -80,7 +80,7 @@ VIEWS = {
 
 
 def gradients(run, batches, world=None, **changes):
-    """The gradients of some batches, and their metrics; ``changes`` are those of ``run.forward``."""
+    """Returns the summed gradients of batches, and the metrics of the first; ``changes`` apply to ``run.forward``."""
     state = run.state
     metrics = [propagate(state, batch, replace(run.forward, **changes), world or World()) for batch in batches]
     found = {name: p.grad.clone() for name, p in state.weights().items() if p.grad is not None}

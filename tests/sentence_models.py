@@ -1,4 +1,4 @@
-"""Small models with random weights that sentence-transformers itself puts together and saves."""
+"""Small models with random weights, assembled and saved by sentence-transformers itself."""
 
 import warnings
 
@@ -14,7 +14,7 @@ SIZES = {
     "pad_token_id": 0,
 }
 DECODER = {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64}
-# Model type and changes of the configuration by name.
+# By name: the model type, and settings that extend or replace ``SIZES``.
 ARCHITECTURES = {
     "bert": ("bert", {"max_position_embeddings": 64}),
     "modernbert": (
@@ -34,9 +34,10 @@ ARCHITECTURES = {
 
 
 def sentence_model(folder, tokenizer, architecture="bert", modules=(), side="right", **settings):
-    """Saves a SentenceTransformer of some modules, and returns it; ``modules`` are called with their input width.
+    """Saves a SentenceTransformer of a transformer and further modules, and returns it.
 
-    ``tokenizer`` is the folder of one, ``side`` that of its padding.
+    ``modules`` are functions that receive their input width and return a module; ``tokenizer`` is the folder of a
+    tokenizer, and ``side`` the side on which it pads.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Transformer

@@ -1,4 +1,4 @@
-"""UNA's negatives equal those of the reference implementation and are distributed as published."""
+"""UNA negatives equal those of the reference implementation and follow the published distribution."""
 
 import json
 import math
@@ -19,6 +19,7 @@ def words(sample):
 
 @pytest.fixture(scope="module")
 def twin(sample_rows):
+    """The index of the reference implementation."""
     return ReferenceIndex.build(sample_rows)
 
 
@@ -29,7 +30,7 @@ def make(tmp_path, text, **options):
 
 
 @pytest.mark.parametrize(("beta", "radius"), [(0.5, 303), (0.3, 4000), (0.9, 1)])
-def test_negatives_equal_the_twin_draw_by_draw(words, twin, sample_rows, beta, radius):
+def test_negatives_equal_the_reference_draw_by_draw(words, twin, sample_rows, beta, radius):
     rows = range(0, 10_000, 97)
     texts = [sample_rows[row] for row in rows]
     ours = words.augment(texts, seed=7, epoch=3, rows=list(rows), beta=beta, radius=radius)
@@ -40,7 +41,7 @@ def test_negatives_equal_the_twin_draw_by_draw(words, twin, sample_rows, beta, r
 @pytest.mark.parametrize("replace_which", ["tfidf", "random"])
 @pytest.mark.parametrize("replace_with", ["radius", "random"])
 @pytest.mark.parametrize("mode", ["negative", "positive"])
-def test_every_ablation_and_mode_equals_the_twin(words, twin, sample_rows, replace_which, replace_with, mode):
+def test_every_ablation_and_mode_equals_the_reference(words, twin, sample_rows, replace_which, replace_with, mode):
     rows = range(5, 10_000, 397)
     texts = [*(sample_rows[row] for row in rows), "two words", "one", "zqxv blorgh never seen"]
     numbers = [*rows, 1, 2, 3]
@@ -52,7 +53,7 @@ def test_every_ablation_and_mode_equals_the_twin(words, twin, sample_rows, repla
         assert negative == twin.augment(text, epoch=1, row=row, **options)
 
 
-def test_random_steps_skip_short_sentences_and_force_nothing(sample_index):
+def test_fully_random_ablation_skips_short_sentences_and_forces_no_replacement(sample_index):
     both = dict(replace_which="random", replace_with="random")
     _, short = sample_index.augment_report(["two words"] * 500, beta=1.0, **both)
     assert (short.replaced, short.unchanged) == (0, 500)
@@ -64,14 +65,14 @@ def test_random_steps_skip_short_sentences_and_force_nothing(sample_index):
     assert one.replaced == 500
 
 
-def test_any_term_is_drawn_evenly(tmp_path):
+def test_random_replacements_are_drawn_uniformly_from_other_terms(tmp_path):
     index = make(tmp_path, "a a a b\nc d\ne f g\nh a\n")
     counts, own = frequencies(index, "c", 40_000, None, replace_with="random")
     assert counts[own] == 0
     assert chisquare(counts[np.arange(len(index)) != own]).pvalue > 1e-4
 
 
-def test_positives_replace_the_light_words(sample_index, sample_rows):
+def test_positives_replace_words_of_low_tfidf(sample_index, sample_rows):
     """Words of high TF-IDF are replaced in negatives and kept in positives."""
 
     def weight_of_replaced(mode):
@@ -98,7 +99,7 @@ def test_a_radius_may_be_a_share_of_the_vocabulary(sample_index, sample_rows):
             sample_index.augment(few, radius=radius)
 
 
-def test_copies_are_negatives_of_their_own(indexed, sample_index, sample_rows, cse, tmp_path):
+def test_copies_equal_separate_draws(indexed, sample_index, sample_rows, cse, tmp_path):
     few = tmp_path / "few.txt"
     few.write_text("\n".join(sample_rows[:20]) + "\n", encoding="utf8")
     done = cse("augment", few, "--copies", 3, "--seed", 5, cwd=indexed)
@@ -108,7 +109,7 @@ def test_copies_are_negatives_of_their_own(indexed, sample_index, sample_rows, c
 
 
 @pytest.mark.parametrize("surface", ["keep", "plain"])
-def test_records_say_what_was_replaced(indexed, sample_index, sample_rows, cse, tmp_path, surface):
+def test_json_records_list_the_replaced_words(indexed, sample_index, sample_rows, cse, tmp_path, surface):
     texts = [*sample_rows[:30], "", 'Caf\u00e9 \U0001f600 "quoted" na\u00efve zqxv']
     few = tmp_path / "few.txt"
     few.write_text("\n".join(texts), encoding="utf8")
@@ -132,7 +133,7 @@ def test_records_say_what_was_replaced(indexed, sample_index, sample_rows, cse, 
             assert 0 < r["p"] <= 1
 
 
-def test_words_never_seen_equal_the_twin(words, twin):
+def test_negatives_of_unknown_words_equal_the_reference(words, twin):
     texts = [
         "zqxv",
         "Zqxv blorgh!? the",
@@ -151,7 +152,7 @@ def test_default_radius_is_a_hundredth_of_the_vocabulary(words, twin):
 
 
 def frequencies(index, word, draws, radius, **options):
-    """Returns how often each rank is sampled for a one-word sentence, whose word is always replaced."""
+    """Returns how often each rank replaces ``word`` in a sentence of this word alone, and the rank of ``word``."""
     rank = {index.terms[t]: place for place, t in enumerate(index.by_rank)}
     negatives = index.augment([word] * draws, seed=5, radius=radius, **options)
     counts = np.zeros(len(index), dtype=int)
@@ -178,7 +179,7 @@ def test_draws_follow_the_maximum_scores_within_the_radius(sample_index, place):
     assert p_value > 1e-4
 
 
-def test_a_window_without_mass_is_drawn_from_uniformly(tmp_path):
+def test_terms_are_drawn_uniformly_if_all_scores_are_zero(tmp_path):
     index = make(tmp_path, "a b c d e\n")  # one document: every idf is 0
     assert index.max_score.sum() == 0
     counts, own = frequencies(index, "c", 20_000, 2)
@@ -186,23 +187,23 @@ def test_a_window_without_mass_is_drawn_from_uniformly(tmp_path):
     assert chisquare(counts[np.arange(5) != own]).pvalue > 1e-4
 
 
-def test_probabilities_are_the_formula():
+def test_probabilities_follow_the_published_formula():
     scores = [0.1, 0.5, 0.9, 0.3]
     p, all_equal = probabilities(scores, 0.5)
     total = sum(s - 0.1 for s in scores)
     expected = [min(1, 0.5 * 4 * (s - 0.1) / total) for s in scores]
     assert not all_equal
     assert p == pytest.approx(expected)
-    assert max(expected) == 1  # reached by itself here
+    assert max(expected) == 1  # the formula itself gives 1 here
 
 
-def test_the_largest_probability_becomes_one_and_all_that_share_it():
+def test_all_words_with_the_largest_probability_get_probability_one():
     p, _ = probabilities([0.1, 0.5, 0.5, 0.4, 0.45, 0.3], 0.2)
     assert p[1] == p[2] == 1
     assert max(p[3:]) < 1
 
 
-def test_probability_shown_equals_the_twin(words, twin, sample_rows):
+def test_explained_probabilities_equal_the_reference(words, twin, sample_rows):
     for text in sample_rows[:200]:
         found = words.explain(text, beta=0.5)
         scores = twin.scores([word.lower() for word in text.split()])
@@ -211,11 +212,12 @@ def test_probability_shown_equals_the_twin(words, twin, sample_rows):
 
 
 @pytest.mark.parametrize("beta", [0.3, 0.5, 0.8])
-def test_as_many_words_are_replaced_as_the_probabilities_say(sample_index, sample_rows, beta):
+def test_number_of_replaced_words_matches_the_probabilities(sample_index, sample_rows, beta):
     _, report = sample_index.augment_report(sample_rows, beta=beta)
     expected = sum(word.p for text in sample_rows for word in sample_index.explain(text, beta=beta, samples=0))
     assert report.replaced == pytest.approx(expected, rel=0.01)
-    if beta == 0.5:  # for smaller beta the forced word increases the mean, for larger beta clipping decreases it
+    # With a smaller beta, the forced word raises the share of replaced words; with a larger one, clipping lowers it.
+    if beta == 0.5:
         assert report.replaced / report.words == pytest.approx(beta, abs=0.03)
     assert report.unchanged == 0
 
@@ -225,7 +227,7 @@ def test_every_sentence_with_a_word_changes(sample_index, sample_rows):
     assert all(negative != text for negative, text in zip(negatives, sample_rows, strict=True))
 
 
-def test_rows_do_not_depend_on_batch_or_order(sample_index, sample_rows):
+def test_negatives_do_not_depend_on_batch_or_order(sample_index, sample_rows):
     rows = list(range(1000))
     whole = sample_index.augment(sample_rows[:1000], seed=4, rows=rows)
     single = [sample_index.augment([sample_rows[row]], seed=4, rows=[row])[0] for row in rows]
@@ -233,7 +235,7 @@ def test_rows_do_not_depend_on_batch_or_order(sample_index, sample_rows):
     assert whole == single == backwards
 
 
-def test_seed_epoch_row_and_copy_each_matter(sample_index, sample_rows):
+def test_seed_epoch_row_and_copy_each_change_the_negative(sample_index, sample_rows):
     base = dict(seed=1, epoch=1, rows=[1], copy=1)
     text = [max(sample_rows, key=len)]
     versions = [base, {**base, "seed": 2}, {**base, "epoch": 2}, {**base, "rows": [2]}, {**base, "copy": 2}]
@@ -255,7 +257,7 @@ def test_only_replaced_words_change(sample_index, sample_rows):
         assert text[at_old:] == negative[at_new:]
 
 
-def test_case_is_carried_over(tmp_path):
+def test_replacements_take_the_case_of_the_replaced_word(tmp_path):
     index = make(tmp_path, "".join(f"w{chr(97 + i)} x\n" for i in range(26)))
     word = {"lower": "wa", "Capital": "Wa", "UPPER": "WA", "Mixed": "wA", "McMixed": "McWa"}
     for name, text in word.items():
@@ -274,16 +276,16 @@ def test_i_gets_a_lower_case_replacement(sample_index, text):
     assert sample_index.augment([text])[0].islower() or not any(c.isalpha() for c in sample_index.augment([text])[0])
 
 
-def test_case_rules_of_the_twin():
+def test_reference_follows_the_case_rules():
     assert in_case_of("Paris", "rome") == "Rome"
     assert in_case_of("NATO", "rome") == "ROME"
     assert in_case_of("A", "rome") == "Rome"
     assert in_case_of("iPhone", "rome") == "rome"
-    assert in_case_of("SS", "\u00df") == "\u00df"  # "SS" again in capitals
+    assert in_case_of("SS", "\u00df") == "\u00df"  # the replacement in capitals would be "SS" again
 
 
 def test_a_word_that_touches_another_is_not_replaced(tmp_path):
-    """Each ideograph is a word, without a boundary between words."""
+    """Each ideograph is a word, with no boundary between it and the next."""
     index = make(tmp_path, "\u5317\u4eac\u5927\u5b66\none two three\n")
     text = "\u5317\u4eac"
     assert [word.p for word in index.explain(text)] == [0, 0]
@@ -292,7 +294,7 @@ def test_a_word_that_touches_another_is_not_replaced(tmp_path):
     assert report.unchanged == 1
 
 
-def test_rows_without_a_word_come_back_and_are_counted(sample_index):
+def test_rows_without_words_stay_unchanged_and_are_counted(sample_index):
     texts = ["", "  \t", "...", "\u2026 \u2014 !"]
     negatives, report = sample_index.augment_report(texts)
     assert negatives == texts
@@ -317,7 +319,7 @@ def test_lone_surrogates_are_replaced_and_counted(sample_index):
     assert all(new.new.isalnum() or "'" in new.new for new in spans)
 
 
-def test_plain_surface_is_lower_cased_terms_joined_by_spaces(sample_index):
+def test_plain_surface_joins_lower_case_terms_with_spaces(sample_index):
     text = "The  Quick, brown FOX\u2014jumped!"
     negative, spans = sample_index.replacements(text, surface="plain")
     assert negative.split(" ") == negative.split()
@@ -326,7 +328,7 @@ def test_plain_surface_is_lower_cased_terms_joined_by_spaces(sample_index):
     assert spans
 
 
-def test_equal_scores_force_one_position_chosen_evenly(tmp_path):
+def test_forced_word_is_chosen_evenly_among_equal_scores(tmp_path):
     index = make(tmp_path, "".join(f"{word} filler\n" for word in "abcdefgh"))
     hits = np.zeros(4, dtype=int)
     for row in range(4000):
@@ -350,18 +352,18 @@ def test_equal_scores_force_one_position_chosen_evenly(tmp_path):
         ({"rows": [1, 2]}, "rows"),
     ],
 )
-def test_wrong_options_name_themselves(sample_index, options, message):
+def test_errors_name_the_invalid_option(sample_index, options, message):
     with pytest.raises(InputError, match=message):
         sample_index.augment(["one sentence"], **options)
 
 
-def test_a_string_is_not_a_list_of_sentences(sample_index):
+def test_a_string_instead_of_a_list_of_sentences_is_refused(sample_index):
     with pytest.raises(InputError, match="list of sentences"):
         sample_index.augment("one sentence")
 
 
-def test_the_random_stream_is_chacha(sample_index):
-    """The first numbers of the reference implementation's stream equal those of the core."""
+def test_random_stream_of_the_core_is_chacha8(sample_index):
+    """The first number of the reference implementation's ChaCha8 stream equals that of the core."""
     from cse.rng import bits
 
     core = bits(3, 4, np.array([5]), 6)[0]

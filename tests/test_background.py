@@ -1,4 +1,4 @@
-"""Calls of the Rust core in a thread."""
+"""Calls of the Rust core in a background thread."""
 
 import os
 import time
@@ -12,7 +12,7 @@ from cse.data.reading import reading_options
 
 def test_an_interrupt_stops_the_core(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    writer = os.open(tmp_path / "pipe", os.O_RDWR)  # no end of file: without cancelling, the core reads for ever
+    writer = os.open(tmp_path / "pipe", os.O_RDWR)  # an open writer: unless cancelled, the core reads for ever
     os.write(writer, b"a sentence\n")
     seen = []
 

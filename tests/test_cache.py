@@ -18,7 +18,7 @@ from cse.training.setup import prepare
 
 
 class Recorder(Callback):
-    """Keeps the calls of on_progress."""
+    """Keeps the arguments of each call of on_progress."""
 
     def __init__(self):
         self.progress = []
@@ -27,7 +27,7 @@ class Recorder(Callback):
         self.progress.append(seen)
 
 
-def test_stored_rows_are_the_rows_in_memory(sample, tmp_path, monkeypatch):
+def test_cached_rows_equal_rows_in_memory(sample, tmp_path, monkeypatch):
     plain = Corpus.read([str(sample)])
     monkeypatch.setattr("cse.data.corpus.IN_MEMORY_BYTES", 0)
     recorder = Recorder()
@@ -48,7 +48,7 @@ def test_stored_rows_are_the_rows_in_memory(sample, tmp_path, monkeypatch):
         stored.take([len(plain)])
 
 
-def test_repeats_are_counted_alike_in_memory_and_stored(tmp_path, monkeypatch):
+def test_repeated_rows_are_counted_equally_in_memory_and_in_the_cache(tmp_path, monkeypatch):
     path = tmp_path / "corpus.txt"
     path.write_text("a cat\n\na dog\na cat\n  \na cat\n", encoding="utf8")
     assert Corpus.read([str(path)]).repeats() == 2
@@ -73,14 +73,15 @@ def test_a_damaged_entry_is_written_again(sample, tmp_path, monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", ["rows.txt", "ends.u64", "hashes.u64", "words.u32"])
-def test_an_entry_with_other_bytes_of_the_same_size_is_written_again(sample, tmp_path, monkeypatch, name):
+def test_an_entry_with_changed_bytes_is_written_again(sample, tmp_path, monkeypatch, name):
     monkeypatch.setattr("cse.data.corpus.IN_MEMORY_BYTES", 0)
     expected = Corpus.open([str(sample)], cache=str(tmp_path))
     rows = np.arange(len(expected))
     texts, words, hashes = expected.take(rows), expected.word_counts().copy(), expected.hashes().copy()
     (path,) = tmp_path.glob(f"rows-*/{name}")
     written = path.read_bytes()
-    for place, byte in ((7, written[7] ^ 64), (len(written) // 2, 255)):  # a bit of the first end is 2**62 bytes
+    # In ends.u64, the first change adds 2**62 to the end of the first row.
+    for place, byte in ((7, written[7] ^ 64), (len(written) // 2, 255)):
         changed = bytearray(written)
         changed[place] = byte
         path.unlink()
@@ -91,7 +92,7 @@ def test_an_entry_with_other_bytes_of_the_same_size_is_written_again(sample, tmp
         assert (again.hashes() == hashes).all()
 
 
-def test_ends_of_rows_must_ascend_and_end_with_the_text(monkeypatch):
+def test_row_ends_must_ascend_up_to_the_size_of_the_text(monkeypatch):
     monkeypatch.setattr("cse.data.cache.BLOCK_BYTES", 2)
     ends = np.array([3, 3, 8, 9, 12], dtype="<u8")
     assert ends_fit(ends, 5, 12)
@@ -104,7 +105,7 @@ def test_ends_of_rows_must_ascend_and_end_with_the_text(monkeypatch):
         assert not ends_fit(changed, 5, 12)
 
 
-def test_rows_that_change_while_they_are_used_are_named(sample, tmp_path, monkeypatch):
+def test_cached_rows_that_change_during_a_run_are_reported(sample, tmp_path, monkeypatch):
     monkeypatch.setattr("cse.data.corpus.IN_MEMORY_BYTES", 0)
     corpus = Corpus.open([str(sample)], cache=str(tmp_path))
     (path,) = tmp_path.glob("rows-*/rows.txt")
@@ -114,12 +115,12 @@ def test_rows_that_change_while_they_are_used_are_named(sample, tmp_path, monkey
         corpus.take([0])
 
 
-def test_token_ids_with_other_bytes_are_written_again(mapped):
+def test_changed_token_ids_are_written_again(mapped):
     run = prepare(mapped)
     expected = prepared(run, run.tokens)
     (path,) = Path(mapped.cache).glob("tokens-*/ids.u16")
     ids = bytearray(path.read_bytes())
-    ids[20:22] = b"\xff\xff"  # above the vocabulary
+    ids[20:22] = b"\xff\xff"  # an id outside the vocabulary
     path.unlink()
     path.write_bytes(ids)
     again = prepare(mapped)
@@ -127,7 +128,7 @@ def test_token_ids_with_other_bytes_are_written_again(mapped):
         assert torch.equal(one["anchor"]["input_ids"], other["anchor"]["input_ids"])
 
 
-def test_clearing_deletes_damaged_entries_and_nothing_else(sample, tmp_path, monkeypatch, cse):
+def test_clearing_also_deletes_damaged_entries_but_no_other_files(sample, tmp_path, monkeypatch, cse):
     monkeypatch.setattr("cse.data.corpus.IN_MEMORY_BYTES", 0)
     for reading in ({}, {"encoding_errors": "replace"}):
         Corpus.open([str(sample)], cache=str(tmp_path), **reading)
@@ -145,7 +146,7 @@ def test_clearing_deletes_damaged_entries_and_nothing_else(sample, tmp_path, mon
 
 @pytest.fixture
 def mapped(sample, tiny_bert, tmp_path, monkeypatch):
-    """A configuration of a run that reads its corpus once, whose rows are in the cache."""
+    """The configuration of a run of one epoch whose corpus is memory-mapped from the cache."""
     monkeypatch.setattr("cse.data.corpus.IN_MEMORY_BYTES", 0)
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("".join(line + "\n" for line in sample.read_text(encoding="utf8").splitlines()[:200]))
@@ -167,10 +168,10 @@ def prepared(run, stored):
 
 
 @pytest.mark.parametrize("positive", ["dropout", "crop", "spans"])
-def test_stored_token_ids_are_those_of_the_tokenizer(mapped, positive):
+def test_cached_token_ids_equal_those_of_the_tokenizer(mapped, positive):
     callback = Recorder()
     run = prepare(mapped.replace(positive=positive, max_length=12), callback=callback)
-    if positive == "spans":  # both sides are new texts
+    if positive == "spans":  # anchor and positive are new texts, so that no token ids are cached
         assert run.tokens == {}
         return
     assert callback.progress[-1] == ("token ids", 200, 200, "sentences")
@@ -181,8 +182,8 @@ def test_stored_token_ids_are_those_of_the_tokenizer(mapped, positive):
             assert all(torch.equal(one[name][key], other[name][key]) for key in one[name])
 
 
-def test_batches_of_one_length_have_the_same_embeddings(mapped, tmp_path, monkeypatch):
-    """On CUDA, compiled models get batches of one shape; what is padded does not count."""
+def test_padding_to_a_fixed_length_does_not_change_embeddings(mapped, tmp_path, monkeypatch):
+    """On CUDA, batches for compiled models are padded to one shape; this padding does not change the embeddings."""
     (tmp_path / "corpus.txt").write_text("".join(f"the cat number {i} sat\n" for i in range(40)), encoding="utf8")
     run = prepare(mapped)
     shorter = prepared(run, None)[0]["anchor"]
@@ -201,7 +202,7 @@ def test_token_ids_are_written_once_and_only_for_whole_epochs(mapped):
     first = train(mapped, callback)
     count = len(callback.progress)
     assert count
-    assert prepare(mapped.replace(max_steps=2), callback=callback).tokens  # they exist now
+    assert prepare(mapped.replace(max_steps=2), callback=callback).tokens  # from the cache
     second = train(mapped, callback)
     assert len(callback.progress) == count
     assert first.after == second.after
@@ -209,7 +210,7 @@ def test_token_ids_are_written_once_and_only_for_whole_epochs(mapped):
     assert len(callback.progress) > count
 
 
-def test_labelled_columns_have_stored_token_ids(mapped, tmp_path):
+def test_token_ids_of_labelled_columns_are_cached(mapped, tmp_path):
     lines = ["first,second,third", *(f"the cat number {i},a cat {i},a dog {i}" for i in range(40))]
     table = tmp_path / "pairs.csv"
     table.write_text("\n".join(lines) + "\n", encoding="utf8")
@@ -228,7 +229,7 @@ def test_the_cache_is_listed_and_cleared(cse, sample, tmp_path, tiny_bert, monke
     copy = tmp_path / "corpus.txt"
     copy.write_bytes(sample.read_bytes())
     Corpus.open([str(copy)], cache=str(tmp_path / "cache"))
-    os.utime(copy, (1, 1))  # another time of modification is another entry
+    os.utime(copy, (1, 1))  # a new modification time leads to a new entry
     Corpus.open([str(copy)], cache=str(tmp_path / "cache"))
     (tmp_path / "cache" / "mine.txt").write_text("kept")
     (tmp_path / "cache" / f".rows-{'0a' * 12}-x1").mkdir()  # what an interrupted write leaves

@@ -1,4 +1,4 @@
-"""Checks before training: a run in which there is nothing to learn is refused, with what to change."""
+"""Checks before training: a run that cannot learn anything is refused, with advice on what to change."""
 
 import numpy as np
 import pytest
@@ -13,12 +13,12 @@ CHINESE = ["北京是中华人民共和国的首都", "上海是一个大城市�
 
 @pytest.fixture
 def of_rows(tmp_path, tiny_bert):
-    """Prepares a run on some sentences; with UNA, the index is theirs."""
+    """A function that prepares a run on some sentences, with a TF-IDF index of the same sentences."""
 
     def start(rows, **values):
         path = tmp_path / "corpus.txt"
         path.write_text("".join(row + "\n" for row in rows), encoding="utf8")
-        # Emoji are no terms of the default tokenizer, and an index has at least one.
+        # The default tokenizer finds no terms in emoji, and an index needs at least one term.
         TfidfIndex.from_texts([*rows, "word"]).save(tmp_path / "tfidf")
         settings = {"batch_size": 8, "max_steps": 2, "device": "cpu", "tfidf": tmp_path / "tfidf", **values}
         return prepare(TrainConfig(corpus=path, model=tiny_bert, output=tmp_path / "runs", **settings))
@@ -52,7 +52,7 @@ def test_negatives_that_are_all_unchanged_are_refused_with_advice_for_their_scri
     of_rows(rows, negatives=("una",), una={"every": 0})
 
 
-def test_what_is_cut_off_is_that_of_the_texts_that_are_trained_on(of_rows):
+def test_cut_off_share_is_that_of_the_texts_used_for_training(of_rows):
     rows = [" ".join(f"w{(row * 7 + i) % 50}" for i in range(100)) for row in range(16)]
     whole = of_rows(rows, positive="dropout", max_length=16).facts["text"]
     assert "100.0% of the texts and 94.3% of their tokens " in whole
@@ -61,7 +61,7 @@ def test_what_is_cut_off_is_that_of_the_texts_that_are_trained_on(of_rows):
     assert "0.0% of the texts and 0.0% of their tokens cut off at 64 tokens, " in short
 
 
-def test_what_a_larger_length_takes():
+def test_cut_off_message_gives_the_cost_of_a_larger_length():
     lengths = np.array([10, 20, 40, 60])
     # 10 + 16 + 16 + 16 = 58 of 130 tokens; with 32: 10 + 20 + 32 + 32 = 94
     expected = (

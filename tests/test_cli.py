@@ -24,7 +24,7 @@ def refused(done, *phrases):
     assert done.stdout == ""
 
 
-def test_help_answers_at_once_and_imports_neither_torch_nor_transformers(cse):
+def test_help_is_fast_and_imports_neither_torch_nor_transformers(cse):
     started = time.perf_counter()
     done = cse("--help")
     assert done.returncode == 0
@@ -44,7 +44,7 @@ def test_help_answers_at_once_and_imports_neither_torch_nor_transformers(cse):
         assert out.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_wrong_flag_of_train_is_answered_without_torch():
+def test_presets_are_applied_without_importing_torch():
     import subprocess
     import sys
 
@@ -57,7 +57,7 @@ def test_a_wrong_flag_of_train_is_answered_without_torch():
     assert out.stdout.strip() == "False False"
 
 
-def test_building_an_index_imports_no_torch(sample, tmp_path):
+def test_building_an_index_does_not_import_torch(sample, tmp_path):
     import subprocess
     import sys
 
@@ -83,7 +83,7 @@ def test_every_command_has_help_with_defaults_and_json(cse, command):
     assert "default" in done.stdout
 
 
-def test_build_prints_one_object(cse, sample, tmp_path):
+def test_build_tfidf_prints_one_json_object(cse, sample, tmp_path):
     done = cse("build-tfidf", sample, "-o", tmp_path / "out", "--no-matrix", "--json")
     value = json.loads(done.stdout)
     assert (value["documents"], value["rows"], value["blank"]) == (10_000, 10_000, 0)
@@ -91,7 +91,7 @@ def test_build_prints_one_object(cse, sample, tmp_path):
     assert done.stderr == ""
 
 
-def test_augment_is_a_filter(cse, indexed, sample_rows):
+def test_augment_reads_stdin_and_writes_stdout(cse, indexed, sample_rows):
     text = "\n".join([sample_rows[0], "", sample_rows[1], "  ", "..."]) + "\n"
     done = cse("augment", cwd=indexed, stdin=text)
     rows = done.stdout.split("\n")
@@ -104,9 +104,7 @@ def test_augment_is_a_filter(cse, indexed, sample_rows):
     assert "3 rows unchanged (2 blank)" in done.stderr
 
 
-def test_one_and_two_threads_write_the_same_negatives_as_batches_of_one_and_of_a_thousand(
-    cse, indexed, sample, sample_rows, tmp_path
-):
+def test_negatives_do_not_depend_on_threads_or_batch_size(cse, indexed, sample, sample_rows, tmp_path):
     written = []
     for threads in (1, 2):
         done = cse("augment", sample, "--seed", 5, "--threads", threads, "-o", tmp_path / str(threads), cwd=indexed)
@@ -124,7 +122,7 @@ def test_one_and_two_threads_write_the_same_negatives_as_batches_of_one_and_of_a
     assert len(written[0]) == 10_000
 
 
-def test_augment_sums_up_in_json_beside_a_file(cse, indexed, sample, tmp_path):
+def test_augment_prints_a_json_summary_if_it_writes_a_file(cse, indexed, sample, tmp_path):
     done = cse("augment", sample, "-o", tmp_path / "n.txt", "--json", cwd=indexed)
     value = json.loads(done.stdout)
     assert value["rows"] == 10_000
@@ -150,7 +148,7 @@ def test_explain_shows_each_word(cse, indexed):
     assert all(len(word["samples"]) == 4 for word in value["words"])
 
 
-def test_the_error_of_a_rank_names_it(cse):
+def test_errors_of_ranks_other_than_zero_name_the_rank(cse):
     for rank, start in (("0", "Error: "), ("2", "Error on rank 2: ")):
         done = cse("build-tfidf", "missing.txt", env={"RANK": rank})
         assert (done.returncode, done.stderr) == (2, f"{start}missing.txt: no such file; check the path\n")
@@ -173,7 +171,7 @@ def test_processes_of_torchrun_report_the_same_error_once(cse, tmp_path):
     ]
 
 
-def test_train_then_encode_then_eval(cse, indexed, tiny_bert, sample_rows, tmp_path):
+def test_a_trained_model_encodes_sentences_and_is_evaluated(cse, indexed, tiny_bert, sample_rows, tmp_path):
     """The steps of the README with a tiny model."""
     done = cse(
         "train", "--loss", "focal", "--una", "--model", tiny_bert, "--max-steps", 3, "--batch-size", 8, "--json",
@@ -230,7 +228,7 @@ def corpus(tmp_path, content):
         (b"...\n!!!\n", ["corpus.txt", "no line contains a word"]),
     ],
 )
-def test_a_bad_corpus_is_named_with_its_line(cse, tmp_path, content, phrases):
+def test_errors_name_the_corpus_and_the_invalid_line(cse, tmp_path, content, phrases):
     path = corpus(tmp_path, content)
     refused(cse("build-tfidf", path, "-o", tmp_path / "out"), *phrases)
     assert not (tmp_path / "out").exists()
@@ -248,7 +246,7 @@ def test_faulty_bytes_can_be_replaced_and_are_counted(cse, tmp_path):
     assert json.loads(done.stdout)["repaired"] == 2
 
 
-def test_a_row_over_the_limit_can_be_let_in(cse, tmp_path):
+def test_longer_lines_are_accepted_with_max_line_bytes(cse, tmp_path):
     path = corpus(tmp_path, b"word " * 300_000 + b"\nother\n")
     assert cse("build-tfidf", path, "-o", tmp_path / "out", "--max-line-bytes", 2_000_000).returncode == 0
 
@@ -291,7 +289,7 @@ FLAGS = [
 
 
 @pytest.mark.parametrize(("flags", "phrase"), FLAGS, ids=lambda value: value if isinstance(value, str) else "")
-def test_a_wrong_flag_is_named(cse, indexed, tiny_bert, tmp_path, flags, phrase):
+def test_errors_name_the_invalid_flag(cse, indexed, tiny_bert, tmp_path, flags, phrase):
     flags = [str(tiny_bert) if flag == "TINY" else flag for flag in flags]
     refused(cse("train", *flags, "-o", tmp_path / "runs", cwd=indexed), phrase)
     assert not (tmp_path / "runs").exists()
@@ -313,7 +311,7 @@ def test_unknown_tokenizers_commands_and_options_are_named(cse, indexed, sample,
     refused(cse("augment", sample, "--encoding-errors", "odd", cwd=indexed), "--encoding-errors")
 
 
-def test_a_corpus_of_blank_lines_is_named_by_every_command(cse, tiny_bert, tmp_path):
+def test_every_command_refuses_a_corpus_of_blank_lines(cse, tiny_bert, tmp_path):
     path = corpus(tmp_path, b"\n\n")
     refused(cse("train", path, "--model", tiny_bert, cwd=tmp_path), "corpus.txt: all 2 lines are blank")
     refused(cse("encode", tiny_bert, path, "-o", tmp_path / "v.npy"), "corpus.txt: all 2 lines are blank")
@@ -321,7 +319,7 @@ def test_a_corpus_of_blank_lines_is_named_by_every_command(cse, tiny_bert, tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt"]
 
 
-def test_links_are_followed_and_devices_written_to(cse, indexed, sample, tmp_path):
+def test_output_may_be_a_link_or_a_device(cse, indexed, sample, tmp_path):
     (tmp_path / "real.txt").write_text("old")
     (tmp_path / "link.txt").symlink_to(tmp_path / "real.txt")
     assert cse("augment", sample, "-o", tmp_path / "link.txt", cwd=indexed).returncode == 0
@@ -330,7 +328,7 @@ def test_links_are_followed_and_devices_written_to(cse, indexed, sample, tmp_pat
     assert cse("augment", sample, "-o", "/dev/stdout", cwd=indexed).stdout.count("\n") == 10_000
 
 
-def test_training_without_corpus_or_index_says_what_to_do(cse, tmp_path):
+def test_error_for_a_missing_corpus_says_what_to_do(cse, tmp_path):
     refused(cse("train", cwd=tmp_path), "CORPUS: no file was given", "one sentence per line (cse train corpus.txt)")
 
 
@@ -350,13 +348,13 @@ def test_training_without_corpus_or_index_says_what_to_do(cse, tmp_path):
         (["train", "--positive", "odd"], "'odd' is unknown; choose one of"),
     ],
 )
-def test_the_name_that_was_probably_meant_is_suggested(cse, arguments, meant):
+def test_errors_suggest_the_name_that_was_probably_meant(cse, arguments, meant):
     done = cse(*arguments)
     assert done.returncode == 2
     assert meant in done.stderr.splitlines()[-1]
 
 
-def test_sentences_are_cut_on_the_screen(capsys):
+def test_long_sentences_are_truncated_on_the_screen(capsys):
     from cse.augment.base import Example
 
     text = "word " * 40
@@ -368,8 +366,8 @@ def test_sentences_are_cut_on_the_screen(capsys):
     assert [line.split()[-1] for line in lines] == ["x" * 119 + "\u2026", "x" * 120, "short"]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("resource") is None, reason="no resource limits here")
-def test_a_full_disk_leaves_the_old_files(cse, sample, tmp_path):
+@pytest.mark.skipif(importlib.util.find_spec("resource") is None, reason="no resource limits on this system")
+def test_a_full_disk_does_not_damage_existing_files(cse, sample, tmp_path):
     """A limit on file sizes simulates a full disk: writing fails halfway."""
 
     def small_files():
@@ -392,7 +390,7 @@ def test_a_full_disk_leaves_the_old_files(cse, sample, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["negatives.txt", "other", "tfidf"]
 
 
-def test_a_full_disk_while_training_is_named_and_leaves_no_run(cse, indexed, tiny_bert, tmp_path):
+def test_training_on_a_full_disk_fails_and_leaves_no_run_folder(cse, indexed, tiny_bert, tmp_path):
     def small_files():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -403,7 +401,7 @@ def test_a_full_disk_while_training_is_named_and_leaves_no_run(cse, indexed, tin
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_whoever_stops_reading_ends_it_quietly(indexed, sample):
+def test_a_closed_pipe_ends_the_command_without_an_error(indexed, sample):
     import subprocess
     import sys
 
@@ -414,7 +412,7 @@ def test_whoever_stops_reading_ends_it_quietly(indexed, sample):
     assert "Error" not in done.stderr
 
 
-def test_terms_that_look_like_markup_are_shown_as_they_are(cse, tmp_path):
+def test_terms_that_look_like_markup_are_printed_literally(cse, tmp_path):
     (tmp_path / "a.txt").write_text("[/red] hello [bold] world\nanother [/b] row\n")
     assert cse("build-tfidf", "a.txt", "--tokenizer", "whitespace", cwd=tmp_path).returncode == 0
     done = cse("explain", "[bold] world [/red]", cwd=tmp_path)
@@ -436,7 +434,7 @@ def test_every_setting_and_every_flag_of_a_method_is_an_option_of_train():
     assert all(option.help for option in command.params if option.param_type_name == "option")
 
 
-def test_flags_of_methods_become_their_options():
+def test_flags_of_methods_set_the_options_of_the_methods():
     from cse import TrainConfig
     from cse.cli.train_options import given_values
 
@@ -444,7 +442,7 @@ def test_flags_of_methods_become_their_options():
     assert given == {"loss_terms": ("mlm",)}
     assert tables == {"contrastive": {"margin": 0.2}, "mlm": {"weight": 0.5}, "una": {"every": 3}}
     assert given_values({"mlm_weight": 0.0}) == ({"loss_terms": ()}, {})
-    # Files of earlier versions have them beside the settings.
+    # Configuration files of earlier versions have the options of methods among the settings.
     assert TrainConfig(margin=0.2) == TrainConfig(options={"contrastive": {"margin": 0.2}})
     assert TrainConfig(loss="focal", margin=0.2).replace(margin=0.1).contrastive.margin == 0.1
     with pytest.raises(InputError, match=r"contrastive\.temperature: use --temperature, unless the loss"):
@@ -461,7 +459,7 @@ def test_flags_of_methods_become_their_options():
         ("preset", "una-r", ["una-roberta-base"]),
     ],
 )
-def test_values_are_completed(name, incomplete, expected):
+def test_shell_completion_offers_the_values_of_options(name, incomplete, expected):
     import click
 
     from cse.cli.train import command

@@ -1,4 +1,4 @@
-"""cse similarity, duplicates, cluster and mine."""
+"""The commands cse similarity, duplicates, cluster and mine."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ TOPICS = ("cat dog horse cow pig", "car bus train ship plane", "bread milk chees
 
 @pytest.fixture(scope="module")
 def topics(tmp_path_factory):
-    """A folder with word vectors v.txt of three topics, and a corpus c.txt of 20 rows of each."""
+    """A folder with v.txt (word vectors of three topics) and c.txt (20 rows per topic, a blank and a repeated row)."""
     folder = tmp_path_factory.mktemp("topics")
     draw = np.random.default_rng(0)
     lines = []
@@ -38,7 +38,7 @@ def ran(done):
     return done.stdout
 
 
-def test_similarity_of_two_texts_and_of_a_table(topics, cse):
+def test_similarity_scores_two_texts_or_all_pairs_of_a_table(topics, cse):
     encoder = Encoder(f"glove:{topics}/v.txt")
     rows = [("the cat", "the dog"), ("cat", "car"), ("milk", "milk"), ("milk", "")]
     expected = [float(encoder.similarity([a], [b])[0, 0]) for a, b in rows]
@@ -55,7 +55,7 @@ def test_similarity_of_two_texts_and_of_a_table(topics, cse):
     assert [each["cosine"] for each in found] == pytest.approx(expected, abs=1e-6)
 
 
-def test_duplicates_are_all_pairs_and_their_groups(topics, tmp_path, cse):
+def test_duplicates_lists_all_similar_pairs_and_their_groups(topics, tmp_path, cse):
     encoder = Encoder(f"glove:{topics}/v.txt")
     texts = (topics / "c.txt").read_text(encoding="utf8").split("\n")[:-1]
     cosines = encoder.similarity(texts, texts)
@@ -79,7 +79,7 @@ def test_duplicates_are_all_pairs_and_their_groups(topics, tmp_path, cse):
     assert printed.startswith(f"{len(found['groups'][0]['rows'])} rows\n  {found['groups'][0]['rows'][0]}  the ")
 
 
-def test_groups_are_the_topics_with_their_words(topics, tmp_path, cse):
+def test_cluster_finds_the_topics_and_their_words(topics, tmp_path, cse):
     command = ("cluster", f"glove:{topics}/v.txt", topics / "c.txt", "--json", "-o", "g.csv")
     for more in (("--groups", "3"), ("--method", "hdbscan", "--min-size", "5")):
         found = json.loads(ran(cse(*command, *more, "--words", "3", cwd=tmp_path)))
@@ -98,7 +98,7 @@ def test_groups_are_the_topics_with_their_words(topics, tmp_path, cse):
     assert "21 rows: " in shown
 
 
-def test_words_of_a_group_are_those_with_the_highest_mean_tfidf_over_that_of_the_corpus(topics):
+def test_words_of_a_group_exceed_the_mean_tfidf_of_the_corpus_most(topics):
     from cse import TfidfIndex
 
     index = SearchIndex.build(
@@ -121,7 +121,7 @@ def test_words_of_a_group_are_those_with_the_highest_mean_tfidf_over_that_of_the
 
 @pytest.mark.parametrize("by", ["encoder", "bm25"])
 @pytest.mark.parametrize("margin", [None, 0.1])
-def test_negatives_are_in_the_window_and_below_the_margin(glove, by, margin):
+def test_mined_negatives_are_in_the_rank_window_and_below_the_margin(glove, by, margin):
     encoder = Encoder(glove)
     texts = some_texts(300)
     anchors = [" ".join(text.split()[:3]) for text in texts[:40]]
@@ -155,7 +155,7 @@ def test_negatives_are_in_the_window_and_below_the_margin(glove, by, margin):
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
-def test_mined_triples_are_read_by_pairs(topics, tmp_path, cse, form):
+def test_mined_triples_can_be_opened_as_labelled_pairs(topics, tmp_path, cse, form):
     lines = ["query,answer", *(f"the {word},{word} {word}" for topic in TOPICS for word in topic.split())]
     (tmp_path / "q.csv").write_text("\n".join(lines) + "\n", encoding="utf8")
     command = ("mine", f"glove:{topics}/v.txt", topics / "c.txt", "--queries", "q.csv", "-o", f"t.{form}")
@@ -202,7 +202,7 @@ def test_bad_input_is_refused_in_one_sentence(topics, tmp_path, cse, arguments, 
     refused(cse(arguments[0], "glove:v.txt", *arguments[1:], cwd=tmp_path), phrase)
 
 
-def test_ranks_are_a_window():
+def test_ranks_are_parsed_as_a_first_and_a_last_rank():
     assert parse_ranks("1-100") == (1, 100)
     for text in ("0-5", "7-3", "-4", "1..5", ""):
         with pytest.raises(InputError, match="--ranks"):

@@ -1,4 +1,4 @@
-"""What depends on the device: steps that do not wait for it, compiled models, and the same gradients on CUDA."""
+"""Device-dependent behaviour: steps without synchronisation, compiled models, gradients on CUDA, and the precision."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ CASES = {
 
 
 class Copies(TorchDispatchMode):
-    """Records the places of copies to a device that wait until it is idle."""
+    """Records a stack trace of each copy between devices that blocks until the device is idle."""
 
     def __init__(self):
         super().__init__()
@@ -54,7 +54,7 @@ class Copies(TorchDispatchMode):
 
 
 class Noise(FeatureMethod):
-    """Adds keyed noise to the views of the batch."""
+    """Adds random numbers from ``step.uniform`` to the embeddings of the batch."""
 
     def forward(self, views, step):
         batch = len(step.rows)
@@ -66,7 +66,7 @@ class Noise(FeatureMethod):
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_does_not_wait_for_the_device(run_config, name, monkeypatch):
-    """On the meta device, whose tensors have no values, whatever reads one raises an error."""
+    """Tensors on the meta device have no values: code that reads a value raises an error."""
     monkeypatch.setattr("cse.training.modules.use_fast_dropout", mask_always)
     run = prepare(run_config.replace(**CASES[name]))
     state = run.state
@@ -74,7 +74,7 @@ def test_a_step_does_not_wait_for_the_device(run_config, name, monkeypatch):
     for term in state.terms.values():
         term.to("meta").train()
     state.features["noise"] = Noise(None, None)
-    # The fused AdamW exists for real devices only, and the others refuse its flag.
+    # The fused AdamW is not available on the meta device.
     state.optimizer = torch.optim.RMSprop(torch.nn.ModuleList([state.encoder, *state.terms.values()]).parameters())
     with Prefetcher(run.batches, state.encoder.tokenizer, 32) as prefetcher:
         for step in range(2):
@@ -87,7 +87,7 @@ def test_a_step_does_not_wait_for_the_device(run_config, name, monkeypatch):
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("family", ["Bert", "Roberta", "Llama"])
-def test_masks_that_are_always_passed_do_not_change_the_hidden_states(family, padded):
+def test_always_passing_the_mask_does_not_change_the_hidden_states(family, padded):
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     config = getattr(transformers, f"{family}Config")(vocab_size=100, **sizes)
     backbone = getattr(transformers, f"{family}Model")(config).double().eval()
@@ -104,14 +104,14 @@ def test_masks_that_are_always_passed_do_not_change_the_hidden_states(family, pa
 
 
 @pytest.mark.parametrize(("values", "graphs"), [({}, True), ({"accumulate": 2}, False), ({"chunk_size": 4}, False)])
-def test_only_runs_of_one_pass_a_step_use_graphs(run_config, values, graphs, monkeypatch):
+def test_graphs_are_requested_only_with_one_pass_per_step(run_config, values, graphs, monkeypatch):
     given = []
     monkeypatch.setattr("cse.training.modules.compile_backbone", lambda backbone, device, graphs: given.append(graphs))
     prepare(run_config.replace(compile=True, **values))
     assert given == [graphs]
 
 
-def test_graphs_are_those_of_cuda():
+def test_cuda_graphs_are_used_only_on_cuda():
     given = []
 
     class Recorder:
@@ -128,7 +128,7 @@ def test_graphs_are_those_of_cuda():
 
 
 def of_first_step(config):
-    """The gradients of the first step on the configured device in float64 without dropout, and its metrics."""
+    """Returns gradients and metrics of the first step on the configured device, in float64 without dropout."""
     run = prepare(config)
     for module in (run.state.encoder, *run.state.terms.values()):
         module.double().eval()
@@ -146,7 +146,7 @@ def assert_close(found, expected):
 
 @pytest.mark.parametrize("name", CASES)
 @needs_cuda
-def test_gradients_on_cuda_are_those_on_the_cpu(run_config, name):
+def test_gradients_on_cuda_equal_those_on_the_cpu(run_config, name):
     config = run_config.replace(**CASES[name], precision="fp32")
     assert_close(of_first_step(config.replace(device="cuda")), of_first_step(config))
 
@@ -158,15 +158,15 @@ def test_gradients_on_cuda_are_those_on_the_cpu(run_config, name):
         *(pytest.param("cuda", name, marks=needs_cuda) for name in ("standard", "una pairs", "standard mlm")),
     ],
 )
-def test_compiled_gradients_are_those_of_the_model(run_config, device, name):
-    """On CUDA with graphs."""
+def test_gradients_of_the_compiled_model_equal_those_of_the_model(run_config, device, name):
+    """On CUDA, the compiled model uses CUDA graphs."""
     config = run_config.replace(**VIEWS[name], precision="fp32", device=device)
     assert_close(of_first_step(config.replace(compile=True)), of_first_step(config))
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 @needs_cuda
-def test_a_run_on_cuda_learns_and_does_not_wait_inside_its_steps(run_config, compiled, monkeypatch):
+def test_a_run_on_cuda_learns_without_synchronisation_inside_steps(run_config, compiled, monkeypatch):
     from cse.training import loop
 
     def strict(*arguments):
@@ -192,14 +192,14 @@ def test_a_run_on_cuda_learns_and_does_not_wait_inside_its_steps(run_config, com
         (AVX512, 0.5, "fp32", "takes 2.0 times as long"),
     ],
 )
-def test_auto_is_bf16_on_processors_that_are_faster_with_it(processor, instructions, speedup, expected, reason):
+def test_auto_precision_is_bf16_if_the_processor_is_faster_with_it(processor, instructions, speedup, expected, reason):
     processor(instructions, speedup)
     found, why = pick_precision("cpu")
     assert found == expected
     assert reason in why
 
 
-def test_what_is_configured_is_not_measured(processor, monkeypatch):
+def test_a_configured_precision_is_used_without_a_measurement(processor, monkeypatch):
     processor(())
     monkeypatch.setattr(devices, "bf16_speedup", lambda: pytest.fail("was measured"))
     assert pick_precision("cpu", "fp32") == ("fp32", "as configured")
@@ -223,7 +223,7 @@ def test_what_is_configured_is_not_measured(processor, monkeypatch):
         ({"neon": True, "bf16": True, "sve_bf16": False}, ("Arm BF16",)),
     ],
 )
-def test_instructions_are_those_that_pytorch_reports(monkeypatch, reported, expected):
+def test_bf16_instructions_are_read_from_pytorch(monkeypatch, reported, expected):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: reported, raising=False)
     assert bf16_instructions() == expected
 
@@ -235,7 +235,7 @@ def test_instructions_are_those_that_pytorch_reports(monkeypatch, reported, expe
         ("x86_64", ("_is_avx512_bf16_supported", "_is_amx_tile_supported"), ("AVX512-BF16", "AMX")),
     ],
 )
-def test_older_versions_of_pytorch_report_by_private_functions(monkeypatch, machine, private, expected):
+def test_bf16_instructions_are_read_from_older_versions_of_pytorch(monkeypatch, machine, private, expected):
     monkeypatch.setattr("platform.machine", lambda: machine)
     for name in ("get_capabilities", "_is_avx512_bf16_supported", "_is_amx_tile_supported"):
         monkeypatch.delattr(torch.cpu, name, raising=False)
@@ -244,7 +244,7 @@ def test_older_versions_of_pytorch_report_by_private_functions(monkeypatch, mach
     assert bf16_instructions() == expected
 
 
-def test_the_processor_is_timed_once_without_a_change_of_the_generator():
+def test_bf16_speedup_is_measured_once_and_leaves_the_generator_unchanged():
     bf16_speedup.cache_clear()
     before = torch.get_rng_state()
     first = bf16_speedup()

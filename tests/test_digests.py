@@ -26,7 +26,7 @@ def sha256(data):
 
 
 def index_digests(rows, folder):
-    """Built from a file with a relative name, since the name is part of the index."""
+    """Yields digests of indexes and matrices; the name of the corpus is relative because the index contains it."""
     import os
 
     from cse.tfidf.build import build_index
@@ -66,7 +66,7 @@ def found(sample_rows, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", json.loads(STORED.read_text()) if STORED.exists() else ["none stored"])
-def test_a_digest_is_what_it_was(found, name):
+def test_each_result_has_its_stored_digest(found, name):
     assert found[name] == json.loads(STORED.read_text())[name]
 
 

@@ -1,4 +1,4 @@
-"""Numbers of dimensions: the Matryoshka loss, cut embeddings in encoding and evaluation, what a saved model states."""
+"""Embedding dimensions: the Matryoshka loss, truncated embeddings, and the dimensions that a saved model records."""
 
 import json
 
@@ -36,7 +36,7 @@ def unit_model(tmp_path_factory, tiny_bert):
     return folder
 
 
-def test_the_loss_is_the_sum_over_cut_embeddings(config):
+def test_matryoshka_loss_is_the_sum_over_truncated_embeddings(config):
     run = prepare(config.replace(loss="focal"))
     state = run.state
     batch = first_batch(run)
@@ -50,12 +50,12 @@ def test_the_loss_is_the_sum_over_cut_embeddings(config):
         settings = {"logits": "focal", "temperature": run.config.temperature, "duplicates": step.duplicates}
         expected = sum(
             contrastive_loss({name: z[:, :size] for name, z in views.embeddings.items()}, **settings)
-            for size in (16, 8)  # that of all 32 is the run's own
+            for size in (16, 8)  # the loss of all 32 is the contrastive loss of the run
         )
     torch.testing.assert_close(found, expected)
 
 
-def test_the_saved_model_states_its_dimensions(config):
+def test_a_saved_model_records_its_dimensions(config):
     best = train(config).folder / "best"
     assert json.loads((best / "config_sentence_transformers.json").read_text())["cse_dims"] == [32, 16, 8]
     card = (best / "README.md").read_text()
@@ -63,13 +63,13 @@ def test_the_saved_model_states_its_dimensions(config):
     assert "truncate_dim=8" in card
     theirs = SentenceTransformer(str(best), truncate_dim=8, device="cpu").encode(TEXTS)
     np.testing.assert_allclose(Encoder(best, dims=8, device="cpu").encode(TEXTS), theirs, atol=1e-5)
-    # A run without the loss does not claim them.
+    # A run without the Matryoshka loss does not record dimensions, even if it starts from this model.
     again = train(config.replace(model=str(best), loss_terms=(), options={}, name="again")).folder / "best"
     assert "cse_dims" not in json.loads((again / "config_sentence_transformers.json").read_text())
     assert "Matryoshka" not in (again / "README.md").read_text()
 
 
-def test_cut_embeddings_of_unit_length_have_unit_length(unit_model):
+def test_truncated_embeddings_of_unit_length_are_normalized_again(unit_model):
     whole = Encoder(unit_model, device="cpu").encode(TEXTS)
     cut = Encoder(unit_model, device="cpu", dims=5)
     assert cut.embedding_dim == 5
@@ -78,7 +78,7 @@ def test_cut_embeddings_of_unit_length_have_unit_length(unit_model):
     assert cut.encode([" "]).shape == (1, 5)
 
 
-def test_a_stored_number_of_dimensions_is_that_of_sentence_transformers(tmp_path, tiny_bert):
+def test_a_stored_truncate_dim_is_applied_as_in_sentence_transformers(tmp_path, tiny_bert):
     folder = tmp_path / "model"
     sentence_model(folder, tiny_bert, modules=[pooling("mean"), normalize], truncate_dim=12)
     theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
@@ -89,7 +89,7 @@ def test_a_stored_number_of_dimensions_is_that_of_sentence_transformers(tmp_path
 
 
 @pytest.mark.parametrize("suite", ["sts", "retrieval", "geometry"])
-def test_scores_by_number_of_dimensions_are_those_of_cut_encoders(unit_model, tmp_path, cse, suite):
+def test_scores_with_dims_equal_those_of_truncated_encoders(unit_model, tmp_path, cse, suite):
     (tmp_path / "pairs.tsv").write_text(PAIRS, encoding="utf8")
     if suite == "retrieval":
         retrieval_folder(tmp_path / "set")
@@ -107,7 +107,7 @@ def test_scores_by_number_of_dimensions_are_those_of_cut_encoders(unit_model, tm
             assert row[name] == (pytest.approx(value, rel=1e-5, abs=1e-6) if isinstance(value, float) else value)
 
 
-def test_the_command_encodes_the_first_dimensions(unit_model, tmp_path, cse):
+def test_cse_encode_with_dims_writes_the_first_dimensions(unit_model, tmp_path, cse):
     (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
     done = cse("encode", unit_model, "some.txt", "-o", "x.npy", "--dims", 3, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -124,7 +124,7 @@ def test_the_command_encodes_the_first_dimensions(unit_model, tmp_path, cse):
         (("encode", "pairs.tsv.txt", "-o", "x.npy", "--dims", "0"), "--dims 0"),
     ],
 )
-def test_a_number_of_dimensions_that_is_not_there_is_refused(unit_model, tmp_path, cse, command, message):
+def test_commands_refuse_invalid_dimensions(unit_model, tmp_path, cse, command, message):
     for name in ("pairs.tsv", "pairs.tsv.txt"):
         (tmp_path / name).write_text(PAIRS, encoding="utf8")
     done = cse(command[0], unit_model, *command[1:], cwd=tmp_path)
@@ -132,7 +132,7 @@ def test_a_number_of_dimensions_that_is_not_there_is_refused(unit_model, tmp_pat
     assert message in done.stderr
 
 
-def test_training_refuses_dimensions_that_are_not_there(config):
+def test_training_refuses_invalid_dimensions(config):
     for dims, message in (("64,8", "--dims 64: the embeddings have 32 dimensions"), ("8,-1", "--dims 8,-1: must be")):
         with pytest.raises(InputError, match=message):
             prepare(config.replace(options={"matryoshka": {"dims": dims}}))

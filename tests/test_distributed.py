@@ -100,7 +100,7 @@ def test_two_processes_have_the_gradients_of_one(run_config, tmp_path):
 
 
 class FirstOfThree(World):
-    """The first of three ranks, which has no row of a batch of two; the others' embeddings are random numbers."""
+    """The first of three ranks, which has no row of a batch of two; the embeddings of the other ranks are random."""
 
     def gather(self, local, rows):
         assert len(local) == 0
@@ -141,7 +141,7 @@ train(config.replace(name="stopped", max_steps=500), Slow())
 
 
 def test_two_processes_train_several_times_and_stop_at_a_signal(run_config, tmp_path):
-    """Steps are slow and the log is written rarely, so that the ranks must agree on the signal in between."""
+    """Steps are slow and logging is rare, so that the ranks must exchange the signal between two log lines."""
     config = run_config.replace(output=str(tmp_path), max_steps=2, eval_every=0, log_every=1000)
     (tmp_path / "config.toml").write_text(config.to_toml(), encoding="utf8")
     (tmp_path / "several.py").write_text(SEVERAL, encoding="utf8")
@@ -164,14 +164,14 @@ def test_two_processes_train_several_times_and_stop_at_a_signal(run_config, tmp_
 
 
 class Told(World):
-    """The first of two ranks; the other one needs half a second for a step, and gets a signal in the seventh second."""
+    """The first of two ranks. The second rank needs half a second per step, and gets a signal in the seventh second."""
 
     def highest(self, *values):
         self.steps.append(self.step)
         return [15 if self.step >= 14 else 0, max(values[1], 500_000)]
 
 
-def test_ranks_agree_on_signals_every_two_seconds():
+def test_ranks_exchange_signals_every_two_seconds():
     world = Told(0, 2)
     agreement = Agreement(world, StopRequest())
     object.__setattr__(world, "steps", [])
@@ -192,7 +192,7 @@ def test_two_processes_train_resume_and_end_together(run_config, tmp_path):
     path.write_text(config.to_toml(), encoding="utf8")
     out = torchrun(2, "-m", "cse", "train", "--config", path, "--name", "whole", "--json", cwd=tmp_path)
     assert json.loads(out)["steps"] == 6
-    # A rank that dies ends the others, and the checkpoint goes on with the same number of ranks, bit by bit.
+    # If a rank is killed, the other ends; a run resumed with the same number of ranks equals the whole run, bit by bit.
     process = torchrun(2, "-m", "cse", "train", "--config", path, "--name", "cut", cwd=tmp_path, wait=False)
     until = time.monotonic() + 120
     while not list_checkpoints(tmp_path / "cut") and time.monotonic() < until and process.poll() is None:
@@ -209,6 +209,6 @@ def test_two_processes_train_resume_and_end_together(run_config, tmp_path):
     torchrun(2, "-m", "cse", "train", "--resume", tmp_path / "cut", cwd=tmp_path)
     same_run(tmp_path / "whole", tmp_path / "cut")
     assert saved.parent.exists()
-    # One process can go on with it too.
+    # A single process can resume the run, too.
     single = train(resumed_config(tmp_path / "cut", {"max_steps": 8}), resume=tmp_path / "cut")
     assert single.steps == 8

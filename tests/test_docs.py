@@ -1,4 +1,4 @@
-"""Every code block of README.md and docs/ runs, with a tiny model and small files in place of those it names."""
+"""Every code block in README.md and docs/ runs, with tiny models and small files instead of those that it names."""
 
 import json
 import re
@@ -11,13 +11,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 if not (ROOT / "docs").is_dir():
-    pytest.skip("docs/ is not beside the tests", allow_module_level=True)
+    pytest.skip("there is no docs/ folder", allow_module_level=True)
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-# Commands whose arguments are checked only: they need a cluster, several processes, a published checkpoint, all data,
-# or somebody who types.
+# Commands with these phrases are parsed but not run, because they need a cluster, several processes, a published
+# checkpoint, all data, or a user who types queries.
 PARSED = ("--engine ray", "torchrun", "make ", "--preset simcse-sup-bert-base", "asks for queries", "una-table1 --data")
-# Names in the documentation, and what stands for them; in this order.
+# Names in the documentation and their replacements, which are made in this order.
 NAMES = {
     "tuner007/pegasus_paraphrase": "T5",
     "Helsinki-NLP/opus-mt-en-fr": "T5",
@@ -55,7 +55,7 @@ def small_files(tmp_path_factory, sample_rows):
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf8")
 
     for name in ("corpus.txt", "sentences.txt", "wiki1m.txt", "wiki.txt", "queries.txt"):
-        write(name, rows if name in ("corpus.txt", "wiki.txt") else rows[:6])  # the others are generated for, slowly
+        write(name, rows if name in ("corpus.txt", "wiki.txt") else rows[:6])  # few, because generation is slow
     write("corpus.jsonl", [json.dumps({"_id": f"d{n}", "text": row}) for n, row in enumerate(rows)])
     quoted = [row.replace('"', "'") for row in rows]
     write("docs.csv", ["name,text", *(f'd{n},"{row}"' for n, row in enumerate(quoted))])
@@ -96,7 +96,7 @@ def t5(tmp_path_factory, tiny_bert):
 
 @pytest.fixture
 def place(small_files, tmp_path, tiny_bert, t5):
-    """A folder in which the files are, and a function that puts the tiny models in the place of names."""
+    """A folder with the small files, and a function that replaces names of models by tiny models."""
     import shutil
 
     shutil.copytree(small_files, tmp_path, dirs_exist_ok=True)
@@ -110,7 +110,7 @@ def place(small_files, tmp_path, tiny_bert, t5):
 
 
 def commands(text):
-    """The command lines of a block, without comments, and whether they are only parsed."""
+    """Yields the arguments of each command in a block, and whether the command is only parsed."""
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):
             arguments = shlex.split(line, comments=True)
@@ -126,10 +126,10 @@ def parse(arguments):
 
 
 @pytest.mark.parametrize("text", blocks("sh", "bash"))
-def test_the_commands_of_a_block_run(cse, place, text):
+def test_shell_commands_in_the_documentation_run(cse, place, text):
     folder, replaced = place
     ran = {}
-    if "runs/" in text or "wiki" in text:  # the folder of an earlier run, and an index
+    if "runs/" in text or "wiki" in text:  # the block needs an earlier run and an index
         trained(cse, folder, replaced)
     for arguments, parsed in commands(text):
         if arguments[0] == "make":
@@ -152,7 +152,7 @@ def test_the_commands_of_a_block_run(cse, place, text):
         if name == "reproduce" and "--smoke" in given:
             extra += ["--row", "UNA, bert-base-uncased"]
         if name == "search" and "--query" not in given and "--queries" not in given:
-            continue  # it would ask for queries
+            continue  # the command would ask for queries
         if name == "train" and (folder / "runs/NAME").exists() and "--name" in extra:
             extra[extra.index("--name") + 1] = f"NAME{len(ran)}"
         done = cse(*given, *extra, cwd=folder)
@@ -172,7 +172,7 @@ def trained(cse, folder, replaced):
 
 
 @pytest.mark.parametrize("text", blocks("python"))
-def test_the_python_of_a_block_runs(cse, place, text, monkeypatch):
+def test_python_code_in_the_documentation_runs(cse, place, text, monkeypatch):
     import numpy as np
 
     folder, replaced = place
@@ -209,13 +209,13 @@ def test_the_python_of_a_block_runs(cse, place, text, monkeypatch):
 
 
 @pytest.mark.parametrize("text", blocks("toml"))
-def test_the_toml_of_a_block_is_valid(text):
+def test_toml_in_the_documentation_is_valid(text):
     import tomllib
 
     assert tomllib.loads(text)["project"]["entry-points"]
 
 
-def test_links_between_pages_lead_somewhere():
+def test_links_between_pages_are_valid():
     for page in PAGES:
         text = re.sub(BLOCK, "", page.read_text(encoding="utf8"))
         for target in re.findall(r"\]\(([^)\s]+)\)", text):

@@ -25,7 +25,7 @@ def look(cse, path, *arguments):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_counted_and_placed(tmp_path, cse, sample_rows, fault):
+def test_each_fault_is_counted_and_located(tmp_path, cse, sample_rows, fault):
     rows = [*sample_rows[:40], FAULTS[fault], *sample_rows[40:80], FAULTS[fault] + " again and again"]
     path = tmp_path / "corpus.txt"
     path.write_text("\n".join(rows) + "\n", encoding="utf8")
@@ -39,7 +39,7 @@ def test_a_planted_fault_is_counted_and_placed(tmp_path, cse, sample_rows, fault
     assert {name: found[name]["rows"] for name in others} == {name: before[name]["rows"] for name in others}
 
 
-def test_what_other_commands_refuse_is_counted(tmp_path, cse):
+def test_lines_that_other_commands_refuse_are_counted(tmp_path, cse):
     path = tmp_path / "corpus.txt"
     path.write_bytes(b"good row here\nbad \xff byte here\n\n" + b"word " * 1000 + b"\ngood row here\n")
     seen = look(cse, path, "--max-line-bytes", 2000)
@@ -57,7 +57,7 @@ def test_what_other_commands_refuse_is_counted(tmp_path, cse):
         assert phrase in " ".join(text.split())
 
 
-def test_the_sample_is_sound_and_its_replacement_rate_is_foretold(sample, sample_index, sample_rows, cse):
+def test_the_sample_has_no_faults_and_its_replacement_rate_is_predicted(sample, sample_index, sample_rows, cse):
     seen = look(cse, sample)
     assert not [advice for advice in seen["advice"] if advice["level"] == "fault"]
     assert seen["sampled_rows"] == 10_000
@@ -73,7 +73,7 @@ def test_the_sample_is_sound_and_its_replacement_rate_is_foretold(sample, sample
     assert dict(seen["scripts"])["Latin"] == pytest.approx(1, abs=0.01)
 
 
-def test_scripts_and_words_that_touch(tmp_path, cse):
+def test_scripts_and_rows_without_replaceable_words_are_reported(tmp_path, cse):
     path = tmp_path / "corpus.txt"
     path.write_text(
         "\u5317\u4eac\u5927\u5b66\n\u041f\u0440\u0438\u0432\u0435\u0442 \u043c\u0438\u0440\nhello you all\n",
@@ -95,7 +95,7 @@ def test_threads_do_not_change_the_findings(tmp_path, cse, sample):
     assert one["duplicates"] == 20_000
 
 
-def test_foretold_where_all_words_weigh_the_same_or_none_is_left(tmp_path, cse):
+def test_replacement_rate_is_predicted_for_equal_scores_and_for_a_single_term(tmp_path, cse):
     path = tmp_path / "corpus.txt"
     path.write_text("alpha\nbeta\ngamma\ndelta\n")
     assert look(cse, path)["replacement_rate"] == 1.0
@@ -104,7 +104,7 @@ def test_foretold_where_all_words_weigh_the_same_or_none_is_left(tmp_path, cse):
     assert (seen["replacement_rate"], seen["unchanged_rate"]) == (0, 1)
 
 
-def test_the_first_broken_row_is_not_the_first_replacement_character(tmp_path, cse):
+def test_invalid_bytes_and_replacement_characters_are_located_separately(tmp_path, cse):
     path = tmp_path / "corpus.txt"
     path.write_bytes("a \ufffd stands here\nfine row here\n".encode() + b"broken \xe9 row here\n")
     faults = look(cse, path)["faults"]
@@ -112,7 +112,7 @@ def test_the_first_broken_row_is_not_the_first_replacement_character(tmp_path, c
     assert (faults["replacement"]["rows"], faults["replacement"]["first"]) == (2, 1)
 
 
-def test_japanese_is_one_way_of_writing(tmp_path, cse):
+def test_japanese_is_not_reported_as_several_scripts(tmp_path, cse):
     path = tmp_path / "corpus.txt"
     path.write_text(
         "\u6771\u4eac \u306f \u5927\u304d\u3044 \u30b3\u30fc\u30d2\u30fc \u304a \u3044\u3057\u3044\n" * 3,
@@ -131,7 +131,7 @@ def test_japanese_is_one_way_of_writing(tmp_path, cse):
         (b"a few words here\rand more of them\r", "carriage returns alone", "tr"),
     ],
 )
-def test_a_file_that_is_not_text_is_named(tmp_path, cse, content, finding, advice):
+def test_a_file_that_is_not_plain_utf8_text_is_reported(tmp_path, cse, content, finding, advice):
     path = tmp_path / "text.txt"
     path.write_bytes(content)
     first = json.loads(cse("doctor", path, "--json").stdout)["advice"][0]
@@ -141,7 +141,7 @@ def test_a_file_that_is_not_text_is_named(tmp_path, cse, content, finding, advic
     assert "WINDOWS-1252" not in cse("doctor", path).stdout
 
 
-def test_the_advice_on_duplicates_fits_the_kind_of_file(tmp_path, cse):
+def test_advice_on_duplicates_depends_on_the_kind_of_file(tmp_path, cse):
     rows = [f"some sentence of words {i}" for i in range(50)] * 2
     (tmp_path / "a.txt").write_text("\n".join(rows))
     (tmp_path / "a.csv").write_text("text\n" + "\n".join(rows))

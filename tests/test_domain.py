@@ -1,4 +1,4 @@
-"""The search of recipes on own documents: its methods, its converter, and its scores without labels."""
+"""The benchmark of recipes for in-domain documents: methods, collections, scores without labels, and tables."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ BENCHES = Path(__file__).resolve().parents[1] / "benches"
 IMPORTS = tuple(str(BENCHES / name) for name in ("domain_methods.py", "domain_texts.py", "domain_distil.py"))
 
 if not BENCHES.is_dir():
-    pytest.skip("benches/ is not beside the tests", allow_module_level=True)
+    pytest.skip("there is no benches/ folder", allow_module_level=True)
 sys.path.insert(0, str(BENCHES))
 
 names = (
@@ -35,7 +35,7 @@ CANDIDATES, settings_of = domain_candidates.CANDIDATES, domain_candidates.settin
 
 
 def step_with(vectors, rows=None):
-    """A step in which the base model embeds each block as given."""
+    """Returns a step in which the base model's embeddings of each block are those in ``vectors``."""
     rows = torch.arange(len(next(iter(vectors.values())))) if rows is None else rows
     return SimpleNamespace(rows=rows, encode=lambda block, model: vectors[block])
 
@@ -76,7 +76,7 @@ def test_keep_is_the_divergence_of_the_similarities_to_other_rows(which):
     assert float(method(domain_methods.Keep, options)(Views(old), step_with(old))) == pytest.approx(0, abs=1e-12)
 
 
-def test_guided_masks_what_the_base_model_finds_closer_than_the_positive():
+def test_guided_masks_negatives_that_the_base_model_rates_above_the_positive():
     from cse.views import Views
 
     old = {name: drawn(6, number + 1, 4)[:, 0] for number, name in enumerate(("anchor", "positive", "synthetic"))}
@@ -104,7 +104,7 @@ def test_guided_masks_what_the_base_model_finds_closer_than_the_positive():
         "documents, guided",
     ],
 )
-def test_candidates_train(name, run_config):
+def test_candidate_recipes_train_all_layers_but_the_frozen_ones(name, run_config):
     from cse import train
 
     settings = settings_of(name, 2)
@@ -124,7 +124,7 @@ def test_candidates_train(name, run_config):
     assert any(key.startswith("encoder.layer.1.") for key in set(after) - same)
 
 
-def test_all_candidates_are_valid_settings(sample):
+def test_all_candidate_recipes_have_valid_settings(sample):
     from cse import TrainConfig
 
     for name in CANDIDATES:
@@ -133,7 +133,7 @@ def test_all_candidates_are_valid_settings(sample):
         TrainConfig(corpus=str(sample), model="minilm", imports=IMPORTS, **settings)
 
 
-def test_distil_follows_the_base_model_and_the_words_in_common(sample_rows):
+def test_distil_is_the_divergence_from_base_and_lexical_similarities(sample_rows):
     from cse.views import Views
 
     def tokenizer(texts, **_):
@@ -198,13 +198,13 @@ def test_searches_consist_of_words_of_the_document(kind, sample_rows, sample_ind
         assert len(words) <= 5 or search == text
         if kind == "ordered":
             places = [terms.index(word) for word in words]
-            # A repeated word may have been drawn at its later place.
+            # A repeated word may have been drawn at a later place than the first.
             assert places == sorted(places) or len(set(terms)) < len(terms)
         if kind == "span":
             assert search in text
 
 
-def test_neighbours_are_adjacent_and_cuts_have_their_lengths(sample_rows, sample_index):
+def test_neighbours_are_adjacent_and_cuts_have_the_given_lengths(sample_rows, sample_index):
     options = domain_texts.NeighboursOptions(words=6)
     texts, paired = texts_of(domain_texts.Neighbours, options, sample_rows, sample_index)
     for text, first, second in zip(texts, paired.anchors, paired.positives, strict=True):
@@ -217,7 +217,7 @@ def test_neighbours_are_adjacent_and_cuts_have_their_lengths(sample_rows, sample
         assert min(3, len(text.split())) <= len(first.split()) <= 5
 
 
-def test_mined_documents_are_trained_on_and_of_the_window(sample_rows, sample_index):
+def test_mined_documents_are_training_rows_in_the_rank_window(sample_rows, sample_index):
     options = domain_texts.MinedOptions(first=2, last=4)
     texts, mined = texts_of(domain_texts.Mined, options, sample_rows, sample_index)
     vectors = sample_index.transform(sample_rows[:60]).toarray()
@@ -230,7 +230,7 @@ def test_mined_documents_are_trained_on_and_of_the_window(sample_rows, sample_in
         assert window[-1] - 1e-9 <= cosines[sample_rows[:50].index(other)] <= window[0] + 1e-9
 
 
-def test_converted_collections_are_read_by_the_evaluation(tmp_path):
+def test_converted_collections_can_be_read_by_the_evaluation(tmp_path):
     from cse.evaluation.retrieval import Retrieval, RetrievalOptions
 
     (tmp_path / "MED.ALL").write_text(".I 1\n.W\na blood\n  cell .\n.I 2\n.W\nlungs\n")
@@ -254,7 +254,7 @@ def test_converted_collections_are_read_by_the_evaluation(tmp_path):
 
 
 class Hashed:
-    """An encoder of random vectors of words."""
+    """An encoder that sums random word vectors."""
 
     def __init__(self, seed):
         self.seed = seed
@@ -279,7 +279,7 @@ def collection(tmp_path, sample_rows):
     return domain_scores.Collection(folder)
 
 
-def test_figures_are_those_of_the_evaluation(collection):
+def test_scores_equal_those_of_the_retrieval_evaluation(collection):
     from cse.evaluation.retrieval import Retrieval, RetrievalOptions
 
     pytest.importorskip("bm25s")
@@ -291,7 +291,7 @@ def test_figures_are_those_of_the_evaluation(collection):
     assert np.mean(figures["recall"]) == pytest.approx(row["recall@100"], abs=1e-3)
 
 
-def test_scores_without_labels_see_the_documents_only(collection):
+def test_scores_without_labels_follow_their_definitions(collection):
     pytest.importorskip("bm25s")
     base, other = (domain_scores.embed(Hashed(seed), collection) for seed in (0, 1))
     assert domain_scores.Embedded.of(base.arrays()).arrays().keys() == base.arrays().keys()
@@ -340,7 +340,7 @@ def stored(changes):
     return runs
 
 
-def test_tables_show_every_run_and_flag_the_harmful_ones():
+def test_tables_show_every_run_and_flag_harmful_runs():
     found = stored([-3.0, -1.0, -0.7, 1.0, 2.0])
     shown = domain_tables.table(found)
     assert [line.split(",")[0] for line in shown.split("\n")[2:7]] == [f"| run {n}" for n in (4, 3, 2, 1, 0)]
@@ -355,7 +355,7 @@ def test_tables_show_every_run_and_flag_the_harmful_ones():
     assert "nothing can be said" in domain_tables.correlations(few)
 
 
-def test_the_data_of_peers():
+def test_training_data_of_other_methods_follow_their_definitions():
     peers = import_module("adapt_peers")
     rows = [f"{n} one two three four five six seven eight nine" for n in range(400)]
     damaged = peers.damaged(rows, 0)
@@ -371,7 +371,7 @@ def test_the_data_of_peers():
     assert peers.equal_pairs(rows, 0) == {"anchor": rows, "positive": rows}
 
 
-def test_the_table_of_peers_has_collections_with_all_rows_only():
+def test_table_of_other_methods_shows_only_complete_collections():
     peers = import_module("adapt_peers")
     figures = {"ndcg": [50.0, 60.0], "recall": [80.0, 90.0]}
     better = {"ndcg": [52.0, 60.0], "recall": [80.0, 90.0]}

@@ -1,4 +1,4 @@
-"""Dropout with masks from a fast generator."""
+"""Dropout with masks from a fast random number generator."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from cse.models.resolve import find_model
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.01])
-def test_masks_have_the_given_share_and_follow_torchs_seed(p):
+def test_masks_drop_the_given_share_and_follow_the_seed_of_torch(p):
     torch.manual_seed(3)
     first = keep_mask((1000, 333), p)
     second = keep_mask((1000, 333), p)
@@ -24,7 +24,7 @@ def test_masks_have_the_given_share_and_follow_torchs_seed(p):
     assert float(both) == pytest.approx(p * p, abs=6 * (p * p / first.numel()) ** 0.5 + 1e-4)
 
 
-def test_kept_elements_are_scaled_and_have_the_gradient():
+def test_kept_elements_and_their_gradients_are_scaled():
     x = torch.ones(50, 40, dtype=torch.float64, requires_grad=True)
     layer = FastDropout(0.25)
     y = layer(x)
@@ -47,7 +47,7 @@ def test_a_probability_of_one_drops_every_element_as_in_torch(p):
 
 
 @pytest.mark.parametrize("kind", ["tiny_bert", "tiny_roberta"])
-def test_without_dropped_elements_the_attention_is_that_of_transformers(request, kind, monkeypatch, sample_rows):
+def test_attention_without_dropped_elements_equals_that_of_transformers(request, kind, monkeypatch, sample_rows):
     folder = request.getfixturevalue(kind)
     plain, fast = (load_encoder(find_model(str(folder)), "avg") for _ in range(2))
     use_fast_dropout(fast.backbone)
@@ -55,7 +55,7 @@ def test_without_dropped_elements_the_attention_is_that_of_transformers(request,
     assert fast.backbone.config._attn_implementation == dropout.ATTENTION
     batch = tokenize(plain.tokenizer, [sample_rows[0], "short", sample_rows[2]], 32)
     assert torch.allclose(plain.eval()(batch), fast.eval()(batch), atol=1e-6)
-    # In training, with a mask that keeps everything and no scaling of hidden states.
+    # In training mode, with masks that keep every element, and without scaling of hidden states.
     calls = []
 
     def everything(shape, p):
@@ -76,7 +76,7 @@ def test_without_dropped_elements_the_attention_is_that_of_transformers(request,
     assert torch.allclose(found, expected, atol=1e-5)
 
 
-def test_a_model_trained_with_it_is_saved_as_before(indexed, tiny_bert, tmp_path):
+def test_the_saved_configuration_does_not_name_the_fast_attention(indexed, tiny_bert, tmp_path):
     import json
 
     from cse import TrainConfig, train

@@ -1,4 +1,4 @@
-"""Edits of words and characters, and pairings of rows and files (EDA, AEDA, ESimCSE, Mirror-BERT, SimCSE)."""
+"""Edits of words and characters, and positives from other rows or files (EDA, AEDA, ESimCSE, Mirror-BERT, SimCSE)."""
 
 from collections import Counter
 
@@ -35,7 +35,7 @@ def synonyms(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["eda-swap", "eda-delete", "aeda", "repetition", "masked-span"])
-def test_an_edit_depends_on_seed_epoch_and_row_only(name):
+def test_an_edit_depends_only_on_seed_epoch_and_row(name):
     text = WORDS + " k l m n o p q r s t u v w x y z"
     whole = edited(name, text)
     assert edited(name, text, ROWS[1000:1010]) == whole[1000:1010]
@@ -56,7 +56,7 @@ def test_swaps_exchange_two_random_words():
     assert set(edited("eda-swap", "a b c", alpha=0.7)) == {"c a b", "b c a"} | {"a b c"}  # two swaps
 
 
-def test_words_are_deleted_with_their_probability_and_one_stays():
+def test_words_are_deleted_with_the_given_probability_but_one_is_kept():
     kept = Counter(word for text in edited("eda-delete", alpha=0.3) for word in text.split())
     assert all(abs(count - 2800) < 5 * (4000 * 0.3 * 0.7) ** 0.5 for count in kept.values())
     single = Counter(edited("eda-delete", "a b", alpha=0.99))
@@ -74,7 +74,7 @@ def test_synonyms_replace_words_or_are_inserted(synonyms):
     assert all(abs(count - 4000 / 3) < 5 * (4000 * 2 / 9) ** 0.5 for count in inserted.values())
 
 
-def test_texts_are_cleaned_as_by_the_released_code_if_asked():
+def test_clean_option_cleans_texts_as_the_released_code_does():
     assert cleaned("It's a Well-known\tfact: 42!") == "its a well known fact"
     assert edited("eda-delete", "One, TWO", np.arange(1), clean=True, alpha=0.01) == ["one two"]
 
@@ -83,7 +83,7 @@ def test_texts_are_cleaned_as_by_the_released_code_if_asked():
     ("content", "message"),
     [("a b\n", "line 1: must be a word, a tab"), ("\n", "holds no synonyms"), (None, "cannot be read")],
 )
-def test_a_file_of_synonyms_that_is_none_is_refused(tmp_path, content, message):
+def test_invalid_files_of_synonyms_are_refused(tmp_path, content, message):
     path = tmp_path / "odd.txt"
     if content is not None:
         path.write_text(content, encoding="utf8")
@@ -91,7 +91,7 @@ def test_a_file_of_synonyms_that_is_none_is_refused(tmp_path, content, message):
         open_synonyms(str(path))
 
 
-def test_missing_wordnet_data_are_named(monkeypatch):
+def test_error_for_missing_wordnet_data_names_the_download_command(monkeypatch):
     pytest.importorskip("nltk")
     from nltk.corpus import wordnet
 
@@ -103,7 +103,7 @@ def test_missing_wordnet_data_are_named(monkeypatch):
         make("eda-synonym")
 
 
-def test_marks_are_inserted_before_distinct_words():
+def test_punctuation_marks_are_inserted_before_distinct_words():
     counts = Counter()
     for text in edited("aeda"):
         pieces = text.split()
@@ -115,7 +115,7 @@ def test_marks_are_inserted_before_distinct_words():
     assert all(abs(count - 1000) < 5 * 750**0.5 for count in counts.values())
 
 
-def test_words_are_repeated_zero_to_the_largest_number_of_times():
+def test_number_of_repeated_words_is_uniform_up_to_its_maximum():
     counts = Counter(len(text.split()) - 10 for text in edited("repetition"))
     assert set(counts) == {0, 1, 2, 3}
     assert all(abs(count - 1000) < 5 * 750**0.5 for count in counts.values())
@@ -132,7 +132,7 @@ def test_a_span_of_characters_is_masked_at_any_place():
     assert edited("masked-span", text[:29], ROWS[:3]) == [text[:29]] * 3
 
 
-def test_the_next_rows_are_positives_where_they_are_trained_on(tmp_path):
+def test_the_next_row_is_the_positive_if_it_is_a_training_row(tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_text("".join(f"row {number}\n" for number in range(10)), encoding="utf8")
     context = Context()
@@ -150,13 +150,13 @@ def test_the_next_rows_are_positives_where_they_are_trained_on(tmp_path):
     assert set(drawn) <= {"row 5", "row 6", "row 7"}
 
 
-def test_a_parallel_file_has_a_row_for_each_sentence(tmp_path):
+def test_a_parallel_file_provides_the_positive_of_each_row(tmp_path):
     for name, lines in (("corpus.txt", "a\nb\nc\n"), ("other.txt", "x\n\nc\n"), ("short.txt", "x\n")):
         (tmp_path / name).write_text(lines, encoding="utf8")
     context = Context()
     context.corpus = Corpus.read([str(tmp_path / "corpus.txt")])
     paired = make("parallel", context, file=str(tmp_path / "other.txt"))(["a", "b", "c"], np.arange(3), Draws(0, 0))
-    assert paired.mask.tolist() == [True, False, False]  # a blank row, and one equal to its sentence
+    assert paired.mask.tolist() == [True, False, False]  # the second line is blank, and the third equals its sentence
     with pytest.raises(InputError, match="has 1 rows, but the corpus has 3"):
         make("parallel", context, file=str(tmp_path / "short.txt"))
     with pytest.raises(InputError, match="no file is named"):

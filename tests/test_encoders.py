@@ -1,4 +1,4 @@
-"""Encoders that are no transformer: word vectors, whitening, and kinds from a file."""
+"""Encoders other than transformers: word vectors, whitening, and encoders from a user's file."""
 
 import json
 
@@ -11,7 +11,7 @@ from cse.models.whitening import fit_whitening
 VECTORS = "the 1 0 0\ncat 0 1 0\ndog 0 0.5 0.5\n. 0 0 2\n"
 
 
-def test_word_vectors_are_averaged_over_the_words_that_have_one(tmp_path):
+def test_word_vectors_are_averaged_over_known_words(tmp_path):
     (tmp_path / "v.txt").write_text(VECTORS, encoding="utf8")
     (tmp_path / "w.txt").write_text("4 3\n" + VECTORS, encoding="utf8")
     for name in ("v", "w"):
@@ -43,14 +43,14 @@ def test_whitened_vectors_have_the_identity_as_covariance(tmp_path, tiny_bert, s
         ("whitening:minilm@nowhere.txt", "nowhere.txt cannot be read"),
     ],
 )
-def test_what_is_no_encoder_is_refused(tmp_path, monkeypatch, name, message):
+def test_invalid_encoders_are_refused(tmp_path, monkeypatch, name, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "torn.txt").write_text("a 1 2\nb 3 4\nc 5\n", encoding="utf8")
     with pytest.raises(InputError, match=message):
         Encoder(name)
 
 
-def test_the_commands_take_them_and_those_of_a_file(tmp_path, cse):
+def test_commands_accept_word_vectors_and_encoders_from_a_file(tmp_path, cse):
     (tmp_path / "v.txt").write_text(VECTORS, encoding="utf8")
     (tmp_path / "pairs.tsv").write_text("5\tthe cat\tthe cat .\n1\tthe cat\tdog .\n3\tdog\tcat\n", encoding="utf8")
     (tmp_path / "lengths.py").write_text(

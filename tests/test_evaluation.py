@@ -63,7 +63,7 @@ def test_the_classifier_minimises_sentevals_objective(classes):
         return loss + penalty / 2 * (w[:, 1:] ** 2).sum()
 
     mine = np.hstack([fitted.intercept_[:, None], fitted.coef_])
-    if classes == 2:  # one weight vector: the difference of those of the classes
+    if classes == 2:  # the only weight vector is the difference between the vectors of the classes
         mine = np.vstack([-mine / 2, mine / 2])
     mine = mine.ravel()
     best = minimize(objective, np.zeros_like(mine), method="BFGS", options={"gtol": 1e-9})
@@ -79,7 +79,7 @@ def test_the_converged_classifier_does_not_depend_on_rounding(classes):
     np.testing.assert_allclose(first.predict_proba(x), second.predict_proba(x), atol=2e-3)
 
 
-def test_the_classifier_of_senteval_stops_early_and_leaves_the_generator_alone(monkeypatch):
+def test_the_classifier_of_senteval_stops_early_and_leaves_the_generator_unchanged(monkeypatch):
     x, y = labelled(1000, 3, dim=12)
     x += 2 * np.eye(3, 12)[y]
     torch.manual_seed(5)
@@ -91,10 +91,10 @@ def test_the_classifier_of_senteval_stops_early_and_leaves_the_generator_alone(m
     evaluations = []
     monkeypatch.setattr(AdamClassifier, "score", lambda *_: evaluations.append(1) or 0.5)
     senteval(x, y, 1e-5)
-    assert len(evaluations) == 7  # the first is the highest, five may fail, the next ends the training
+    assert len(evaluations) == 7  # the first is the best, and the sixth without improvement ends the training
 
 
-def test_nested_cross_validation_is_the_double_loop_over_folds():
+def test_nested_cross_validation_equals_a_double_loop_over_folds():
     from sklearn.model_selection import StratifiedKFold
 
     x, y = labelled(60, 2)
@@ -120,14 +120,14 @@ def test_nested_cross_validation_is_the_double_loop_over_folds():
     assert accuracy == pytest.approx(np.mean(expected))
 
 
-def test_pair_features_are_those_of_senteval():
+def test_pair_features_equal_those_of_senteval():
     u, v = np.array([[1.0, 2.0]]), np.array([[3.0, -1.0]])
     assert transfer.pair_features(u, v).tolist() == [[2, 3, 3, -2]]
 
 
 @pytest.fixture
 def tasks(tmp_path, sample_rows):
-    """A folder with a small TREC, MRPC and CR."""
+    """A folder with small files of the tasks TREC, MRPC and CR."""
     rows = iter(sample_rows)
     folder = tmp_path / "transfer"
     folder.mkdir()
@@ -143,7 +143,7 @@ def tasks(tmp_path, sample_rows):
     return folder
 
 
-def test_the_transfer_suite_on_the_command_line(cse, tiny_bert, tasks):
+def test_cse_eval_scores_the_transfer_suite(cse, tiny_bert, tasks):
     flags = ("--suite", "transfer", "--data", tasks, "--pooler", "avg", "--set", "transfer.folds=2")
     done = cse("eval", tiny_bert, *flags)
     assert done.returncode == 2
@@ -178,17 +178,17 @@ def test_transfer_accuracies_are_compared_by_example(cse, tiny_bert, tasks):
     assert all(each["mean"] == 0 and each["verdict"] == "no difference seen" for each in records)
 
 
-def test_known_transfer_accuracy_of_minilm(minilm, shared):
+def test_minilm_reaches_its_known_transfer_accuracy(minilm, shared):
     path = shared("transfer/trec.train.tsv").parent
     splits = transfer.load(path, "trec", transfer.TASKS["trec"], False)
     (train,), (test,) = splits["train"].columns, splits["test"].columns
     x, z = embed(Encoder(minilm), [train[::6], test])
     fitted = converged(x.astype(float), splits["train"].labels[::6], 1e-4)
-    # A sixth of the training rows; the whole set gives 89.8.
+    # With a sixth of the training rows; all rows give an accuracy of 89.8 %.
     assert fitted.score(z, splits["test"].labels) > 0.8
 
 
-def test_retrieval_metrics_are_those_of_trec_eval():
+def test_retrieval_metrics_equal_those_of_trec_eval():
     pytrec_eval = pytest.importorskip("pytrec_eval")
     generator = np.random.default_rng(0)
     judgements, runs = {}, {}
@@ -205,7 +205,7 @@ def test_retrieval_metrics_are_those_of_trec_eval():
         theirs = measured[query]
         assert ndcg(ranking, judgements[query]) == pytest.approx(theirs["ndcg_cut_10"])
         assert recall(ranking, judgements[query]) == pytest.approx(theirs["recall_100"])
-        first = theirs["recip_rank"] if theirs["recip_rank"] >= 0.1 else 0.0  # trec_eval does not cut it
+        first = theirs["recip_rank"] if theirs["recip_rank"] >= 0.1 else 0.0  # trec_eval has no cutoff here
         assert reciprocal_rank(ranking, judgements[query]) == pytest.approx(first)
 
 
@@ -237,7 +237,7 @@ def test_a_collection_is_ranked_and_scored(tmp_path, kind, monkeypatch):
     report = Retrieval(RetrievalOptions(), str(folder))(Table(vectors))
     (row,) = report.rows
     assert (row["queries"], row["documents"]) == (2, 4)
-    # q1 ranks d1, d2 first. q2: d3 and d4 are equally far, so d4 comes first by its id, and "gone" cannot be found.
+    # q1 ranks d1 and d2 first. To q2, d3 and d4 are equally similar: d4 comes first by its id. "gone" is not found.
     second = (1 / np.log2(3)) / (1 + 1 / np.log2(3))
     assert row["ndcg@10"] == pytest.approx(100 * (1 + second) / 2, abs=1e-4)
     assert row["mrr@10"] == pytest.approx(75)
@@ -245,7 +245,7 @@ def test_a_collection_is_ranked_and_scored(tmp_path, kind, monkeypatch):
     assert report.notes == ["1 relevant documents are not in the corpus"]
 
 
-def test_a_document_counts_as_its_best_passage(tmp_path, tiny_bert, sample_rows, monkeypatch, cse):
+def test_the_score_of_a_document_is_that_of_its_best_passage(tmp_path, tiny_bert, sample_rows, monkeypatch, cse):
     monkeypatch.setattr("cse.evaluation.retrieval.PASSAGES_BLOCK", 7)
     folder = tmp_path / "long"
     (folder / "qrels").mkdir(parents=True)
@@ -259,7 +259,7 @@ def test_a_document_counts_as_its_best_passage(tmp_path, tiny_bert, sample_rows,
     (folder / "qrels" / "test.tsv").write_text(judged, encoding="utf8")
     encoder = Encoder(tiny_bert, pooler="cls", device="cpu")
     found = Retrieval(RetrievalOptions(passages=24), str(folder))(encoder).rows[0]
-    # By a loop over queries, documents and their passages.
+    # The expected value, by a loop over queries, documents and their passages.
     cut = Cutter(encoder, 24)
     rankings = []
     for query in queries.values():
@@ -297,7 +297,7 @@ def test_a_document_counts_as_its_best_passage(tmp_path, tiny_bert, sample_rows,
         ("corpus.tsv", None, "has neither corpus.jsonl nor corpus.tsv"),
     ],
 )
-def test_a_faulty_collection_is_named(tmp_path, name, content, message):
+def test_faults_of_a_collection_are_named(tmp_path, name, content, message):
     folder = write_collection(tmp_path / "c", "trec")
     (folder / name).unlink() if content is None else (folder / name).write_text(content, encoding="utf8")
     with pytest.raises(InputError, match=message):
@@ -330,7 +330,7 @@ def test_geometry_is_compared_without_a_verdict(cse, tiny_bert, tiny_roberta, sc
     assert "uniformity" in cse("compare", tiny_bert, tiny_roberta, *flags).stdout
 
 
-def test_several_development_sets_select_by_their_mean(indexed, tiny_bert, scored_pairs, tmp_path, sample_rows):
+def test_the_development_score_is_the_mean_over_several_sets(indexed, tiny_bert, scored_pairs, tmp_path, sample_rows):
     from cse import TrainConfig, train
 
     other = tmp_path / "other.tsv"
@@ -370,7 +370,7 @@ def test_vectors_are_the_same_in_every_format(cse, tiny_bert, sample_rows, tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", output.name]
 
 
-def test_an_encoding_that_was_killed_goes_on_where_it_was(cse, tiny_bert, sample_rows, tmp_path):
+def test_killed_encoding_resumes_after_the_last_saved_block(cse, tiny_bert, sample_rows, tmp_path):
     rows = sample_rows[:2000] * 10
     (tmp_path / "in.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
     output, state = tmp_path / "out.npy", tmp_path / "out.npy.part.json"
@@ -389,14 +389,14 @@ def test_an_encoding_that_was_killed_goes_on_where_it_was(cse, tiny_bert, sample
     assert not state.exists()
 
 
-def test_an_encoding_goes_on_only_with_the_same_column_and_a_whole_part(tiny_bert, tmp_path, monkeypatch, cse):
+def test_encoding_resumes_only_with_the_same_column_and_an_existing_part(tiny_bert, tmp_path, monkeypatch, cse):
     lines = ["left,right", *(f"a cat {i},the dog {i}" for i in range(60))]
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf8")
     output, part, state = (tmp_path / name for name in ("v.npy", "v.npy.part", "v.npy.part.json"))
     monkeypatch.setattr("cse.models.vector_files.BLOCK", 20)
 
     def encoded(column, stop=None):
-        """Encodes a column in this process, and ends before the block number ``stop``."""
+        """Encodes a column in this process, interrupted after ``stop`` blocks."""
         blocks = []
 
         def write(path, text):
@@ -442,7 +442,7 @@ def test_an_encoding_goes_on_only_with_the_same_column_and_a_whole_part(tiny_ber
     assert not part.exists()
 
 
-def test_the_precision_is_that_of_the_option_and_stated(tiny_bert, tmp_path, processor, sample_rows):
+def test_the_precision_option_is_applied_and_reported(tiny_bert, tmp_path, processor, sample_rows):
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("".join(f"{i % 6}\t{sample_rows[i]}\t{sample_rows[i + 40]}\n" for i in range(20)), encoding="utf8")
     processor(("AVX512-BF16",), 2.0)
@@ -467,7 +467,7 @@ def test_the_precision_is_that_of_the_option_and_stated(tiny_bert, tmp_path, pro
         assert "--precision" in done.stderr
 
 
-def test_an_encoding_keeps_the_precision_of_its_rows(tiny_bert, tmp_path, monkeypatch, processor):
+def test_resumed_encoding_keeps_the_precision_of_its_first_rows(tiny_bert, tmp_path, monkeypatch, processor):
     (tmp_path / "in.txt").write_text("".join(f"a cat {i}\n" for i in range(60)), encoding="utf8")
     output = tmp_path / "v.npy"
     monkeypatch.setattr("cse.models.vector_files.BLOCK", 20)
@@ -511,20 +511,20 @@ def test_an_encoding_keeps_the_precision_of_its_rows(tiny_bert, tmp_path, monkey
         assert made(other)[0]["resumed"] == 0
 
 
-def test_mrpc_has_two_labels(tasks):
+def test_a_third_label_in_mrpc_is_refused(tasks):
     with open(tasks / "mrpc.test.tsv", "a", encoding="utf8") as file:
         file.write("2\ta\tb\n")
     with pytest.raises(InputError, match="mrpc: has 3 labels"):
         transfer.load(tasks, "mrpc", transfer.TASKS["mrpc"], True)
 
 
-def test_an_unknown_format_is_refused(cse, tiny_bert, tmp_path):
+def test_an_unknown_output_format_is_refused(cse, tiny_bert, tmp_path):
     done = cse("encode", tiny_bert, "-o", tmp_path / "x.csv", stdin="a b\n")
     assert done.returncode == 2
     assert "the name must end in .npy, .safetensors, .parquet" in done.stderr
 
 
-def test_halves_of_a_table_name_the_option_of_their_column(cse, tiny_bert, tmp_path):
+def test_error_for_halves_of_a_table_names_the_column_option(cse, tiny_bert, tmp_path):
     pytest.importorskip("pyarrow")
     table = tmp_path / "corpus.csv"
     table.write_text("text,id\n" + "".join(f"{'word ' * 8}number {i},{i}\n" for i in range(5)))
@@ -537,7 +537,7 @@ def test_halves_of_a_table_name_the_option_of_their_column(cse, tiny_bert, tmp_p
         assert done.returncode == 0, done.stderr
 
 
-def test_of_the_folder_of_a_run_best_is_evaluated(cse, tiny_bert, scored_pairs, tmp_path):
+def test_commands_use_the_best_model_of_a_run_folder(cse, tiny_bert, scored_pairs, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(tiny_bert, run / "best")
     note = f"{run}: the folder of a run; using {run / 'best'}"

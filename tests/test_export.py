@@ -1,4 +1,4 @@
-"""Export to ONNX: the same embeddings in onnxruntime, weights of 8 bits, and where the files are found."""
+"""ONNX export: equal embeddings in onnxruntime, 8-bit weights, and where the exported files are found."""
 
 import json
 import shutil
@@ -50,7 +50,7 @@ def retrieval(tmp_path_factory, sample_rows):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory, sample, tiny_bert, pairs, retrieval):
-    """A run with a kept head, exported by the command with weights of 8 bits; its folder and what was printed."""
+    """The folder of a run with ``keep_head``, exported with 8-bit weights, and the JSON printed by the command."""
     output = tmp_path_factory.mktemp("runs")
     options = {"batch_size": 8, "max_length": 16, "max_steps": 2, "eval_every": 0, "device": "cpu", "threads": 1}
     run = train(
@@ -71,13 +71,14 @@ def test_embeddings_in_onnxruntime_equal_those_of_pytorch(exported):
     assert printed["file"] == str(run / "best" / "onnx" / "model.onnx")
     assert printed["difference"] <= 1e-4
     used = {path.name for path in found.model.files()}
-    assert {"model.onnx", "config.json", "tokenizer.json", "model.safetensors"} <= used  # the last of the head
+    # model.safetensors has the weights of the head.
+    assert {"model.onnx", "config.json", "tokenizer.json", "model.safetensors"} <= used
     assert not list(run.rglob(".cse-*"))
-    # The other files of the folder are used as before.
+    # Without the prefix onnx:, the folder is loaded by PyTorch.
     np.testing.assert_array_equal(Encoder(run / "best", device="cpu").encode(TEXTS), expected)
 
 
-def test_only_the_last_state_is_in_the_file(exported):
+def test_the_only_output_of_the_onnx_file_is_the_last_hidden_state(exported):
     import onnxruntime
 
     session = onnxruntime.InferenceSession(exported[1]["file"], providers=["CPUExecutionProvider"])
@@ -87,7 +88,7 @@ def test_only_the_last_state_is_in_the_file(exported):
     assert (state.name, state.shape) == ("last_hidden_state", ["batch", "sequence", 32])
 
 
-def test_prompts_are_those_of_the_folder(exported, tmp_path):
+def test_an_onnx_encoder_uses_the_prompts_of_its_folder(exported, tmp_path):
     folder = tmp_path / "prompted"
     shutil.copytree(exported[0] / "best", folder)
     path = folder / "config_sentence_transformers.json"
@@ -101,9 +102,9 @@ def test_prompts_are_those_of_the_folder(exported, tmp_path):
     np.testing.assert_allclose(one.encode(TEXTS[:2]), plain.encode([f"a text: {t}" for t in TEXTS[:2]]), atol=1e-4)
 
 
-def test_what_int8_costs_is_printed(exported, pairs, retrieval):
+def test_the_cost_of_int8_is_printed(exported, pairs, retrieval):
     run, printed = exported
-    assert printed["int8_bytes"] < 0.7 * printed["bytes"]  # of a small model, whose graph counts
+    assert printed["int8_bytes"] < 0.7 * printed["bytes"]  # not 0.25: the graph is a large part of a small model
     assert 0.9 < printed["int8_lowest_cosine"] <= printed["int8_cosine"] < 1
     differences = printed["int8_differences"]
     small = f"onnx:{printed['int8_file']}"
@@ -115,7 +116,7 @@ def test_what_int8_costs_is_printed(exported, pairs, retrieval):
         assert record["low"] <= record["mean"] <= record["high"]
 
 
-def test_sentence_transformers_finds_the_file(exported):
+def test_sentence_transformers_loads_the_exported_file(exported):
     pytest.importorskip("optimum.onnxruntime", reason="optimum-onnx is not installed (it needs transformers < 4.58)")
     from sentence_transformers import SentenceTransformer
 
@@ -125,7 +126,7 @@ def test_sentence_transformers_finds_the_file(exported):
 
 
 def test_a_copy_is_exported_to_a_new_folder(exported, tmp_path, monkeypatch):
-    """The exporter is replaced by a copy of the file, since it takes long."""
+    """To save time, ``write_onnx`` copies a file that was exported before."""
     run, printed = exported
     monkeypatch.setattr(
         onnx_export, "write_onnx", lambda transformer, tokenizer, file: shutil.copy(printed["file"], file)
@@ -141,7 +142,7 @@ def test_a_copy_is_exported_to_a_new_folder(exported, tmp_path, monkeypatch):
         export_onnx(str(run), str(tmp_path / "copy"))
 
 
-def test_a_file_with_other_embeddings_is_not_written(exported, tmp_path, monkeypatch):
+def test_export_fails_if_the_embeddings_differ_from_pytorch(exported, tmp_path, monkeypatch):
     run, printed = exported
     other = tmp_path / "other"
     shutil.copytree(run / "best", other, ignore=shutil.ignore_patterns("onnx"))
@@ -169,7 +170,7 @@ def refused(done, *parts):
         assert part in message
 
 
-def test_what_cannot_be_exported_is_refused(exported, tiny_bert, minilm, pairs, tmp_path):
+def test_invalid_exports_are_refused(exported, tiny_bert, minilm, pairs, tmp_path):
     refused(invoke("export", tiny_bert), "name a format")
     refused(invoke("export", tiny_bert, "--onnx", "--sts", pairs), "--sts", "add --int8")
     refused(invoke("export", minilm, "--onnx"), "name a new folder with -o")
@@ -190,7 +191,7 @@ def test_what_cannot_be_exported_is_refused(exported, tiny_bert, minilm, pairs, 
     refused(invoke("export", layers, "--onnx"), "avg_first_last", "needs several layers")
 
 
-def test_a_missing_extra_is_named(tiny_bert, exported, monkeypatch):
+def test_error_names_the_missing_extra(tiny_bert, exported, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     refused(invoke("export", tiny_bert, "--onnx"), "pip install 'cse[onnx]'")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)

@@ -24,7 +24,7 @@ from cse.registry import Registry
 
 
 class Shouted(Pairing):
-    """The positive is the sentence with a word repeated; it is invalid for odd row numbers."""
+    """The positive is the sentence with its last word repeated; rows with odd numbers have no positive."""
 
     @dataclass(frozen=True)
     class Options:
@@ -38,14 +38,14 @@ class Shouted(Pairing):
 
 
 class Reversed(Edit):
-    """The words in reverse."""
+    """The words in reverse order."""
 
     def __call__(self, texts, rows, draws):
         return [" ".join(text.split()[::-1]) for text in texts]
 
 
 class Noise(FeatureMethod):
-    """Adds keyed noise to the positives."""
+    """Adds random numbers from ``step.uniform`` to the embeddings of the positives."""
 
     def forward(self, views, step):
         noise = 0.01 * step.uniform("noise", views["positive"].shape[1])
@@ -53,7 +53,7 @@ class Noise(FeatureMethod):
 
 
 class Norm(BatchTerm):
-    """Penalises long embeddings; has a trainable weight and its own forward pass."""
+    """Penalises the difference from a second forward pass of the anchors; has a trainable scale."""
 
     @dataclass(frozen=True)
     class Options:
@@ -98,7 +98,7 @@ def registered():
 
 @pytest.fixture
 def run(indexed, monkeypatch):
-    """Runs a command in this process, where the methods are registered."""
+    """A function that runs a command in this process, where the methods are registered, and returns its JSON output."""
     monkeypatch.chdir(indexed)
 
     def call(*arguments):
@@ -117,7 +117,7 @@ def log_of(result):
 TRAIN = ("train", "--max-steps", 3, "--batch-size", 8, "--eval-every", 0, "--device", "cpu", "--json")
 
 
-def test_a_registered_augmentation_makes_positives_with_una_on_top(run, tiny_bert, tmp_path):
+def test_a_registered_pairing_makes_positives_and_una_adds_negatives(run, tiny_bert, tmp_path):
     more = ("--positive", "shouted", "--set", "shouted.times=3", "--una", "--loss", "mixed", "-o", tmp_path)
     result = run(*TRAIN, "--model", tiny_bert, *more)
     log = log_of(result)
@@ -127,7 +127,7 @@ def test_a_registered_augmentation_makes_positives_with_una_on_top(run, tiny_ber
     assert "times = 3" in Path(result["folder"], "config.toml").read_text()
 
 
-def test_a_registered_negative_is_a_column(run, tiny_bert, tmp_path):
+def test_a_registered_edit_makes_negatives(run, tiny_bert, tmp_path):
     log = log_of(run(*TRAIN, "--model", tiny_bert, "--negative", "reversed", "--loss", "focal", "-o", tmp_path))
     assert all("cos_syn" in record for record in log)
 
@@ -153,7 +153,7 @@ def test_a_registered_evaluation_runs_by_name(run, tiny_bert):
     assert row["norm"] > 0
 
 
-def test_uda_positives_train(run, tiny_bert, tmp_path):
+def test_a_run_with_uda_positives_trains(run, tiny_bert, tmp_path):
     result = run(*TRAIN, "--model", tiny_bert, "--positive", "uda", "--una", "-o", tmp_path)
     assert len(log_of(result)) == 3
 
@@ -173,7 +173,7 @@ def test_an_entry_point_is_found_by_name(monkeypatch):
         table.get("odd")
 
 
-def test_a_block_has_a_view_and_one_mask_value_per_row():
+def test_a_block_must_have_a_view_and_one_mask_value_per_row():
     with pytest.raises(ValueError, match="views"):
         Block(["a"], ())
     with pytest.raises(ValueError, match="mask"):

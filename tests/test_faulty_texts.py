@@ -1,4 +1,4 @@
-"""Texts and tables with faults, which are named with their place."""
+"""Faulty texts and tables: errors name the fault and its position."""
 
 import json
 import os
@@ -17,7 +17,7 @@ def test_texts_of_an_index_are_checked():
     assert len(index.augment(text for text in ["a b", "c d"])) == 2
 
 
-def test_a_quote_that_is_never_closed_is_an_error_with_its_line(tmp_path, cse):
+def test_error_for_an_unclosed_quote_names_its_line(tmp_path, cse):
     pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'cse[tables]'")
     path = tmp_path / "b.csv"
     path.write_text('b,text\n1,hello world\n2,"open quote\n3,foo bar\n4,last\n')
@@ -27,7 +27,7 @@ def test_a_quote_that_is_never_closed_is_an_error_with_its_line(tmp_path, cse):
     assert TfidfIndex.build(path, column="text").info.documents == 2
 
 
-def test_a_json_array_is_refused_with_the_way_out(tmp_path):
+def test_a_json_array_is_refused_with_a_suggestion(tmp_path):
     path = tmp_path / "a.json"
     path.write_text('["a sentence"]')
     with pytest.raises(InputError, match=r"a \.json file is not read; .*\.jsonl"):
@@ -46,7 +46,7 @@ def test_a_corpus_whose_name_is_not_utf8_is_found_through_its_index(tmp_path, ti
     assert train(TrainConfig(tfidf=tmp_path / "tfidf", output=tmp_path, **values)).steps == 1
 
 
-def test_explain_says_which_words_are_never_replaced(tmp_path, cse):
+def test_explain_shows_which_words_are_never_replaced(tmp_path, cse):
     (tmp_path / "a.txt").write_text("\u5317\u4eac is a city\nanother city is here\n", encoding="utf8")
     assert cse("build-tfidf", "a.txt", cwd=tmp_path).returncode == 0
     done = cse("explain", "the \u5317\u4eac city", cwd=tmp_path)

@@ -13,7 +13,7 @@ SHORT = {"max_new_tokens": 6, "batch_size": 4}
 
 @pytest.fixture(scope="session")
 def writers(tmp_path_factory, tiny_bert):
-    """Folders of a T5 and a Marian model."""
+    """A folder with a tiny T5 in ``t5`` and a tiny Marian model in ``marian``."""
     from transformers import AutoTokenizer, MarianConfig, MarianMTModel, T5Config, T5ForConditionalGeneration
 
     folder = tmp_path_factory.mktemp("writers")
@@ -41,7 +41,7 @@ def texts(sample_rows):
     return [*sample_rows[:5], "", *sample_rows[5:10]]
 
 
-def test_as_many_lines_as_rows_and_blank_rows_stay(writers, texts, tmp_path):
+def test_output_has_one_line_per_row_and_keeps_blank_rows(writers, texts, tmp_path):
     out = tmp_path / "out.txt"
     done = []
     counts = generate(texts, Generator(str(writers / "t5"), GenerationOptions(**SHORT)), out, done.append)
@@ -53,14 +53,14 @@ def test_as_many_lines_as_rows_and_blank_rows_stay(writers, texts, tmp_path):
     assert not list(tmp_path.glob("*.part*"))
 
 
-def test_batches_hold_every_row_once_and_rows_of_similar_length():
+def test_batches_hold_each_nonblank_row_once_by_descending_length():
     texts = ["a" * n for n in (5, 1, 9, 0, 7, 3)]
     found = list(batches(texts, 2))
     assert found == [[2, 4], [0, 5], [1]]
 
 
 @pytest.mark.parametrize("drawn", [False, True])
-def test_an_interrupted_call_ends_with_the_same_texts(writers, texts, tmp_path, drawn):
+def test_resumed_generation_equals_uninterrupted_generation(writers, texts, tmp_path, drawn):
     options = GenerationOptions(**SHORT, sample=drawn, beams=2)
     whole, resumed = tmp_path / "whole.txt", tmp_path / "resumed.txt"
     generate(texts, Generator(str(writers / "t5"), options), whole)
@@ -84,7 +84,7 @@ def test_an_interrupted_call_ends_with_the_same_texts(writers, texts, tmp_path, 
     assert resumed.read_bytes() == whole.read_bytes()
 
 
-def test_other_options_of_an_interrupted_call_are_refused(writers, texts, tmp_path):
+def test_generation_cannot_be_resumed_with_other_options_or_rows(writers, texts, tmp_path):
     out = tmp_path / "out.txt"
     generator = Generator(str(writers / "t5"), GenerationOptions(**SHORT))
 
@@ -100,7 +100,7 @@ def test_other_options_of_an_interrupted_call_are_refused(writers, texts, tmp_pa
         generate(texts[1:], generator, out)
 
 
-def test_texts_of_a_call_with_unknown_options_are_not_used(writers, texts, tmp_path):
+def test_a_part_file_without_recorded_options_is_ignored(writers, texts, tmp_path):
     generator = Generator(str(writers / "t5"), GenerationOptions(**SHORT))
     generate(texts, generator, tmp_path / "whole.txt")
     (tmp_path / "out.txt.part").write_text('[0, "of another call"]\n', encoding="utf8")
@@ -108,19 +108,19 @@ def test_texts_of_a_call_with_unknown_options_are_not_used(writers, texts, tmp_p
     assert (tmp_path / "out.txt").read_bytes() == (tmp_path / "whole.txt").read_bytes()
 
 
-def test_back_translation_is_the_second_model_on_the_texts_of_the_first(writers, texts):
+def test_back_translation_applies_the_second_model_to_texts_of_the_first(writers, texts):
     options = GenerationOptions(**SHORT, beams=2)
     both = Generator(str(writers / "marian"), options, via=str(writers / "t5"))
     first, second = (Generator(str(writers / name), options) for name in ("marian", "t5"))
     assert both(texts[:3], 0) == second(first(texts[:3], 0), 0)
 
 
-def test_rows_longer_than_the_model_reads_are_cut(writers):
+def test_rows_that_are_too_long_for_the_model_are_truncated(writers):
     found = Generator(str(writers / "marian"), GenerationOptions(**SHORT))(["word " * 500], 0)
     assert len(found) == 1
 
 
-def test_queries_are_pairs_that_a_run_reads(cse, writers, texts, tmp_path):
+def test_generated_queries_can_be_opened_as_labelled_pairs(cse, writers, texts, tmp_path):
     (tmp_path / "corpus.txt").write_text("\n".join(texts) + "\n", encoding="utf8")
     given = ["--task", "query", "--model", writers / "t5", "--max-new-tokens", "6", "-o", "pairs.jsonl", "--json"]
     done = cse("generate", "corpus.txt", *given, cwd=tmp_path)
@@ -142,7 +142,7 @@ def test_queries_are_pairs_that_a_run_reads(cse, writers, texts, tmp_path):
         (["--model", "T5", "-o", "x.txt", "--sample", "--beams", "3"], "--beams: cannot be combined with --sample"),
     ],
 )
-def test_faulty_calls_are_refused(cse, writers, tiny_bert, sample, tmp_path, arguments, message):
+def test_invalid_options_of_generate_are_refused(cse, writers, tiny_bert, sample, tmp_path, arguments, message):
     places = {"TINY": tiny_bert, "T5": writers / "t5"}
     done = cse("generate", sample, *(places.get(each, each) for each in arguments), cwd=tmp_path)
     assert done.returncode == 2

@@ -37,7 +37,7 @@ def corpus(request, sample, sample_rows):
     return (sample, sample_rows) if request.param == "sample" else request.getfixturevalue("twenty_thousand")
 
 
-def test_df_idf_and_max_score_equal_the_twin(corpus):
+def test_df_idf_and_max_score_equal_the_reference(corpus):
     path, rows = corpus
     twin = ReferenceIndex.build(rows)
     index = TfidfIndex.build(path, tokenizer="whitespace")
@@ -49,13 +49,13 @@ def test_df_idf_and_max_score_equal_the_twin(corpus):
     assert [index.terms[t] for t in index.by_rank] == twin.by_rank
 
 
-def test_matrix_equals_scikit_learn_counts_through_the_formula(corpus, tmp_path):
+def test_matrix_equals_the_formula_applied_to_counts_of_scikit_learn(corpus, tmp_path):
     path, rows = corpus
     build_index([str(path)], tmp_path, words={"tokenizer": "whitespace"})
     matrix = scipy.sparse.load_npz(tmp_path / "matrix.npz")
     counter = CountVectorizer(tokenizer=str.split, token_pattern=None, lowercase=True)
     counts = counter.fit_transform(rows).tocoo()
-    # Columns in byte order: scikit-learn sorts by code point, which is the same order.
+    # The index sorts terms by UTF-8 bytes and scikit-learn sorts them by code points, which is the same order.
     assert counter.get_feature_names_out().tolist() == TfidfIndex.open(tmp_path).terms
     length = np.asarray(counts.sum(axis=1)).ravel()
     df = np.bincount(counts.col, minlength=counts.shape[1])
@@ -66,13 +66,13 @@ def test_matrix_equals_scikit_learn_counts_through_the_formula(corpus, tmp_path)
     assert abs(matrix - expected).max() < 1e-12
 
 
-def test_the_corpus_of_a_million_sentences_has_n_of_a_million(shared, tmp_path):
+def test_corpus_of_a_million_sentences_has_a_million_documents(shared, tmp_path):
     path = shared("corpus/enwiki1m.txt.gz")
     index = TfidfIndex.build(path)
     assert (index.info.documents, index.info.rows, index.info.blank) == (1_000_000, 1_000_000, 0)
 
 
-def test_threads_do_not_change_a_byte(sample, tmp_path):
+def test_index_and_matrix_do_not_depend_on_the_number_of_threads(sample, tmp_path):
     # More than one chunk per thread, so that the order in which threads read rows varies.
     big = write(tmp_path / "big.txt", sample.read_bytes() * 3)
     for threads in (1, 2, 5):
@@ -83,7 +83,7 @@ def test_threads_do_not_change_a_byte(sample, tmp_path):
         assert (tmp_path / "5" / name).read_bytes() == first
 
 
-def test_several_files_and_compressed_ones_count_as_their_join(sample, tmp_path):
+def test_several_plain_and_compressed_files_equal_one_joined_file(sample, tmp_path):
     rows = sample.read_bytes().splitlines(keepends=True)
     plain = write(tmp_path / "a.txt", b"".join(rows[:4000]).rstrip(b"\n"))  # no final newline: still a row
     packed = tmp_path / "b.txt.gz"
@@ -95,7 +95,7 @@ def test_several_files_and_compressed_ones_count_as_their_join(sample, tmp_path)
     assert [file.rows for file in joined.files] == [4000, 6000]
 
 
-def test_blank_rows_keep_their_number_and_are_no_documents(tmp_path):
+def test_blank_rows_keep_their_row_number_but_are_not_documents(tmp_path):
     path = write(tmp_path / "blank.txt", "one two\n\n \t\x1c\u2003\nthree\n")
     info, *_ = build_index([str(path)], tmp_path)
     assert (info.documents, info.rows, info.blank) == (2, 4, 2)
@@ -108,25 +108,25 @@ def test_blank_rows_keep_their_number_and_are_no_documents(tmp_path):
 @pytest.mark.parametrize(
     "separator", ["\u2028", "\u2029", "\x85", "\x1c", "\x1d", "\x1e", "\x1f", "\r", "\x0b", "\x0c"]
 )
-def test_rows_are_cut_at_newlines_only(tmp_path, separator):
+def test_rows_are_split_at_newlines_only(tmp_path, separator):
     path = write(tmp_path / "odd.txt", f"one{separator}two\nthree\n")
     assert TfidfIndex.build(path).info.rows == 2
     assert TfidfIndex.build(path).terms == ["one", "three", "two"]
 
 
-def test_carriage_returns_and_a_byte_order_mark_are_no_text(tmp_path):
+def test_carriage_returns_and_a_byte_order_mark_are_not_text(tmp_path):
     plain = write(tmp_path / "plain.txt", "one two\nthree\n")
     windows = write(tmp_path / "windows.txt", b"\xef\xbb\xbfone two\r\nthree\r\n")
     assert TfidfIndex.build(windows, tokenizer="whitespace").terms == TfidfIndex.build(plain).terms
 
 
-def test_a_sentence_without_a_word_is_a_document(tmp_path):
+def test_a_sentence_without_words_is_a_document(tmp_path):
     path = write(tmp_path / "mute.txt", "...\none two\n")
     info = TfidfIndex.build(path).info
     assert (info.documents, info.wordless, info.blank) == (2, 1, 0)
 
 
-def test_saved_and_opened_it_is_the_same(sample_index, tmp_path):
+def test_an_opened_index_equals_the_saved_index(sample_index, tmp_path):
     sample_index.save(tmp_path)
     opened = TfidfIndex.open(tmp_path)
     for name in ("terms", "df", "idf", "max_score", "by_rank", "info", "files", "tokenizer"):
@@ -145,7 +145,7 @@ def test_metadata_is_one_key_of_canonical_json(sample_index, tmp_path):
     assert value["files"][0]["rows"] == 10_000
 
 
-def test_a_new_index_takes_an_old_matrix_away(tmp_path):
+def test_a_new_index_without_a_matrix_removes_the_old_matrix(tmp_path):
     path = write(tmp_path / "a.txt", "one two\nthree\n")
     build_index([str(path)], tmp_path / "out")
     build_index([str(path)], tmp_path / "out", matrix=False)
@@ -172,7 +172,7 @@ def test_an_edited_index_is_refused(sample_index, tmp_path):
         TfidfIndex.open(tmp_path)
 
 
-def test_an_index_of_another_format_says_so(sample_index, tmp_path):
+def test_an_index_of_another_format_version_is_refused(sample_index, tmp_path):
     sample_index.save(tmp_path)
     file = tmp_path / "index.safetensors"
     file.write_bytes(file.read_bytes().replace(b'\\"format\\":1', b'\\"format\\":9'))
@@ -180,11 +180,11 @@ def test_an_index_of_another_format_says_so(sample_index, tmp_path):
         TfidfIndex.open(tmp_path)
 
 
-def test_merged_shards_are_the_bytes_of_one_build(sample, tmp_path, cse):
+def test_merged_shards_equal_one_build_byte_for_byte(sample, tmp_path, cse):
     rows = sample.read_bytes().splitlines(keepends=True)
     cuts = [(0, 3000), (3000, 3001), (3001, 10_000)]
     files = [write(tmp_path / f"{n}.txt", b"".join(rows[a:b])) for n, (a, b) in enumerate(cuts)]
-    write(files[1], b"\n \n" + files[1].read_bytes())  # blank rows are counted on too
+    write(files[1], b"\n \n" + files[1].read_bytes())  # blank rows count in the row numbers, too
     for n, file in enumerate(files):
         assert cse("build-tfidf", file, "-o", tmp_path / f"shard{n}").returncode == 0
     done = cse("merge-tfidf", *(tmp_path / f"shard{n}" for n in range(3)), "-o", tmp_path / "all", "--json")
@@ -205,7 +205,7 @@ def test_shards_of_different_tokenizers_are_not_merged(sample, tmp_path):
     assert not (tmp_path / "all").exists()
 
 
-def test_transform_gives_the_rows_of_the_matrix_and_leaves_unknown_terms_out(sample, sample_rows, tmp_path):
+def test_transform_equals_the_matrix_and_ignores_unknown_terms(sample, sample_rows, tmp_path):
     build_index([str(sample)], tmp_path)
     matrix, index = scipy.sparse.load_npz(tmp_path / "matrix.npz"), TfidfIndex.open(tmp_path)
     assert abs(index.transform(sample_rows) - matrix).max() == 0
@@ -216,7 +216,7 @@ def test_transform_gives_the_rows_of_the_matrix_and_leaves_unknown_terms_out(sam
     assert np.count_nonzero(with_unknown) == 1
 
 
-def test_an_index_travels_between_processes(sample_index, sample_rows):
+def test_an_index_can_be_pickled(sample_index, sample_rows):
     again = pickle.loads(pickle.dumps(sample_index))
     assert again.to_bytes() == sample_index.to_bytes()
     assert again.augment(sample_rows[:5]) == sample_index.augment(sample_rows[:5])

@@ -28,7 +28,7 @@ ROWS = [(text or "").replace("\r\n", " ").replace("\n", " ") for text in TEXTS]
 
 
 def table(folder, suffix, texts=TEXTS):
-    """The texts as column ``text`` between two others; a tsv takes no line breaks and no tabs."""
+    """Writes a table whose column ``text``, between two others, holds the texts; .tsv allows no line breaks or tabs."""
     path = folder / f"corpus{suffix}"
     if suffix == ".parquet":
         pq.write_table(pa.table({"id": range(len(texts)), "text": texts, "z": ["x"] * len(texts)}), path)
@@ -53,19 +53,19 @@ def rows_of(files):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".jsonl.gz", ".parquet"])
-def test_a_column_is_rows_and_line_breaks_become_spaces(tmp_path, suffix):
+def test_each_cell_of_a_column_is_a_row_with_spaces_for_line_breaks(tmp_path, suffix):
     files = resolve(table(tmp_path, suffix), "text")
     assert rows_of(files) == ROWS
     assert joined_lines(files) == 1
 
 
-def test_a_tsv_takes_quotes_as_they_stand(tmp_path):
+def test_quotes_in_a_tsv_are_ordinary_characters(tmp_path):
     texts = ['He said "no', "it's", "", "100 %", '"']
     assert rows_of(resolve(table(tmp_path, ".tsv", texts), "text")) == texts
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_tables_and_text_give_one_index_and_one_numbering(tmp_path, suffix, sample_rows, sample_index, cse):
+def test_tables_and_text_files_give_the_same_index_and_row_numbers(tmp_path, suffix, sample_rows, sample_index, cse):
     """The index, the corpus of the trainer and augment use the same row numbers."""
     path = table(tmp_path, suffix, sample_rows)
     done = cse("build-tfidf", path, "--column", "text", "-o", "tfidf", "--json", cwd=tmp_path)
@@ -101,13 +101,13 @@ def test_the_trainer_finds_a_table_through_its_index(tmp_path, sample_rows, tiny
     )
     done = cse(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    # The same as a named corpus; another column is another corpus.
+    # The run equals one whose corpus and column are named.
     again = cse(*arguments, "--name", "again", "corpus.parquet", "--column", "text", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert json.loads(done.stdout)["before"] == json.loads(again.stdout)["before"]
 
 
-def test_patterns_stand_for_the_files_they_match_by_name(tmp_path, cse):
+def test_patterns_match_files_in_order_of_their_names(tmp_path, cse):
     (tmp_path / "deep").mkdir()
     for name, text in [("b.txt", "two\n"), ("a.txt", "one\n"), ("deep/c.txt", "three\n"), ("odd[1].txt", "four\n")]:
         (tmp_path / name).write_text(text)
@@ -121,7 +121,7 @@ def test_patterns_stand_for_the_files_they_match_by_name(tmp_path, cse):
     assert [file["path"] for file in json.loads(done.stdout)["files"]] == ["a.txt", "b.txt"]
 
 
-def test_a_table_without_its_column_is_refused_with_the_names(tmp_path, cse):
+def test_error_for_a_missing_column_lists_the_columns_of_the_table(tmp_path, cse):
     for suffix in (".csv", ".tsv", ".jsonl", ".parquet"):
         path = table(tmp_path, suffix, ["a b", "c"])
         for arguments in (["build-tfidf", path], ["build-tfidf", path, "--column", "nope"]):
@@ -145,7 +145,7 @@ def test_a_table_without_its_column_is_refused_with_the_names(tmp_path, cse):
         ("a.csv", b"text\nfine\nbad \xff byte\n", "row 2 of column text"),
     ],
 )
-def test_a_broken_table_is_one_sentence(tmp_path, cse, name, content, phrase):
+def test_error_for_a_broken_table_has_no_traceback(tmp_path, cse, name, content, phrase):
     (tmp_path / name).write_bytes(content)
     done = cse("build-tfidf", name, "--column", "text", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
@@ -153,21 +153,21 @@ def test_a_broken_table_is_one_sentence(tmp_path, cse, name, content, phrase):
     assert phrase in done.stderr.strip().splitlines()[-1]
 
 
-def test_numbers_are_not_text(tmp_path):
+def test_a_column_of_numbers_is_refused(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": [1, 2]}), path)
     with pytest.raises(InputError, match="must be text, got int64"):
         Corpus.read(resolve(path, "text"))
 
 
-def test_dictionaries_and_large_strings_are_text(tmp_path):
+def test_dictionary_large_string_and_binary_columns_are_read(tmp_path):
     for kind in (pa.dictionary(pa.int32(), pa.string()), pa.large_string(), pa.binary()):
         column = pa.array([b"a b", None, b"a b"], pa.binary()).cast(pa.string()).cast(kind)
         pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
         assert rows_of(resolve(tmp_path / "a.parquet", "text")) == ["a b", "", "a b"]
 
 
-def test_many_blocks_keep_their_order(tmp_path):
+def test_rows_of_a_large_table_keep_their_order(tmp_path):
     texts = [f"row {i} " + "word " * (i % 50) for i in range(60_000)]
     path = table(tmp_path, ".csv", texts)
     assert rows_of(resolve(path, "text")) == texts
@@ -185,7 +185,7 @@ def refused(cse, folder, name, content, *arguments):
     return message
 
 
-def test_column_names_that_cannot_be_taken_are_named(tmp_path, cse):
+def test_invalid_and_repeated_column_names_are_refused(tmp_path, cse):
     assert "check its form" in refused(cse, tmp_path, "latin.csv", b"caf\xe9,b\nhello,x\n", "--column", "b")
     assert "2 columns named 'a'" in refused(cse, tmp_path, "twice.csv", b"a,a\nhello,x\n", "--column", "a")
     pq.write_table(
@@ -203,12 +203,12 @@ def test_records_may_leave_out_fields_and_be_large(tmp_path):
     assert rows_of(resolve(path, "a")) == ["one", "two"]
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_record(tmp_path):
+def test_a_byte_order_mark_is_not_part_of_the_first_record(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"a": "one"}\n{"a": "two"}\n')
     assert rows_of(resolve(tmp_path / "a.jsonl", "a")) == ["one", "two"]
 
 
-def test_faults_of_tables_are_named_by_file_row_and_column(tmp_path, cse):
+def test_errors_of_tables_name_the_file_row_and_column(tmp_path, cse):
     message = refused(cse, tmp_path, "bad.csv", b"a,b\nok row,1\n\ncaf\xe9 is bad,2\n", "--column", "a")
     assert "row 2 of column a is not valid UTF-8" in message
     message = refused(
@@ -224,13 +224,13 @@ def test_faults_of_tables_are_named_by_file_row_and_column(tmp_path, cse):
         TfidfIndex.build([])
 
 
-def test_suffixes_in_capitals_are_tables_too(tmp_path):
+def test_a_file_with_an_upper_case_suffix_is_read_as_a_table(tmp_path):
     path = tmp_path / "A.CSV"
     path.write_text("text\nhello\n")
     assert rows_of(resolve(path, "text")) == ["hello"]
 
 
-def test_an_indexed_column_is_the_one_trained_on(tmp_path):
+def test_training_uses_the_indexed_column(tmp_path):
     path = tmp_path / "two.csv"
     path.write_text(",b\n10,one\n20,two\n")
     index = TfidfIndex.build(path, column="")
@@ -240,7 +240,7 @@ def test_an_indexed_column_is_the_one_trained_on(tmp_path):
         check_indexed(open_corpus(TrainConfig(corpus=str(path), column="b"), index), index)
 
 
-def test_a_quote_that_is_never_closed_in_another_column_is_named(tmp_path, cse):
+def test_an_unclosed_quote_in_another_column_is_refused(tmp_path, cse):
     (tmp_path / "t.csv").write_text('text,label\nfirst row,"x\nsecond row,y\nthird row,z\n', encoding="utf8")
     done = cse("build-tfidf", "t.csv", "--column", "text", cwd=tmp_path)
     assert done.returncode == 2
@@ -260,13 +260,13 @@ def test_invalid_utf8_in_jsonl_is_reported_by_row_or_replaced(tmp_path, cse, row
     assert done.returncode == 0, done.stderr
 
 
-def test_line_breaks_of_every_kind_in_a_field_are_spaces(tmp_path):
+def test_every_kind_of_line_break_in_a_field_becomes_a_space(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(b'text,n\n"a\r\nb\nc\rd",1\n')
     assert Corpus.read(resolve([str(path)], "text")).take([0]) == ["a b c d"]
 
 
-def test_augment_refuses_names_of_compressed_files(indexed, sample, cse):
+def test_augment_refuses_a_compressed_output_file(indexed, sample, cse):
     done = cse("augment", sample, "-o", "negatives.txt.gz", cwd=indexed)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "is plain lines" in done.stderr
@@ -282,14 +282,14 @@ def test_augment_refuses_names_of_compressed_files(indexed, sample, cse):
         ([{"a": None}] * 3, "column a is empty or null in all 3 rows"),
     ],
 )
-def test_records_without_a_text_are_named_by_line_and_kind(tmp_path, cse, records, phrase):
+def test_errors_for_records_without_text_name_the_line_and_type(tmp_path, cse, records, phrase):
     content = "".join(json.dumps(record) + "\n" for record in records).encode()
     assert phrase in refused(cse, tmp_path, "a.jsonl", content, "--column", "a")
     with pytest.raises(InputError, match=re.escape(phrase)):
         Corpus.read(resolve(tmp_path / "a.jsonl", "a")).filled()
 
 
-def test_the_line_of_a_broken_record_is_that_of_the_file(tmp_path, cse):
+def test_error_for_a_broken_record_names_its_line_in_the_file(tmp_path, cse):
     good = (json.dumps({"a": "word " * 20}) + "\n") * 60_000  # several blocks of pyarrow
     for broken, phrase in (
         ('{"a": 3}\n', "line 60001: column 'a' must be text, got a number (3)"),

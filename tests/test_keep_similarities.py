@@ -1,4 +1,4 @@
-"""The term that keeps the similarities of the base model."""
+"""The loss term ``keep-similarities``, which keeps similarities close to those of the base model."""
 
 import math
 from dataclasses import replace
@@ -17,7 +17,7 @@ TAU = 0.1
 
 
 def slow(base, z, valid):
-    """KL(p || q) of each valid row by loops, and their mean."""
+    """Returns the mean of KL(p || q) over the valid rows, computed with loops."""
     rows = [i for i in range(len(z)) if valid[i]]
     total = 0.0
     for i in rows:
@@ -33,7 +33,7 @@ def slow(base, z, valid):
 
 
 @pytest.mark.parametrize("masked", [(), (1,), (0, 3, 4), (0, 1, 2, 3), (0, 1, 2, 3, 4)])
-def test_the_divergence_is_that_of_the_definition(masked):
+def test_similarity_divergence_equals_its_definition(masked):
     generator = torch.Generator().manual_seed(1)
     base, z = (torch.randn(5, 4, generator=generator, dtype=torch.float64) for _ in range(2))
     valid = torch.tensor([i not in masked for i in range(5)])
@@ -47,7 +47,7 @@ def test_the_divergence_is_that_of_the_definition(masked):
 
 
 @pytest.mark.parametrize("positive", ["dropout", "spans"])
-def test_the_term_is_the_mean_over_anchors_and_positives_before_training(run_config, positive):
+def test_keep_similarities_is_the_mean_over_anchors_and_positives(run_config, positive):
     values = {"loss_terms": ("keep-similarities",), "positive": positive}
     run = prepare(run_config.replace(**values, options={"keep-similarities": {"weight": 0.5, "temperature": TAU}}))
     state = run.state
@@ -55,7 +55,7 @@ def test_the_term_is_the_mean_over_anchors_and_positives_before_training(run_con
         module.double().eval()
     term = state.terms["keep-similarities"]
     with torch.no_grad():
-        for parameter in state.encoder.parameters():  # another encoder than the base
+        for parameter in state.encoder.parameters():  # so that the encoder differs from the base model
             parameter.add_(0.01 * torch.randn_like(parameter))
     with Prefetcher(run.batches, state.encoder.tokenizer, 32) as batches:
         (batch,) = batches.get(0)

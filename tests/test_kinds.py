@@ -1,4 +1,4 @@
-"""Kinds of models of sentence-transformers: StaticEmbedding is used without training, others are refused."""
+"""Special models of sentence-transformers: StaticEmbedding can encode but not train, and other kinds are refused."""
 
 import json
 
@@ -18,7 +18,7 @@ from test_modules import TEXTS, normalize, pooling
 
 @pytest.fixture
 def static(tmp_path, tiny_bert):
-    """A StaticEmbedding with a Dense module, normalised, and with prompts; and its folder."""
+    """The folder of a model with a StaticEmbedding, a Dense and a Normalize module and a prompt, and the model."""
     torch.manual_seed(0)
     first = StaticEmbedding(AutoTokenizer.from_pretrained(tiny_bert), embedding_dim=16)
     modules = [first, Dense(16, 12, activation_function=torch.nn.Tanh()), Normalize()]
@@ -27,7 +27,7 @@ def static(tmp_path, tiny_bert):
     return tmp_path / "static", model
 
 
-def test_a_static_embedding_encodes(static):
+def test_a_static_embedding_encodes_as_in_sentence_transformers(static):
     folder, theirs = static
     ours = Encoder(folder, device="cpu")
     np.testing.assert_allclose(ours.encode(TEXTS), theirs.encode(TEXTS), atol=1e-6)
@@ -38,7 +38,7 @@ def test_a_static_embedding_encodes(static):
         Encoder(folder, pooler="avg", device="cpu")
 
 
-def test_the_rows_of_model2vec_are_shared_and_weighted(static, tmp_path):
+def test_mapping_and_weights_of_model2vec_are_applied(static, tmp_path):
     folder, _ = static
     rows, mapping, weights = torch.randn(7, 16), torch.randint(0, 7, (2000,)), torch.rand(2000)
     part = next(folder.glob("0_*"), folder)
@@ -47,7 +47,7 @@ def test_the_rows_of_model2vec_are_shared_and_weighted(static, tmp_path):
     np.testing.assert_allclose(Encoder(folder, device="cpu").encode(TEXTS), theirs.encode(TEXTS), atol=1e-6)
 
 
-def test_the_commands_take_a_static_embedding_but_training(static, tmp_path, cse):
+def test_encode_and_eval_accept_a_static_embedding_but_train_refuses_it(static, tmp_path, cse):
     folder, theirs = static
     (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
     done = cse("encode", folder, "some.txt", "-o", "x.npy", cwd=tmp_path)
@@ -62,7 +62,7 @@ def test_the_commands_take_a_static_embedding_but_training(static, tmp_path, cse
     assert "is a StaticEmbedding, without a transformer to train; cse eval, compare and encode accept it" in done.stderr
 
 
-def test_a_static_embedding_without_weights_is_named(static):
+def test_a_static_embedding_without_weights_is_refused(static):
     folder, _ = static
     part = next(folder.glob("0_*"), folder)
     (part / "model.safetensors").unlink()
@@ -93,7 +93,7 @@ def test_a_cross_encoder_and_a_sparse_encoder_are_refused(tmp_path, tiny_bert):
     CrossEncoder(str(tiny_bert), device="cpu", num_labels=1).save(str(tmp_path / "cross"))
     with pytest.raises(InputError, match=r"is a CrossEncoder.*name a SentenceTransformer here"):
         find_model(str(tmp_path / "cross"))
-    # As older releases save it.
+    # A CrossEncoder as older releases of sentence-transformers save it.
     for name in ("config_sentence_transformers.json", "modules.json"):
         (tmp_path / "cross" / name).unlink(missing_ok=True)
     config = json.loads((tmp_path / "cross" / "config.json").read_text())
@@ -106,13 +106,13 @@ def test_a_cross_encoder_and_a_sparse_encoder_are_refused(tmp_path, tiny_bert):
         find_model(str(tmp_path / "sparse"))
 
 
-def test_models_with_code_of_their_own_are_refused(tmp_path, tiny_bert):
+def test_models_that_need_custom_code_are_refused(tmp_path, tiny_bert):
     folder = tmp_path / "model"
     sentence_model(folder, tiny_bert, modules=[pooling("mean"), normalize])
     stored = (folder / "config.json").read_text()
     config = {**json.loads(stored), "auto_map": {"AutoModel": "modeling.Own"}}
     (folder / "config.json").write_text(json.dumps(config))
-    find_model(str(folder))  # a type that transformers has, whatever else the repository has
+    find_model(str(folder))  # not refused: transformers itself implements this model type
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "own"}))
     with pytest.raises(InputError, match=r"auto_map in its config.json.*cse does not run; name a model"):
         find_model(str(folder))

@@ -37,7 +37,7 @@ def copied(folder, target):
     return target
 
 
-def test_positions_that_start_after_the_padding_index_are_not_used(tmp_path, tiny_bert):
+def test_long_texts_are_truncated_to_the_usable_positions_of_mpnet(tmp_path, tiny_bert):
     from transformers import AutoTokenizer, MPNetConfig, MPNetModel
 
     from cse import Encoder
@@ -74,7 +74,7 @@ def test_an_encoder_decoder_is_refused(tmp_path, sample, tiny_bert):
         ("no pad", "no padding token"),
     ],
 )
-def test_faulty_weights_and_tokenizers_are_named(tmp_path, tiny_bert, damage, message):
+def test_errors_name_faults_of_weights_and_tokenizers(tmp_path, tiny_bert, damage, message):
     folder = copied(tiny_bert, tmp_path / "broken")
     weights = load_file(folder / "model.safetensors")
     settings = json.loads((folder / "config.json").read_text())
@@ -151,7 +151,7 @@ def test_arguments_of_encode_are_checked(tiny_bert):
     assert encoder.encode([]).shape == (0, 32)
 
 
-def test_blank_texts_are_rows_of_zeros_as_in_the_command(tiny_bert, tmp_path, cse):
+def test_blank_texts_have_zero_embeddings_in_python_and_the_command(tiny_bert, tmp_path, cse):
     vectors = Encoder(tiny_bert, device="cpu").encode(["a word", " ", ""])
     assert vectors[0].any()
     assert not vectors[1:].any()
@@ -160,7 +160,7 @@ def test_blank_texts_are_rows_of_zeros_as_in_the_command(tiny_bert, tmp_path, cs
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), vectors, atol=1e-6)
 
 
-def test_cls_is_the_trained_pooler_where_the_checkpoint_has_one(tmp_path, tiny_bert, tiny_roberta):
+def test_cls_applies_the_trained_pooler_if_the_checkpoint_has_one(tmp_path, tiny_bert, tiny_roberta):
     from transformers import AutoModel, AutoTokenizer
 
     text = ["A sentence of some words."]

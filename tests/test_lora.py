@@ -1,4 +1,4 @@
-"""LoRA: what is trained, kept and saved; saved adapters alone; dtypes, devices and averages are those of training."""
+"""LoRA: trained and stored weights, merged models, saved adapters, averages with the base model, and errors."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ def base_weights(folder):
     return load_file(folder / "model.safetensors")
 
 
-def test_only_adapters_are_trained_and_kept(config):
+def test_only_adapters_are_trained_and_stored_in_checkpoints(config):
     run = prepare(config)
     optimized = {id(each) for group in run.state.optimizer.param_groups for each in group["params"]}
     names = {name for name, each in run.state.encoder.named_parameters() if id(each) in optimized}
@@ -37,13 +37,13 @@ def test_only_adapters_are_trained_and_kept(config):
     assert names
     assert all(".lora_A." in name or ".lora_B." in name for name in names)
     assert {f"encoder.{name}" for name in names} == set(run.state.weights())
-    # All linear layers of the blocks, and not the pooler, which is not used.
+    # A and B of the six linear layers in each of three blocks; none for the pooler, which is not used.
     assert len(names) == 3 * 6 * 2
-    assert run.config.lr == 1e-3  # as given
-    assert prepare(config.replace(pooler="cls")).state.weights().keys() > set(run.state.weights())  # and the head
+    assert run.config.lr == 1e-3  # as configured
+    assert prepare(config.replace(pooler="cls")).state.weights().keys() > set(run.state.weights())  # with the head
 
 
-def test_the_rank_implies_scale_and_rate(config):
+def test_lora_sets_the_default_scale_and_learning_rate(config):
     given = {name: value for name, value in config.values().items() if name != "lr"}
     run = prepare(type(config)(**given))
     assert run.config.lr == 1e-4
@@ -51,7 +51,7 @@ def test_the_rank_implies_scale_and_rate(config):
     assert (layer.r["default"], layer.scaling["default"]) == (4, 2.0)
 
 
-def test_merged_weights_are_those_of_training(config, tiny_bert):
+def test_a_merged_model_has_the_embeddings_of_the_trained_adapters(config, tiny_bert):
     result = train(config)
     folder = result.folder
     weights, before = base_weights(folder / "last"), base_weights(tiny_bert)
@@ -72,7 +72,7 @@ def test_merged_weights_are_those_of_training(config, tiny_bert):
     assert np.abs(saved - Encoder(tiny_bert, pooler="avg", device="cpu").encode(TEXTS)).max() > 1e-3
 
 
-def test_saving_does_not_change_the_weights(config):
+def test_merging_for_a_save_does_not_change_the_weights(config):
     run = prepare(config)
     backbone = run.state.encoder.backbone
     for name, parameter in backbone.named_parameters():
@@ -86,7 +86,7 @@ def test_saving_does_not_change_the_weights(config):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_a_kept_adapter_is_loaded_by_everyone(config, tmp_path, tiny_bert):
+def test_a_saved_adapter_is_loaded_by_cse_and_sentence_transformers(config, tmp_path, tiny_bert):
     sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean"), dense(16), normalize])
     values = {"model": str(tmp_path / "model"), "pooler": None, "merge_with_base": 0.0}
     merged = train(config.replace(**values, name="merged")).folder / "last"
@@ -99,7 +99,7 @@ def test_a_kept_adapter_is_loaded_by_everyone(config, tmp_path, tiny_bert):
     np.testing.assert_allclose(Encoder(kept, device="cpu").encode(TEXTS), expected, atol=1e-5)
     np.testing.assert_allclose(SentenceTransformer(str(kept), device="cpu").encode(TEXTS), expected, atol=1e-5)
     assert [stage.kind for stage in read_modules(kept).stages] == ["Dense"]
-    # It is a model to train from, too; an adapter of an adapter is not saved.
+    # Training can start from the adapter, too, but its result cannot be saved as an adapter of the adapter.
     values["model"] = str(kept)
     assert (train(config.replace(**values, name="again")).folder / "last" / "model.safetensors").exists()
     with pytest.raises(InputError, match=r"--keep-adapter: .* is an adapter itself"):
@@ -109,7 +109,7 @@ def test_a_kept_adapter_is_loaded_by_everyone(config, tmp_path, tiny_bert):
         Encoder(kept, device="cpu")
 
 
-def test_the_average_with_the_base_is_that_of_the_weights(config, tiny_bert):
+def test_merge_with_base_averages_the_weights(config, tiny_bert):
     before = base_weights(tiny_bert)
     found = []
     for share in (0.0, 0.5):
@@ -120,7 +120,7 @@ def test_the_average_with_the_base_is_that_of_the_weights(config, tiny_bert):
         torch.testing.assert_close(found[1][name], expected, atol=1e-6, rtol=1e-5)
 
 
-def test_a_base_that_has_changed_is_refused(config, tmp_path, tiny_bert):
+def test_a_run_is_not_resumed_with_a_changed_base_model(config, tmp_path, tiny_bert):
     import shutil
 
     shutil.copytree(tiny_bert, tmp_path / "model")
@@ -137,7 +137,7 @@ def test_a_base_that_has_changed_is_refused(config, tmp_path, tiny_bert):
         train(resumed_config(folder, {"max_steps": 6}), resume=folder)
 
 
-def test_what_cannot_be_adapted_is_refused(config, monkeypatch):
+def test_invalid_lora_settings_are_refused(config, monkeypatch):
     with pytest.raises(InputError, match=r"lora\.targets: nothing"):
         prepare(config.replace(options={"lora": {"targets": ("nothing",)}}))
     with pytest.raises(InputError, match="--lora"):
@@ -149,7 +149,7 @@ def test_what_cannot_be_adapted_is_refused(config, monkeypatch):
         prepare(config)
 
 
-def test_the_command_line_switches_it_on(tmp_path, tiny_bert, sample_rows, cse):
+def test_cse_train_with_keep_adapter_saves_an_adapter(tmp_path, tiny_bert, sample_rows, cse):
     (tmp_path / "corpus.txt").write_text("\n".join(sample_rows[:40]) + "\n", encoding="utf8")
     flags = (
         "--model",
@@ -169,7 +169,7 @@ def test_the_command_line_switches_it_on(tmp_path, tiny_bert, sample_rows, cse):
     assert (tmp_path / "runs" / "run" / "last" / "adapter_model.safetensors").exists()
 
 
-def test_a_moving_average_is_of_the_adapters_and_comes_last(config):
+def test_ema_averages_the_adapters_and_must_follow_lora(config):
     run = prepare(config.replace(encoder_methods=("lora", "ema")))
     averages = run.state.methods["ema"].names
     assert len(averages) == 3 * 6 * 2

@@ -34,14 +34,14 @@ def views_of(source, seed=0, batch=B, dtype=torch.float64):
 
 
 def masks_of(source):
-    """Masks of excluded rows: a synthetic negative, a positive (with its anchor), and a labelled hard negative."""
+    """Returns row masks that exclude one positive, one hard negative and one synthetic pair, if ``source`` has them."""
     left_out = {"positive": 1, "hard_negative": 0, "synthetic": 3, "synthetic_positive": 3}
     names = [name for name in left_out if name in ("positive", *SOURCES[source])]
     return {name: torch.arange(B) != left_out[name] for name in names}
 
 
 def duplicates_of():
-    """Rows 2 and 4 have the same sentence."""
+    """Returns a matrix of equal sentences, in which rows 2 and 4 are equal."""
     same = torch.eye(B, dtype=torch.bool)
     same[2, 4] = same[4, 2] = True
     return same
@@ -123,7 +123,7 @@ def double_loop(views, *, objective, logits, mixed, alpha=1.0, masks=None, dupli
 
 
 def release_terms(z1, z2, i, holds):
-    """MixCSE's released code: mixtures of unnormalised neighbours; two diagonals are 0 and not removed."""
+    """Returns the terms of MixCSE's released code: mixtures of unnormalised neighbours, with two diagonals set to 0."""
     terms = []
     for k in range(B):
         if holds("positive", k) and holds("positive", (k + 1) % B):
@@ -191,17 +191,18 @@ def test_a_legal_combination_equals_the_double_loop(parts):
 
 
 @pytest.mark.parametrize("parts", ILLEGAL, ids=lambda parts: "-".join(str(part) for part in parts))
-def test_an_illegal_combination_is_refused_by_one_sentence(parts):
+def test_an_illegal_combination_is_refused_with_one_sentence(parts):
     views, ours, _ = arguments_of(*parts)
     with pytest.raises(ValueError, match=r"^--[a-z-]+.*: [^\n]+$"):
         contrastive_loss(views, **ours)
 
 
-# Mixtures are detached, which a numerical derivative does not take into account: see test_mixture_passes_no_gradient.
+# Combinations without mixed negatives: mixtures are detached, which a numerical derivative cannot take into account;
+# test_mixture_passes_no_gradient checks their gradient.
 @pytest.mark.parametrize(
     "parts", [parts for parts in LEGAL if parts[3] is None], ids=lambda parts: "-".join(str(part) for part in parts)
 )
-def test_gradients_are_right(parts):
+def test_gradients_equal_numerical_derivatives(parts):
     views, ours, _ = arguments_of(*parts)
     names = list(views)
     ours["temperature"] = 0.5
@@ -214,7 +215,7 @@ def test_gradients_are_right(parts):
 
 @pytest.mark.parametrize(("objective", "source"), list(product(("infonce", "nt-xent"), SOURCES)))
 def test_mixture_passes_no_gradient(objective, source):
-    """The gradient with mixed negatives is that of the same sum with the mixtures as constants."""
+    """The gradient with mixed negatives equals that of the same loss with the mixtures as constants."""
     views = {name: z.requires_grad_() for name, z in views_of(source).items()}
     partner = some_partners(views, objective)
     given = contrastive_loss(views, objective=objective, mixed="paper", temperature=0.5, partners=partner)
@@ -234,7 +235,7 @@ def test_mixture_passes_no_gradient(objective, source):
         torch.testing.assert_close(gradient, wanted)
 
 
-def test_released_mixtures_are_detached_but_z2_against_them_is_not():
+def test_only_the_mixtures_of_the_released_variant_are_detached():
     views = {name: z.requires_grad_() for name, z in views_of("none").items()}
     loss = contrastive_loss(views, mixed="release", temperature=0.5, mix_lambda=LAM)
     gradients = torch.autograd.grad(loss, [views["anchor"], views["positive"]])
@@ -256,7 +257,7 @@ def test_released_mixtures_are_detached_but_z2_against_them_is_not():
         torch.testing.assert_close(gradient, expected)
 
 
-def test_a_masked_row_has_no_influence_and_a_finite_gradient():
+def test_gradients_are_finite_and_zero_for_masked_rows():
     views = {name: z.requires_grad_() for name, z in views_of("una pairs").items()}
     masks = masks_of("una pairs")
     loss = contrastive_loss(views, objective="nt-xent", masks=masks)
@@ -268,7 +269,7 @@ def test_a_masked_row_has_no_influence_and_a_finite_gradient():
 
 
 @pytest.mark.parametrize("weights", ["none", "row masks"])
-def test_the_probability_of_the_positive_is_that_of_the_softmax(weights):
+def test_p_pos_is_the_mean_softmax_probability_of_the_positive(weights):
     views, ours, theirs = arguments_of("infonce", "focal", "una pairs", None, weights)
     metrics = {}
     contrastive_loss(views, metrics=metrics, **ours)
@@ -283,7 +284,7 @@ def test_the_probability_of_the_positive_is_that_of_the_softmax(weights):
     assert metrics["p_pos"].item() == pytest.approx(sum(probabilities) / len(probabilities), rel=1e-10)
 
 
-def test_a_batch_without_an_anchor_has_loss_zero():
+def test_a_batch_without_valid_anchors_has_loss_zero():
     views = {name: z.requires_grad_() for name, z in views_of("none").items()}
     loss = contrastive_loss(views, masks={"positive": torch.zeros(B, dtype=torch.bool)})
     loss.backward()
@@ -307,7 +308,7 @@ def test_partners_are_uniform_over_valid_views_of_other_rows(left_out):
     assert seen[~allowed].sum() == 0
     expected = 3000 / allowed.sum(1, keepdim=True)
     chi = ((seen - expected) ** 2 / expected)[allowed].sum().item()
-    assert chi < 90  # at most 6 * 9 degrees of freedom: exceeded once in a thousand
+    assert chi < 90  # with at most 6 * 9 degrees of freedom, exceeded in one of a thousand runs
 
 
 def test_unknown_objectives_and_missing_partners_are_refused():
@@ -317,7 +318,7 @@ def test_unknown_objectives_and_missing_partners_are_refused():
         contrastive_loss(views_of("none"), mixed="paper")
 
 
-def test_summary_is_the_mean_cosine_of_each_kind():
+def test_similarity_summary_gives_mean_cosines_and_the_share_of_harder_negatives():
     views = views_of("triples, una pairs")
     summary = {key: value.item() for key, value in similarity_summary(views).items()}
     mean = lambda values: sum(values) / len(values)  # noqa: E731
@@ -339,13 +340,13 @@ def test_summary_is_the_mean_cosine_of_each_kind():
     )
 
 
-def test_without_an_in_batch_negative_no_share_of_harder_ones_is_given():
+def test_the_share_of_harder_negatives_is_nan_without_in_batch_negatives():
     views = views_of("una hard negatives")
     nothing = torch.zeros(B, dtype=torch.bool)
     for masks in ({"positive": nothing}, {"positive": nothing, "synthetic": nothing}, {"synthetic": nothing}):
         assert math.isnan(similarity_summary(views, masks)["syn_harder"].item())
     one = nothing.clone()
-    one[2] = True  # row 2 is the only candidate: of every row but itself
+    one[2] = True  # row 2 is the only in-batch negative, for every other row
     summary = similarity_summary(views, {"positive": one})
     harder = [
         float(cos(views["anchor"][i], views["synthetic"][i]) > cos(views["anchor"][i], views["positive"][2]))
