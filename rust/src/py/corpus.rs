@@ -1,4 +1,4 @@
-//! Reading a corpus: its progress, and its rows in memory.
+//! Reading of a corpus: the class `Progress`, and functions that read or write the rows.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::text::reader::Input;
 use crate::text::{row_files, rows};
 use crate::{Error, progress};
 
-/// Progress of a call in bytes read. `cancel()` stops the call.
+/// Progress of a call, in bytes read. `cancel()` stops the call.
 #[pyclass(frozen)]
 #[derive(Default)]
 pub struct Progress(Arc<progress::Progress>);
