@@ -126,7 +126,7 @@ class StoredRows:
         found = []
         for row in rows:
             if not 0 <= row < len(self._ends):
-                raise InputError(f"row: {row} is out of range; the corpus has {len(self._ends)} rows")
+                raise InputError(f"row: {row} is out of range; there are {len(self._ends)} rows")
             start = int(self._ends[row - 1]) if row else 0
             try:
                 found.append(bytes(self._text[start : int(self._ends[row])]).decode("utf8"))

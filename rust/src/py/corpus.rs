@@ -81,7 +81,7 @@ impl Rows {
 
     fn take(&self, rows: Vec<usize>) -> PyResult<Vec<&str>> {
         let found = rows.into_iter().map(|row| {
-            let why = || format!("{row} is out of range; the corpus has {} rows", self.0.len());
+            let why = || format!("{row} is out of range; there are {} rows", self.0.len());
             self.0
                 .get(row)
                 .ok_or_else(|| Error::invalid("row", why()).into())

@@ -32,7 +32,7 @@ pub struct Word {
     pub score: f64,
     /// Probability of being replaced; 0 if the word is not replaceable.
     pub p: f64,
-    /// Whether the word can be replaced. With [`OutputForm::Keep`], a word next to a letter, a digit or `_` cannot.
+    /// Whether the word is replaceable. With [`OutputForm::Keep`], a word next to a letter, a digit or `_` is not.
     pub replaceable: bool,
 }
 
