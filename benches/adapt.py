@@ -3,11 +3,11 @@
     python benches/adapt.py search --data DIR            # tunes on STS-B train, SICK-R train and the label-free MRR
     python benches/adapt.py accept --data DIR            # STS-B dev, SICK-R dev, STS16; fresh seeds
     python benches/adapt.py table                        # prints the stored results
-    python benches/adapt.py peers --data DIR             # compares with others, see adapt_peers.py; DIR as in domain.py
+    python benches/adapt.py peers --data DIR             # compares with other methods; DIR as for domain.py
 
 Each run trains all-MiniLM-L6-v2 on the sample corpus. The scores of the trained weights and of their average with the
 base weights (``merged``) are written to benches/results/adapt.json when a run ends; stored runs are skipped. ``search``
-evaluates on 800 pairs each of STS-B train and SICK-R train (every n-th), and with the split-half score on 500 held-out
+evaluates on about 800 pairs each of STS-B train and SICK-R train, and with the split-half score on 500 held-out
 sentences. ``accept`` also stores the cosine of every pair, from which ``table`` computes intervals: over pairs with a
 bootstrap of clusters of pairs that share a sentence (2,000 resamples, scores averaged over seeds), and over seeds with
 Student's t.
@@ -75,12 +75,12 @@ PASSAGES: dict[str, Any] = {
 
 
 def spans(shortest: float, longest: float, **settings: Any) -> dict[str, Any]:
-    """Returns the settings of a candidate with these limits of its spans."""
+    """Returns the settings of a candidate whose spans have these limits."""
     return {"spans": {"shortest": shortest, "longest": longest}, **settings}
 
 
 def sixty(shortest: float, longest: float, **settings: Any) -> dict[str, Any]:
-    """Returns the settings of a candidate with these limits of its spans, and with 60 steps."""
+    """Returns the settings of a candidate whose spans have these limits, with 60 steps."""
     return spans(shortest, longest, max_steps=60, **settings)
 
 
@@ -120,8 +120,8 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "standard una spans .3 to .7, tau .07, 60 steps": sixty(0.3, 0.7, **UNA, temperature=0.07),
     "standard una spans .3 to .7, tau .05, 60 steps": sixty(0.3, 0.7, **UNA, temperature=0.05),
     "standard una spans .2 to .6, tau .05, 60 steps": sixty(0.2, 0.6, **UNA, temperature=0.05),
-    # These show why dropout positives harm such a model: a tenth of the learning rate, and plain SGD, whose steps are
-    # as small as the gradients.
+    # The next three show why dropout positives harm such a model: a usual learning rate, a tenth of it, and plain SGD,
+    # whose steps are as small as the gradients.
     "dropout tau .05 lr 2e-5": {"positive": "dropout", "temperature": 0.05, "lr": 2e-5},
     "dropout tau .05 lr 2e-6": {"positive": "dropout", "temperature": 0.05, "lr": 2e-6},
     "dropout tau .05, SGD lr .1": {"positive": "dropout", "temperature": 0.05, "lr": 0.1, "optimizer": "sgd"},
@@ -264,7 +264,7 @@ def versions() -> dict[str, str]:
 
 
 def tables(found: dict[str, Any], what: str) -> str:
-    """Returns the table of the search, that of the accepted runs, or both if ``what`` is ``table``."""
+    """Returns the table of the search, the table of the accepted runs, or both if ``what`` is ``table``."""
     parts = [] if what == "accept" else [search_table(found)]
     if what != "search" and any(key.startswith("accept/") for key in found):
         parts.append(accept_table(found))

@@ -1,8 +1,8 @@
 """Compares cse with other methods on the documents of retrieval collections; called by benches/adapt.py.
 
 Every system trains all-MiniLM-L6-v2 on the documents that ``domain_scores.Collection`` does not hold out, in the same
-precision and in a separate process. It gets the processor time that the default of ``cse train`` takes on the same
-collection (seconds of all threads, so that other work on the machine has little influence). The rows that train are:
+precision and in a separate process. Each gets the processor time that the default of ``cse train`` takes on the same
+collection (seconds of all threads, so that other work on the machine has little influence). The rows with training are:
 
 * ``cse, default``: ``cse train --model minilm`` without further flags.
 * ``SimCSE``: MultipleNegativesRankingLoss of sentence-transformers on pairs of equal documents, batches of 64.
@@ -11,15 +11,16 @@ collection (seconds of all threads, so that other work on the machine has little
   requires data files of NLTK.
 * ``ContrastiveTension``: ContrastiveTensionLoss of sentence-transformers, batches of 32; one pair in eight consists of
   equal texts.
-* ``continued MLM``: the trainer of transformers, batches of 32, 15 % of the tokens masked; the head is new.
+* ``continued MLM``: the trainer of transformers, batches of 32, 15 % of the tokens masked; the head starts
+  with random weights.
 
 The last four are run with learning rates 5e-5 (the default of the trainers) and 1e-5 (the default of cse), and with
 texts of at most 64 tokens. The learning rate is constant and has no warm-up, because the number of steps depends on the
-time. The rows that do not train are BM25 (bm25s, Lucene's formula, k1 = 1.5, b = 0.75), and the rankings of an encoder
+time. The rows without training are BM25 (bm25s, Lucene's formula, k1 = 1.5, b = 0.75), and the rankings of an encoder
 and of BM25 fused by reciprocal ranks.
 """
 
-# The trainers of sentence-transformers and of transformers have no types.
+# The trainers of sentence-transformers and of transformers have no type annotations.
 # mypy: disable-error-code="arg-type,import-untyped,import-not-found,attr-defined"
 # mypy: disable-error-code="no-untyped-call,no-any-return,override"
 from __future__ import annotations
@@ -61,7 +62,7 @@ def peers(data: Path, results: Path, collections: list[str] | None, seed: int) -
             if key not in read(results):
                 command = [sys.executable, __file__, str(folder), name, str(seed), str(budget)]
                 said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-                record = json.loads(said.splitlines()[-1])  # the trainers print as well
+                record = json.loads(said.splitlines()[-1])  # the trainers print lines before it
                 part = results.with_suffix(".tmp")
                 lines = [
                     f"{json.dumps(each)}: {json.dumps(row)}" for each, row in (read(results) | {key: record}).items()
@@ -205,7 +206,7 @@ def damaged(rows: list[str], seed: int) -> dict[str, list[Any]]:
 
 
 def tension_pairs(rows: list[str], seed: int) -> dict[str, list[Any]]:
-    """Returns pairs: one in ``EQUAL_PAIRS`` is a document with itself, the others are a document and a random one."""
+    """Returns pairs: one in ``EQUAL_PAIRS`` is a document with itself, the others a document with a random document."""
     generator = np.random.default_rng(seed)
     others = generator.integers(0, len(rows), len(rows))
     equal = generator.random(len(rows)) < 1 / EQUAL_PAIRS
@@ -249,7 +250,7 @@ def masked_language_model(rate: float) -> Callable[[list[str], str, int, float],
 
         from cse.models.resolve import find_model
 
-        set_seed(seed)  # the head is new
+        set_seed(seed)  # the head has random initial weights
         source = str(find_model(MODEL).path)
         tokenizer, model = AutoTokenizer.from_pretrained(source), AutoModelForMaskedLM.from_pretrained(source)
         data = [{"input_ids": ids} for ids in tokenizer(rows, truncation=True, max_length=LENGTH)["input_ids"]]

@@ -27,7 +27,7 @@ def breakdown(run: Callable[[Any], object]) -> dict[str, float]:
     """Returns the share of each part in the time of training steps, the largest first.
 
     Args:
-        run: Trains with cse; called with a profiler, which it starts and stops between steps.
+        run: A function that trains with cse. It is called with a profiler, which it starts and stops between steps.
     """
     from cse.models import dropout
     from cse.training import loop, step

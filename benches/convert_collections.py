@@ -115,7 +115,7 @@ def write(folder: Path, documents: Texts, queries: Texts, judgements: Judgements
     judged = {query for query, _ in judgements}
     unknown = [each for each in judgements if each[0] not in queries or each[1] not in documents]
     if unknown:
-        raise SystemExit(f"{folder.name}: the judgement {unknown[0]} names a missing query or document; check files")
+        raise SystemExit(f"{folder.name}: judgement {unknown[0]} names a missing query or document; check the files")
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     with open(folder / "corpus.jsonl", "w", encoding="utf8") as file:
         for key, (title, text) in documents.items():

@@ -1,4 +1,4 @@
-"""Trains on documents of retrieval collections: which recipes help in a domain, and which label-free scores show it.
+"""Trains on documents of retrieval collections: which recipes help in a domain, and which label-free scores show that?
 
     python benches/domain.py search --data DIR       # DIR/NAME: a collection for cse eval --suite retrieval
     python benches/domain.py table                   # prints the stored runs
@@ -45,10 +45,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="Names of candidates.")
     parser.add_argument("--collections", nargs="*", help="Names of collections.")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0])
-    parser.add_argument("--steps", type=int, help="Number of steps, instead of the candidate's.")
+    parser.add_argument("--steps", type=int, help="Number of steps; default: that of the candidate.")
     parser.add_argument("--hours", type=float, help="Start no run after this many hours.")
-    parser.add_argument("--shares", nargs="*", type=float, default=SHARES, help="Shares of the base in an average.")
-    parser.add_argument("--weights", type=Path, help="Keep the trained encoders here; shares can then be added later.")
+    parser.add_argument("--shares", nargs="*", type=float, default=SHARES, help="Shares of the base in the averages.")
+    parser.add_argument("--weights", type=Path, help="Keep trained encoders in this folder, to add shares later.")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     if options.what == "search":
@@ -123,7 +123,7 @@ def embedded(collection: Collection, kept: Path | None) -> Embedded:
 
 
 def base_of(collection: Collection, known: dict[str, Embedded], results: Path, kept: Path | None) -> Embedded:
-    """Returns the embeddings of the base model; stores its figures and those of BM25 if they are not stored yet."""
+    """Returns the embeddings of the base model; stores the figures of this model and of BM25 if they are not stored."""
     if collection.name not in known:
         base = known[collection.name] = embedded(collection, kept)
         key = key_of({}, 0, collection)
@@ -184,7 +184,7 @@ def trained(settings: dict[str, Any], seed: int, collection: Collection, kept: P
 
 
 def averages(encoder: Any, collection: Collection, base: Embedded, shares: Sequence[float]) -> dict[str, Any]:
-    """Returns the figures of the averages of an encoder with the base model, by share of the base model."""
+    """Returns the figures of the average of an encoder and the base model, for each share of the base model."""
     from cse import Encoder
 
     original: Any = Encoder(MODEL, device="cpu").model

@@ -8,7 +8,7 @@ UNA: dict[str, Any] = {"negatives": ["una"], "una": {"every": 1, "use_as": "hard
 PLAIN: dict[str, Any] = {"negatives": []}
 KEEP: dict[str, Any] = {"loss_terms": ["keep"], "keep": {"weight": 1.0, "temperature": 0.05, "views": "both"}}
 
-# ``rows`` is the form of the rows to train on (see ``domain_scores.Collection.rows``); the others are fields of
+# ``rows`` is the form of the rows to train on (see ``domain_scores.Collection.rows``); the other keys are fields of
 # ``TrainConfig``.
 COMMON: dict[str, Any] = {
     "rows": "documents",

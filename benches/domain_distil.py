@@ -26,7 +26,7 @@ from cse.views import BatchStep, Frozen, Views
 
 
 class WordPieces(torch.nn.Module):
-    """Encodes token ids ``(n, T)`` as unit vectors ``(n, V)`` of ln(1 + count) idf, without special tokens.
+    """Encodes token ids ``(n, T)`` as unit vectors ``(n, V)`` of ln(1 + count) * idf, without special tokens.
 
     A batch term has no access to texts, but ``step.encode`` passes token ids to any encoder that it is given.
     """

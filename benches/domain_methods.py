@@ -1,4 +1,4 @@
-"""Losses and other methods for training on in-domain documents, as users would add them: ``imports = (FILE,)``.
+"""Losses and other methods for training on in-domain documents, added as users add methods: ``imports = (FILE,)``.
 
 =============  ====================================================================  ==============
 name           effect                                                                registered as
@@ -39,7 +39,7 @@ class Base:
 
     @classmethod
     def of(cls, context: Any) -> Base:
-        """Returns the copy of a run, which several methods share."""
+        """Returns the copy that all methods of a run share."""
         if not hasattr(context, "base_of_domain_methods"):
             context.base_of_domain_methods = cls(context)
         base: Base = context.base_of_domain_methods
@@ -64,14 +64,15 @@ class KeepOptions:
     temperature: float = 0.05
     views: Literal["anchor", "positive", "both", "cross"] = "both"
     lexical: float = 0.0
-    """Weight of the TF-IDF cosines of whole rows in the preserved similarities; 0: only the base model's are used."""
+    """Weight of the TF-IDF cosines of whole rows in the preserved similarities; 0: only the base model is used."""
 
 
 class Keep(BatchTerm):
-    """KL divergence between the similarities within the batch of the base model and of the encoder.
+    """KL divergence between the in-batch similarities of the base model and those of the encoder.
 
-    For each row, the softmax of its similarities to the other rows is computed at a temperature: with the base model
-    without dropout (the target), and with the encoder. ``cross`` compares anchors with the positives of other rows.
+    For each row, the softmax of its similarities to the other rows is computed at a temperature, once with the base
+    model without dropout (the target) and once with the encoder. ``cross`` compares anchors with the positives of other
+    rows.
     """
 
     Options = KeepOptions
@@ -161,7 +162,7 @@ class GuidedOptions:
     """Options of ``guided``."""
 
     margin: float = 0.0
-    """A negative is masked if its similarity by the base model exceeds the positive's minus this margin."""
+    """A negative is masked if its cosine in the base model exceeds the cosine of the positive minus this margin."""
 
 
 class Guided(FeatureMethod):
@@ -174,7 +175,7 @@ class Guided(FeatureMethod):
         self.base = Base.of(context)
 
     def forward(self, views: Views, step: BatchStep) -> Views:
-        """Returns the views with the weights of pairs."""
+        """Returns the views with log weights of pairs, which are -inf for masked negatives."""
         anchors = self.base.encode("anchor", step)
         positives = self.base.encode("positive", step)
         limit = (anchors * positives).sum(-1, keepdim=True) - self.options.margin

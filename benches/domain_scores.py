@@ -17,7 +17,7 @@ Numbers = npt.NDArray[np.int64]
 
 # Documents that are held out from training for the label-free scores: 5 %, but at least 100 and at most 10 %.
 HELD_OUT = (0.05, 100, 0.10)
-# Number of searches of each kind: from each held-out document, and from all documents together.
+# Number of queries of each kind that are made from each held-out document, and from all documents together.
 SEARCHES = 3
 ALL_SEARCHES = 1000
 WORDS = 6
@@ -28,14 +28,14 @@ SENTENCE_WORDS = 4
 
 @dataclass
 class Known:
-    """Searches for known documents."""
+    """Search queries made from documents: ``texts[i]`` was made from document number ``documents[i]``."""
 
     texts: list[str] = field(default_factory=list)
     documents: list[int] = field(default_factory=list)
 
 
 class Collection:
-    """A collection (documents, queries, judgements) and what is derived from it for scoring; the same for all runs.
+    """A collection (documents, queries, judgements) with all data derived from it for scoring; equal for all runs.
 
     Args:
         folder: A folder in the format of ``cse eval --suite retrieval``.
@@ -95,7 +95,7 @@ class Collection:
 
     @cached_property
     def known(self) -> dict[str, Known]:
-        """Searches by kind: words drawn by TF-IDF or a span around such a word, from held-out or from all documents."""
+        """Queries by kind: words drawn by TF-IDF, or a span around such a word, from held-out or from all documents."""
         score = dict(zip(self.index.terms, self.index.idf, strict=True))
         found: dict[str, Known] = {}
         for place, rows, times in (("held", self.held_out, SEARCHES), ("all", self.sample, 1)):
@@ -122,12 +122,12 @@ class Collection:
 
     @cached_property
     def lexical_found(self) -> Numbers:
-        """The top documents by BM25 for the searches with words from held-out documents."""
+        """The top documents by BM25 for the queries of words from held-out documents."""
         return nearest(self.lexical(self.known["held words"].texts))
 
 
 def nearest(scores: Vectors, own: Numbers | None = None, count: int = NEIGHBOURS) -> Numbers:
-    """Returns the columns with the highest scores of each row, best first; leaves out the column ``own`` of a row."""
+    """Returns the columns with the highest scores of each row, best first, without the column ``own[i]`` of row i."""
     if own is not None:
         scores = scores.copy()
         scores[np.arange(len(scores)), own] = -np.inf
@@ -148,7 +148,7 @@ def reciprocal_ranks(scores: Vectors, own: list[int]) -> Vectors:
 
 @dataclass
 class Embedded:
-    """Unit-length embeddings of a collection by one encoder."""
+    """Unit-length embeddings of a collection, computed by one encoder."""
 
     documents: Vectors
     queries: Vectors
@@ -163,13 +163,13 @@ class Embedded:
 
     @classmethod
     def of(cls, arrays: dict[str, Vectors]) -> Embedded:
-        """Returns the embeddings that ``arrays`` holds."""
+        """Returns the embeddings that ``arrays`` contains."""
         known = {name.removeprefix("known "): each for name, each in arrays.items() if name.startswith("known ")}
         return cls(arrays["documents"], arrays["queries"], known, arrays["halves"])
 
 
 def embed(encoder: Any, collection: Collection) -> Embedded:
-    """Encodes documents, queries, searches and halves."""
+    """Encodes the documents, the queries, the queries made from documents, and the halves."""
     from cse.data.words import cut_in_two
     from cse.evaluation.geometry import unit
 

@@ -14,7 +14,7 @@ Runs = dict[str, Any]
 
 RESAMPLES = 2000
 HARM = -0.5
-# Minimum numbers of trained runs of a collection, and of harmful observations on a collection that sets a limit.
+# Minimum number of trained runs of a collection, and of harmful observations for choosing a limit on a collection.
 ENOUGH_RUNS = 5
 ENOUGH_HARMFUL = 3
 ALARMS = 0.1
@@ -32,7 +32,7 @@ def candidate_of(run: dict[str, Any]) -> str:
 
 
 def differences(found: Runs) -> dict[tuple[str, str], dict[str, dict[str, Vector]]]:
-    """Returns each query's difference from the base by (candidate, share), collection and metric: seed means."""
+    """Returns each query's mean difference from the base over seeds, by (candidate, share), collection and metric."""
     bases = bases_of(found)
     grouped: dict[tuple[str, str], dict[str, dict[str, list[Vector]]]] = {}
     for run in found.values():
@@ -78,7 +78,7 @@ def references(found: Runs) -> str:
 
 
 def over_seeds(found: Runs) -> dict[tuple[str, str], list[float]]:
-    """Returns changes in nDCG@10 by (candidate, share): for each seed run on all collections, the mean over them."""
+    """Returns mean changes in nDCG@10 by (candidate, share), one for each seed that was run on all collections."""
     bases = bases_of(found)
     gains: dict[tuple[str, str], dict[int, list[float]]] = {}
     for run in found.values():
@@ -192,7 +192,7 @@ def correlations(found: Runs) -> str:
 
 
 def flags(found: Runs) -> str:
-    """Returns a table of the harmful runs that are flagged; score, sign and limit are chosen on one collection."""
+    """Returns a table of the runs that a label-free score flags; score, sign and limit are chosen on one collection."""
     data = enough(found)
     names = list(data)
     if not names:

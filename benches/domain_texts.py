@@ -1,4 +1,4 @@
-"""Positives and negatives for training on in-domain documents, as users would add them: ``imports = (FILE,)``.
+"""Positives and negatives for training on in-domain documents, added as users add methods: ``imports = (FILE,)``.
 
 =============  ====================================================================  =============
 name           texts                                                                 registered as
@@ -34,7 +34,7 @@ class CutsOptions:
 
 
 def span(words: list[str], length: int, place: float) -> str:
-    """Returns ``length`` consecutive words of a list, or all; ``place`` (0 to 1) selects one of the possible starts."""
+    """Returns ``length`` consecutive words, or all if there are fewer; ``place`` (0 to 1) selects the first of them."""
     length = min(length, len(words))
     start = int(place * (len(words) - length + 1))
     return " ".join(words[start : start + length])
@@ -85,7 +85,7 @@ class SearchOptions:
     """Options of ``search``."""
 
     kind: Literal["words", "ordered", "span"] = "words"
-    """``words``: words drawn by TF-IDF in random order; ``ordered``: in the document's order; ``span``: a span."""
+    """``words``: words drawn by TF-IDF, in random order; ``ordered``: in text order; ``span``: consecutive words."""
     fewest: int = 4
     most: int = 12
     longest: int = 0
@@ -149,7 +149,7 @@ class MinedOptions:
 
 
 class Mined(Edit):
-    """Another document, drawn from the nearest neighbours of the whole document within a window of ranks."""
+    """Another document, drawn from the nearest neighbours of the document within a window of ranks."""
 
     Options = MinedOptions
 

@@ -2,8 +2,8 @@
 
 On such a processor, PyTorch's products of bfloat16 tensors are about fifty times slower than products of float32
 tensors. Here, products are computed in float32 from the same rounded inputs, and rounded to bfloat16. Instructions for
-bfloat16 do the same (exact products, sums in float32), so the results are equal up to the order of summation. All other
-operations are PyTorch's. Use this to measure results, not speed.
+bfloat16 compute in the same way (exact products, sums in float32), so the results are equal up to the order of
+summation. All other operations are PyTorch's. Use this module to measure results, not speed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def attention(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Computes attention as PyTorch's CPU kernel does, without dropout or gradients.
+    """Computes attention like PyTorch's CPU kernel, without dropout or gradients.
 
     Scores and sums are in float32, and exponentials are rounded to bfloat16.
     """

@@ -1,12 +1,12 @@
-"""Compares the speed of encoding the STS sentences with SentenceTransformer.encode, with the same model.
+"""Compares how fast cse and SentenceTransformer.encode encode the sentences of the STS tasks, with the same model.
 
     python benches/encode.py --data DIR [--share 0.2]
 
-All distinct sentences of the seven STS tasks (or every n-th of them) are encoded alternately by both; their embeddings
-must be equal before anything is timed. Prints the median times, and the number of tokens with padding relative to the
-number without, in float32 and in bfloat16 (for SentenceTransformer: autocast around ``encode``). If the processor has
-no instructions for bfloat16, the rows in bfloat16 are left out; --emulate computes them with benches/emulated.py, and
-their times then say nothing about such instructions.
+All distinct sentences of the seven STS tasks (or a share of them) are encoded by both alternately; the embeddings must
+be equal before anything is timed. Prints the median times, and the number of tokens with padding relative to the number
+without padding, in float32 and in bfloat16 (for SentenceTransformer: autocast around ``encode``). If the processor has
+no instructions for bfloat16, the rows in bfloat16 are left out; --emulate computes them with benches/emulated.py, but
+the times of these rows then say nothing about processors that have such instructions.
 """
 
 from __future__ import annotations

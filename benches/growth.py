@@ -38,7 +38,7 @@ RESULTS = Path(__file__).parent / "results" / "growth.json"
 CSE = [sys.executable, "-c", "from cse.cli import main; main()"]
 SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
 FIT_FROM = 100_000
-BLOCK = 10_000  # sentences generated at a time, with a seed for each block; every size is a multiple
+BLOCK = 10_000  # sentences generated at a time, with a seed for each block; every size is a multiple of it
 KNEE, SLOPE = 7_873, 1.77
 LETTERS, STEMS = b"etaonisrhlducmpg", b"theandforwasonebutnotyouallcanherhimshehadouttwo"
 
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--largest-once", action="store_true", help="do not repeat the largest size")
     parser.add_argument("--augment", action="store_true", help="also measure cse augment, with the index of each size")
     parser.add_argument("--engine", choices=("local", "ray"), default="local")
-    parser.add_argument("--encoded", type=int, default=1600, help="with --engine ray, sentences that are encoded")
+    parser.add_argument("--encoded", type=int, default=1600, help="number of sentences to encode, with --engine ray")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--folder", type=Path, help="folder for temporary files")
     parser.add_argument("--seed", type=int, default=0)
@@ -118,8 +118,9 @@ def sentences(rng: Any) -> bytes:
     lengths = 1 + rng.gamma(4, 5, BLOCK).round().astype(np.int64)
     ends = np.cumsum(lengths) - 1
     ranks = draw(rng.random(ends[-1] + 1))
-    # A word is its rank in base 16, written in letters with the lowest digit first and three letters for that digit.
-    # The most frequent words have 3 letters, the word of rank 1,000,000 has 7; first letters vary as much as possible.
+    # A word is its rank in base 16, with the lowest digit first. That digit is written as three letters, each other
+    # digit as one. The most frequent words have 3 letters, the word of rank 1,000,000 has 7; first letters vary as much
+    # as possible.
     # A row of the array is a word and its separator; unused bytes are 0 and removed at the end.
     letters, stems = np.frombuffer(LETTERS, np.uint8), np.frombuffer(STEMS, np.uint8).reshape(16, 3)
     words = np.zeros((len(ranks), 16), np.uint8)
@@ -143,7 +144,7 @@ def draw(uniform: Any) -> Any:
     x = np.exp(np.minimum(uniform, head) / c)
     beyond = np.flatnonzero(uniform > head)
     x[beyond] = KNEE * ((1 - uniform[beyond]) / (1 - head)) ** (-1 / (SLOPE - 1))
-    return np.minimum(x, 2.0**52 - 1).astype(np.int64)  # a word has at most 13 digits; reached once in 10^10 words
+    return np.minimum(x, 2.0**52 - 1).astype(np.int64)  # at most 13 digits; the limit is reached once in 10^10 words
 
 
 def count(corpus: Path) -> tuple[int, int, int]:

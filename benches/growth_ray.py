@@ -1,4 +1,4 @@
-"""Measures rows per second of ``cse augment`` and ``cse encode`` with 1 and 2 workers of a Ray cluster (growth.py).
+"""Measures rows per second of ``cse augment`` and ``cse encode`` with 1 and 2 workers of a Ray cluster; see growth.py.
 
 Each worker runs on a node with one core, and both nodes are processes on this machine. The generated corpus is split
 into ``FILES`` files. Before a time is printed, the output of the cluster is compared with the output of the commands

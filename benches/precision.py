@@ -1,4 +1,4 @@
-"""Measures what bfloat16 changes: the scores of one model in both precisions, and of models trained in each of them.
+"""Measures what bfloat16 changes: the scores of one model in both precisions, and the scores of models trained in each.
 
     python benches/precision.py encode --sts DIR --retrieval DIR [DIR ...]    # all-MiniLM-L6-v2, not trained
     python benches/precision.py train --sts DIR [--seeds 31 32 33 34 35]      # the default recipe of minilm
@@ -10,8 +10,8 @@ precisions, and evaluates in float32: STS-B dev, SICK-R dev, STS16, and the labe
 between models of the same seed have 95 % intervals over sentence pairs and over seeds. Each result is written to
 benches/results/precision.json at once, and stored results are not computed again.
 
-On a processor without instructions for bfloat16, they are emulated (benches/emulated.py): the results equal those of
-such instructions up to the order of summation, but the times do not.
+If the processor has no instructions for bfloat16, benches/emulated.py emulates them: the results equal those of such
+instructions up to the order of summation, but the times do not.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RESULTS = Path(__file__).parent / "results" / "precision.json"
 STS = ("sts16.test", "stsb.test", "stsb.dev", "sts12.test", "sickr.test", "sts13.test", "sts15.test", "sts14.test")
 TRAINED = ("stsb.dev", "sickr.dev", "sts16.test")
 SEEDS = (31, 32, 33, 34, 35)
-# Limits on the decrease of a score x 100 below which bfloat16 becomes a default.
+# bfloat16 becomes a default if no score x 100 falls by more than these limits.
 ENCODE_LIMIT, TRAIN_LIMIT = 0.05, 0.1
 
 

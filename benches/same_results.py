@@ -10,8 +10,8 @@ Both arguments are Python interpreters that have cse installed (``git worktree a
 - training runs on the CPU: for each loss, without UNA and with both forms of UNA, the logged metrics (without times)
   and the saved weights, after 6 steps of a small random BERT and, with ``--minilm``, after 2 steps of all-MiniLM-L6-v2.
 
-It prints one line per result, ``same`` or ``DIFFERENT``, and exits with 1 if any differs. If an
-installation knows only the old names of flags that were renamed, the flags are translated for it.
+It prints one line per result, ``same`` or ``DIFFERENT``, and exits with 1 if any result differs. If an installation has
+only the old names of flags that were renamed, the flags are translated for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 METRICS = ("step", "epoch", "loss", "lr", "cos_pos", "cos_neg", "cos_syn", "una_steps", "una_unchanged")
 
-# New flag and value -> name in revisions before 2026-11-21; None: omitted.
+# Flags by their current names, with their names in revisions before 2026-11-21; None: the flag is omitted.
 OLD_FLAGS: dict[str, str | None] = {
     "--objective": "--negatives",
     "--replace-which": "--step2",
@@ -139,7 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base", help="Python interpreter of the starting revision.")
     parser.add_argument("new", help="Python interpreter of the changed revision.")
-    parser.add_argument("--minilm", action="store_true", help="Also 2 steps of all-MiniLM-L6-v2 for each run.")
+    parser.add_argument("--minilm", action="store_true", help="Also train all-MiniLM-L6-v2 for 2 steps in each run.")
     parser.add_argument("--only", choices=("index", "augment", "train"), help="Compare only these results.")
     parser.add_argument("--json", type=Path, help="Write the digests of the new revision to this file.")
     options = parser.parse_args()

@@ -40,7 +40,7 @@ import numpy as np
 from cse.models.encoders import ENCODERS, OtherEncoder
 
 class Random(OtherEncoder):
-    summary = "random vectors by the text"
+    summary = "random vectors that depend on the text"
 
     def __init__(self, what, device):
         super().__init__(what, device)
@@ -133,7 +133,7 @@ def search(folder: Path, width: int, rounds: int) -> dict[str, Any]:
     return found
 
 
-# What cse search does with the vectors of queries, without PyTorch and the model.
+# The steps of cse search after the queries have been encoded, without PyTorch or a model.
 ONLY_SEARCH = """
 import sys
 from pathlib import Path
@@ -238,7 +238,7 @@ def quality(data: str) -> dict[str, float]:
     from cse.evaluation.retrieval import Retrieval, RetrievalOptions, ndcg
 
     class Once(Encoder):
-        """Encodes each text once."""
+        """An encoder that encodes each distinct text only once."""
 
         vectors: dict[str, Any]
 

@@ -1,10 +1,11 @@
-"""Measures time to the first batch and memory of a training run on a large corpus whose rows are in the cache.
+"""Measures the time to the first batch, and the memory, of a training run on a large corpus that is in the cache.
 
     python benches/start.py    # ten million sentences need 3 GB of temporary files; use --sentences 1000000 for fewer
 
 The text is generated as in growth.py. The first run writes the rows to the cache. After that, each of ``--rounds`` new
-processes prepares a run on the sample corpus, which does all imports, and then a run on the large corpus up to its
-first batch. The second run is timed, and so is a loop over ten million integers, which shows how busy the machine is.
+processes prepares a run on the sample corpus, so that all imports are done, and then a run on the large corpus up to
+its first batch. The second run is timed, and also a loop over ten million integers, which shows how busy the machine
+is.
 Two more processes train for a few steps, one on the sample and one on the large corpus: the difference of their peaks
 of anonymous resident memory (Linux) is what the rows of the corpus cost. The rows of the first batch are compared with
 the lines of the file before anything is timed.
@@ -117,7 +118,7 @@ def write(corpus: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def start(corpus: str, options: argparse.Namespace) -> tuple[float, float]:
-    """Returns the seconds to the first batch, measured after preparing a sample run, and the seconds of a loop."""
+    """Returns the seconds to the first batch, measured after another run was prepared, and the seconds of a loop."""
     first_batch(SAMPLE, options)
     started = time.perf_counter()
     first_batch(corpus, options)

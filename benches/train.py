@@ -1,4 +1,4 @@
-"""Compares the training speed of cse with sentence-transformers, a plain loop, and the minimum.
+"""Compares the training speed of cse with sentence-transformers, a plain loop, and a lower bound of the time.
 
     python benches/train.py [--rounds 3] [--json FILE]     # all-MiniLM-L6-v2 on the CPU, in fp32 and bf16
     python benches/train.py --gpu                         # BERT-base with random weights on CUDA, bf16, compiled
@@ -16,13 +16,13 @@ with LoRA and of training all weights, each in a separate process.
 
 The systems are timed alternately, in ``--rounds`` rounds. Figures are medians over the rounds; the first two steps of a
 round do not count (on CUDA, the first 20, in which models are compiled and graphs recorded). The plain loop's loss must
-equal cse's before anything is timed. Tokens are those encoded in a step, of all views and without padding. On the CPU,
---breakdown also prints where the time of a step goes, by PyTorch's profiler. If the processor has no instructions for
-bfloat16, the rows in bf16 are left out; --emulate computes them with benches/emulated.py, and their times then say
-nothing about such instructions.
+equal cse's before anything is timed. The tokens of a step are counted over all views, without padding. On the CPU,
+--breakdown also prints where the time of a step goes, as measured by PyTorch's profiler. If the processor has no
+instructions for bfloat16, the rows in bf16 are left out; --emulate computes them with benches/emulated.py, but their
+times then say nothing about processors that have such instructions.
 """
 
-# The trainer of sentence-transformers has no types.
+# The trainer of sentence-transformers has no type annotations.
 # mypy: disable-error-code="arg-type,import-untyped,import-not-found,attr-defined"
 # mypy: disable-error-code="override,no-any-return,no-untyped-call"
 from __future__ import annotations
@@ -60,7 +60,7 @@ PLAIN = {"positive": "dropout", "temperature": TEMPERATURE, "pooler": "avg", "lo
 ADAMW = {"lr": 1e-5, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
 
 
-# Family and configuration changes of models with random weights. RoBERTa's default padding token is another one.
+# Family and configuration changes of models with random weights. pad_token_id is set to the tokenizer's, 0.
 RANDOM = {
     "random-bert": ("Bert", {}),
     "random-roberta": ("Roberta", {"pad_token_id": 0, "max_position_embeddings": 514}),
@@ -151,7 +151,7 @@ def time_cse(
 
 @contextmanager
 def emulation(precision: str, options: Any) -> Iterator[None]:
-    """Emulates bf16 within the context if the options say so."""
+    """Emulates bf16 within the context if ``--emulate`` is given and the precision is bf16."""
     with ExitStack() as stack:
         if precision == "bf16" and options.emulate:
             stack.enter_context(EmulatedBf16())
@@ -260,7 +260,7 @@ def time_sentence_transformers(model: str, rows: list[str], options: Any, precis
 
 
 def minimum(model: str, rows: list[str], options: Any, precision: str) -> tuple[float, float]:
-    """Returns the seconds of 6 x matrix parameters x tokens, and the measured FLOP/s of a matrix product."""
+    """Returns the minimum time of a step in seconds, and the measured FLOP/s of a matrix product."""
     from cse.models.encoder import tokenize
 
     encoder, _ = load(model, "cpu")
@@ -329,7 +329,7 @@ def main() -> None:
     parser.add_argument("--emulate", action="store_true", help="emulate bf16 on a processor without its instructions")
     parser.add_argument("--breakdown", action="store_true", help="also print where the time of a step goes")
     parser.add_argument("--memory", action="store_true", help="print only the peak memory of LoRA and of full training")
-    parser.add_argument("--peak", help=argparse.SUPPRESS)  # the process of one row of --memory
+    parser.add_argument("--peak", help=argparse.SUPPRESS)  # set in the processes that --memory starts
     options = parser.parse_args()
     options.device = "cuda" if options.gpu else "cpu"
     options.model = options.model or ("random-bert" if options.gpu else "minilm")
@@ -385,7 +385,7 @@ def precisions(options: Any) -> tuple[str, ...]:
 
 
 def check_equal_losses(model: str, rows: list[str], options: Any) -> None:
-    """Checks that cse's loss of random embeddings equals the plain loop's."""
+    """Checks that the loss of cse equals the loss of the plain loop on random embeddings."""
     from cse.losses.contrastive import contrastive_loss
 
     z = torch.randn(2, options.batch_size, 16, dtype=torch.float64)

@@ -2,10 +2,10 @@
 
     python benches/transfer.py --data DIR [--model minilm] [--tasks mr trec mrpc] [--scale 20]
 
-``converged`` minimises the objective of SentEval's classifier, ``senteval`` stops early as SentEval does. For tasks
-with a test file, the final classifier of ``senteval`` is trained with five seeds, on which its result depends.
---scale multiplies the embeddings: Adam's steps have the same size, so larger embeddings converge sooner. Prints a
-Markdown table. MR takes an hour on one core, nearly all of it for ``senteval``.
+``converged`` minimises the objective of SentEval's classifier; ``senteval`` stops early, like SentEval. For tasks with
+a test file, the final classifier of ``senteval`` is trained with five seeds, because its result depends on the seed.
+--scale multiplies the embeddings: the size of Adam's steps does not change, so training converges in fewer steps.
+Prints a Markdown table. MR takes an hour on one core, nearly all of it for ``senteval``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--tasks", nargs="+", default=["mr", "trec", "mrpc"])
-    parser.add_argument("--scale", type=float, default=1.0, help="multiplies the embeddings; 20: about sqrt(D)")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of the embeddings; 20 is about sqrt(D)")
     options = parser.parse_args()
     encoder = Encoder(options.model)
     print("| task | converged | senteval | difference | seconds: converged | senteval |")

@@ -1,4 +1,4 @@
-//! Draws are within the radius for every rank, radius and number; any text is rewritten without a panic.
+//! Draws are within the radius for every rank, radius and random number; any text can be augmented.
 
 use cse_core::index::stats::Counter;
 use cse_core::una::options::OutputForm;
@@ -29,7 +29,7 @@ fn example() -> Index {
 
 proptest! {
     #[test]
-    fn a_draw_stays_within_the_radius_and_is_never_the_term_itself(
+    fn draw_is_within_radius_and_never_the_term_itself(
         place in 0usize..30, seen: bool, radius in 1usize..40, u in 0.0f64..1.0
     ) {
         let index = example();
@@ -44,16 +44,16 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_rewritten(text in any::<String>(), seed: u64, row: u64, beta in 0.0f64..=1.0, plain: bool) {
+    fn text_changes_if_a_word_is_replaceable(text in any::<String>(), seed: u64, row: u64, beta in 0.0f64..=1.0, plain: bool) {
         let index = example();
         let surface = if plain { OutputForm::Plain } else { OutputForm::Keep };
         let options = Options { seed, beta, surface, ..Options::new(&index) };
-        let options = options.checked(&index).expect("good options");
+        let options = options.checked(&index).expect("valid options");
         let mut augmenter = Augmenter::new(&index, options);
         let mut out = Vec::from("before ");
         augmenter.augment(&text, row, &mut out);
-        let out = String::from_utf8(out).expect("a negative is text");
-        let negative = out.strip_prefix("before ").expect("it only appends");
+        let out = String::from_utf8(out).expect("a negative is UTF-8");
+        let negative = out.strip_prefix("before ").expect("text is only appended");
         let replaceable = augmenter.words.iter().any(|word| word.replaceable);
         prop_assert_eq!(negative != text, replaceable);
         prop_assert!(augmenter.words.iter().all(|word| (0.0..=1.0).contains(&word.p)));
@@ -61,7 +61,7 @@ proptest! {
 }
 
 #[test]
-fn the_ends_of_the_unit_interval_are_drawn_from_without_a_fault() {
+fn draws_at_ends_of_unit_interval_are_within_radius() {
     let index = example();
     for rank in 0..index.len() {
         for radius in [1, 3, 1000] {
@@ -74,15 +74,15 @@ fn the_ends_of_the_unit_interval_are_drawn_from_without_a_fault() {
 }
 
 #[test]
-fn a_single_term_has_nothing_to_be_replaced_by() {
+fn only_term_of_an_index_has_no_replacement() {
     let index = index(&["one", "one one"]);
     assert_eq!(draw(&index, 0, true, 5, 0.3), None);
     assert_eq!(draw(&index, 0, false, 5, 0.3), Some(0));
 }
 
 #[test]
-fn every_term_of_a_large_vocabulary_is_found_and_no_other() {
-    // Short, long and very long terms; tables of several megabytes, on huge pages where there are any.
+fn look_up_finds_exactly_the_terms_of_a_large_vocabulary() {
+    // Short, long and very long terms. The tables take several megabytes, on huge pages if the system provides them.
     let word = |i: usize| match i % 3 {
         0 => format!("w{i}"),
         1 => format!("sixteen{i:09}"),

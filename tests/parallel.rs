@@ -8,12 +8,12 @@ use cse_core::una::files::{Compression, OutputOptions, augment_files};
 use cse_core::{Options, Progress, ReadOptions, Tokenizer, VocabularyFilter, doctor};
 
 #[test]
-fn no_call_starts_the_global_pool() {
+fn no_call_starts_the_global_thread_pool() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let corpus = folder.path().join("corpus.txt");
     let mut file = std::fs::File::create(&corpus).expect("a file");
     for i in 0..20_000 {
-        writeln!(file, "row number {i} of {}", i % 97).expect("room for it");
+        writeln!(file, "row number {i} of {}", i % 97).expect("the file can be written");
     }
     drop(file);
     let inputs = || vec![PathBuf::from(&corpus).into()];

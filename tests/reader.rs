@@ -1,4 +1,4 @@
-//! Reading files: changes while a file is read, and input that is not text.
+//! Reading files that change while they are read.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -28,12 +28,12 @@ fn read(paths: &[&Path], mut between: impl FnMut()) -> Result<u64> {
 
 fn corpus(folder: &Path, name: &str) -> PathBuf {
     let path = folder.join(name);
-    std::fs::write(&path, "some row of text\n".repeat(10_000)).expect("room for it");
+    std::fs::write(&path, "some row of text\n".repeat(10_000)).expect("the file can be written");
     path
 }
 
 #[test]
-fn a_file_that_changes_while_it_is_read_is_an_error_that_names_it() {
+fn file_that_changes_while_it_is_read_is_named_in_the_error() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let first = corpus(folder.path(), "first.txt");
     let file = corpus(folder.path(), "changing.txt");
@@ -43,7 +43,7 @@ fn a_file_that_changes_while_it_is_read_is_an_error_that_names_it() {
         &|| append(&file).set_len(9_000).expect("it can shrink"),
         &|| append(&file).write_all(b"one more\n").expect("it can grow"),
         &|| {
-            // The same size, with other rows.
+            // Written again, so that only the modification time differs.
             std::thread::sleep(std::time::Duration::from_millis(20));
             File::create(&file).expect("a file");
             corpus(folder.path(), "changing.txt");

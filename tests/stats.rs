@@ -23,7 +23,7 @@ fn rows() -> impl Strategy<Value = Vec<String>> {
 
 fn build_bytes(bytes: &[u8], threads: usize) -> Result<Stats, Error> {
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
-    file.write_all(bytes).expect("room for it");
+    file.write_all(bytes).expect("enough disk space");
     let files = vec![PathBuf::from(file.path()).into()];
     let options = ReadOptions {
         max_line_bytes: 4000,
@@ -41,7 +41,7 @@ fn build_bytes(bytes: &[u8], threads: usize) -> Result<Stats, Error> {
 
 proptest! {
     #[test]
-    fn merging_is_commutative_and_associative_and_equals_counting_at_once(a in rows(), b in rows(), c in rows()) {
+    fn merging_is_commutative_and_associative_and_equals_counting_all_rows(a in rows(), b in rows(), c in rows()) {
         let (x, y, z) = (count(&a), count(&b), count(&c));
         prop_assert_eq!(x.merge(&y), y.merge(&x));
         prop_assert_eq!(x.merge(&y).merge(&z), x.merge(&y.merge(&z)));
@@ -51,12 +51,12 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_counted_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+    fn any_bytes_are_counted_or_refused_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
         let _ = build_bytes(&bytes, 2);
     }
 
     #[test]
-    fn any_text_is_counted_or_holds_no_word(text in "\\PC{0,400}(\n\\PC{0,80}){0,5}") {
+    fn any_text_is_counted_unless_it_contains_no_word(text in "\\PC{0,400}(\n\\PC{0,80}){0,5}") {
         match build_bytes(text.as_bytes(), 1) {
             Ok(stats) => {
                 let c = stats.counts;
@@ -72,14 +72,14 @@ proptest! {
 
 #[test]
 fn rows_that_span_chunks_are_counted_once() {
-    // Rows of a thousand bytes against chunks of half a megabyte: borders fall inside rows.
+    // Rows have about a thousand bytes and chunks half a megabyte, so that chunks end inside rows.
     let rows: Vec<String> = (0..2000)
         .map(|i| format!("w{i} {}", "x ".repeat(490 + i % 7)))
         .collect();
     let text = rows.join("\n");
     let options = ReadOptions::default();
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
-    file.write_all(text.as_bytes()).expect("room for it");
+    file.write_all(text.as_bytes()).expect("enough disk space");
     let run = |threads| {
         build::build(
             vec![PathBuf::from(file.path()).into()],
@@ -98,7 +98,7 @@ fn rows_that_span_chunks_are_counted_once() {
 }
 
 #[test]
-fn of_several_faults_the_first_is_named_whatever_the_threads() {
+fn error_names_first_invalid_line_for_any_number_of_threads() {
     let mut text = "fine row\n".repeat(400_000).into_bytes();
     for line in [150_000, 150_100, 250_000, 390_000] {
         text[9 * line] = 0xff;
@@ -116,7 +116,7 @@ fn of_several_faults_the_first_is_named_whatever_the_threads() {
 }
 
 #[test]
-fn a_fault_is_named_with_its_line_in_its_file() {
+fn error_names_line_and_byte_offset_of_invalid_utf8() {
     let mut text = "fine row\n".repeat(200_000).into_bytes();
     text.extend_from_slice(b"broken \xff\n");
     match build_bytes(&text, 2) {

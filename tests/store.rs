@@ -33,7 +33,7 @@ fn same(stored: &Stored, files: &[FileRecord], stats: &Stats) -> bool {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(rows in prop::collection::vec("\\PC{0,30}", 1..20)) {
+    fn written_index_equals_the_index_read_back(rows in prop::collection::vec("\\PC{0,30}", 1..20)) {
         let (files, stats) = some(&rows);
         let bytes = store::serialize(Tokenizer::UNICODE, &files, &stats).expect("it can be written");
         let index = open(&bytes).expect("it can be read");
@@ -41,13 +41,13 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn any_bytes_are_read_or_refused_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         let _ = open(&bytes).and_then(|stored| stored.into_index(VocabularyFilter::default()));
     }
 }
 
 #[test]
-fn every_damaged_byte_is_an_error_or_changes_nothing() {
+fn every_changed_byte_is_an_error_or_has_no_effect() {
     let rows: Vec<String> = ["the cat sat", "the dog: 1,000 dogs!", "", "Ünïcödé cat"]
         .map(String::from)
         .to_vec();
@@ -87,7 +87,7 @@ fn every_truncation_is_an_error() {
 }
 
 #[test]
-fn the_index_ranks_by_maximum_score_and_sums_up() {
+fn terms_are_ranked_by_maximum_score_with_prefix_sums() {
     let (files, stats) = some(&["a b".into(), "a c c".into(), "a d".into()]);
     let index = Index::new(Tokenizer::UNICODE, files, stats);
     let names: Vec<&str> = index
@@ -95,7 +95,7 @@ fn the_index_ranks_by_maximum_score_and_sums_up() {
         .iter()
         .map(|&t| index.term(t as usize))
         .collect();
-    // c: ln(1 + 2/3) ln 3; b and d: ln(1 + 1/2) ln 3, in byte order; a is everywhere and weighs nothing.
+    // c: ln(1 + 2/3) ln 3; b and d: ln(1 + 1/2) ln 3, in byte order; a is in every document and has score 0.
     assert_eq!(names, ["c", "b", "d", "a"]);
     let ln3 = 3f64.ln();
     let scores = [
@@ -111,7 +111,7 @@ fn the_index_ranks_by_maximum_score_and_sums_up() {
 }
 
 #[test]
-fn a_filter_keeps_the_statistics_of_its_terms_and_the_idf_of_those_it_removes() {
+fn filter_keeps_statistics_of_kept_terms_and_idf_of_removed_terms() {
     let rows = ["a b c", "a b", "a d d", "e f"].map(String::from);
     let (files, stats) = some(&rows);
     let whole = Index::new(Tokenizer::UNICODE, files.clone(), stats.clone());
@@ -127,7 +127,7 @@ fn a_filter_keeps_the_statistics_of_its_terms_and_the_idf_of_those_it_removes() 
         assert_eq!(frequent.idf[t], whole.idf[t]);
         assert_eq!(frequent.max_score[t], whole.max_score[t]);
     }
-    // Equal document frequencies in byte order.
+    // Terms with equal document frequencies are kept in byte order.
     assert_eq!(
         names(&open(0, Some(4)).expect("four stay")),
         ["a", "b", "c", "d"]

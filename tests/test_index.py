@@ -198,7 +198,7 @@ def test_merged_shards_equal_one_build_byte_for_byte(sample, tmp_path, cse):
 def test_shards_of_different_tokenizers_are_not_merged(sample, tmp_path):
     for tokenizer in ("unicode", "whitespace"):
         build_index([str(sample)], tmp_path / tokenizer, words={"tokenizer": tokenizer}, matrix=False)
-    with pytest.raises(InputError, match="whitespace: its tokenizer is whitespace, but the index before has"):
+    with pytest.raises(InputError, match="whitespace: its tokenizer is whitespace, but the previous index has"):
         TfidfIndex.merge([tmp_path / "unicode", tmp_path / "whitespace"], tmp_path / "all")
     with pytest.raises(InputError, match="nowhere: no TF-IDF index there"):
         TfidfIndex.merge([tmp_path / "unicode", tmp_path / "nowhere"], tmp_path / "all")

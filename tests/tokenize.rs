@@ -1,4 +1,4 @@
-//! Fast paths equal the rules' plain wording, whatever the text.
+//! The fast paths of the tokenizers equal the reference implementations for any text.
 
 use cse_core::text::tokenize::{Scratch, Tokenizer};
 use proptest::prelude::*;
@@ -43,19 +43,19 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
     #[test]
-    fn unicode_fast_path_equals_the_slow_one(row in awkward()) {
+    fn unicode_fast_path_equals_reference_implementation(row in awkward()) {
         let (fast, slow) = both(Tokenizer::UNICODE, &row);
         prop_assert_eq!(fast, slow);
     }
 
     #[test]
-    fn whitespace_fast_path_equals_the_slow_one(row in awkward()) {
+    fn whitespace_fast_path_equals_reference_implementation(row in awkward()) {
         let (fast, slow) = both(Tokenizer::WHITESPACE, &row);
         prop_assert_eq!(fast, slow);
     }
 
     #[test]
-    fn spans_are_the_surface_of_their_terms(row in any::<String>()) {
+    fn each_span_in_lower_case_equals_its_term(row in any::<String>()) {
         for tokenizer in [Tokenizer::UNICODE, Tokenizer::WHITESPACE] {
             let (fast, slow) = both(tokenizer, &row);
             prop_assert_eq!(&fast, &slow);
@@ -70,7 +70,7 @@ proptest! {
 }
 
 #[test]
-fn unicode_words_keep_inner_apostrophes_points_and_digits_together() {
+fn unicode_words_include_inner_apostrophes_periods_and_commas() {
     let found = terms(
         Tokenizer::UNICODE,
         "Don't pay $1,234.50, e.g. to foo_bar@U.S.A. or a:b!",
@@ -82,7 +82,7 @@ fn unicode_words_keep_inner_apostrophes_points_and_digits_together() {
 }
 
 #[test]
-fn whitespace_terms_keep_their_punctuation_and_split_as_python_does() {
+fn whitespace_terms_keep_punctuation_and_split_like_python() {
     let row = "Wait,  what?\u{a0}\u{1c}NO\u{2028}w\tend";
     assert_eq!(
         terms(Tokenizer::WHITESPACE, row),
@@ -91,6 +91,6 @@ fn whitespace_terms_keep_their_punctuation_and_split_as_python_does() {
 }
 
 #[test]
-fn words_are_lower_cased_one_by_one_with_the_final_sigma() {
+fn each_word_is_lower_cased_with_its_final_sigma() {
     assert_eq!(terms(Tokenizer::UNICODE, "ΟΔΟΣ ΣΑΣ"), ["οδος", "σας"]);
 }

@@ -1,4 +1,4 @@
-//! The tokenizer equals NLTK's sequence of regular expressions for any text.
+//! The `treebank` tokenizer equals NLTK's sequence of regular expressions for any text.
 
 use std::sync::LazyLock;
 
@@ -24,8 +24,9 @@ fn words(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// NLTK's expressions in NLTK's order. Python's `re` applies those for contractions, so its `\b`, its `\s` and its `i` are
-/// written out there. `$` is extended to match before a final newline too, unless `\s*` matches that.
+/// NLTK's expressions in NLTK's order. NLTK matches contractions with Python's `re`, so the expressions for them spell out
+/// what `\b`, `\s` and `i` match in `re`. `$` is replaced by an expression that also matches before a final newline, except
+/// after `\s*`, which matches the newline itself.
 static PASSES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     let passes = [
         (r"([«“‘„]|[`]+)", " $1 "),
@@ -67,7 +68,7 @@ static PASSES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     let wanna = format!(r"(?i)(?<!{word})(wan)(na)(?=[\s\x1c-\x1f])");
     let spaced = ["[iİı]s", "was"].map(|b| format!("(?i) ('t)({b})(?!{word})"));
     let contractions = contractions.into_iter().chain([wanna]).chain(spaced);
-    let compiled = |expression: &str| Regex::new(expression).expect("an expression");
+    let compiled = |expression: &str| Regex::new(expression).expect("a valid expression");
     passes
         .into_iter()
         .map(|(expression, to)| (compiled(expression), to))
@@ -126,7 +127,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
     #[test]
-    fn the_tokenizer_equals_the_expressions(text in awkward()) {
+    fn tokens_equal_the_result_of_nltks_expressions(text in awkward()) {
         prop_assert_eq!(words(&text), pass_by_pass(&text));
     }
 
@@ -142,7 +143,7 @@ proptest! {
 
 /// Output of NLTK itself, with tokens joined by spaces.
 #[test]
-fn tokens_are_nltks() {
+fn tokens_equal_the_output_of_nltk() {
     for (text, expected) in [
         (
             "good muffins cost $3.88 (roughly 3,36 euros) in new york.  please buy me two of them.",
@@ -183,7 +184,7 @@ fn tokens_are_nltks() {
 }
 
 #[test]
-fn a_quote_has_the_span_of_its_source() {
+fn quote_has_the_span_of_its_source() {
     let found = tokens("\"é\" ''a''");
     let expected = [
         (0, 1, "``"),

@@ -55,7 +55,7 @@ pub enum Error {
     InvalidUtf8 { path: PathBuf, place: Place },
 
     #[error(
-        "{}: {place} is longer than {limit} bytes; is this one sentence per line? \
+        "{}: {place} is longer than {limit} bytes; does the file have one sentence per line? \
          --max-line-bytes raises the limit", path.display()
     )]
     LineTooLong {
@@ -78,7 +78,7 @@ pub enum Error {
     },
 
     #[error(
-        "{name}: its tokenizer is {found}, but the index before has {wanted}; merge indexes with the same tokenizer"
+        "{name}: its tokenizer is {found}, but the previous index has {wanted}; merge indexes with the same tokenizer"
     )]
     TokenizersDiffer {
         name: String,
@@ -117,10 +117,10 @@ pub enum Place {
     /// A line of a text file.
     Line {
         line: u64,
-        /// Byte offset in the decoded text, from 0, if it is known.
+        /// Byte offset in the decompressed text, from 0, if it is known.
         offset: Option<u64>,
     },
-    /// A row of a table; its number need not be a line number.
+    /// A row of a table; its number can differ from the line number in the file.
     Row { row: u64, column: String },
 }
 

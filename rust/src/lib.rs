@@ -1,6 +1,6 @@
 //! TF-IDF statistics of a corpus, and hard negatives by UNA (Unsupervised hard Negative Augmentation).
 //!
-//! For a term t with count c in a document of L terms, in a corpus of N documents, df of which contain t:
+//! For a term t that occurs c times in a document of L terms, and in df of the N documents of the corpus:
 //!
 //! ```text
 //! tf  = ln(1 + c/L)      idf = ln(N/df)      score = tf * idf

@@ -86,7 +86,7 @@ fn create(folder: &Path) -> io::Result<NamedTempFile> {
     loop {
         let temporary = builder.tempfile_in(folder).map_err(without_path)?;
         match temporary.as_file().try_lock() {
-            // Another process may have found it before it was locked, and removed it.
+            // Another process may have removed the file before it was locked.
             Ok(()) if !is_removed(temporary.as_file())? => return Ok(temporary),
             Ok(()) | Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(_)) => return Ok(temporary), // a file system without locks
@@ -123,7 +123,7 @@ fn remove_abandoned(folder: &Path) {
     }
 }
 
-/// Returns the operating system's error inside an error of `tempfile`, whose message would name the temporary file.
+/// Extracts the operating system's error from an error of `tempfile`, because the latter names the temporary file.
 fn without_path(error: io::Error) -> io::Error {
     let inner = error.get_ref().and_then(|e| e.source());
     let code = inner

@@ -2,7 +2,8 @@
 //!
 //! All parallel code runs in a pool of this module, never in rayon's global pool. In a forked child process, the
 //! threads of the parent's pools do not exist, and a call into such a pool would wait forever. The global pool cannot
-//! be replaced in the child. The pools of this module can be: each is used only by the process that made it.
+//! be replaced in the child process. A pool of this module is used only by the process that made it, and a child process
+//! makes a new one.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,12 +18,13 @@ const MAX_THREADS: usize = 1024;
 /// Number of threads of calls that ask for 0 threads; 0 means one per available core.
 static DEFAULT_THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets the default number of threads, for calls that ask for 0 threads and for the shared pool from its next use on.
+/// Sets the default number of threads. It applies to calls that ask for 0 threads, and to the shared pool from its next
+/// use on.
 pub fn set_default_threads(threads: usize) -> Result<()> {
     check_threads(threads)?;
     DEFAULT_THREADS.store(threads, Ordering::Relaxed);
     if let Ok(mut shared) = SHARED.try_lock() {
-        std::mem::forget(shared.take()); // its threads sleep; dropping a pool of a parent process would wait forever
+        std::mem::forget(shared.take()); // not dropped: dropping a pool of the parent process would wait forever
     }
     Ok(())
 }
@@ -87,13 +89,14 @@ fn shared_pool() -> Arc<ThreadPool> {
         _ => {
             let pool = Arc::new(any_pool());
             let stale = shared.replace((process, pool.clone()));
-            std::mem::forget(stale); // dropping a pool of the parent would wait for its threads
+            std::mem::forget(stale); // dropping a pool of the parent process would wait forever
             pool
         }
     }
 }
 
-/// Returns a pool with the default number of threads, or one of only the calling thread if no thread can be started.
+/// Returns a pool with the default number of threads or, if no thread can be started, a pool that consists of the calling
+/// thread.
 fn any_pool() -> ThreadPool {
     new_pool(0).unwrap_or_else(|_| {
         let here = rayon::ThreadPoolBuilder::new().num_threads(1);

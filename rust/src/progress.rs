@@ -7,9 +7,9 @@ use crate::error::{Error, Result};
 /// Progress of a long call, and a flag that stops it. Shared with the code that shows a progress bar.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Number of stored bytes to read; 0 if that is unknown (standard input).
+    /// Number of bytes to read, before decompression; 0 if it is unknown (standard input).
     pub total: AtomicU64,
-    /// Number of stored bytes read so far.
+    /// Number of bytes read so far, before decompression.
     pub done: AtomicU64,
     /// Set to stop the call with [`Error::Interrupted`].
     pub cancelled: AtomicBool,

@@ -10,7 +10,7 @@ use crate::parallel::in_pool;
 
 /// Number of rows whose bits one thread computes at a time.
 const PART: usize = 1 << 14;
-/// Number of lanes of the widest vectors, which are those of AVX-512.
+/// Number of lanes of the widest supported vectors (AVX-512).
 const MAX_LANES: usize = 16;
 
 /// Returns the next number of `rng`, uniform in [0, 1).
@@ -32,8 +32,8 @@ pub(crate) fn keyed(seed: u64, epoch: u64, row: u64, stream: u64) -> ChaCha8Rng 
     ChaCha8Rng::from_seed(key)
 }
 
-/// Returns 64 random bits for each row. All random choices other than negatives are made from them (shuffling, held-out
-/// rows, mixing partners). Different values of `stream` give independent bits; negatives use the small values.
+/// Returns 64 random bits for each row, for all random choices other than negatives (shuffling, held-out rows, mixing
+/// partners). Different values of `stream` give independent bits; the small values are used for negatives.
 pub fn random_bits(seed: u64, epoch: u64, rows: &[u64], stream: u64) -> Vec<u64> {
     let mut bits = vec![0; rows.len()];
     let level = Level::new();
@@ -51,7 +51,7 @@ pub fn random_bits(seed: u64, epoch: u64, rows: &[u64], stream: u64) -> Vec<u64>
     bits
 }
 
-/// Sets `bits` to the first number of the stream [`keyed`] of each row.
+/// Sets each element of `bits` to the first number of the [`keyed`] stream of its row.
 ///
 /// The cipher usually computes four blocks of 64 bytes of one stream at once, but a single number needs only eight
 /// bytes. Here each vector lane computes the first block of a different row. The widest vectors of the processor are
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_are_the_first_numbers_of_the_streams() {
+    fn random_bits_equal_first_number_of_each_stream() {
         let rows: Vec<u64> = (0..2 * PART as u64 + 5)
             .map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15))
             .collect();

@@ -15,7 +15,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// Finds the file of the first row.
+    /// Returns the count of a tally, with the file that contains the first row.
     pub(super) fn new(tally: &Tally, files: &[FileRecord]) -> Self {
         let mut found = Found {
             rows: tally.rows,
@@ -50,7 +50,7 @@ impl Tally {
         }
     }
 
-    /// Adds the rows of another thread.
+    /// Adds the tally of another thread.
     pub(super) fn add(&mut self, other: &Tally) {
         self.rows += other.rows;
         self.first = match (self.first, other.first) {
@@ -65,7 +65,7 @@ impl Tally {
 pub struct Faults<F = Found> {
     /// Bytes that are not UTF-8.
     pub invalid: F,
-    /// U+FFFD, which replaces bytes that are not UTF-8, in this file or in an earlier version of the text.
+    /// U+FFFD, which stands for bytes that were not UTF-8, in this file or in the text from which it was made.
     pub replacement: F,
     /// UTF-8 that was read as Latin-1 and encoded as UTF-8 again: "cafÃ©".
     pub mojibake: F,

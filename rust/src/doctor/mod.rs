@@ -28,16 +28,16 @@ use crate::text::tokenize::Tokenizer;
 use crate::una::augment::{Augmenter, Word};
 use crate::una::options::Options;
 
-/// Number of rows from which the replacement rate is predicted.
+/// Number of sampled rows that are used to predict the replacement rate.
 const SAMPLE: usize = 10_000;
 /// Maximum number of row hashes that a thread keeps. If there are more rows, only half, a quarter, ... of them are
 /// checked for duplicates.
 const HASHES: usize = 1 << 24;
-/// Number of bytes of a row from which the replacement rate is predicted.
+/// Number of bytes at the beginning of a row that are used to predict the replacement rate.
 const SAMPLE_BYTES: usize = 4096;
-/// Largest number of words that the quantiles distinguish.
+/// Maximum number of words in the statistics of row lengths; longer rows count as rows of this many words.
 const LONGEST: usize = 4096;
-/// Numbers of words that have about 32, 64, 128 and 256 tokens.
+/// Numbers of words that correspond to about 32, 64, 128 and 256 tokens.
 const LIMITS: [usize; 4] = [24, 48, 96, 192];
 
 /// The result of [`diagnose`].
@@ -55,7 +55,7 @@ pub struct Diagnosis {
     /// Number of terms that occur in one document only.
     pub singletons: usize,
     pub default_radius: usize,
-    /// Number of rows that repeat an earlier one; an estimate if not all rows were checked.
+    /// Number of rows that repeat an earlier row; an estimate if not all rows were checked.
     pub duplicates: u64,
     pub duplicates_estimated: bool,
     /// Quantiles of the number of words in a row: 5, 50, 95 and 100 per cent, over the rows that are not blank.
@@ -90,7 +90,7 @@ struct Worker {
     lengths: Vec<u64>,
     scripts: BTreeMap<&'static str, u64>,
     hashes: Hashes,
-    /// The rows whose numbers have the smallest hashes, which are the same for any number of threads.
+    /// The rows whose row numbers have the smallest hashes, so that the sample does not depend on the number of threads.
     sample: BinaryHeap<(u64, String)>,
 }
 
@@ -323,8 +323,8 @@ fn summarize(
     })
 }
 
-/// Returns the number of rows that repeat an earlier one, scaled up if only a share of the rows was checked, and whether it
-/// is an estimate.
+/// Returns the number of rows that repeat an earlier row, and whether it is an estimate. If only a share of the rows was
+/// checked, the number is scaled up.
 fn count_duplicates(mut hashes: Vec<Hashes>) -> (u64, bool) {
     let limit = hashes.iter().map(|h| h.limit).min().unwrap_or(u64::MAX);
     let mut all = Vec::new();
@@ -350,8 +350,8 @@ fn quantile(lengths: &[u64], share: f64) -> usize {
     place.unwrap_or(0)
 }
 
-/// Returns `limit`, the share of rows with more words than that, and the share of words beyond it. Rows of more than
-/// `LONGEST` words count as rows of `LONGEST` words.
+/// Returns `limit`, the share of rows with more than `limit` words, and the share of words beyond the first `limit` words
+/// of their row. Rows of more than `LONGEST` words count as rows of `LONGEST` words.
 fn cut_off(lengths: &[u64], limit: usize) -> (usize, f64, f64) {
     let (mut rows, mut words, mut long, mut beyond) = (0, 0, 0, 0);
     for (length, &n) in lengths.iter().enumerate() {
@@ -380,7 +380,7 @@ fn predict(index: &Index, sample: &[(u64, String)]) -> [f64; 3] {
         let sum: f64 = p.iter().sum();
         expected += sum;
         if augmenter.force_one && !p.is_empty() {
-            expected += 1.0 - sum / p.len() as f64; // one word is replaced even if it was not drawn
+            expected += 1.0 - sum / p.len() as f64; // one word, drawn uniformly, is replaced regardless of its p
         }
         unchanged += usize::from(p.is_empty());
     }

@@ -1,4 +1,4 @@
-//! Builds indexes: counts files or texts, and merges several indexes into one.
+//! Builds indexes: counts the terms of files or texts, and merges several indexes into one.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::text::tokenize::Tokenizer;
 /// The results of one counting thread.
 pub struct Part {
     pub stats: Stats,
-    /// For each term of `stats`, the id that `rows` uses.
+    /// For each term of `stats`, its id in `rows`.
     pub local_ids: Vec<u32>,
     /// Chunk number and rows, in the order in which the thread read them; empty unless rows are kept.
     pub rows: Vec<(u64, CountedRows)>,
@@ -24,11 +24,11 @@ pub struct Part {
 /// The result of counting files.
 struct Counted {
     stored: Stored,
-    /// The parts that make up the statistics, if rows are kept.
+    /// The parts that were merged into the statistics; empty unless rows are kept.
     parts: Vec<Part>,
 }
 
-/// Counts files with all threads of the current pool. `keep_rows` also keeps the counts of every row.
+/// Counts the terms of files on all threads of the current pool. `keep_rows` also keeps the counts of every row.
 fn count_files(
     files: Vec<Input>,
     tokenizer: Tokenizer,
@@ -96,7 +96,7 @@ pub fn check_filled(stats: &Stats, files: &[FileRecord], tokenizer: Tokenizer) -
     Ok(())
 }
 
-/// Counts files; the result may be empty.
+/// Counts the terms of files; the result may be empty.
 pub fn count(
     files: Vec<Input>,
     tokenizer: Tokenizer,
@@ -108,7 +108,7 @@ pub fn count(
     Ok(with_threads(threads, work)??.stored)
 }
 
-/// Counts files; a corpus without a term is an error.
+/// Counts the terms of files; a corpus without a term is an error.
 pub fn build(
     files: Vec<Input>,
     tokenizer: Tokenizer,
@@ -121,7 +121,7 @@ pub fn build(
     Ok(stored)
 }
 
-/// Counts files and writes the index, and the matrix if `with_matrix`, into the folder `dir`.
+/// Counts the terms of files and writes the index into the folder `dir`; writes the matrix too if `with_matrix` is true.
 pub fn build_to(
     dir: &Path,
     files: Vec<Input>,
@@ -140,7 +140,7 @@ pub fn build_to(
     })?
 }
 
-/// Counts texts in memory. The list of files in the index is empty.
+/// Counts the terms of texts in memory. The list of files in the index is empty.
 pub fn build_from_texts<'a>(
     texts: impl Iterator<Item = &'a str>,
     tokenizer: Tokenizer,
@@ -156,7 +156,7 @@ pub fn build_from_texts<'a>(
     })
 }
 
-/// Merges indexes, in the given order, into the index of all their files. Each is paired with a name for error
+/// Merges indexes, in the given order, into the index of all their files. Each index is paired with its name for error
 /// messages.
 pub fn merge(shards: impl IntoIterator<Item = Result<(String, Stored)>>) -> Result<Stored> {
     let mut shards = shards.into_iter();

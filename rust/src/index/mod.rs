@@ -25,7 +25,8 @@ use crate::text::tokenize::Tokenizer;
 pub struct VocabularyFilter {
     /// Keep only terms that occur in at least this many documents.
     pub min_df: u64,
-    /// Of these terms, keep only this many with the highest document frequencies; ties are broken by byte order.
+    /// Of these terms, keep at most this many, namely those with the highest document frequencies; ties are broken by byte
+    /// order.
     pub max_terms: Option<usize>,
 }
 
@@ -85,7 +86,7 @@ pub struct Index {
 #[derive(Clone, Copy, Debug)]
 struct InlineText {
     bytes: [u8; 15],
-    /// `LONG` for a longer text; then `bytes` begin with the term's number.
+    /// Length of the text, or `LONG` if it is longer than fifteen bytes; `bytes` then begins with the number of the term.
     len: u8,
 }
 
@@ -196,7 +197,7 @@ impl Index {
         }
     }
 
-    /// Looks up a term by its key and, if the term is longer than the key, its bytes.
+    /// Looks up a term by its key and, if the term is longer than the key, also by its bytes.
     pub(crate) fn find(&self, key: &Key, bytes: &[u8]) -> Option<Known> {
         self.lookup
             .find(key, |rank| self.bytes_at(rank as usize) == bytes)
@@ -222,8 +223,8 @@ impl Index {
         std::str::from_utf8(self.stats.terms.get(t)).expect("checked when the index was opened")
     }
 
-    /// Returns the idf of a word that has no rank: its idf in the corpus if the filter removed it, ln(N) if it is
-    /// unseen.
+    /// Returns the idf of a word that has no rank: its idf in the corpus if the filter removed the word, or ln(N) if the
+    /// word is unseen.
     pub(crate) fn idf_without_rank(&self, term: &Term) -> f64 {
         let known = self.removed.get(term).copied();
         known.unwrap_or_else(|| idf(self.stats.counts.documents, 1))

@@ -1,10 +1,10 @@
 //! The sufficient statistics of a corpus: the number N of documents, and for each term its document frequency and the
 //! maximum over documents of c/L, where c is the term's count in a document and L the document's length in terms.
 //!
-//! UNA needs nothing else: idf is constant over documents, so the maximum over d of ln(1 + c/L) * idf is reached where
-//! c/L is largest. Merging two [`Stats`] adds the Ns, adds the document frequencies and takes the larger of the maxima,
-//! which makes them a commutative monoid: threads, shards and machines can count separately, and merging their
-//! statistics in any order gives the same bytes.
+//! UNA needs no other statistics: idf is constant over documents, so the maximum over d of ln(1 + c/L) * idf is reached
+//! where c/L is largest. Merging two [`Stats`] adds N and the document frequencies, and takes the larger maximum of each
+//! term. This operation is associative and commutative, so threads, shards and machines can count separately, and merging
+//! their statistics in any order gives the same bytes.
 
 use std::cmp::Ordering;
 
@@ -67,7 +67,7 @@ pub struct Counts {
     /// Documents that contain no term.
     pub wordless: u64,
     pub tokens: u64,
-    /// Rows whose bytes were not UTF-8 and were replaced.
+    /// Number of rows in which bytes that are not UTF-8 were replaced.
     pub repaired: u64,
 }
 
@@ -89,7 +89,7 @@ pub struct Stats {
     pub terms: Terms,
     /// Number of documents that contain each term.
     pub df: Vec<u64>,
-    /// Max over documents of c/L for each term: the term's count divided by the number of terms in the document.
+    /// For each term, the maximum over documents of c/L, its count divided by the number of terms in the document.
     pub max_frequency: Vec<f64>,
 }
 
@@ -176,7 +176,8 @@ pub struct Counter {
     distinct: Vec<u32>,
 }
 
-/// The distinct terms of some rows with their counts, kept to build the TF-IDF matrix. Terms are ids of one counter.
+/// The distinct terms of some rows with their counts, kept to build the TF-IDF matrix. Terms are given by their ids in the
+/// counter that counted the rows.
 #[derive(Debug, Default)]
 pub struct CountedRows {
     pub ids: Vec<u32>,
@@ -264,7 +265,7 @@ impl Counter {
         self.counts.repaired += rows;
     }
 
-    /// Returns the statistics with terms in byte order, and this counter's id of each term.
+    /// Returns the statistics with terms in byte order, and the id of each term in this counter.
     pub fn finish(self) -> (Stats, Vec<u32>) {
         let table = &self.table;
         // Comparing the first eight bytes as a number decides nearly all comparisons without reading a string.

@@ -1,7 +1,7 @@
 //! The index on disk: one safetensors file with the sufficient statistics, and optionally the matrix.
 //!
 //! `DIR/index.safetensors` contains the tensors `terms` (bytes end to end), `offsets`, `df` and `max_tf` (max c/L). Its
-//! metadata has one key, `cse`, whose value is canonical JSON (sorted keys), because safetensors writes several keys in
+//! metadata has a single key, `cse`, whose value is canonical JSON (sorted keys); safetensors would write several keys in
 //! random order. `DIR/matrix.npz` is optional. Files are written under a temporary name and renamed, so a full disk
 //! or a killed process leaves the old files intact. A checksum over metadata and tensors detects a damaged file.
 
@@ -61,8 +61,8 @@ impl Index {
 }
 
 impl Stored {
-    /// Returns the index of both corpora. Both indexes must have the same tokenizer. `name` is what error messages call
-    /// `other`.
+    /// Returns the index of both corpora. Both indexes must have the same tokenizer. Error messages refer to `other` by
+    /// `name`.
     pub fn merge(self, other: Stored, name: &str) -> Result<Stored> {
         if self.tokenizer != other.tokenizer {
             return Err(Error::TokenizersDiffer {
@@ -90,8 +90,8 @@ impl Stored {
 }
 
 /// Writes `DIR/index.safetensors`, and `DIR/matrix.npz` if `parts` are given; otherwise the matrix of an older index is
-/// removed. Both files are complete before either is renamed to its final name.
-/// If the call is cancelled, neither is written.
+/// removed. Both files are complete before either is renamed to its final name. If the call is cancelled, neither is
+/// written.
 pub fn save(
     dir: &Path,
     stored: &Stored,
@@ -165,7 +165,7 @@ pub fn serialize(tokenizer: Tokenizer, files: &[FileRecord], stats: &Stats) -> R
         .map_err(|e| Error::invalid("index", format!("cannot be written: {e}")))
 }
 
-/// Returns XXH3 of the canonical JSON without the checksum itself, and of every tensor with its length.
+/// Returns the XXH3 checksum of the canonical JSON (without the checksum itself) and of the length and bytes of each tensor.
 fn checksum(meta: &Value, tensors: [&[u8]; 4]) -> String {
     let mut hasher = Xxh3::new();
     hasher.update(meta.to_string().as_bytes());

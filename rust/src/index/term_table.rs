@@ -20,7 +20,7 @@ struct Entry<T> {
 /// A map from term to `T` that numbers its terms.
 #[derive(Clone, Debug)]
 pub struct TermTable<T> {
-    /// 0 marks an empty slot; otherwise the upper half of the hash and id + 1.
+    /// An occupied slot contains the upper half of the hash and id + 1; an empty slot is 0.
     slots: Vec<u64>,
     entries: Vec<Entry<T>>,
     arena: Vec<u8>,

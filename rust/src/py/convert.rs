@@ -6,7 +6,7 @@ pub use crate::index::store::le_bytes;
 use crate::text::reader::FileRecord;
 use crate::una::options::Report;
 
-/// path, bytes, rows, xxh3, column
+/// A file record: (path, bytes, rows, xxh3, column).
 pub type FileTuple = (String, u64, u64, String, Option<String>);
 
 /// Converts a file record.
@@ -21,7 +21,7 @@ pub fn file_tuple(file: &FileRecord) -> FileTuple {
     (path, bytes, rows, xxh3, column)
 }
 
-/// documents, rows, blank, wordless, tokens, repaired, terms
+/// Counts of a corpus: (documents, rows, blank, wordless, tokens, repaired, terms).
 pub type CountsTuple = (u64, u64, u64, u64, u64, u64, usize);
 
 /// Converts counts and the number of terms.
@@ -43,7 +43,7 @@ pub fn stored_tuple(stored: &Stored) -> (CountsTuple, Vec<FileTuple>) {
     (counts, stored.files.iter().map(file_tuple).collect())
 }
 
-/// rows, blank, unchanged, words, unseen, replaced, repaired
+/// A report: (rows, blank, unchanged, words, unseen, replaced, repaired).
 pub type ReportTuple = (u64, u64, u64, u64, u64, u64, u64);
 
 /// Converts a report.

@@ -1,4 +1,4 @@
-//! Reading a corpus: its progress, and its rows in memory.
+//! Reading of a corpus: the class `Progress`, and functions that read or write the rows.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::text::reader::Input;
 use crate::text::{row_files, rows};
 use crate::{Error, progress};
 
-/// Progress of a call in bytes read. `cancel()` stops the call.
+/// Progress of a call, in bytes read. `cancel()` stops the call.
 #[pyclass(frozen)]
 #[derive(Default)]
 pub struct Progress(Arc<progress::Progress>);
@@ -81,7 +81,7 @@ impl Rows {
 
     fn take(&self, rows: Vec<usize>) -> PyResult<Vec<&str>> {
         let found = rows.into_iter().map(|row| {
-            let why = || format!("{row} is not below the {} rows of the corpus", self.0.len());
+            let why = || format!("{row} is out of range; there are {} rows", self.0.len());
             self.0
                 .get(row)
                 .ok_or_else(|| Error::invalid("row", why()).into())

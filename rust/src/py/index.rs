@@ -111,7 +111,8 @@ impl Index {
         Ok(py.detach(save)?)
     }
 
-    /// Returns indptr and indices (little-endian i64) and values (f64) of a CSR matrix; the caller may modify them.
+    /// Returns the TF-IDF matrix of texts in CSR format: indptr and indices (little-endian i64) and values (f64), as bytes
+    /// that the caller may modify.
     fn transform<'py>(
         &self,
         py: Python<'py>,
@@ -178,8 +179,8 @@ impl Index {
         Ok((outputs, report_tuple(&report)))
     }
 
-    /// Returns the output and, for each replaced word: old word, new word, span in the input, span in the output, p,
-    /// and both ranks.
+    /// Returns the output and, for each replaced word: old word, new word, span in the input, span in the output,
+    /// replacement probability, old rank and new rank.
     fn replacements(
         &self,
         #[pyo3(from_py_with = arguments::text)] text: Text,
@@ -190,8 +191,8 @@ impl Index {
         Ok(texts::replacements(&self.0, options, text.as_str(), row))
     }
 
-    /// Returns for each word: the word as written, whether it is in the index, document frequency, TF-IDF score, p,
-    /// rank from 1, sampled replacements, and whether it can be replaced.
+    /// Returns for each word: the word as written, whether it is in the index, document frequency, TF-IDF score,
+    /// replacement probability, rank from 1, sampled replacements, and whether it can be replaced.
     fn explain(
         &self,
         #[pyo3(from_py_with = arguments::text)] text: Text,
@@ -233,8 +234,8 @@ impl Index {
         Ok(report_tuple(&report))
     }
 
-    /// Writes the synthetic sentences of a part of a corpus to `output`. The part begins with the row `first_row` and
-    /// may be empty; `compression` is `gz`, `zst` or `none`. Returns the report and the files that were read.
+    /// Writes the synthetic sentences of one part of a corpus to `output`. The part begins at row `first_row` of the corpus
+    /// and may be empty; `compression` is `gz`, `zst` or `none`. Returns the report and the files that were read.
     #[pyo3(signature = (paths, output, compression, first_row, copies, as_records, drawing, reading, progress=None))]
     #[allow(clippy::too_many_arguments)]
     fn augment_part(

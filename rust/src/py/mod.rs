@@ -52,7 +52,7 @@ impl From<Error> for PyErr {
     }
 }
 
-/// Counts files and writes the index, and the matrix if `matrix`, into `dir`.
+/// Counts the terms of files and writes the index into `dir`; writes the matrix too if `matrix` is true.
 #[pyfunction]
 #[pyo3(signature = (paths, dir, words, matrix, reading, progress=None))]
 fn build_to(
@@ -71,7 +71,7 @@ fn build_to(
     Ok(stored_tuple(&py.detach(work)?))
 }
 
-/// Counts files and returns the bytes of the index, which may be empty.
+/// Counts the terms of files and returns the index as bytes. The index may be empty.
 #[pyfunction]
 fn count(
     py: Python<'_>,
@@ -85,7 +85,7 @@ fn count(
     Ok(PyBytes::new(py, &py.detach(work)?).unbind())
 }
 
-/// Returns the files with their numbers of rows; a corpus without rows is accepted.
+/// Returns the files with the number of rows of each; a corpus without rows is accepted.
 #[pyfunction]
 #[pyo3(signature = (paths, reading, progress=None))]
 fn count_rows(
@@ -99,7 +99,7 @@ fn count_rows(
     Ok(files.iter().map(file_tuple).collect())
 }
 
-/// Merges indexes given as bytes, in the given order, and returns the bytes of the index of all their files.
+/// Merges indexes given as bytes, and returns the index of all their files, in the given order, as bytes.
 #[pyfunction]
 fn merge(py: Python<'_>, shards: Vec<Bound<'_, PyBytes>>) -> PyResult<Py<PyBytes>> {
     let shards: Vec<&[u8]> = shards.iter().map(|shard| shard.as_bytes()).collect();
@@ -118,7 +118,7 @@ fn save(
     Ok(stored_tuple(&stored))
 }
 
-/// Returns, for each term of a text: its first character, one past its last character, and the term.
+/// Returns (start, end, term) for each term of a text. The positions count characters, and `end` is exclusive.
 #[pyfunction]
 fn tokenize(
     #[pyo3(from_py_with = arguments::text)] text: Text,
@@ -169,7 +169,7 @@ fn random_bits<'py>(
     })
 }
 
-/// Returns XXH3-128 of the contents of a file, as 32 hexadecimal digits.
+/// Returns the XXH3-128 checksum of the contents of a file, as 32 hexadecimal digits.
 #[pyfunction]
 fn hash_file(py: Python<'_>, path: PathBuf) -> PyResult<String> {
     let hash = py.detach(|| checksum::xxh3_of_file(&path))?;

@@ -48,7 +48,7 @@ const MAGIC: [Signature; 6] = [
     },
 ];
 
-/// Byte order marks. UTF-32 comes before UTF-16 because the little-endian mark of UTF-32 begins with that of UTF-16.
+/// Byte order marks. UTF-32 comes before UTF-16, because the little-endian mark of UTF-32 begins with the mark of UTF-16.
 const MARKS: [Signature; 5] = [
     Signature {
         name: "utf-32-le",
@@ -110,7 +110,7 @@ impl FileFormat {
         }
     }
 
-    /// Whether the file is UTF-8 text whose lines end in a line feed, as far as is known.
+    /// Whether the file is UTF-8 text with lines that end in a line feed, as far as is known.
     pub fn is_text(&self) -> bool {
         self.magic.is_none() && self.bom.is_none_or(|bom| bom == UTF8) && !self.cr_only
     }

@@ -23,7 +23,7 @@ pub fn is_blank(row: &str) -> bool {
     row.chars().all(is_space)
 }
 
-/// Converts bytes that were assembled from sentences and terms, and are therefore UTF-8, to a string.
+/// Converts bytes to a string. They must have been assembled from sentences and terms, and are therefore UTF-8.
 pub(crate) fn utf8_string(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes)
         .expect("sentences and terms are UTF-8 and are cut at character boundaries")

@@ -1,4 +1,4 @@
-//! The file that is being read.
+//! Reads one file of a corpus, as many whole rows at a time as fit into a chunk.
 
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::text::row_checks::row_too_long;
 use crate::text::source::{Blocks, FileStamp, Source};
 use crate::wait::{Until, wait};
 
-/// The largest number of bytes of a character.
+/// Maximum number of bytes of a character in UTF-8.
 const MAX_CHAR_BYTES: usize = 4;
 
 /// The file that is being read.
@@ -108,7 +108,7 @@ impl OpenFile {
         }
     }
 
-    /// Examines the beginning of a text file and removes a byte order mark of UTF-8. Other formats are an error.
+    /// Examines the beginning of a text file and removes a UTF-8 byte order mark. A file that is not UTF-8 text is an error.
     fn recognize(&mut self, out: &mut Vec<u8>, options: &ReadOptions) -> Result<()> {
         if self.column.is_none() {
             self.format = FileFormat::of(&self.path, out);

@@ -28,7 +28,7 @@ use crate::text::source::is_stdin;
 pub enum EncodingErrors {
     /// Return an error that names the line and the byte offset.
     Strict,
-    /// Replace them with U+FFFD and count the rows.
+    /// Replace them with U+FFFD, and count the rows in which this happened.
     Replace,
 }
 
@@ -36,7 +36,8 @@ pub enum EncodingErrors {
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOptions {
     pub encoding_errors: EncodingErrors,
-    /// A longer row is an error; most often it means that the file does not have one sentence per line.
+    /// Maximum length of a row in bytes. A longer row is an error; most often it means that the file does not have one
+    /// sentence per line.
     pub max_line_bytes: usize,
     /// Size of a chunk: small enough for the second-level cache of a core, large enough that threads rarely wait for the
     /// lock.
@@ -65,7 +66,7 @@ pub struct FileRecord {
     /// Size in bytes as stored, before decompression.
     pub bytes: u64,
     pub rows: u64,
-    /// XXH3, 128 bits, of the bytes as stored (`xxhsum -H2` prints the same).
+    /// XXH3, 128 bits, of the bytes as stored (`xxhsum -H2` prints the same value).
     pub xxh3: String,
     /// The column of a table; `None` for a text file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -141,7 +142,8 @@ pub fn collect_results<T>(results: Vec<Result<T, ChunkError>>) -> Result<Vec<T>>
     first.map_or(Ok(done), |first| Err(first.error))
 }
 
-/// Returns the records of `files`, with their numbers of rows, without looking at the rows. The files may have no rows.
+/// Returns the records of `files`, including the number of rows of each, without examining the rows. The files may have no
+/// rows.
 pub fn count_rows(
     files: Vec<Input>,
     options: ReadOptions,
@@ -162,7 +164,7 @@ struct State {
 }
 
 impl<'a> Reader<'a> {
-    /// Checks the paths: a path that does not exist or is a directory is an error.
+    /// Returns a reader. A path that does not exist or is a directory is an error.
     pub fn open(inputs: Vec<Input>, options: ReadOptions, progress: &'a Progress) -> Result<Self> {
         let mut total = 0;
         let paths = inputs.iter().map(|input| &input.path);
@@ -253,8 +255,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns the files that were read, once all threads are done. A corpus without a row is an error; a single file
-    /// without a row is not.
+    /// Returns the files that were read, once all threads are done. It is an error if all of them together have no row; some
+    /// of them may be empty.
     pub fn into_records(self) -> Result<Vec<FileRecord>> {
         let (records, _) = self.into_parts();
         if records.iter().all(|file| file.rows == 0) {

@@ -1,4 +1,4 @@
-//! Rows that are refused: invalid UTF-8, and too many bytes.
+//! Errors for rows that are refused: rows with invalid UTF-8, and rows with too many bytes.
 
 use std::path::Path;
 
@@ -19,9 +19,9 @@ pub(super) fn row_too_long(
     }
 }
 
-/// Returns the error for rows whose first byte that is not valid UTF-8 is at position `at`.
+/// Returns the error for rows with invalid UTF-8; `at` is the position of the first invalid byte in `bytes`.
 ///
-/// `first_line` and `offset` are the line and the byte offset of the first row in its file.
+/// `first_line` and `offset` are the line number and the byte offset of the first row in its file.
 pub(super) fn invalid_utf8(
     path: &Path,
     column: Option<&String>,
@@ -48,7 +48,7 @@ fn place(column: Option<&String>, line: u64, offset: Option<u64>) -> Place {
     }
 }
 
-/// Returns the positions of the rows that are not UTF-8.
+/// Returns the numbers of the rows in `bytes` that are not valid UTF-8, counted from 0.
 pub(super) fn faulty_rows(bytes: &[u8]) -> Vec<u64> {
     let rows = (0..).zip(bytes.split(|&b| b == b'\n'));
     rows.filter(|(_, row)| std::str::from_utf8(row).is_err())

@@ -16,7 +16,7 @@ use crate::text::rows::count_words;
 pub struct Written {
     pub rows: u64,
     pub files: Vec<FileRecord>,
-    /// Rows whose bytes were not UTF-8 and were replaced.
+    /// Number of rows in which bytes that are not UTF-8 were replaced.
     pub repaired: u64,
 }
 
@@ -54,7 +54,7 @@ impl Part {
 /// * `rows.txt`: the texts, one after the other, without separators;
 /// * `ends.u64`: the byte offset of the end of each row in `rows.txt`;
 /// * `words.u32`: the number of words in each row, separated by white space; 0 for a blank row;
-/// * `hashes.u64`: XXH3 (64 bits) of each row.
+/// * `hashes.u64`: the XXH3 hash (64 bits) of each row.
 ///
 /// The numbers are little-endian. Memory is bounded by the size of a chunk.
 pub fn write(
@@ -107,7 +107,7 @@ mod tests {
     use crate::text::rows::Rows;
 
     #[test]
-    fn files_hold_what_memory_holds() {
+    fn written_files_contain_same_rows_as_memory() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("corpus.txt");
         std::fs::write(&path, "one two\n\nthree\r\nd\u{e9}j\u{e0} vu\n").unwrap();

@@ -18,7 +18,7 @@ pub struct Rows {
     text: String,
     ends: Vec<usize>,
     pub files: Vec<FileRecord>,
-    /// Rows whose bytes were not UTF-8 and were replaced.
+    /// Number of rows in which bytes that are not UTF-8 were replaced.
     pub repaired: u64,
 }
 

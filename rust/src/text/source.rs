@@ -12,8 +12,8 @@ use crate::text::format::FileFormat;
 
 /// A column of a table, read as text with one row per line.
 pub trait Column: Send {
-    /// Returns the next block of text and the number of stored bytes of the file that it took (for the progress bar), or
-    /// `None` at the end. Every row ends with `\n` and contains no other `\n`.
+    /// Returns the next block of text and the number of bytes of the stored file that were read for it (for the progress
+    /// bar), or `None` at the end. Every row ends with `\n` and contains no other `\n`.
     fn next_block(&mut self) -> io::Result<Option<(Vec<u8>, u64)>>;
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Size and time of modification of a regular file, used to detect changes.
+/// Size and modification time of a regular file, used to detect changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileStamp {
     bytes: u64,
@@ -170,7 +170,7 @@ impl Source {
         })
     }
 
-    /// Returns the file descriptor if reading can block, and the file is not decoded.
+    /// Returns the file descriptor if reading can block; `None` for a file that is decoded.
     pub(crate) fn blocking(&self) -> Option<i32> {
         match self {
             Source::Plain(raw) => raw.blocking,
@@ -183,7 +183,7 @@ impl Source {
         !matches!(self, Source::Plain(_))
     }
 
-    /// Returns the number of stored bytes read since the last call.
+    /// Returns the number of bytes, before decoding, that were read since the last call.
     pub(crate) fn take_unreported(&mut self) -> u64 {
         std::mem::take(match self {
             Source::Plain(raw) => &mut raw.unreported,
@@ -194,7 +194,7 @@ impl Source {
     }
 
     /// Returns the number and the hash of the bytes as stored, once the text has been read. Bytes that were not read
-    /// yet are read now: a decoder may stop before the end of the file (padding), and a column is decoded elsewhere.
+    /// yet are read now, because a decoder may stop before the end of the file (padding), and a column is decoded in Python.
     pub(crate) fn into_hash(self, path: &Path) -> io::Result<(u64, u128)> {
         let mut raw = match self {
             Source::Plain(raw) => raw,

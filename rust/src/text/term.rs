@@ -1,4 +1,4 @@
-//! A term with its hash, as the tokenizer yields it and the tables look it up.
+//! A term with its hash, which the tokenizer yields and the tables look up.
 
 /// Number of readable bytes that must follow every term, so that its first sixteen bytes can be loaded at once.
 pub const PAD: usize = 16;
@@ -10,7 +10,7 @@ pub struct Term<'a> {
     key: Key,
 }
 
-/// What a look-up compares: a whole term of up to sixteen bytes, or the beginning of a longer one.
+/// What a look-up compares: a whole term of up to sixteen bytes, or the first sixteen bytes of a longer term.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
     head: [u64; 2],

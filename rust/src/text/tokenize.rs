@@ -6,7 +6,7 @@
 //! - `treebank`: NLTK's word tokenizer on the folded row ([`crate::text::treebank`]); punctuation is a term.
 //!
 //! Folding is NFKC (optional), then lower case (the default). Words are folded after they are found, so that spans refer
-//! to the original text; only `treebank` finds its words in the lower-cased row, as published.
+//! to the original text; `treebank`, however, finds words in the lower-cased row, as published.
 //!
 //! Most text is ASCII. The first two tokenizers therefore have a fast path that finds runs of word bytes, and use the
 //! reference implementation where a run contains a byte that is not ASCII. A property test checks that both give equal
@@ -149,7 +149,7 @@ impl Tokenizer {
     }
 }
 
-/// Returns the terms of a text, each after its span: the position of its first character and one past its last.
+/// Returns (start, end, term) for each term of a text. The positions count characters, and `end` is exclusive.
 pub fn terms(text: &str, tokenizer: Tokenizer) -> Vec<(usize, usize, String)> {
     let (mut offsets, mut terms) = (CharOffsets::new(text), Vec::new());
     tokenizer.for_each(text, &mut Scratch::default(), |start, end, term| {
@@ -190,11 +190,11 @@ enum Class {
     Digit,
     /// `_` joins like a letter, but is not a word by itself (ExtendNumLet).
     Underscore,
-    /// Between two letters: `:`.
+    /// Part of a word between two letters: `:`.
     MidLetter,
-    /// Between two digits: `,` and `;`.
+    /// Part of a word between two digits: `,` and `;`.
     MidNum,
-    /// Between two letters or two digits: `.` and `'`.
+    /// Part of a word between two letters or two digits: `.` and `'`.
     MidBoth,
     Space,
     NonAscii,
@@ -225,7 +225,7 @@ impl Class {
         matches!(self, Class::MidLetter | Class::MidNum | Class::MidBoth)
     }
 
-    /// Whether this punctuation is inside a word if it is between `before` and `after` (rules WB6, 7, 11, 12).
+    /// Whether this punctuation is part of a word if it is between `before` and `after` (rules WB6, 7, 11, 12).
     fn joins(self, before: Class, after: Class) -> bool {
         match (before, after) {
             (Class::Letter, Class::Letter) => matches!(self, Class::MidLetter | Class::MidBoth),
@@ -239,7 +239,7 @@ fn is_ascii_space(b: u8) -> bool {
     (b.wrapping_sub(b'\t') < 5) | (b.wrapping_sub(0x1c) < 5) // \t to \r, and 0x1c to the space
 }
 
-/// Fills `edges` with the start and end of each run of bytes that are `inside`.
+/// Fills `edges` with the start and end of each run of bytes for which `inside` is true.
 ///
 /// Sixty-four bytes are converted to sixty-four bits without a branch, and only the bits that are set are visited. A loop
 /// over bytes would mispredict the end of every word.
@@ -302,7 +302,7 @@ impl Tokenizer {
                 // Use the reference implementation if the rules for ASCII do not decide where this word ends.
                 let (here, after) = (class(end), class(end + 1));
                 let slow_from = if !ascii && !row.as_bytes()[start..end].is_ascii() {
-                    // Start one character earlier within this piece: a combining mark belongs to the character before.
+                    // Start one character earlier within this piece: a combining mark belongs to the character before it.
                     let alone = start == 0 || class(start - 1) == Class::Space;
                     let begins = class(start) == Class::NonAscii && !alone;
                     Some(start - usize::from(begins))
@@ -441,7 +441,7 @@ fn lower_with_origin(row: &str, lower: &mut String, origin: &mut Vec<usize>) {
     }
     lower.push_str(&row.to_lowercase());
     for (at, c) in row.char_indices() {
-        // Only the final sigma depends on its neighbours, and both of its forms have two bytes.
+        // Only sigma depends on its neighbours (it has a final form), and both of its forms have two bytes.
         let len: usize = c.to_lowercase().map(char::len_utf8).sum();
         origin.extend(std::iter::repeat_n(at, len));
     }

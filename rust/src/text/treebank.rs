@@ -3,30 +3,30 @@
 //! NLTK applies about thirty regular expressions to the line, one after the other, and splits the result at white space.
 //! Except for double quotes, which become two backticks or two apostrophes, the expressions only insert spaces and delete
 //! white space. Each expression is therefore equivalent to a set of positions at which a space is inserted. Each rule
-//! looks at characters at fixed distances; of white space, it only tests whether there is any. One pass over the line
-//! finds the positions of all expressions (`mark`). A second pass (`cut`) cuts there and separates clitics and
-//! contractions, which never depend on text beyond the next space. A property test checks that the result equals that
-//! of the expressions.
+//! depends on characters at fixed distances, and on whether there is white space, but not on its amount. One pass over the
+//! line finds the positions of all expressions (`mark`). A second pass (`cut`) cuts there and separates clitics and
+//! contractions, which never depend on text beyond the next space. A property test checks that the tokens equal those of
+//! the expressions.
 //!
 //! Both passes represent a character by one byte: itself if it is ASCII, otherwise a code for its class in the rules.
 //!
 //! Peculiarities of NLTK that are reproduced:
 //!
 //! - `''` after a space or an opening bracket is an opening quote too: its token is two backticks.
-//! - `'tis` becomes `'` and `tis`: the rule for an opening apostrophe precedes that for `'tis`, which therefore applies
-//!   only after another contraction (`cannot'tis`).
+//! - `'tis` becomes `'` and `tis`: the rule for an opening apostrophe precedes the rule for `'tis`, which therefore
+//!   applies only after another contraction (`cannot'tis`).
 //! - In `,,` before a digit only the first comma is separated, because a match includes the character after the comma.
-//! - Quotes and contractions are matched by two regular expression engines with different `\w` (combining marks, `½`) and
-//!   `\s` (U+001C to U+001F, at which only the final split cuts).
+//! - Quotes are matched by the engine `regex`, contractions by `re`. The engines differ in `\w` (combining marks, `½`) and
+//!   in `\s` (U+001C to U+001F are white space for `re` and for the final split, but not for `regex`).
 //!
-//! Both engines have their own version of Unicode, and `regex-syntax` has a third one. A letter or digit that one of them
-//! does not know yet can be tokenized differently next to `'`, `,`, `:` or a contraction.
+//! Both engines have their own version of Unicode, and `regex-syntax` has a third one. A letter or digit that is missing
+//! from one of these versions can be tokenized differently next to `'`, `,`, `:` or a contraction.
 
 use std::sync::LazyLock;
 
 use regex_syntax::hir::{Class, HirKind};
 
-/// Buffers that are reused between lines, so that tokens are not allocated.
+/// Buffers that are reused between lines, so that no memory is allocated per token.
 #[derive(Debug, Default)]
 pub struct Scratch {
     marks: Vec<u8>,
@@ -35,7 +35,7 @@ pub struct Scratch {
 }
 
 /// Calls `f(start, end, token)` for each token of `text`, left to right. `token` equals `text[start..end]`, except that a
-/// double quote and an opening `''` become "``" or "''".
+/// double quote becomes "``" or "''", and an opening `''` becomes "``".
 pub fn treebank(text: &str, scratch: &mut Scratch, mut f: impl FnMut(usize, usize, &str)) {
     let Scratch {
         marks,
@@ -84,13 +84,13 @@ const COMBINING: u8 = 0x87;
 const NUMBER: u8 = 0x88;
 /// `ſ`, which equals `s` if case is ignored.
 const LONG_S: u8 = 0x89;
-/// `İ` and `ı`, which the engine for contractions equates with `i`, ignoring case; the other never compares an `i`.
+/// `İ` and `ı`, which equal `i` for the engine for contractions if case is ignored; no rule for quotes contains an `i`.
 const TURKISH_I: u8 = 0x8a;
 
 /// The code of every character. The entries of ASCII characters are not used.
 static CODES: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut codes = vec![OTHER; char::MAX as usize + 1];
-    // \w by UTS #18, and \w by Python, which is str.isalnum() or the underscore.
+    // \w according to UTS #18, and \w according to Python: str.isalnum() or the underscore.
     fill(&mut codes, r"\w", COMBINING);
     fill(&mut codes, r"[\p{No}--\w]", NUMBER);
     fill(&mut codes, r"[\p{L}\p{Nl}]", LETTER);
@@ -121,14 +121,14 @@ fn fill(codes: &mut [u8], class: &str, code: u8) {
 }
 
 // Properties of a code.
-/// `\w` to the engine for quotes and punctuation (`regex`).
+/// `\w` for the engine for quotes and punctuation (`regex`).
 const QUOTE_WORD: u8 = 1;
-/// `\w` to the engine for contractions (`re`).
+/// `\w` for the engine for contractions (`re`).
 const WORD: u8 = 2;
 const DECIMAL: u8 = 4;
-/// `\s` to `regex`.
+/// `\s` for `regex`.
 const BLANK: u8 = 8;
-/// U+001C to U+001F: `\s` to `re`, and to the final split.
+/// U+001C to U+001F: white space for `re` and for the final split, but not for `regex`.
 const SEPARATOR: u8 = 16;
 /// May occur between the final period and the end.
 const AFTER_PERIOD: u8 = 32;
@@ -170,7 +170,7 @@ fn folded(code: u8) -> u8 {
     }
 }
 
-/// Whether `codes` begins with `lower`, case ignored.
+/// Whether `codes` begins with `lower`, ignoring case.
 fn begins(codes: &[u8], lower: &[u8]) -> bool {
     codes.len() >= lower.len() && codes.iter().zip(lower).all(|(&c, &l)| folded(c) == l)
 }
@@ -183,9 +183,9 @@ const LATE: u8 = 2;
 /// An opening double quote, or the first of two apostrophes that form an opening quote.
 const OPENS: u8 = 4;
 
-/// Marks the positions at which the rules before those for clitics insert spaces. The second rule for the final period is
-/// not needed: it matches only where the first one did, and only adds more spaces before the period and removes some at
-/// the end.
+/// Marks the positions at which the rules that precede the rules for clitics insert spaces. The second rule for the final
+/// period is not needed: it matches only where the first rule did, and only adds more spaces before the period and removes
+/// some at the end.
 fn mark(codes: &[u8], marks: &mut Vec<u8>) {
     let n = codes.len();
     marks.clear();
@@ -224,13 +224,13 @@ fn mark(codes: &[u8], marks: &mut Vec<u8>) {
             }
             b':' | b',' => {
                 end = run_end(i, &|c| matches!(c, b':' | b','));
-                // A match has two characters, so only every other character of the run starts one.
+                // A match has two characters, so only every other character of the run can start a match.
                 for at in (i..end).step_by(2) {
                     if at + 1 < n && !is(codes[at + 1], DECIMAL) {
                         around(marks, at, at + 1, EARLY);
                     }
                 }
-                // `$` matches before a final newline too.
+                // `$` also matches before a final newline.
                 if end == n || end + 1 == n && codes[end] == b'\n' {
                     around(marks, end - 1, end, EARLY);
                 }
@@ -291,7 +291,7 @@ fn apostrophes(codes: &[u8], marks: &mut [u8], run: usize, end: usize) {
         marks[pair] |= LATE;
         marks[pair + 2] |= LATE;
     }
-    // The last apostrophe may be an opening single quote. In a longer run, it follows another one, which is not \w.
+    // The last apostrophe may be an opening single quote. In a longer run, it follows an apostrophe, which is not \w.
     let in_word = run + 1 == end && run > 0 && is(codes[run - 1], QUOTE_WORD);
     if start < end
         && !in_word
@@ -333,7 +333,7 @@ fn cut(codes: &[u8], marks: &[u8], piece: &mut impl FnMut(usize, usize, Option<&
             i += 1;
         }
         if all & WORD != 0 {
-            // Most tokens are one word, which only a contraction can divide.
+            // Most tokens are one word, which only the rules for contractions can divide.
             match i - start {
                 5..=6 => contractions(codes, start, i, piece),
                 _ => piece(start, i, None),
@@ -399,7 +399,7 @@ const WORDS: [Contraction; 8] = [
     (b"more'n", 4),
     (b"wanna", 3),
 ];
-/// Contractions that need a space before them, which may be one that an earlier contraction inserted.
+/// Contractions that require a space before them; an earlier contraction may have inserted it.
 const SPACED: [Contraction; 2] = [(b"'tis", 2), (b"'twas", 2)];
 
 /// Divides the contractions in a token, and splits the rest at separators.
@@ -415,12 +415,12 @@ fn contractions(
             let after = i + contraction.len();
             begins(&codes[i..end], contraction)
                 && !word(after)
-                // This one must be followed by white space.
+                // "wanna" must be followed by white space.
                 && (contraction != b"wanna" || after == end || is(codes[after], SEPARATOR))
         })
     };
     let mut rest = start;
-    // Number of elements of `SPACED` for which there is no longer a space before `i`.
+    // Number of leading elements of `SPACED` that cannot match at `i`: when their rules applied, no space was before it.
     let mut blind = 0;
     let mut i = start;
     while i < end {

@@ -32,11 +32,11 @@ pub struct Word {
     pub score: f64,
     /// Probability of being replaced; 0 if the word is not replaceable.
     pub p: f64,
-    /// Whether the word can be replaced: it does not touch another word without a boundary.
+    /// Whether the word is replaceable. With [`OutputForm::Keep`], a word next to a letter, a digit or `_` is not.
     pub replaceable: bool,
 }
 
-/// A replaced word: position of the new word in the output, number of the old word, and rank of the new one.
+/// A replaced word: position of the new word in the output, number of the old word, and rank of the new word.
 #[derive(Clone, Copy, Debug)]
 pub struct Replacement {
     pub start: usize,
@@ -79,7 +79,7 @@ pub struct Augmenter<'a> {
     options: Options,
     scratch: Scratch,
     tokens: Vec<Token>,
-    /// The terms longer than a key, padded; and a buffer for one shorter term.
+    /// The terms longer than a key, each padded, and a buffer for one shorter term.
     long: Vec<u8>,
     short: [u8; 2 * PAD],
     /// The content of each token's first slot in the table, and whether that slot belongs to the token.
@@ -352,7 +352,7 @@ impl<'a> Augmenter<'a> {
     }
 }
 
-/// Appends the first `len` bytes of `from`. Few bytes are copied with a fixed size, as in `Index::push_term`.
+/// Appends the first `len` bytes of `from`. A short piece is copied with a fixed size, as in `Index::push_term`.
 #[inline]
 fn push_few(from: &[u8], len: usize, out: &mut Vec<u8>) {
     match from.first_chunk::<16>() {
@@ -377,8 +377,8 @@ fn start_search(index: &Index, options: &Options, word: &Word, u: f64) -> Option
 
 /// Counts of the keys of a row.
 ///
-/// Most keys share their last byte with no other key of the row; their count is 1. The counts of the others are found by a
-/// linear search if there are few of them, and by a binary search otherwise.
+/// A key whose last byte occurs in no other key of the row, as is usual, has the count 1. The count of any other key is
+/// found by a linear search in a short row, and by a binary search in a long one.
 struct KeyCounts<'a> {
     keys: &'a mut [u32],
     by_last_byte: [u8; 256],

@@ -1,7 +1,7 @@
 //! Selection of replaceable words, and the letter case of their replacements.
 
-/// Whether neither neighbour of `text[start..end]` is a word character. Otherwise the word must not be replaced: if "don't"
-/// is split, replacing "do" could give "housen't".
+/// Whether there is no word character directly before or after `text[start..end]`. If there is one, the word must not be
+/// replaced: if "don't" is split, replacing "do" could give "housen't".
 pub(crate) fn stands_alone(text: &str, start: usize, end: usize) -> bool {
     let bytes = text.as_bytes();
     let before = if start == 0 { b' ' } else { bytes[start - 1] };
@@ -26,7 +26,7 @@ enum Case {
     Upper,
 }
 
-/// Returns the case that the replacement of `word` gets. "I" (and "I'm", "I'll") and MixedCase words give lower case.
+/// Returns the case for the replacement of `word`. It is lower case for "I" ("I'm", "I'll") and for MixedCase words.
 fn case_of(word: &str) -> Case {
     if word.as_bytes().first().is_some_and(u8::is_ascii_lowercase) {
         return Case::Lower;
@@ -58,8 +58,8 @@ fn case_of(word: &str) -> Case {
 /// Changes `term` to the letter case of the word `old` that it replaces. `term` is UTF-8 and is also the part of `out`
 /// from `start` to the end.
 ///
-/// A term whose first letter or digit is a digit ("8th", "1970s") is left as it is, and so is one that would become equal
-/// to `old` (the capitals of "ß" are "SS").
+/// A term is left unchanged if its first letter or digit is a digit ("8th", "1970s"), or if it would become equal to `old`
+/// ("ß" in capitals is "SS").
 pub(crate) fn take_case(term: &[u8], old: &str, out: &mut Vec<u8>, start: usize) {
     let case = case_of(old);
     if case == Case::Lower {
@@ -106,7 +106,7 @@ mod tests {
     use super::take_case;
 
     #[test]
-    fn a_replacement_takes_the_case_of_the_word_unless_it_begins_with_a_digit() {
+    fn replacement_takes_case_of_old_word_unless_it_begins_with_digit() {
         for (old, term, expected) in [
             ("greetings", "hello", "hello"),
             ("Greetings", "hello", "Hello"),

@@ -27,7 +27,7 @@ pub struct OutputOptions {
     pub as_records: bool,
     /// Compression of a file; standard output is never compressed.
     pub compression: Compression,
-    /// The files are a part of a corpus; the part begins with this row and may be empty. `None`: they are a whole
+    /// Number of the first row if the files are one part of a corpus, which may be empty; `None` if they are a whole
     /// corpus.
     pub first_row: Option<u64>,
 }
@@ -94,8 +94,8 @@ pub fn augment_files(
     Ok(done)
 }
 
-/// Calls `write` with a writer that compresses into `file`. The bytes depend only on what is written: the header of
-/// gzip contains no time.
+/// Calls `write` with a writer that compresses into `file`. The bytes depend only on what is written, because the header
+/// of gzip contains no time.
 fn compressed(
     file: &mut File,
     compression: Compression,
@@ -116,7 +116,7 @@ fn compressed(
     }
 }
 
-/// Augments chunks on one thread until there is none left.
+/// Augments chunks on one thread until no chunk is left.
 fn augment_part(
     index: &Index,
     options: Options,
@@ -149,7 +149,7 @@ fn augment_part(
     Ok(augmenter.report)
 }
 
-/// Writes pieces in the order of their numbers, in whichever order they arrive.
+/// Writes pieces in the order of their numbers, even if they arrive in another order.
 struct OrderedWriter<'a> {
     state: Mutex<WriterState<'a>>,
     path: &'a Path,

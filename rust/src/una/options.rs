@@ -18,9 +18,9 @@ pub enum ReplaceWhich {
 pub enum ReplaceWith {
     /// A term within the radius, with probability proportional to its maximum score.
     Radius,
-    /// Any other term, with equal probability (ablation in Table 2, as the paper describes it). The released code draws
-    /// uniformly within the radius in the order of first appearance. An index has no such order, so that variant is not
-    /// offered.
+    /// Any other term, with equal probability (ablation in Table 2, as the paper describes it). The released code orders
+    /// the terms by first appearance and draws uniformly within the radius; an index does not store this order, so that
+    /// variant is not offered.
     Random,
 }
 
@@ -49,7 +49,7 @@ pub trait Named: Copy + 'static {
     /// The values and their names.
     const NAMES: &'static [(&'static str, Self)];
 
-    /// Returns the value of this name; an unknown name is an error that lists the known ones.
+    /// Returns the value with this name; an unknown name is an error that lists the known names.
     fn from_name(name: &str) -> Result<Self> {
         let found = Self::NAMES.iter().find(|(known, _)| *known == name);
         found.map(|&(_, value)| value).ok_or_else(|| {
@@ -93,7 +93,7 @@ impl Named for OutputForm {
 pub struct Options {
     pub seed: u64,
     pub epoch: u64,
-    /// Number of the negative if several are made of the same row.
+    /// Number of the negative, from 0, if several are generated for one row.
     pub copy: u64,
     /// Mean replacement probability over the words of a sentence, before clipping at 1.
     pub beta: f64,
@@ -155,7 +155,7 @@ pub struct Report {
     /// Rows written: the number of rows read times the number of copies.
     pub rows: u64,
     pub blank: u64,
-    /// Rows that did not change: blank, or without a replaceable word, or without another term to replace it with.
+    /// Rows in which no word was replaced, for example because they are blank or have no replaceable word.
     pub unchanged: u64,
     pub words: u64,
     pub unseen: u64,

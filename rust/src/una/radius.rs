@@ -2,7 +2,8 @@
 
 use crate::index::Index;
 
-/// Converts a number below 2^63. As a signed number this takes one instruction; as an unsigned one it would take six.
+/// Converts a number below 2^63 to floating point. Converting a signed number takes one instruction; converting an
+/// unsigned number would take six.
 fn float(n: usize) -> f64 {
     n as i64 as f64
 }
@@ -95,7 +96,7 @@ impl RankSearch {
         Some(search)
     }
 
-    /// First step of a uniform draw from all ranks but `rank`.
+    /// First step of a uniform draw from all ranks except `rank`.
     pub(crate) fn anywhere(index: &Index, rank: usize, seen: bool, u: f64) -> Option<Self> {
         let others = index.len() - usize::from(seen);
         let k = ((u * others as f64) as usize).min(others.checked_sub(1)?);

@@ -6,11 +6,11 @@ use crate::una::options::{Mode, Options, ReplaceWhich, ReplaceWith};
 /// Sets the probabilities of the n replaceable words to p_i = min(1, beta * n * w_i / sum_j w_j), where w is s - min s for
 /// negatives and max s - s for positives.
 ///
-/// If no p reaches 1, every word with the largest p gets p = 1, so that the sentence changes (in the released code,
-/// only the first such word does).
+/// If no p reaches 1, every word with the largest p gets p = 1, so that the sentence changes (the released code sets only
+/// the first such word to 1).
 ///
 /// Returns whether one word must be replaced regardless of its p. This is the case if all scores are equal (every p is
-/// then beta) and for [`ReplaceWhich::Random`]. But if [`ReplaceWhich::Random`] is combined with
+/// then beta) and for [`ReplaceWhich::Random`]. However, if [`ReplaceWhich::Random`] is combined with
 /// [`ReplaceWith::Random`] (the ablation of both steps), no word has to be replaced, and sentences of fewer than three
 /// words do not change.
 pub(super) fn set_probabilities(words: &mut [Word], options: &Options) -> bool {

@@ -22,8 +22,8 @@ pub fn augment_texts<'a>(
     (outputs.collect(), augmenter.report)
 }
 
-/// A replaced word: old word, new word, span of the old word in the text, span of the new word in the output, p, old
-/// rank and new rank. Spans count characters; ranks start at 1.
+/// A replaced word: old word, new word, span of the old word in the text, span of the new word in the output,
+/// replacement probability, old rank and new rank. Spans count characters; ranks start at 1.
 pub type Replaced = (
     String,
     String,
@@ -62,12 +62,12 @@ pub fn replacements(
     (output, replaced)
 }
 
-/// Statistics of a word: the word as written, whether it is in the index, document frequency, score, p, rank from 1,
-/// sampled replacements, and whether it can be replaced. A word that directly touches another word cannot be
-/// replaced: its p is 0, and it has no samples.
+/// Statistics of a word: the word as written, whether it is in the index, document frequency, score, replacement
+/// probability, rank from 1, sampled replacements, and whether it can be replaced. A word that directly touches another
+/// word cannot be replaced: its probability is 0, and it has no samples.
 pub type Explained = (String, bool, u64, f64, f64, usize, Vec<String>, bool);
 
-/// The random stream of [`explain`], different from all others.
+/// The random stream of [`explain`], which nothing else uses.
 const EXPLAIN: u64 = u64::MAX;
 
 /// Returns the statistics of each word of a text, with `samples` sampled replacements.
