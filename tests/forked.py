@@ -1,7 +1,7 @@
-"""cse commands in processes forked from one that has imported PyTorch and transformers (``fork_server.py``).
+"""Runs cse commands in processes forked from one that has imported PyTorch and transformers (``fork_server.py``).
 
-Their import takes longer than most of the commands that the tests run. A command still has its own process, with its
-own arguments, folder, environment, standard streams, signals and exit status.
+Importing them takes longer than most of the commands that the tests run. Each command still runs in a separate process,
+with its own arguments, working directory, environment, standard streams, signals and exit status.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ def server():
 
 
 class Forked:
-    """A process that runs a command; has the methods of ``subprocess.Popen`` that the tests use."""
+    """A process that runs a command, with the methods of ``subprocess.Popen`` that the tests use."""
 
     def __init__(self, *arguments, cwd=None, stdin=b""):
         request = {
@@ -77,7 +77,7 @@ class Forked:
         os.kill(self.pid, number)
 
     def communicate(self, timeout=None):
-        """Waits for the end; returns the bytes of standard output and standard error."""
+        """Waits until the process ends; returns the bytes of standard output and standard error."""
         *readers, waiter = self.threads
         waiter.join(timeout)
         if self.returncode is None:

@@ -29,7 +29,7 @@ def _map(folder: str | Path, name: str, dtype: str) -> Any:
     path = Path(folder) / name
     if not path.stat().st_size:
         return np.empty(0, dtype=dtype)
-    return np.asarray(np.memmap(path, dtype=dtype, mode="r"))  # slices of np.memmap are slow
+    return np.asarray(np.memmap(path, dtype=dtype, mode="r"))  # slices of an np.memmap are slow
 
 
 def stored_bytes(files: Sequence[str | Column]) -> int:
@@ -59,7 +59,7 @@ def _fits(entry: Entry) -> bool:
 class StoredRows:
     """The rows of a corpus, written once by the Rust core and mapped into memory.
 
-    Has the methods of ``_core.Rows``. See ``rust/src/text/row_files.rs`` for the files.
+    This class has the methods of ``_core.Rows``. The files are described in ``rust/src/text/row_files.rs``.
     """
 
     def __init__(self, entry: Entry, temporary: tempfile.TemporaryDirectory[str] | None = None) -> None:
@@ -68,7 +68,7 @@ class StoredRows:
         self.repaired: int = entry.meta["repaired"]
         self.joined_lines: int = entry.meta["joined_lines"]
         self.repeats: int = entry.meta["repeats"]
-        self._temporary = temporary  # deleted with this object
+        self._temporary = temporary  # the folder is deleted with this object
         self._ends = _map(self.folder, "ends.u64", "<u8")
         self._text = _map(self.folder, "rows.txt", "u1")
 
@@ -132,8 +132,8 @@ class StoredRows:
                 found.append(bytes(self._text[start : int(self._ends[row])]).decode("utf8"))
             except UnicodeDecodeError:
                 raise InputError(
-                    f"{self.folder}: row {row} of the cached corpus has changed since the run began; start again, "
-                    "which reads the corpus again"
+                    f"{self.folder}: row {row} of the cached corpus has changed since the run began; begin the "
+                    "run again, so that the corpus is read again"
                 ) from None
         return found
 
