@@ -60,7 +60,7 @@ def test_final_scores_equal_those_of_the_saved_model(base, triples, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
-def test_rows_are_read_from_every_format_without_blank_ones(tmp_path, triples, base, kind):
+def test_every_table_format_is_read_and_blank_rows_are_skipped(tmp_path, triples, base, kind):
     rows = [*triples[:50], ("an anchor", "", "a negative"), *triples[50:]]
     path = table(tmp_path, kind, rows)
     pairs = open_pairs([str(path)], [])

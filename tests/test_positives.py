@@ -89,7 +89,7 @@ def test_spans_of_long_rows_have_a_limited_number_of_words():
         made("spans", ["a b c d"], most_words=4)
 
 
-def test_crop_keeps_consecutive_words_and_single_words():
+def test_crop_keeps_consecutive_words_and_does_not_cut_single_words():
     text = " ".join(f"w{i}" for i in range(20))
     *cropped, single = made("crop", [text] * 500 + ["one"], share=0.2)
     starts = set()

@@ -104,7 +104,7 @@ def test_cached_gradients_equal_those_of_the_whole_batch(run_config, name, dropo
         assert torch.allclose(found[key], values, rtol=1e-10, atol=1e-12), key
 
 
-def test_stored_activations_do_not_grow_with_the_batch(run_config):
+def test_chunks_reduce_the_stored_activations(run_config):
     """With ``chunk_size``, the forward pass through the encoder stores only the inputs of the chunks."""
     from cse.training.encode import encode_views
 
