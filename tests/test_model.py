@@ -1,4 +1,4 @@
-"""Saved directories give the same embeddings in transformers and sentence-transformers; pooling; finding models."""
+"""Saved models in transformers and sentence-transformers; poolers; finding models; scores on sentence pairs."""
 
 import json
 import math
@@ -20,7 +20,7 @@ TEXTS = ["A sentence.", "Another one, rather longer than the first, to see what 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, sample, tiny_bert, tiny_roberta):
-    """A function that returns a run of one step for a model and pooler."""
+    """Returns a function that trains a model with a pooler for two steps and returns the folder ``best``."""
     made = {}
 
     def run(kind, pooler):
@@ -47,29 +47,29 @@ def trained(tmp_path_factory, sample, tiny_bert, tiny_roberta):
     return run
 
 
-SHARED = [name for name in POOLERS if name != "mask"]  # that other libraries have; for the other, see test_systems.py
+SHARED = [name for name in POOLERS if name != "mask"]  # which other libraries have, too; test_systems.py tests mask
 CASES = [("bert", pooler) for pooler in SHARED] + [("roberta", "cls"), ("roberta", "avg_first_last")]
 
 
 @pytest.mark.parametrize(("kind", "pooler"), CASES)
-def test_sentence_transformers_gives_the_same_vectors(trained, kind, pooler):
+def test_saved_model_gives_the_same_vectors_in_sentence_transformers(trained, kind, pooler):
     from sentence_transformers import SentenceTransformer
 
     folder = trained(kind, pooler)
     ours = Encoder(folder, device="cpu").encode(TEXTS)
     theirs = SentenceTransformer(str(folder), device="cpu")
-    assert theirs.max_seq_length == 64  # the source's, not the training length of 8
+    assert theirs.max_seq_length == 64  # the limit of the source model, not max_length=8
     np.testing.assert_allclose(ours, theirs.encode(TEXTS), atol=1e-5)
 
 
 @pytest.mark.parametrize(("kind", "pooler"), CASES)
-def test_transformers_loads_it_with_nothing_newly_initialised(trained, kind, pooler):
+def test_transformers_loads_a_saved_model_without_new_weights(trained, kind, pooler):
     folder = trained(kind, pooler)
     model, report = AutoModel.from_pretrained(folder, output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    assert len(tokenizer("word " * 500)["input_ids"]) > 64  # no truncation is left in the tokenizer
+    assert len(tokenizer("word " * 500)["input_ids"]) > 64  # the saved tokenizer does not truncate by default
     batch = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
     model.eval()
     with torch.no_grad():
@@ -78,7 +78,7 @@ def test_transformers_loads_it_with_nothing_newly_initialised(trained, kind, poo
     np.testing.assert_allclose(Encoder(folder, device="cpu").encode(TEXTS), vectors, atol=1e-5)
 
 
-def test_minilm_keeps_its_pooling_its_normalisation_and_its_length(trained, minilm):
+def test_trained_minilm_keeps_its_pooling_normalisation_and_length(trained, minilm):
     from sentence_transformers import SentenceTransformer
 
     folder = trained(minilm, None)
@@ -92,7 +92,7 @@ def test_minilm_keeps_its_pooling_its_normalisation_and_its_length(trained, mini
     assert not report["missing_keys"]
 
 
-def test_module_types_are_the_names_every_release_reads(trained):
+def test_module_types_have_names_that_every_release_reads(trained):
     modules = json.loads((trained("bert", "avg_top2") / "modules.json").read_text())
     assert [module["type"] for module in modules] == [
         "sentence_transformers.models.Transformer",
@@ -102,18 +102,18 @@ def test_module_types_are_the_names_every_release_reads(trained):
 
 
 @pytest.mark.parametrize("pooler", SHARED)
-def test_a_saved_model_can_be_trained_again_with_its_own_pooling(trained, pooler):
+def test_a_saved_model_is_loaded_with_its_own_pooling(trained, pooler):
     encoder = Encoder(trained("bert", pooler), device="cpu")
     assert encoder.model.pooler == ("cls_before_pooler" if pooler == "cls" else pooler)
     assert not encoder.plain
 
 
-def test_a_plain_directory_is_known_to_be_a_guess(tiny_bert):
+def test_an_encoder_is_plain_if_its_pooler_is_a_guess(tiny_bert):
     assert Encoder(tiny_bert, device="cpu").plain
     assert not Encoder(tiny_bert, pooler="cls", device="cpu").plain
 
 
-def test_poolers_are_the_layers_their_names_say():
+def test_poolers_equal_their_definitions():
     states = tuple(torch.randn(2, 3, 4, dtype=torch.float64) for _ in range(4))
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
 
@@ -140,11 +140,11 @@ def test_poolers_are_the_layers_their_names_say():
     assert set(expected) == set(SHARED)
     for name, vectors in expected.items():
         torch.testing.assert_close(pool(name, states, mask), vectors)
-    ids = torch.tensor([[9, 4, 4], [4, 7, 9]])  # the last mask token of a row
+    ids = torch.tensor([[9, 4, 4], [4, 7, 9]])  # 9 is the mask token; its last place in each row is pooled
     torch.testing.assert_close(pool("mask", states, mask, ids, 9), torch.stack([states[3][0, 0], states[3][1, 2]]))
 
 
-def test_the_order_of_sentences_and_batches_does_not_matter(trained):
+def test_embeddings_do_not_depend_on_batches(trained):
     encoder = Encoder(trained("bert", "avg"), device="cpu")
     one = np.concatenate([encoder.encode([text]) for text in TEXTS])
     np.testing.assert_allclose(encoder.encode(TEXTS, batch_size=3), one, atol=1e-5)
@@ -157,12 +157,12 @@ def test_a_sentence_is_most_similar_to_itself(trained, sample_rows):
 
 
 @pytest.mark.parametrize("model", ["./nowhere", "/nowhere/at/all", "a/b/c"])
-def test_a_model_that_is_nowhere_says_so(model):
+def test_a_missing_model_folder_is_refused(model):
     with pytest.raises(InputError, match="no such folder"):
         Encoder(model)
 
 
-def test_no_hub_access_names_the_ways_out(monkeypatch, tmp_path):
+def test_error_without_hub_access_suggests_minilm(monkeypatch, tmp_path):
     import huggingface_hub
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
@@ -173,8 +173,8 @@ def test_no_hub_access_names_the_ways_out(monkeypatch, tmp_path):
         Encoder("some-org/some-model-that-is-not-cached")
 
 
-def test_a_cached_hub_model_keeps_the_pooling_it_came_with(trained, cse, tmp_path):
-    """A model in the cache of the hub is loaded without network access."""
+def test_a_cached_hub_model_keeps_its_pooling(trained, cse, tmp_path):
+    """The model is loaded from the cache of the Hugging Face hub, without network access."""
     import shutil
 
     made = trained("bert", "avg_top2")
@@ -194,7 +194,7 @@ def test_a_cached_hub_model_keeps_the_pooling_it_came_with(trained, cse, tmp_pat
     )
 
 
-def test_lone_surrogates_are_replaced_and_said_so(trained):
+def test_lone_surrogates_are_replaced_with_a_warning(trained):
     encoder = Encoder(trained("bert", "avg"), device="cpu")
     with pytest.warns(UserWarning, match="1 texts held lone surrogates"):
         vectors = encoder.encode(["fine", "not \ud800 fine"])
@@ -211,7 +211,7 @@ def test_minilm_with_other_weights_is_refused(minilm, monkeypatch, tmp_path):
 
 
 def test_known_answers_of_minilm(minilm, shared):
-    """Scores on STS-B test and SICK-R test equal published ones; complete files, one Spearman correlation."""
+    """Spearman correlations over all pairs of STS-B test and STS16 equal the published ones."""
     encoder = Encoder(minilm, device="cpu")
     tasks = {task.key: task for task in find_tasks(shared("sts_raw/stsb.test.tsv").parent)}
     for key, expected in {"stsb.test": 82.03, "sts16.test": 78.99}.items():
@@ -220,7 +220,7 @@ def test_known_answers_of_minilm(minilm, shared):
         assert score.spearman == pytest.approx(expected, abs=0.01)
 
 
-def test_alignment_and_uniformity_equal_the_double_loop():
+def test_alignment_and_uniformity_equal_a_double_loop():
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=(30, 5)), generator.normal(size=(30, 5))
     unit = lambda v: v / np.linalg.norm(v)  # noqa: E731
@@ -230,7 +230,7 @@ def test_alignment_and_uniformity_equal_the_double_loop():
     assert uniformity(x) == pytest.approx(math.log(np.mean(spread)))
 
 
-def test_half_ranks_equal_the_double_loop():
+def test_half_ranks_equal_a_double_loop():
     generator = np.random.default_rng(1)
     x, y = generator.normal(size=(20, 4)), generator.normal(size=(20, 4))
     cos = np.array([[a @ b / np.linalg.norm(a) / np.linalg.norm(b) for b in y] for a in x])
@@ -239,15 +239,15 @@ def test_half_ranks_equal_the_double_loop():
     assert backward.tolist() == [sum(cos[j, i] >= cos[i, i] for j in range(20)) for i in range(20)]
 
 
-def test_a_collapsed_encoder_scores_the_worst_rank():
+def test_a_collapsed_encoder_gets_the_worst_rank():
     assert half_ranks(np.ones((50, 3)), np.ones((50, 3)))[0].tolist() == [50] * 50
 
 
-def test_halves_are_cut_at_words():
+def test_sentences_are_cut_in_two_between_words():
     assert cut_in_two("a b c d e") == ("a b c", "d e")
 
 
-def test_pairs_are_split_at_tabs_alone(tmp_path):
+def test_lines_of_pairs_are_split_only_at_tabs(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text('5.0\tHe said "no".\tA\u2028b, c\tx\r\n\n0\t"open\tclosed"\n', encoding="utf8", newline="")
     pairs = read_pairs(path)
@@ -256,7 +256,7 @@ def test_pairs_are_split_at_tabs_alone(tmp_path):
     assert pairs.right == ["A b, c", 'closed"']
 
 
-def test_white_space_is_that_of_the_protocol(tmp_path):
+def test_runs_of_white_space_become_one_space(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("1\t two  words \u00a0here\ta\x0bb\n2\t\tx\n", encoding="utf8")
     pairs = read_pairs(path)
@@ -291,7 +291,7 @@ def test_headers_and_csv_files_of_pairs_are_read(tmp_path, name, content):
         ("p.csv", 'score,sentence1,sentence2\n1,a,b\n2,"a,b\n', "the quotes of the record at line 3 do not match"),
     ],
 )  # fmt: skip
-def test_a_header_that_is_not_known_is_named(tmp_path, name, content, message):
+def test_unknown_headers_and_bad_records_are_named_by_line(tmp_path, name, content, message):
     path = tmp_path / name
     path.write_text(content, encoding="utf8")
     with pytest.raises(InputError, match=message):
@@ -299,7 +299,7 @@ def test_a_header_that_is_not_known_is_named(tmp_path, name, content, message):
 
 
 @pytest.mark.parametrize("line", ["5.0\tonly one", "five\ta\tb", "nan\ta\tb", "a,b,c"])
-def test_a_line_that_is_no_pair_is_named(tmp_path, line):
+def test_the_number_of_an_invalid_line_is_named(tmp_path, line):
     path = tmp_path / "pairs.tsv"
     path.write_text(f"1\ta\tb\n{line}\n", encoding="utf8")
     with pytest.raises(InputError, match=r"pairs\.tsv: line 2"):
@@ -319,4 +319,4 @@ def test_sentence_encoders_from_elsewhere_get_the_recipe_adapt(trained, tiny_ber
     shutil.copytree(ours, theirs)
     (theirs / "config_sentence_transformers.json").write_text('{"__version__": {"pytorch": "2"}}')
     assert find_model(str(theirs)).family == "adapt"
-    assert find_model(str(trained(minilm, None))).family == "adapt"  # so that it can be trained further
+    assert find_model(str(trained(minilm, None))).family == "adapt"  # also after training with cse

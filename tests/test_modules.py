@@ -1,4 +1,4 @@
-"""Modules of sentence-transformers: each directory loads, trains, is saved in the same order, and gives its vectors."""
+"""Models made of sentence-transformers modules keep them in training and give the same vectors in both libraries."""
 
 import json
 
@@ -50,7 +50,7 @@ def trained_two_steps(folder, sample, tmp_path, **settings):
         "threads": 1,
         **settings,
     }
-    return train(TrainConfig(**values)).folder / "last"  # best/ may be the model before training
+    return train(TrainConfig(**values)).folder / "last"  # best/ may hold the model from before training
 
 
 def agree(folder, texts=TEXTS):
@@ -66,7 +66,7 @@ def kinds(folder):
     return [module["type"].rsplit(".", 1)[-1] for module in listed]
 
 
-# Name of the architecture, side of the padding, and the modules after the transformer.
+# Architecture, padding side, and the modules after the transformer.
 MODELS = {
     "bert": ("bert", "right", [pooling("cls"), dense(32, nn.Tanh()), normalize]),
     "modernbert": ("modernbert", "right", [pooling("mean"), normalize]),
@@ -79,12 +79,12 @@ MODELS = {
 }
 
 
-def test_every_architecture_is_among_the_models():
+def test_the_models_cover_every_architecture():
     assert {architecture for architecture, *_ in MODELS.values()} == set(ARCHITECTURES)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_of_sentence_transformers_keeps_its_modules(tmp_path, tiny_bert, sample, name):
+def test_a_trained_model_keeps_its_modules(tmp_path, tiny_bert, sample, name):
     architecture, side, modules = MODELS[name]
     sentence_model(tmp_path / "model", tiny_bert, architecture, modules, side)
     before = agree(tmp_path / "model")
@@ -102,12 +102,12 @@ def test_a_model_of_sentence_transformers_keeps_its_modules(tmp_path, tiny_bert,
 @pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", [*MODES, "lasttoken+avg+cls_before_pooler"])
-def test_pooling_is_that_of_sentence_transformers(name, side, pooled):
+def test_pooling_equals_that_of_sentence_transformers(name, side, pooled):
     states = torch.randn(5, 9, 6, dtype=torch.float64)
     lengths = torch.tensor([9, 1, 4, 6, 3])
     mask = (torch.arange(9) < lengths[:, None]).long()
     mask = mask.flip(1) if side == "left" else mask
-    # A text that has no tokens besides the prompt has no mean; of the others, two tokens are the prompt.
+    # The first two tokens are the prompt; row 1 has no others, hence nothing to average, and is left out.
     rows = torch.tensor([0, 2, 3, 4]) if pooled else torch.arange(5)
     states, mask = states[rows], mask[rows]
     modes = [MODES[each] for each in name.split("+")]
@@ -121,12 +121,12 @@ def test_pooling_is_that_of_sentence_transformers(name, side, pooled):
 
 
 @pytest.mark.parametrize("name", ["avg+avg", "avg+mask", "avg_top2+max", "nonsense", "avg+"])
-def test_other_combinations_are_no_poolers(tiny_bert, name):
+def test_invalid_names_of_poolers_are_refused(tiny_bert, name):
     with pytest.raises(InputError, match="is unknown"):
         Encoder(tiny_bert, pooler=name, device="cpu")
 
 
-def test_modes_in_an_order_of_their_own_keep_it(tmp_path, tiny_bert, sample):
+def test_the_order_of_pooling_modes_is_kept(tmp_path, tiny_bert, sample):
     sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("lasttoken", "mean", include_prompt=False)])
     best = trained_two_steps(tmp_path / "model", sample, tmp_path)
     agree(best)
@@ -134,7 +134,7 @@ def test_modes_in_an_order_of_their_own_keep_it(tmp_path, tiny_bert, sample):
     assert (settings["pooling_mode"], settings["include_prompt"]) == (["lasttoken", "mean"], False)
 
 
-def test_another_pooler_is_refused_where_a_dense_module_does_not_fit(tmp_path, tiny_bert):
+def test_a_pooler_too_wide_for_the_dense_module_is_refused(tmp_path, tiny_bert):
     sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean"), dense(16)])
     assert Encoder(tmp_path / "model", pooler="max", device="cpu").embedding_dim == 16
     with pytest.raises(
@@ -143,7 +143,7 @@ def test_another_pooler_is_refused_where_a_dense_module_does_not_fit(tmp_path, t
         Encoder(tmp_path / "model", pooler="avg+max", device="cpu")
 
 
-def test_the_average_with_the_base_includes_dense_modules(tmp_path, tiny_bert, sample):
+def test_merging_with_the_base_averages_dense_modules(tmp_path, tiny_bert, sample):
     from safetensors.torch import load_file
 
     sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean"), dense(16)])
@@ -157,8 +157,8 @@ def test_the_average_with_the_base_includes_dense_modules(tmp_path, tiny_bert, s
     torch.testing.assert_close(found[1], found[0] / 2, atol=1e-6, rtol=1e-4)
 
 
-def test_old_directories_load(tmp_path, tiny_bert):
-    """The transformer in a folder of its own, lower case, weights as pickles, and a limit in the tokenizer."""
+def test_directories_in_the_old_layout_load(tmp_path, tiny_bert):
+    """Old layout: transformer in a subfolder, pickled Dense weights, lower-casing in sentence_bert_config.json."""
     folder = tmp_path / "model"
     model = sentence_model(folder, tiny_bert, modules=[pooling("mean"), dense(16, nn.Sigmoid())])
     vectors = model.encode([text.lower() for text in TEXTS])
@@ -195,7 +195,7 @@ def test_old_directories_load(tmp_path, tiny_bert):
         ("config_sentence_transformers.json", {"default_prompt_name": "q"}, "default prompt 'q' is not among"),
     ],
 )
-def test_what_cannot_be_loaded_is_named(tmp_path, tiny_bert, part, change, message):
+def test_unsupported_module_settings_are_named(tmp_path, tiny_bert, part, change, message):
     sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean"), dense(16)])
     file = tmp_path / "model" / part
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))

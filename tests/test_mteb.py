@@ -1,4 +1,4 @@
-"""A saved model runs under mteb, on tasks whose data is in memory, with the scores that cse computes."""
+"""A saved model has the same scores in mteb as in cse, on small tasks held in memory."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ ABOUT = {
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory, tiny_bert, sample):
-    """A model with a default prompt, after two steps of training."""
+    """The folder of a model with prompts for queries and documents, after two steps of training."""
     folder = tmp_path_factory.mktemp("mteb")
     prompts = {"query": "find : ", "document": "text : "}
     sentence_model(folder / "model", tiny_bert, modules=[pooling("mean"), normalize], prompts=prompts)
@@ -96,7 +96,7 @@ def scores_under_mteb(saved, task):
     return result.task_results[0].scores["test"][0]
 
 
-def test_retrieval_under_mteb_has_the_prompts_and_scores_of_cse(saved, tmp_path):
+def test_retrieval_scores_in_mteb_equal_those_of_cse(saved, tmp_path):
     texts, queries = retrieval_folder(tmp_path / "set")
     found = scores_under_mteb(saved, local_retrieval(texts, queries, {"q1": {"d1": 1}, "q2": {"d4": 1}}))
     row = open_suites(["retrieval"], str(tmp_path / "set"))["retrieval"](Encoder(saved, device="cpu")).rows[0]
@@ -104,7 +104,7 @@ def test_retrieval_under_mteb_has_the_prompts_and_scores_of_cse(saved, tmp_path)
         assert row[ours] == pytest.approx(100 * found[theirs], abs=1e-2)
 
 
-def test_the_scores_under_mteb_are_those_of_cse(saved):
+def test_sts_scores_in_mteb_equal_those_of_cse(saved):
     found = scores_under_mteb(saved, local_sts())["cosine_spearman"]
     pairs = Pairs(np.array(SCORES), LEFT, RIGHT)
     assert score_pairs(Encoder(saved, device="cpu"), pairs).spearman == pytest.approx(100 * found, abs=1e-3)

@@ -1,4 +1,4 @@
-"""Parts of the search against brute force and formulas: nearest rows, pairs, groups, int8, BM25, fusion, passages."""
+"""Search functions compared with brute force and formulas: nearest rows, near pairs, int8, BM25, fusion, passages."""
 
 import math
 import re
@@ -17,7 +17,7 @@ from random_texts import some_texts
 
 
 def brute_force(vectors, queries, k):
-    """The k nearest rows by products in float64, ties in the order of the rows."""
+    """Returns the float64 products and row numbers of the k nearest rows, with ties in row order."""
     rows = np.arange(len(vectors))
     given = Float32(queries)
     scores = np.stack([exact_products(given, np.full(len(rows), q), vectors, rows) for q in range(len(queries))])
@@ -28,7 +28,7 @@ def brute_force(vectors, queries, k):
 
 @pytest.mark.parametrize("products", [256, 4096, 1 << 22])
 @pytest.mark.parametrize(("rows", "queries", "k"), [(3000, 37, 10), (3000, 1, 5), (300, 5, 300), (7, 3, 50)])
-def test_the_nearest_rows_are_those_of_brute_force(monkeypatch, products, rows, queries, k):
+def test_nearest_rows_equal_those_of_brute_force(monkeypatch, products, rows, queries, k):
     monkeypatch.setattr(nearest, "PRODUCTS", products)
     monkeypatch.setattr(nearest, "CANDIDATES", products)
     draw = np.random.default_rng(rows + queries)
@@ -45,7 +45,7 @@ def test_the_nearest_rows_are_those_of_brute_force(monkeypatch, products, rows, 
         np.testing.assert_array_equal(scores, expected)
 
 
-def test_rows_sorted_towards_the_query_and_equal_rows_are_found_exactly(monkeypatch):
+def test_nearest_rows_are_exact_for_ascending_and_equal_products(monkeypatch):
     monkeypatch.setattr(nearest, "PRODUCTS", 512)
     monkeypatch.setattr(nearest, "CANDIDATES", 64)
     values = unit(np.random.default_rng(0).standard_normal((2000, 8)))
@@ -68,7 +68,7 @@ def test_int8_changes_an_element_by_at_most_half_its_scale():
 
 
 @pytest.mark.parametrize("threshold", [0.99, 0.9, 0.3, -1])
-def test_near_pairs_and_groups_are_those_of_brute_force(monkeypatch, threshold):
+def test_near_pairs_and_groups_equal_those_of_brute_force(monkeypatch, threshold):
     monkeypatch.setattr(pairs, "BLOCK_ROWS", 50)
     monkeypatch.setattr(pairs, "BLOCK_COLUMNS", 90)
     monkeypatch.setattr(pairs, "EDGES", 100)
@@ -86,7 +86,7 @@ def test_near_pairs_and_groups_are_those_of_brute_force(monkeypatch, threshold):
             found.update(zip(zip(first, second, strict=True), values_of, strict=True))
         assert found.keys() == expected
         assert all(abs(cosines[pair] - value) < 2e-6 for pair, value in found.items())
-        # Groups by passing the smallest row on along pairs until nothing changes.
+        # Expected groups: both rows of a pair take the smaller of their labels, until no label changes.
         labels = np.arange(400)
         while True:
             before = labels.copy()
@@ -114,12 +114,12 @@ def test_equal_rows_have_a_cosine_of_1():
 
 
 @pytest.mark.parametrize("threshold", [-1.01, 1.5, float("nan"), True])
-def test_a_threshold_is_a_cosine(threshold):
+def test_a_threshold_that_is_no_cosine_is_refused(threshold):
     with pytest.raises(InputError, match=r"--threshold: must be a cosine, from -1 to 1"):
         pairs.check_threshold(threshold)
 
 
-def test_bm25_is_that_of_its_formula():
+def test_bm25_scores_equal_the_formula():
     texts = ["The cat sat.", "A cat and a dog, and a cat!", "", "dogs", "the the the"]
     index = Bm25.build(texts)
     documents = [terms(text) for text in texts]
@@ -138,7 +138,7 @@ def test_bm25_is_that_of_its_formula():
             assert index.search(query, k).tolist() == best[:k]
 
 
-def test_reciprocal_ranks_are_added():
+def test_fusion_adds_reciprocal_ranks():
     found = fuse([[4, 7, 1], [7, 9]], 10)
     expected = {4: 1 / 61, 7: 1 / 62 + 1 / 61, 1: 1 / 63, 9: 1 / 62}
     assert [row for row, _ in found] == [7, 4, 9, 1]

@@ -15,7 +15,7 @@ from cse.training.setup import prepare
 
 
 def table(folder, kind, rows, names=("sent0", "sent1", "hard_neg")):
-    """Writes rows of a table in one of the formats; returns the path."""
+    """Writes rows to a table in the format ``kind`` and returns its path."""
     path = folder / f"pairs.{kind}"
     if kind == "csv":
         import csv
@@ -48,8 +48,8 @@ def base(indexed, tiny_bert, tmp_path):
     )
 
 
-def test_the_scores_at_the_end_are_those_of_the_saved_model(base, triples, tmp_path):
-    """Supervised runs keep the MLP head."""
+def test_final_scores_equal_those_of_the_saved_model(base, triples, tmp_path):
+    """The scores are computed with the MLP head, which supervised runs keep."""
     data = tmp_path / "stsb.test.tsv"
     lines = [f"{i % 6}\t{a}\t{b}" for i, (a, b, _) in enumerate(triples[:30])]
     data.write_text("\n".join(lines) + "\n", encoding="utf8")
@@ -60,7 +60,7 @@ def test_the_scores_at_the_end_are_those_of_the_saved_model(base, triples, tmp_p
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
-def test_rows_are_read_from_every_format_and_empty_cells_counted(tmp_path, triples, base, kind):
+def test_every_table_format_is_read_and_blank_rows_are_skipped(tmp_path, triples, base, kind):
     rows = [*triples[:50], ("an anchor", "", "a negative"), *triples[50:]]
     path = table(tmp_path, kind, rows)
     pairs = open_pairs([str(path)], [])
@@ -94,7 +94,7 @@ def test_two_columns_have_no_hard_negatives_and_columns_can_be_named(tmp_path, t
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_known_names_decide_and_identifiers_are_left_out(tmp_path, kind):
+def test_known_names_set_column_roles_and_identifiers_are_ignored(tmp_path, kind):
     rows = [(str(227 + i), f"an answer {i}", f"a question {i}") for i in range(9)]
     pairs = open_pairs([str(table(tmp_path, kind, rows, ("ID", "Answer", "question")))], [])
     assert pairs.anchors.take([0]) == ["a question 0"]
@@ -115,7 +115,7 @@ def test_known_names_decide_and_identifiers_are_left_out(tmp_path, kind):
         (("question", "query", "answer"), "columns question and query may both be the anchor; .* --columns"),
     ],
 )
-def test_columns_that_are_no_text_are_refused_with_the_remedy(tmp_path, names, message):
+def test_columns_of_unclear_role_are_refused_with_the_remedy(tmp_path, names, message):
     path = table(tmp_path, "csv", [(f"one {i}", f"two {i}", str(i % 5)) for i in range(9)], names)
     with pytest.raises(InputError, match=message):
         open_pairs([str(path)], [])
@@ -165,7 +165,7 @@ def test_examples_show_all_columns(tmp_path, base, triples, capsys):
         ({"positive": "spans"}, "cannot be combined with --pairs"),
     ],
 )
-def test_pairs_exclude_other_sources(values, message):
+def test_pairs_cannot_be_combined_with_corpus_or_positive(values, message):
     with pytest.raises(InputError, match=message):
         TrainConfig(pairs=("p.csv",), **values)
 
@@ -173,7 +173,7 @@ def test_pairs_exclude_other_sources(values, message):
 @pytest.mark.parametrize(
     "values", [{"columns": ("a", "b")}, {"hard_negative_weight": 2.0}, {"where": "a=1"}, {"min_score": 4.0}]
 )
-def test_options_of_pairs_need_pairs(values):
+def test_options_of_pairs_are_refused_without_pairs(values):
     with pytest.raises(InputError, match="belongs to --pairs"):
         TrainConfig(**values)
 
@@ -216,7 +216,7 @@ def test_a_kept_head_is_part_of_the_saved_model(tmp_path, triples, base, kind, r
         with torch.no_grad():
             pooled = AutoModel.from_pretrained(folder).eval()(**tokens).pooler_output
         assert np.allclose(pooled.numpy(), vectors, atol=1e-5)
-    # Training goes on from the stored head.
+    # A further run starts from the stored head.
     again = prepare(base.replace(pairs=config.pairs, model=folder, pooler="cls"))
     stored = encoder.model.head[0].weight
     assert torch.equal(again.state.encoder.head[0].weight, stored)
@@ -224,7 +224,7 @@ def test_a_kept_head_is_part_of_the_saved_model(tmp_path, triples, base, kind, r
     assert not (dropped / "2_Dense").exists()
 
 
-def test_the_supervised_presets_are_those_of_the_paper():
+def test_supervised_presets_equal_the_settings_of_the_paper():
     found = {name: preset_values(f"simcse-sup-{name}") for name in ("bert-base", "bert-large", "roberta-base")}
     found["roberta-large"] = preset_values("simcse-sup-roberta-large")
     assert [values["lr"] for values in found.values()] == [5e-5, 1e-5, 5e-5, 1e-5]
@@ -240,7 +240,7 @@ def test_equal_positives_are_not_negatives_of_each_other(tmp_path, base):
     assert (batch.duplicates == (np.outer(same, same) & ~np.eye(8, dtype=bool))).all()
 
 
-def test_real_triples_train_from_the_command_line(cse, shared, tiny_bert, tmp_path):
+def test_nli_triples_train_from_the_command_line(cse, shared, tiny_bert, tmp_path):
     path = shared("nli/nli_triples.csv")
     done = cse(
         "train",

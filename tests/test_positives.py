@@ -1,4 +1,4 @@
-"""Augmentations that make positives: what they keep, how they are distributed, and what they depend on."""
+"""Augmentations that make positives: the words they keep, and their dependence on seed, epoch and row."""
 
 import json
 
@@ -23,7 +23,7 @@ def made(name, texts, index=None, seed=1, epoch=0, rows=None, **options):
 
 
 def pairs(name, texts, *arguments, **options):
-    """Anchors and positives, as the method of that name makes them."""
+    """Returns the pairs (anchor, positive) that the augmentation ``name`` makes."""
     found = made(name, texts, *arguments, **options)
     if isinstance(found, list):
         return list(zip(texts, found, strict=True))
@@ -46,13 +46,13 @@ def test_a_positive_is_a_function_of_seed_epoch_and_row(name, sample_rows, sampl
         assert pairs(name, texts, sample_index, seed=2) != whole
 
 
-def test_dropout_is_one_block_with_two_views(run_config):
+def test_dropout_encodes_one_block_of_texts_twice(run_config):
     blocks = prepare(run_config).batches[0].blocks
     assert [view.name for view in blocks["anchor"].views] == ["anchor", "positive"]
     assert list(blocks) == ["anchor"]
 
 
-def test_spans_are_two_independent_runs_of_half_to_nine_tenths_of_the_words():
+def test_spans_are_independent_runs_of_50_to_90_percent_of_the_words():
     text = " ".join(f"w{i}" for i in range(20))
     lengths, starts = [], []
     for anchor, positive in pairs("spans", [text] * 4000):
@@ -78,7 +78,7 @@ def test_spans_of_long_rows_have_a_limited_number_of_words():
         found = pairs("spans", [text] * 3000, shortest=0.3, longest=0.7, most_words=24)
         assert all(is_span(part, text.split()) for pair in found[:50] for part in pair)
         lengths[count] = [len(part.split()) for pair in found for part in pair]
-    # min(0.3 n, 8) to min(0.7 n, 24)
+    # A span of a row of n words has min(0.3 n, 8) to min(0.7 n, 24) words.
     assert {count: (min(each), max(each)) for count, each in lengths.items()} == {10: (3, 7), 30: (8, 21), 200: (8, 24)}
     assert np.mean(lengths[200]) == pytest.approx(16, abs=0.2)
     short = [" ".join(f"w{i}" for i in range(9))] * 100
@@ -89,7 +89,7 @@ def test_spans_of_long_rows_have_a_limited_number_of_words():
         made("spans", ["a b c d"], most_words=4)
 
 
-def test_crop_keeps_a_run_of_the_words_and_single_words():
+def test_crop_keeps_consecutive_words_and_does_not_cut_single_words():
     text = " ".join(f"w{i}" for i in range(20))
     *cropped, single = made("crop", [text] * 500 + ["one"], share=0.2)
     starts = set()
@@ -114,7 +114,7 @@ def test_delete_removes_every_word_equally_often_and_keeps_single_words():
     assert single == "one"
 
 
-def test_halves_share_no_word_and_mask_single_words():
+def test_halves_share_no_word_and_single_words_have_no_positive():
     assert pairs("halves", ["a b c d e", "one"])[0] == ("a b c", "d e")
     assert made("halves", ["a b c d e", "one"]).mask.tolist() == [True, False]
 
@@ -126,7 +126,7 @@ def test_uda_replaces_words_of_low_score(sample_index, sample_rows):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("loss", "objective"), [("standard", "infonce"), ("focal", "nt-xent"), ("mixed", "nt-xent")])
-def test_every_positive_trains_with_every_loss_and_una_on_the_sentence_itself(
+def test_every_kind_of_positive_trains_with_every_loss_and_una(
     tmp_path, tiny_bert, sample_index, sample_rows, name, loss, objective
 ):
     sample_index.save(tmp_path / "tfidf")
@@ -141,7 +141,7 @@ def test_every_positive_trains_with_every_loss_and_una_on_the_sentence_itself(
     log = [record for record in map(json.loads, lines) if "loss" in record]
     assert len(log) == 3
     assert all(np.isfinite(record["loss"]) and "cos_syn" in record for record in log)
-    # A pairing says which rows have no positive; an edit that changes nothing leaves a dropout positive.
+    # Single words: halves masks them; crop and delete leave them unchanged, as dropout positives.
     masked, unchanged = (sum(record.get(f"{kind}/positive", 0) for record in log) for kind in ("masked", "unchanged"))
     assert (masked > 0) == (name == "halves")
     assert (unchanged > 0) == (name in ("crop", "delete"))

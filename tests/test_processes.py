@@ -1,4 +1,4 @@
-"""Processes: interrupted and concurrent ones, closed pipes, links in the place of outputs, threads."""
+"""Interrupted and concurrent processes, closed pipes, links as outputs, and numbers of threads."""
 
 import json
 import os
@@ -14,21 +14,21 @@ from forked import Forked
 
 
 def is_open(pid, path):
-    """Whether a process has a file open."""
+    """Returns whether a process has a file open."""
     try:
         return any(os.readlink(link) == str(path) for link in Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
         return False
 
 
-def test_two_runs_that_start_together_get_folders_of_their_own(tmp_path, sample, tiny_bert):
+def test_two_runs_that_start_together_get_different_folders(tmp_path, sample, tiny_bert):
     flags = ("--model", tiny_bert, "--max-steps", "1", "--batch-size", "8", "--json", "-o", tmp_path)
     runs = [Forked("train", sample, *flags) for _ in range(2)]
     folders = {json.loads(run.communicate(timeout=200)[0])["folder"] for run in runs}
     assert len(folders) == 2
 
 
-def test_threads_reach_the_core(tmp_path, sample, tiny_bert, cse):
+def test_the_number_of_threads_applies_to_torch_and_the_core(tmp_path, sample, tiny_bert, cse):
     script = (
         "import sys, threading, os, cse.models.device as d, cse.training.setup as s\n"
         "from cse import TrainConfig\n"
@@ -53,7 +53,8 @@ def test_an_interrupted_build_leaves_no_temporary_file(tmp_path, sample_rows, nu
     for wait in (0.0, 0.05, 0.15):
         command = [sys.executable, "-m", "cse", "build-tfidf", path, "-o", tmp_path / "index"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        while process.poll() is None and not is_open(process.pid, path):  # the signal handlers are in place by then
+        # cse installs its signal handlers before it opens the corpus.
+        while process.poll() is None and not is_open(process.pid, path):
             time.sleep(0.005)
         time.sleep(wait)
         process.send_signal(number)
@@ -64,7 +65,7 @@ def test_an_interrupted_build_leaves_no_temporary_file(tmp_path, sample_rows, nu
 
 
 @pytest.mark.parametrize("command", ["augment", "encode"])
-def test_a_reader_that_leaves_ends_a_filter_by_sigpipe(indexed, sample, tiny_bert, command):
+def test_a_command_ends_with_sigpipe_if_its_reader_exits(indexed, sample, tiny_bert, command):
     arguments = f"augment {sample}" if command == "augment" else f"encode {tiny_bert} {sample}"
     script = f"{sys.executable} -m cse {arguments} | head -c 10 >/dev/null; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], cwd=indexed, capture_output=True, text=True, check=False)
@@ -87,18 +88,18 @@ def test_a_closed_standard_output_is_an_error(indexed, sample, tiny_bert, comman
     assert "standard output" in done.stderr
 
 
-def test_python_m_cse_is_the_command():
+def test_python_m_cse_runs_the_command():
     done = subprocess.run([sys.executable, "-m", "cse", "--version"], capture_output=True, text=True, check=True)
     assert "cse" in done.stdout
 
 
-def test_the_package_says_that_it_is_typed():
+def test_the_package_contains_py_typed():
     from importlib.resources import files
 
     assert (files("cse") / "py.typed").is_file()
 
 
-def test_a_dangling_link_is_replaced_by_every_command(indexed, tiny_bert, sample, tmp_path, cse):
+def test_a_dangling_link_is_replaced_by_the_output_file(indexed, tiny_bert, sample, tmp_path, cse):
     for number, arguments in enumerate((["augment", sample], ["encode", tiny_bert, sample])):
         link = tmp_path / f"link{number}.npy"
         link.symlink_to(tmp_path / "nowhere" / "file")

@@ -1,4 +1,4 @@
-"""Prompts: encoding with them, retrieval, training, saving; dot products."""
+"""Prompts in encoding, retrieval, training and saved models; similarity by dot products."""
 
 import json
 
@@ -20,7 +20,7 @@ PROMPTS = {"query": "search for this : ", "document": "a text : ", "sts": "compa
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory, tiny_bert):
-    """A function that returns the folder of a model, and the model of sentence-transformers."""
+    """A function that returns the folder of a model with prompts, and the SentenceTransformer saved there."""
     made = {}
 
     def get(name, side="right", include=True, normalize=True, prompts=PROMPTS, **settings):
@@ -47,7 +47,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_vectors_are_those_of_sentence_transformers(models, name):
+def test_vectors_with_prompts_equal_those_of_sentence_transformers(models, name):
     folder, _ = models(name, **CASES[name])
     ours, theirs = Encoder(folder, device="cpu"), SentenceTransformer(str(folder), device="cpu")
     pairs = [
@@ -66,7 +66,7 @@ def test_vectors_are_those_of_sentence_transformers(models, name):
     assert np.array_equal(Encoder(folder, device="cpu", prompt="compare this ").encode(TEXTS), prompted)
 
 
-def test_names_that_are_unknown_are_refused(models, tiny_bert):
+def test_unknown_names_of_prompts_are_refused(models, tiny_bert):
     folder, _ = models("plain")
     with pytest.raises(InputError, match=r"--prompt: 'queri' is unknown \(did you mean query\?\)"):
         Encoder(folder, device="cpu", prompt="queri")
@@ -101,7 +101,7 @@ def test_retrieval_uses_the_prompts_of_queries_and_documents(models, tmp_path, c
     assert found == pytest.approx(100 * np.mean([1 / rank for rank in ranks]))
 
 
-def test_dot_products_where_the_model_says_so(models, tmp_path):
+def test_similarity_is_the_dot_product_if_the_model_declares_it(models, tmp_path):
     folder, theirs = models("dot", normalize=False, prompts={}, similarity_fn_name="dot")
     texts, queries = retrieval_folder(tmp_path / "set")
     ours = Encoder(folder, device="cpu")
@@ -112,10 +112,10 @@ def test_dot_products_where_the_model_says_so(models, tmp_path):
     order = [[list(texts)[place] for place in np.argsort(-row)] for row in expected]
     assert rank_documents(ours, queries, texts) == order
     lengths = np.linalg.norm(theirs.encode(list(texts.values())), axis=1)
-    assert lengths.max() - lengths.min() > 1e-3  # so that cosines are not proportional to dot products
+    assert lengths.max() - lengths.min() > 1e-3  # hence cosines are not proportional to dot products
 
 
-def test_the_commands_take_a_prompt(models, tmp_path, cse):
+def test_encode_eval_and_compare_accept_a_prompt(models, tmp_path, cse):
     folder, theirs = models("plain")
     (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
     done = cse("encode", folder, "some.txt", "-o", "x.npy", "--prompt", "query", cwd=tmp_path)
@@ -157,7 +157,7 @@ def first_batch(run):
 
 
 def begin_with(batch, block, tokenizer, text):
-    """Returns whether all texts of a block begin with the tokens of a text, after the first special token."""
+    """Returns whether each row of a block has the tokens of ``text`` right after its first special token."""
     wanted = tokenizer(text, add_special_tokens=False)["input_ids"]
     return all(ids[1 : 1 + len(wanted)].tolist() == wanted for ids in batch.tokens[block]["input_ids"])
 
@@ -171,14 +171,14 @@ def test_training_puts_the_prompt_before_every_text(config, indexed, una):
     assert "synthetic" in batch.blocks or not una
     for block in batch.blocks:
         assert begin_with(batch, block, tokenizer, "compare this")
-    # The limit of a sentence is that without the prompt.
+    # The maximum length does not count the tokens of the prompt.
     words = len(tokenizer("compare this", add_special_tokens=False)["input_ids"])
     longest = max(int(each["attention_mask"].sum(1).max()) for each in batch.tokens.values())
     assert 12 < longest <= 12 + 1 + words
     assert run.state.encoder.prompt == "compare this "
 
 
-def test_stored_tokens_have_the_prompt(config, tmp_path, monkeypatch, sample_rows):
+def test_cached_tokens_include_the_prompt(config, tmp_path, monkeypatch, sample_rows):
     (tmp_path / "corpus.txt").write_text("\n".join(sample_rows[:200]) + "\n", encoding="utf8")
     values = {"corpus": (str(tmp_path / "corpus.txt"),), "cache": str(tmp_path / "cache")}
     config = config.replace(prompt="sts", positive="dropout", max_steps=None, epochs=1, batch_size=64, **values)
@@ -192,7 +192,7 @@ def test_stored_tokens_have_the_prompt(config, tmp_path, monkeypatch, sample_row
     assert not any(torch.equal(ids[0][:, 1:4], each[:, 1:4]) for each in ids[2:])
 
 
-def test_the_columns_of_pairs_have_the_prompts_of_their_roles(config, tmp_path):
+def test_prompt_auto_depends_on_the_role_of_the_column(config, tmp_path):
     rows = [{"query": f"q {n} is it", "answer": f"yes {n} it is", "negative": f"no {n}"} for n in range(40)]
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf8")
     pairs = {"pairs": (str(tmp_path / "pairs.jsonl"),), "corpus": (), "positive": None}
@@ -220,7 +220,7 @@ def test_a_trained_model_keeps_its_prompts(config, given, name):
     np.testing.assert_allclose(ours.encode_query(TEXTS), theirs.encode_query(TEXTS), atol=1e-5)
 
 
-def test_prompts_that_are_not_pooled_are_not_pooled_in_training(config, models):
+def test_prompts_excluded_from_pooling_are_excluded_in_training(config, models):
     folder, theirs = models("left out of the mean", include=False)
     run = prepare(config.replace(model=str(folder), prompt="sts", positive="dropout", max_length=40))
     batch, encoder = first_batch(run), run.state.encoder.eval()
@@ -229,6 +229,6 @@ def test_prompts_that_are_not_pooled_are_not_pooled_in_training(config, models):
     expected = theirs.encode(batch.blocks["anchor"].texts, prompt_name="sts")
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
     assert isinstance(theirs[1], Pooling)
-    # Terms with models of their own do not get the mask.
+    # The loss term mlm has its own model, which does not accept the mask of pooled tokens.
     config = config.replace(model=str(folder), prompt="sts", loss_terms=("mlm",), chunk_size=2)
     assert train(config).steps == 2

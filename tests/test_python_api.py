@@ -31,7 +31,7 @@ def pairs(tmp_path_factory, sample_rows):
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory):
-    """Another small model."""
+    """The folder of a small model whose weights differ from those of tiny_bert."""
     import torch
 
     from conftest import make_tiny
@@ -90,7 +90,7 @@ def test_compare_returns_what_the_command_prints(tiny_bert, other, pairs):
     assert task["verdict"] in ("better", "worse", "no difference seen")
     scores = [cse.evaluate(model, data=pairs).reports["sts"].rows[0]["spearman"] for model in (tiny_bert, other)]
     assert [task["a"], task["b"]] == pytest.approx(scores)
-    same = cse.compare(tiny_bert, str(tiny_bert), "geometry", pairs)  # evaluated once
+    same = cse.compare(tiny_bert, str(tiny_bert), "geometry", pairs)  # the same model on both sides
     assert {record["mean"] for record in same.tasks} == {0.0}
     assert "p" not in same.tasks[0]
 
@@ -108,7 +108,7 @@ def test_compare_takes_lists_of_seeds(tiny_bert, other, pairs):
             cse.compare(*sides, data=pairs)
 
 
-def test_what_cannot_be_evaluated_is_refused(tiny_bert, pairs, tmp_path):
+def test_evaluate_refuses_invalid_arguments(tiny_bert, pairs, tmp_path):
     with pytest.raises(InputError, match="--suite: 'stss' is unknown"):
         cse.evaluate(tiny_bert, "stss", pairs)
     with pytest.raises(InputError, match="no such option"):
@@ -140,7 +140,7 @@ def sklearn_encoder():
     return Transformer
 
 
-def test_it_encodes_in_a_searched_pipeline(tiny_bert, sample_rows, sklearn_encoder):
+def test_sklearn_encoder_works_in_a_grid_search(tiny_bert, sample_rows, sklearn_encoder):
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV
     from sklearn.pipeline import make_pipeline
@@ -154,7 +154,7 @@ def test_it_encodes_in_a_searched_pipeline(tiny_bert, sample_rows, sklearn_encod
     assert (again.predict(texts) == search.predict(texts)).all()
 
 
-def test_it_follows_the_rules_of_a_transformer(tiny_bert, sample_rows, sklearn_encoder):
+def test_sklearn_encoder_follows_the_transformer_interface(tiny_bert, sample_rows, sklearn_encoder):
     from sklearn.base import clone
     from sklearn.exceptions import NotFittedError
 
@@ -168,7 +168,7 @@ def test_it_follows_the_rules_of_a_transformer(tiny_bert, sample_rows, sklearn_e
     assert encoder.get_feature_names_out().tolist()[:2] == ["encoder0", "encoder1"]
     assert len(encoder.get_feature_names_out()) == vectors.shape[1] == encoder.n_features_out_ == 32
     stored = pickle.dumps(encoder)
-    assert len(stored) < 2000  # the name of the model, not its weights
+    assert len(stored) < 2000  # contains the name of the model, not its weights
     np.testing.assert_array_equal(pickle.loads(stored).transform(texts), vectors)
     np.testing.assert_array_equal(clone(encoder).fit(np.array(texts)).transform(np.array(texts)), vectors)
     unit = encoder.set_params(normalize=True).fit(texts).transform(texts)
@@ -177,7 +177,7 @@ def test_it_follows_the_rules_of_a_transformer(tiny_bert, sample_rows, sklearn_e
     assert frame is None or frame.transform(texts).columns[0] == "encoder0"
 
 
-def test_parameters_are_checked_by_fit(tiny_bert, tmp_path, sklearn_encoder):
+def test_sklearn_encoder_checks_its_parameters_in_fit(tiny_bert, tmp_path, sklearn_encoder):
     with pytest.raises(InputError, match="--pooler: 'mean' is unknown"):
         sklearn_encoder(str(tiny_bert), pooler="mean").fit(["a"])
     with pytest.raises(InputError, match="no such folder"):

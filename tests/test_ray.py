@@ -1,4 +1,4 @@
-"""Building on a Ray cluster gives the same bytes as a local build, also after a worker was killed."""
+"""Building on a Ray cluster gives the same bytes as a local build, even if a worker is killed."""
 
 import json
 import os
@@ -23,22 +23,22 @@ OPTIONS = {"words": word_options(), "reading": reading_options()}
 
 @pytest.fixture
 def shards(tmp_path, sample_rows, monkeypatch):
-    """The relative names of five shards in the working directory."""
+    """Writes five shards to a temporary folder, which becomes the working directory."""
     monkeypatch.chdir(tmp_path)
     for n in range(5):
         Path(f"shard{n}.txt").write_text("\n".join(sample_rows[2000 * n : 2000 * (n + 1)]) + "\n", encoding="utf8")
     return tmp_path
 
 
-def test_a_cluster_gives_the_bytes_of_one_build(cluster, shards):
+def test_an_index_built_on_a_cluster_equals_a_local_build(cluster, shards):
     info, files, joined = build_index("shard*.txt", "ray", engine="ray", **OPTIONS)
     whole = TfidfIndex.build("shard*.txt")
     assert Path("ray/index.safetensors").read_bytes() == whole.to_bytes()
     assert (info, files, joined) == (whole.info, whole.files, 0)
 
 
-def test_a_shard_may_be_blank(cluster, shards):
-    """A file that a local build accepts is accepted on the cluster as well."""
+def test_a_shard_may_be_blank_unless_all_are(cluster, shards):
+    """As in a local build."""
     Path("shard1.txt").write_text("\n \n")
     Path("shard3.txt").write_text("...\n")
     build_index("shard*.txt", "ray", engine="ray", **OPTIONS)
@@ -61,12 +61,12 @@ def test_the_command_joins_a_running_cluster(cluster, shards, cse):
 
 
 def test_a_killed_worker_is_replaced(cluster, shards):
-    """The third shard is a pipe: its worker waits for data until it is killed; then data is written for the next."""
+    """The third shard is a pipe without data, so its worker waits until it is killed; its successor gets the data."""
     path = Path("shard2.txt")
     text = path.read_bytes()
     path.unlink()
     os.mkfifo(path)
-    pipe = os.open(path, os.O_RDWR)  # a writer, so that readers wait for its text
+    pipe = os.open(path, os.O_RDWR)  # while a writer is open, readers wait for data
     outcome = {}
     run = threading.Thread(
         target=lambda: outcome.update(done=build_index("shard*.txt", "ray", engine="ray", **OPTIONS))
@@ -85,7 +85,7 @@ def test_a_killed_worker_is_replaced(cluster, shards):
     assert Path("ray/index.safetensors").read_bytes() == TfidfIndex.build("shard*.txt").to_bytes()
 
 
-def test_a_fault_in_a_file_is_the_users_sentence(cluster, shards):
+def test_invalid_text_in_a_shard_is_an_input_error(cluster, shards):
     Path("shard3.txt").write_bytes(b"fine\nbad \xff\n")
     with pytest.raises(InputError, match=r"shard3\.txt: line 2 is not valid UTF-8"):
         build_index("shard*.txt", "ray", engine="ray", **OPTIONS)

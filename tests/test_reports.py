@@ -1,4 +1,4 @@
-"""Stored runs, the pictures of runs, and the page about a run."""
+"""Stored runs, their pictures, and the report page of a run."""
 
 import itertools
 import json
@@ -27,7 +27,7 @@ VOID = {"meta", "link", "br", "hr", "img", "input", "col", "wbr", "area", "base"
 
 
 def hostile(row):
-    """A sentence that would break a page, a picture or a shell command that takes it as it is."""
+    """Returns a sentence that breaks HTML, plots and shell commands if it is not escaped."""
     return f"</style><script>alert('{len(row)}')</script> costs $5_{{{len(row)}}}$ & \"{row}\" <img src=http://x.test/>"
 
 
@@ -45,7 +45,7 @@ def corpus(folder, sample_rows):
 
 
 def trained(folder, corpus, model, **values):
-    """The folder of a finished run; PyTorch's number of threads, which a run sets for the process, is restored."""
+    """Trains a model, restores PyTorch's number of threads, which a run changes, and returns the run folder."""
     import torch
 
     from cse import TrainConfig, train
@@ -72,14 +72,14 @@ def trained(folder, corpus, model, **values):
 
 @pytest.fixture(scope="module")
 def run(folder, corpus, tiny_bert):
-    # The mean of the tokens: random weights give nearly the same vector for any first token, and ranks that are noise.
+    # Mean pooling, because with random weights all [CLS] vectors are nearly equal, so ranks would be noise.
     values = {"name": "focal", "loss": "focal", "una": {"every": 1}, "negatives": ("una",), "pooler": "avg"}
     return trained(folder, corpus, tiny_bert, **values)
 
 
 @pytest.fixture(scope="module")
 def dev_run(folder, corpus, tiny_bert, sample_rows):
-    """A run with a development set, without synthetic negatives, and with a name that matplotlib would leave out."""
+    """A run with a development set and no synthetic negatives; matplotlib omits labels with a leading underscore."""
     both = zip(sample_rows[700:760], sample_rows[760:820], strict=True)
     lines = [f"{number % 6}\t{one}\t{two}\n" for number, (one, two) in enumerate(both)]
     (folder / "dev.tsv").write_text("".join(lines), encoding="utf8")
@@ -107,7 +107,7 @@ def dev_page(dev_material):
 
 
 class Parsed(HTMLParser):
-    """The elements of a page; fails if one is not closed where it has to be."""
+    """The elements and the text of a page; fails if an element is not closed properly."""
 
     def __init__(self, html):
         super().__init__(convert_charrefs=True)
@@ -117,7 +117,7 @@ class Parsed(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag, attrs):
-        assert len(dict(attrs)) == len(attrs), f"{tag}: an attribute twice"
+        assert len(dict(attrs)) == len(attrs), f"{tag}: an attribute occurs twice"
         self.elements.append((tag, dict(attrs)))
         if tag not in VOID:
             self.open.append(tag)
@@ -129,7 +129,7 @@ class Parsed(HTMLParser):
 
     def handle_endtag(self, tag):
         assert tag not in VOID
-        assert self.open, f"</{tag}> without a start"
+        assert self.open, f"</{tag}> without a start tag"
         assert self.open.pop() == tag
 
     def handle_data(self, data):
@@ -140,7 +140,7 @@ class Parsed(HTMLParser):
 
 
 def drawn_axes(panel):
-    """The axes of a panel, as they are drawn."""
+    """Draws a panel and returns its axes."""
     with styled():
         return figure([panel]).axes[0]
 
@@ -155,7 +155,7 @@ def test_a_run_stores_its_descriptions_examples_and_held_out_sentences(run, corp
     for example in stored["examples"]:
         assert example["text"] in rows
         assert example["spans"]
-        # Outside the spans, sentence and negative are equal.
+        # Outside the spans, the sentence and its negative are equal.
         outside = [
             re.sub(r"\0+", "\0", "".join("\0" if any(a <= i < b for a, b in spans) else c for i, c in enumerate(text)))
             for text, spans in (
@@ -167,7 +167,7 @@ def test_a_run_stores_its_descriptions_examples_and_held_out_sentences(run, corp
 
 
 @pytest.mark.parametrize("which", ["page", "dev_page"])
-def test_the_page_is_whole_html_and_fetches_nothing(which, request):
+def test_the_page_is_well_formed_and_loads_nothing(which, request):
     html = request.getfixturevalue(which).html
     parsed = Parsed(html)
     names = [attributes["id"] for _, attributes in parsed.elements if "id" in attributes]
@@ -188,7 +188,7 @@ def test_the_page_is_whole_html_and_fetches_nothing(which, request):
     assert "prefers-color-scheme: dark" in styles
 
 
-def test_texts_of_the_corpus_are_shown_as_they_are(page, run):
+def test_texts_of_the_corpus_are_shown_unchanged(page, run):
     parsed = Parsed(page.html)
     text = "".join(parsed.text)
     stored = json.loads((run / "data.json").read_text(encoding="utf8"))
@@ -202,7 +202,7 @@ def test_texts_of_the_corpus_are_shown_as_they_are(page, run):
         for start, end in spans
     ]
     assert parsed.marked == marked
-    # Each point of the maps has its sentence.
+    # Each held-out sentence is the label of a point in both maps.
     assert sum(text.count(sentence) for sentence in stored["held_out"]) >= 2 * 30
 
 
@@ -216,23 +216,23 @@ def test_the_page_says_what_was_trained_and_how_to_load_it(page, run):
     assert page.html.count("<svg") == 12  # loss, rate, score, cosines, alignment, focal, 2 ranks, 2 pairs, 2 maps
 
 
-def test_scores_before_and_after_are_those_of_the_log(material, dev_material):
+def test_scores_before_and_after_equal_those_of_the_log(material, dev_material):
     stored = material.run
     names = [("mrr", 1), ("found_first", 100), ("alignment", 1), ("uniformity", 1)]
     assert abs(stored.evaluations[0]["uniformity"] - stored.best["uniformity"]) > 0.01  # the models differ
     for change, (name, scale) in zip(material.compared.changes, names, strict=True):
         assert change.before == pytest.approx(scale * stored.evaluations[0][name], abs=1e-5)
         assert change.after == pytest.approx(scale * stored.best[name], abs=1e-5)
-    # By the first token, without the head of training; their cosines are all near 1, and Spearman is noise.
+    # dev_run pools the first token, without the MLP head; all cosines are near 1, so Spearman's correlation is noise.
     stored = dev_material.run
     spearman, aligned, uniform = dev_material.compared.changes
     for change, name in ((aligned, "alignment"), (uniform, "uniformity")):
         assert change.before == pytest.approx(stored.evaluations[0][name], abs=1e-7)
         assert change.after == pytest.approx(stored.best[name], abs=1e-7)
-    assert spearman.low <= spearman.difference <= spearman.high  # equal if best/ is the model before training
+    assert spearman.low <= spearman.difference <= spearman.high  # all are 0 if best/ is the model before training
 
 
-def test_pairs_that_all_share_sentences_have_no_interval(dev_run, tmp_path, sample_rows):
+def test_pairs_linked_by_shared_sentences_have_no_interval(dev_run, tmp_path, sample_rows):
     copy = copy_of(dev_run, tmp_path)
     rows = sample_rows[700:760]
     lines = [f"{number % 6}\t{one}\t{two}\n" for number, (one, two) in enumerate(itertools.pairwise(rows))]
@@ -243,7 +243,7 @@ def test_pairs_that_all_share_sentences_have_no_interval(dev_run, tmp_path, samp
     assert (spearman.low, spearman.high, spearman.verdict) == (None, None, "")
 
 
-def test_a_change_is_told_by_its_interval():
+def test_the_verdict_on_a_change_depends_on_its_interval():
     assert Change("x", 1.0, 2.0, 0.5, 1.5).verdict == "better"
     assert Change("x", 2.0, 1.0, -1.5, -0.5).verdict == "worse"
     assert Change("x", 2.0, 1.0, -1.5, -0.5, better=-1).verdict == "better"
@@ -252,7 +252,7 @@ def test_a_change_is_told_by_its_interval():
     assert Change("x", float("nan"), 1.1, float("nan"), float("nan")).verdict == ""
 
 
-def test_neighbours_are_those_of_a_search_over_all_pairs(material):
+def test_neighbours_equal_those_of_brute_force(material):
     compared = material.compared
     listed, changed, total = neighbours(compared, count=100)
     texts = compared.held_out.sentences
@@ -273,7 +273,7 @@ def test_neighbours_are_those_of_a_search_over_all_pairs(material):
         assert (each.before_cosine, each.after_cosine) == pytest.approx((old_cosine, new_cosine), abs=1e-6)
 
 
-def test_histograms_have_every_pair_in_its_group(material, dev_material):
+def test_histograms_count_each_pair_in_its_group(material, dev_material):
     groups = material.compared.cosines()
     assert list(groups) == [
         "halves of the same sentence",
@@ -287,7 +287,7 @@ def test_histograms_have_every_pair_in_its_group(material, dev_material):
     cosine = float(unit(vectors[first][None])[0] @ unit(vectors[second][None])[0])
     assert groups["halves of the same sentence"][1][0] == pytest.approx(cosine, abs=1e-9)
 
-    gold = np.arange(60) % 6  # thirds of 0 to 5: 0 and 1, 2 and 3, 4 and 5
+    gold = np.arange(60) % 6  # scores 0 to 5, whose thirds are 0-1, 2-3 and 4-5
     thirds = [len(before) for before, _ in dev_material.compared.cosines().values()]
     assert thirds == [int((gold >= 4).sum()), int(((gold == 2) | (gold == 3)).sum()), int((gold <= 1).sum())]
     before, after = (drawn_axes(panel) for panel in pair_panels(material.compared))
@@ -295,7 +295,7 @@ def test_histograms_have_every_pair_in_its_group(material, dev_material):
     assert before.get_ylim() == after.get_ylim()
 
 
-def test_curves_are_those_of_the_log(run):
+def test_curves_show_the_values_of_the_log(run):
     stored = read_run(run)
     records = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf8").splitlines()]
     steps = [record for record in records if "event" not in record]
@@ -316,14 +316,14 @@ def test_curves_are_those_of_the_log(run):
     assert path.lines[0].get_ydata().tolist() == [record["alignment"] for record in evaluations]
     arrows = [(each.xyann, each.xy) for each in path.texts]
     places = [(record["uniformity"], record["alignment"]) for record in evaluations]
-    assert arrows == list(itertools.pairwise(places))  # each points to the later evaluation
+    assert arrows == list(itertools.pairwise(places))  # each arrow points to the later evaluation
 
 
-def test_several_runs_share_a_picture_and_have_names_in_it(run, dev_run):
+def test_a_picture_of_several_runs_names_each_run(run, dev_run):
     stored = [read_run(run), read_run(dev_run)]
     axes = drawn_axes(training_panels(stored)[0])
     assert [text.get_text().strip() for text in axes.figure.legends[0].get_texts()] == ["focal", "_dev"]
-    # Scores of different kinds are not comparable, and have panels of their own.
+    # Spearman's correlation and MRR are not comparable, so each has its own panel.
     assert [panel.name for panel in score_panels(stored)] == ["score-spearman", "score-mrr"]
     assert [panel.name for panel in alignment_panels(stored)] == ["alignment-mrr", "alignment-spearman"]
 
@@ -340,14 +340,14 @@ def test_long_series_are_averaged_over_equal_numbers_of_steps():
     assert thinned(steps[:100], values[:100], points=100)[2] == 1
 
 
-def test_the_focal_picture_has_the_curves_of_the_formula(run):
+def test_focal_curves_equal_the_formula(run):
     lines = {line.get_label(): line for line in drawn_axes(focal_panels([read_run(run)])[0]).lines}
     for label, margin in (("positives (m = 0)", 0.0), ("m = 0.1", 0.1), ("m = 0.3, this run", 0.3)):
         s = lines[label].get_xdata()
         assert lines[label].get_ydata() == pytest.approx(s * (s + margin))
 
 
-def test_the_window_of_ranks_is_that_of_the_draws(sample_index):
+def test_the_shown_ranks_are_those_that_words_are_drawn_from(sample_index):
     word = "river"
     whole, window = rank_panels(sample_index, word, 40)
     scores = np.asarray(sample_index.max_score)[sample_index.by_rank]
@@ -358,9 +358,7 @@ def test_the_window_of_ranks_is_that_of_the_draws(sample_index):
     band = drawn_axes(whole).patches[0]
     assert (band.get_x(), band.get_x() + band.get_width()) == (max(1, rank - 40), rank + 40)
     shown = set(sample_index.by_rank[max(1, rank - 40) - 1 : rank + 40].tolist())
-    drawn_words = {
-        sample for each in sample_index.explain(word, samples=300, radius=40) for sample in each.samples
-    }  # all are within the band
+    drawn_words = {sample for each in sample_index.explain(word, samples=300, radius=40) for sample in each.samples}
     assert {sample_index.terms.index(each) for each in drawn_words} <= shown
     for text in drawn_axes(window).texts:
         term = sample_index.terms[sample_index.by_rank[int(text.xy[0]) - 1]]
@@ -371,14 +369,14 @@ def test_the_window_of_ranks_is_that_of_the_draws(sample_index):
         rank_panels(sample_index, "two words")
 
 
-def test_the_shown_word_is_one_that_was_replaced(run):
+def test_the_default_word_is_the_first_replaced_one(run):
     stored = read_run(run)
     example = stored.texts["examples"][0]
     start, end = example["spans"][0]
     assert replaced_word(stored) == example["text"][start:end]
 
 
-def test_maps_have_every_sentence_and_the_same_picture_each_time(material):
+def test_maps_show_every_sentence_and_are_deterministic(material):
     found = sentence_map(material.compared, "pca")
     assert found.before.shape == found.after.shape == (30, 2)
     assert sum(group.size for group in found.groups) == 30
@@ -386,7 +384,7 @@ def test_maps_have_every_sentence_and_the_same_picture_each_time(material):
     for group in found.groups:
         members = {text for text, each in zip(found.sentences, found.group, strict=True) if each == group.number - 1}
         assert set(group.examples) <= members
-    # The variance along the first component is that of the largest singular value.
+    # The lengths of the two columns of coordinates are the largest singular values of the centred vectors.
     points = unit(material.compared.sides(found.sentences)[0])
     values = np.linalg.svd(points - points.mean(0), compute_uv=False)
     assert np.linalg.norm(found.before, axis=0) == pytest.approx(values[:2])
@@ -395,7 +393,7 @@ def test_maps_have_every_sentence_and_the_same_picture_each_time(material):
     assert np.array_equal(again.after, sentence_map(material.compared, "tsne").after)
 
 
-def test_collapsed_embeddings_have_pictures(material):
+def test_collapsed_embeddings_can_be_drawn(material):
     held = material.compared.held_out
     same = dict.fromkeys(held.texts, np.ones(8, dtype=np.float32))
     found = Compared(held, "equal", same, same)
@@ -406,7 +404,7 @@ def test_collapsed_embeddings_have_pictures(material):
 
 
 def simulated(colour, matrix):
-    """A colour in CIELAB as it is seen; ``matrix`` is of linear RGB (Machado et al. 2009)."""
+    """Returns the CIELAB values of a colour as seen with a deficiency, a matrix on linear RGB (Machado et al. 2009)."""
     channels = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     xyz = np.array(
@@ -435,12 +433,12 @@ def test_colours_differ_for_colour_blind_readers(vision, dark):
     if not dark:
         assert shown == list(COLOURS)
     seen = [simulated(colour, np.array(VISION[vision])) for colour in shown]
-    # 2.3 is a just noticeable difference.
+    # A difference of 2.3 is just noticeable.
     assert min(np.linalg.norm(one - other) for one, other in itertools.combinations(seen, 2)) > 12
 
 
 @pytest.mark.parametrize("form", ["png", "svg"])
-def test_files_of_pictures_are_equal_each_time(material, form):
+def test_files_of_pictures_are_deterministic(material, form):
     panels = pictures("training", [material])[0].panels
     first = drawn(panels, form)
     assert first == drawn(panels, form)
@@ -464,7 +462,7 @@ def test_plot_writes_a_file_for_each_picture(cse, run, dev_run, tmp_path):
     assert "--word" in found["left_out"]["ranks-_dev"]
 
 
-def test_a_picture_that_was_asked_for_and_cannot_be_drawn_is_an_error(cse, run, dev_run, tmp_path):
+def test_a_requested_picture_that_cannot_be_drawn_is_an_error(cse, run, dev_run, tmp_path):
     refused(cse("plot", dev_run, "--kind", "ranks", "-o", tmp_path), "without --una", "--word")
     refused(cse("plot", run, "--kind", "rank", "-o", tmp_path), "'rank' is unknown", "ranks", "cosines")
     refused(cse("plot", run, "--kind", "ranks", "--word", "qqqqq", "-o", tmp_path), "not a word of the index")
@@ -484,15 +482,15 @@ def copy_of(run, folder, *left_out):
     return folder / "copy"
 
 
-def test_runs_of_older_versions_have_a_page_that_says_what_is_missing(run, tmp_path):
+def test_the_page_of_a_run_without_data_json_says_what_is_missing(run, tmp_path):
     page = report_page(Material(read_run(copy_of(run, tmp_path, "data.json")), device="cpu"))
     assert set(page.left_out) == {"changes on held-out texts", "positives and negatives", "pairs", "map", "ranks"}
     text = "".join(Parsed(page.html).text)
     assert text.count("no data.json") == 4
-    assert "mrr_se" in text  # the scores of the log take the place of those with intervals
+    assert "mrr_se" in text  # scores of the log are shown instead of those with intervals
 
 
-def test_a_run_that_has_not_finished_has_a_page(run, tmp_path):
+def test_an_unfinished_run_has_a_page(run, tmp_path):
     copy = copy_of(run, tmp_path, "result.json")
     lines = (copy / "log.jsonl").read_text(encoding="utf8").splitlines()[:-3]
     (copy / "log.jsonl").write_text("\n".join(lines) + '\n{"step": 5, "lo', encoding="utf8")
@@ -500,14 +498,14 @@ def test_a_run_that_has_not_finished_has_a_page(run, tmp_path):
     assert stored.status == "not finished, log up to step 4"
     page = report_page(Material(stored, encode=False))
     assert "The run has not finished: its log ends at step 4." in page.html
-    # A result of before the run was extended is not its result.
+    # A result.json from before the run was extended is ignored.
     shutil.copy(run / "result.json", copy / "result.json")
     with open(copy / "log.jsonl", "a", encoding="utf8") as log:
         log.write('\n{"step": 9, "loss": 1.0, "lr": 1e-3}\n')
     assert read_run(copy).result is None
 
 
-def test_models_that_cannot_be_compared_leave_their_sections_out(run, dev_run, folder, tmp_path):
+def test_sections_are_left_out_if_models_cannot_be_compared(run, dev_run, folder, tmp_path):
     copy = copy_of(run, tmp_path, "best")
     with pytest.raises(InputError, match="no encoder there"):
         compare_models(read_run(copy))
@@ -546,7 +544,7 @@ def test_runs_are_listed_with_the_settings_that_differ(cse, run, dev_run, folder
     assert "loss" not in one.stdout  # nothing differs
 
 
-def test_a_folder_that_is_no_run_is_refused_with_what_was_meant(cse, run, folder, tmp_path):
+def test_a_folder_that_is_no_run_is_refused_with_a_hint(cse, run, folder, tmp_path):
     refused(cse("report", tmp_path / "none"), "no such folder", "cse runs")
     refused(cse("report", tmp_path), "config.toml is missing")
     refused(cse("report", run / "best"), "is inside the folder of a run", str(run))
@@ -556,7 +554,7 @@ def test_a_folder_that_is_no_run_is_refused_with_what_was_meant(cse, run, folder
     refused(cse("plot", copy), "has no log (log.jsonl)")
     (copy / "log.jsonl").write_text('{"st', encoding="utf8")
     refused(cse("report", copy), "has no log (log.jsonl)")
-    assert cse("runs", copy).returncode == 0  # it is listed nevertheless
+    assert cse("runs", copy).returncode == 0  # the run is still listed
     (copy / "config.toml").write_text("loss = ", encoding="utf8")
     refused(cse("report", copy), "not a TOML file")
     refused(cse("runs", tmp_path / "none"), "no such folder")
@@ -587,7 +585,7 @@ def test_listing_runs_imports_no_torch(run):
 
 
 def console(browser, path, profile):
-    """What a page writes to the console of headless Chromium."""
+    """Returns what a page writes to the console of headless Chromium."""
     done = subprocess.run(
         [
             browser,
@@ -615,7 +613,7 @@ def test_the_page_opens_without_a_console_error(page, tmp_path):
     control, shown = tmp_path / "control.html", tmp_path / "page.html"
     control.write_text("<p>control</p><script>nothing()</script>", encoding="utf8")
     shown.write_text(page.html, encoding="utf8")
-    assert console(browser, control, tmp_path / "profile")  # an error is seen
+    assert console(browser, control, tmp_path / "profile")  # the error in its script
     assert console(browser, shown, tmp_path / "profile") == []
 
 

@@ -1,4 +1,4 @@
-"""Published tables, their recipes, the cells of cse reproduce, and what is printed beside the published values."""
+"""cse reproduce: published tables, recipes, stored cells, and our values next to the published ones."""
 
 import json
 import math
@@ -39,7 +39,7 @@ def scorer_of(table, inputs):
     return Scorer(table.suite, table.columns, inputs.data, inputs.partial)
 
 
-def test_every_table_has_its_rows_and_every_recipe_names_what_exists():
+def test_tables_are_complete_and_recipes_name_what_exists():
     published = tomllib.loads((files("cse") / "resources" / "published.toml").read_text(encoding="utf8"))["table"]
     assert {each["id"] for each in published} <= tables().keys()
     for each in published:
@@ -80,20 +80,20 @@ def test_changes_of_columns_are_merged_into_the_settings_of_rows():
     assert merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4}, "e": 5}) == {"a": {"b": 4, "c": 2}, "d": 3, "e": 5}
 
 
-def test_cells_are_stored_and_a_second_call_runs_nothing(small, tmp_path):
+def test_stored_cells_are_not_run_again(small, tmp_path):
     table, inputs = find_table("una-table1"), small("una-table1")
     scorer = scorer_of(table, inputs)
     (cell,) = cells_of(table, table.find_rows(["UNA, bert-base-uncased"]), [3])
     record = run_cell(cell, inputs, scorer, tmp_path)
     assert set(record["scores"]) == set(table.columns)
     assert record["scores"]["Avg."] == pytest.approx(fmean(list(record["scores"].values())[:7]))
-    assert not (tmp_path / cell.folder / "seed-3").exists()  # the run itself is not kept
+    assert not (tmp_path / cell.folder / "seed-3").exists()  # the run folder is not kept
     again = plan(table, [cell.row], [3, 4], inputs, scorer, tmp_path)
     assert again.stored == {cell.row.name: [record]}
     assert [each.seed for each in again.wanted] == [4]
 
 
-def test_a_cell_of_other_settings_is_refused(small, tmp_path):
+def test_a_cell_stored_with_other_settings_is_refused(small, tmp_path):
     table, inputs = find_table("una-table1"), small("una-table1")
     scorer = scorer_of(table, inputs)
     (cell,) = cells_of(table, table.find_rows(["UNA, bert-base-uncased"]), [0])
@@ -113,7 +113,7 @@ def test_incomplete_evaluation_data_are_refused_before_a_run(small):
         Scorer("transfer", (), small("una-table2").data)
 
 
-def test_an_index_is_that_of_its_corpus_and_rows_with_a_corpus_need_no_other(small, tmp_path):
+def test_each_corpus_has_its_index_and_a_recipe_may_name_its_corpus(small, tmp_path):
     table, inputs = find_table("una-table1"), replace(small("una-table1"), corpus=tmp_path / "other.txt")
     (cell,) = cells_of(table, table.find_rows(["UNA, bert-base-uncased"]), [0])
     folders = set()
@@ -129,7 +129,7 @@ def test_an_index_is_that_of_its_corpus_and_rows_with_a_corpus_need_no_other(sma
     assert config_of(own, inputs, tmp_path).corpus == (str(tmp_path / "other.txt"),)
 
 
-def test_an_interrupted_cell_goes_on_from_its_checkpoint(small, tmp_path, monkeypatch):
+def test_an_interrupted_cell_resumes_from_its_checkpoint(small, tmp_path, monkeypatch):
     from cse import Encoder
     from cse.errors import Interrupted
     from cse.training.callbacks import Callback
@@ -189,7 +189,7 @@ def test_scores_equal_those_of_cse_eval(small, tiny_bert):
 
 
 def stored_cells(scores):
-    """Stored cells of rows by (row, column): one per seed."""
+    """Returns the stored cells of each row, one per column and seed, for scores by (row, column) and seed."""
     found = {}
     for (row, column), values in scores.items():
         for seed, value in values.items():
@@ -202,7 +202,7 @@ def test_intervals_and_paired_tests_equal_those_of_scipy():
     rows = table.find_rows(["none (unsup SimCSE)", "crop 10%", "crop 20%"])
     generator = np.random.default_rng(0)
     values = {row.name: dict(enumerate(generator.normal(80, 1, 5))) for row in rows}
-    values[rows[2].name].pop(4)  # another number of seeds: only those in common are paired
+    values[rows[2].name].pop(4)  # one seed fewer; only seeds of both rows are paired
     stored = stored_cells({(name, None): each for name, each in values.items()})
     ours = collect(table, rows[0], stored)["value"]
     first = list(values[rows[0].name].values())
@@ -243,7 +243,7 @@ def test_published_values_stand_beside_ours_and_misprints_are_marked():
     json.dumps(found)
 
 
-def test_scores_of_a_table_in_units_of_one_are_divided():
+def test_scores_are_divided_by_100_for_a_table_of_fractions():
     table = find_table("una-table1")
     row = table.find_rows(["UNA, bert-base-uncased"])[0]
     stored = {row.name: [{"column": None, "seed": 0, "scores": {"Avg.": 76.14}}]}
@@ -288,7 +288,7 @@ def test_the_command_prints_a_smoke_table(cse, tmp_path):
         (["una-table1", "--smoke", "--picture", "x.pdf"], "the name must end in .png or .svg"),
     ],
 )
-def test_faulty_calls_are_refused_in_one_sentence(cse, tmp_path, arguments, message):
+def test_invalid_arguments_are_refused_in_one_line(cse, tmp_path, arguments, message):
     done = cse("reproduce", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
@@ -297,7 +297,7 @@ def test_faulty_calls_are_refused_in_one_sentence(cse, tmp_path, arguments, mess
 
 @pytest.fixture(scope="session")
 def complete(small, tmp_path_factory):
-    """The inputs of adapt-minilm, with files of scored pairs that have as many rows as the tasks."""
+    """The inputs of adapt-minilm, with STS files that have the full number of pairs."""
     inputs = small("adapt-minilm")
     data = tmp_path_factory.mktemp("complete")
     for stem, (_, count) in TASKS.items():

@@ -1,4 +1,4 @@
-"""Checkpoints, resuming, signals, and failures while a run writes."""
+"""Checkpoints, resuming, signals, and failures to write files."""
 
 import errno
 import json
@@ -23,8 +23,8 @@ from cse.training.loop import resumed_config
 from runs import LOSSES, kill_after, same_run, start, weights
 
 
-def test_a_killed_run_goes_on_bit_by_bit(run_config, tmp_path):
-    # The log is written less often than checkpoints, which must not lose the records in between.
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(run_config, tmp_path):
+    # Checkpoints are written more often than the log; resuming must not lose the log records in between.
     config = run_config.replace(**LOSSES["focal una"], save_every=2, log_every=100)
     whole = train(config.replace(name="whole"))
     process = start(config.replace(output=str(tmp_path)), tmp_path)
@@ -44,8 +44,8 @@ class Crash(Callback):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_run_that_crashed_goes_on_bit_by_bit(run_config, name):
-    """As after kill -9, only the files remain; tests/kill_at_random.py kills processes."""
+def test_a_crashed_and_resumed_run_equals_an_uninterrupted_one(run_config, name):
+    """An exception simulates the crash; tests/kill_at_random.py kills processes."""
     config = run_config.replace(**LOSSES[name], save_every=2, log_every=100)
     whole = train(config.replace(name="whole"))
     with pytest.raises(MemoryError, match="a crash"):
@@ -55,7 +55,7 @@ def test_a_run_that_crashed_goes_on_bit_by_bit(run_config, name):
     same_run(whole.folder, train(resumed_config(cut), resume=cut).folder)
 
 
-def test_a_run_in_bf16_goes_on_bit_by_bit(run_config):
+def test_a_resumed_run_in_bf16_equals_an_uninterrupted_one(run_config):
     config = run_config.replace(**LOSSES["focal una"], save_every=2, max_steps=4, eval_every=0, precision="bf16")
     whole = train(config.replace(name="whole"))
     with pytest.raises(MemoryError, match="a crash"):
@@ -75,7 +75,7 @@ def test_a_resumed_run_keeps_its_precision(run_config, processor):
         resumed_config(folder, {"precision": other})
 
 
-def test_auto_in_a_run_of_an_earlier_version_is_fp32_on_the_cpu(run_config, processor, monkeypatch):
+def test_a_stored_precision_of_auto_means_fp32_on_the_cpu(run_config, processor, monkeypatch):
     processor(("AVX512-BF16",), 2.0)
     folder = train(run_config.replace(save_every=1, max_steps=1, eval_every=0)).folder
     (folder / "config.toml").unlink()
@@ -85,7 +85,7 @@ def test_auto_in_a_run_of_an_earlier_version_is_fp32_on_the_cpu(run_config, proc
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_and_says_how_to_resume(run_config, tmp_path, cse, number, code):
+def test_a_signal_saves_the_run_and_prints_how_to_resume(run_config, tmp_path, cse, number, code):
     config = run_config.replace(max_steps=400, eval_every=0, save_every=2, output=str(tmp_path))
     process = start(config, tmp_path)
     _, said = kill_after(process, tmp_path / "run", 2, number)
@@ -117,7 +117,7 @@ def test_a_changed_corpus_is_refused(run_config, tmp_path, sample_rows):
         train(resumed_config(result.folder), resume=result.folder)
 
 
-def test_a_torn_checkpoint_is_named_and_the_one_before_offered(run_config, cse):
+def test_a_truncated_checkpoint_is_refused_and_the_previous_one_suggested(run_config, cse):
     folder = train(run_config.replace(name="run", save_every=4)).folder
     last = list_checkpoints(folder)[-1]
     data = (last / "weights.safetensors").read_bytes()
@@ -141,7 +141,7 @@ def test_every_file_of_a_checkpoint_is_verified(run_config):
     best = {path: path.read_bytes() for path in (folder / "best").rglob("*") if path.is_file()}
     for path in files:
         data = path.read_bytes()
-        # A new file, since the weights of best/ are links to those of the run.
+        # Replaced, not modified, because the weights in best/ are hard links to those of the run.
         path.unlink()
         with pytest.raises(RunError, match=r"is damaged.*use the one before: cse train --resume .*step-00000004"):
             train(resumed_config(folder), resume=folder)
@@ -153,7 +153,7 @@ def test_every_file_of_a_checkpoint_is_verified(run_config):
     assert read_checkpoint(last).step == 8
 
 
-def test_a_later_step_in_the_state_is_noticed(run_config):
+def test_an_edited_step_in_state_json_is_detected(run_config):
     folder = train(run_config.replace(save_every=4)).folder
     state = list_checkpoints(folder)[-1] / "state.json"
     state.write_text(state.read_text(encoding="utf8").replace('"step": 8', '"step": 4', 1), encoding="utf8")
@@ -161,8 +161,8 @@ def test_a_later_step_in_the_state_is_noticed(run_config):
         train(resumed_config(folder), resume=folder)
 
 
-def test_an_edited_configuration_is_that_of_flags(run_config):
-    """In config.toml of a run the same values may be edited that may be given with --resume."""
+def test_edits_of_config_toml_are_checked_like_flags(run_config):
+    """Only settings that may be given with --resume may be edited in the config.toml of a run."""
     folder = train(run_config.replace(save_every=4, lr_scheduler="constant")).folder
     file = folder / "config.toml"
     text = file.read_text(encoding="utf8")
@@ -176,7 +176,7 @@ def test_an_edited_configuration_is_that_of_flags(run_config):
 
 
 class Stop(Callback):
-    """Ends a run after a step."""
+    """Ends a run after the step ``last``."""
 
     def __init__(self, last):
         self.last = last
@@ -188,14 +188,14 @@ class Stop(Callback):
 
 @pytest.fixture
 def rising(monkeypatch):
-    """The score of every evaluation is higher than the one before, so that each is saved as best/."""
+    """Makes each evaluation score higher than the previous one, so that each evaluated model is saved as best/."""
     scores = iter(range(100))
     monkeypatch.setattr("cse.training.selection.Selector._score_pairs", lambda self: {"spearman": float(next(scores))})
 
 
 @pytest.mark.parametrize("changes", [{}, {"name": "other"}])
-def test_best_is_that_of_the_checkpoint(run_config, rising, sample_rows, tmp_path, changes):
-    """A run that selected a later step than its last checkpoint goes on from the selection of the checkpoint."""
+def test_resuming_restores_best_from_the_checkpoint(run_config, rising, sample_rows, tmp_path, changes):
+    """Before the crash, best/ was replaced by the model of a step after the last checkpoint."""
     dev = tmp_path / "dev.tsv"
     dev.write_text("".join(f"{i % 6}\t{sample_rows[i]}\t{sample_rows[i + 40]}\n" for i in range(40)), encoding="utf8")
     config = run_config.replace(dev=(str(dev),), eval_every=2, save_every=3, lr_scheduler="constant")
@@ -215,7 +215,7 @@ def test_best_is_that_of_the_checkpoint(run_config, rising, sample_rows, tmp_pat
     assert all(torch.equal(best(again)[name], values) for name, values in best(two).items())
 
 
-def test_checkpoints_of_later_steps_are_replaced(run_config):
+def test_resuming_from_an_earlier_checkpoint_removes_later_ones(run_config):
     folder = train(run_config.replace(save_every=2)).folder
     assert [path.name for path in list_checkpoints(folder)] == ["step-00000006", "step-00000008"]
     changes = {"save_every": 1, "max_steps": 9, "keep_checkpoints": 1, "eval_every": 100}
@@ -228,20 +228,20 @@ def test_options_of_the_run_may_be_given_again(run_config):
     config = run_config.replace(**LOSSES["focal una"], save_every=4, max_steps=4)
     folder = train(config).folder
     radius = TfidfIndex.open(config.tfidf).default_radius
-    for options in ({"una": {"beta": 0.5}}, {"una": {"radius": radius}}):  # given, and a default
+    for options in ({"una": {"beta": 0.5}}, {"una": {"radius": radius}}):  # a given value, a default value
         assert train(resumed_config(folder, {"options": options}), resume=folder).steps == 4
     with pytest.raises(InputError, match=r"--beta 0.4 \(the run has 0.5\) cannot change"):
         resumed_config(folder, {"options": {"una": {"beta": 0.4}}})
 
 
-def test_two_processes_do_not_write_to_one_run(run_config, tmp_path):
+def test_a_run_that_another_process_writes_to_is_refused(run_config, tmp_path):
     folder = train(run_config.replace(save_every=4)).folder
     with locked(folder), pytest.raises(InputError, match="another process is writing to this run"):
         train(resumed_config(folder), resume=folder)
 
 
 class Progress(Callback):
-    """Sees what a second process does with a run that goes on."""
+    """Tries to resume the same run again at each step, and keeps the messages of the errors."""
 
     def __init__(self, folder):
         self.folder, self.messages = folder, []
@@ -253,7 +253,7 @@ class Progress(Callback):
 
 
 def test_a_run_is_locked_before_its_checkpoint_is_read(run_config, monkeypatch):
-    """Reading the checkpoint of a run that another process goes on with would repeat steps it has done."""
+    """If it were read first, another process could continue the run in between, and its steps would be repeated."""
     import cse.training.outputs as outputs
 
     folder = train(run_config.replace(save_every=4)).folder
@@ -267,7 +267,7 @@ def test_a_run_is_locked_before_its_checkpoint_is_read(run_config, monkeypatch):
 
 
 def leave(folder, name="best"):
-    """What a process leaves that is killed while it writes a folder."""
+    """Makes a temporary folder like that of a process killed while it writes the folder ``name``."""
     part = folder / f".cse-new-abcd_123-{name}"
     part.mkdir(parents=True)
     (part / "model.safetensors").write_bytes(b"x")
@@ -278,14 +278,14 @@ def hidden(folder):
     return sorted(path.name for path in folder.rglob(".*"))
 
 
-def test_what_killed_processes_left_is_removed(run_config):
+def test_leftovers_of_killed_processes_are_removed(run_config):
     folder = train(run_config.replace(save_every=4)).folder
     shutil.rmtree(list_checkpoints(folder)[-1])
     leave(folder), leave(folder.parent, "other"), leave(folder / "checkpoints", "step-00000008")
     (folder / ".cse-core-x.tmp").write_bytes(b"x")
     train(resumed_config(folder), resume=folder)
     assert hidden(folder) == []
-    # Beside the runs there may be files of others: only unlocked folders with the name of temporary ones are removed.
+    # The folder of the runs may hold other files: only unlocked folders with temporary names are removed.
     (folder.parent / ".cse-mine").mkdir()
     with fresh_folder(folder.parent / "being written"):
         train(run_config.replace(max_steps=1))
@@ -293,7 +293,7 @@ def test_what_killed_processes_left_is_removed(run_config):
     assert hidden(folder.parent) == [".cse-mine"]
 
 
-def test_a_folder_killed_between_two_renames_is_restored(tmp_path):
+def test_a_folder_is_restored_after_a_kill_between_two_renames(tmp_path):
     old = leave(tmp_path, "best").rename(tmp_path / ".cse-new-abcd_123-best.old")
     remove_leftovers(tmp_path)
     assert not old.exists()
@@ -324,14 +324,14 @@ def test_a_run_that_saved_nothing_may_be_replaced(run_config, cse):
         train(config)
 
 
-def test_a_run_with_an_evaluation_after_a_step_is_not_replaced(run_config):
+def test_a_run_that_was_evaluated_in_training_is_not_replaced(run_config):
     with pytest.raises(MemoryError):
         train(run_config.replace(name="run"), Stop(5))
     with pytest.raises(InputError, match="run exists; choose another name or remove it"):
         train(run_config.replace(name="run"))
 
 
-def test_lack_of_memory_says_what_to_lower(run_config, monkeypatch):
+def test_an_out_of_memory_error_suggests_a_chunk_size(run_config, monkeypatch):
     import cse.training.loop as loop
 
     def fail(*_):
@@ -358,7 +358,7 @@ except RunError as error:
 
 @pytest.fixture
 def full(monkeypatch):
-    """A function after whose call no checkpoint can be written."""
+    """A function that makes all later checkpoints fail to be written."""
     import cse.training.checkpoint as checkpoint
 
     def fill():
@@ -393,7 +393,7 @@ class Warnings(Callback):
 
 
 def test_a_finished_run_can_be_extended(run_config, cse):
-    """Also if no checkpoints were asked for, and if the corpus has been passed as often as was asked for."""
+    """Even without --save-every, because the last step is always stored as a checkpoint."""
     folder = train(run_config.replace(lr_scheduler="constant", name="run")).folder
     assert [path.name for path in list_checkpoints(folder)] == ["step-00000008"]
     done = cse("train", "--resume", folder, "--max-steps", "10")
@@ -403,7 +403,7 @@ def test_a_finished_run_can_be_extended(run_config, cse):
     assert all(torch.equal(a, b) for a, b in zip(weights(whole).values(), weights(folder).values(), strict=True))
 
 
-def test_a_run_that_asked_for_no_checkpoints_ends_well_without(run_config, full):
+def test_without_save_every_a_failed_checkpoint_is_only_a_warning(run_config, full):
     full()
     callback = Warnings()
     result = train(run_config.replace(max_steps=2), callback)
@@ -411,8 +411,8 @@ def test_a_run_that_asked_for_no_checkpoints_ends_well_without(run_config, full)
     assert any("the checkpoint of step 2 could not be written" in text for text in callback.found)
 
 
-def test_a_full_disk_in_a_checkpoint_leaves_the_one_before(run_config, tmp_path):
-    """A limit on file sizes simulates a full disk: the encoder can be written, the optimizer's moments cannot."""
+def test_a_full_disk_keeps_the_previous_checkpoint(run_config, tmp_path):
+    """A limit on file sizes simulates a full disk: the encoder fits, but not the moments of the optimizer."""
     folder = train(run_config.replace(save_every=4, max_steps=4, eval_every=0)).folder
     (checkpoint,) = list_checkpoints(folder)
     sizes = {path.name: path.stat().st_size for path in checkpoint.iterdir()}
@@ -449,13 +449,13 @@ except RunError as error:
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux only")
-def test_a_step_without_memory_ends_with_its_checkpoint_kept(run_config, tmp_path):
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit on the address space works only on Linux")
+def test_a_step_that_runs_out_of_memory_keeps_earlier_checkpoints(run_config, tmp_path):
     config = run_config.replace(batch_size=512, save_every=1, eval_every=0, max_steps=4, name="run")
     (tmp_path / "config.toml").write_text(config.to_toml(), encoding="utf8")
     done = subprocess.run(
         [sys.executable, "-c", NO_MEMORY, tmp_path / "config.toml"],
-        # Tensors are mapped, so that their memory is returned and the next step must ask for it again.
+        # malloc maps each tensor separately, so freed memory is returned and the next step must allocate it again.
         env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"},
         capture_output=True,
         text=True,
@@ -467,7 +467,7 @@ def test_a_step_without_memory_ends_with_its_checkpoint_kept(run_config, tmp_pat
     assert read_checkpoint(find_checkpoint(tmp_path / "runs" / "run")).step in (1, 2)
 
 
-def test_a_resumed_run_may_go_on_in_another_folder(run_config, tmp_path):
+def test_a_run_can_be_resumed_in_another_folder(run_config, tmp_path):
     run_config = run_config.replace(save_every=2, lr_scheduler="constant")
     first = train(run_config.replace(max_steps=4, name="first")).folder
     before = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
@@ -485,7 +485,7 @@ def test_a_resumed_run_may_go_on_in_another_folder(run_config, tmp_path):
         train(resumed_config(first, {"max_steps": 3}), resume=first)
 
 
-def test_a_run_goes_on_over_several_passes(run_config, tmp_path, sample_rows):
+def test_a_run_can_be_resumed_in_a_later_epoch(run_config, tmp_path, sample_rows):
     corpus = tmp_path / "small.txt"
     corpus.write_text("".join(row + "\n" for row in sample_rows[:30]), encoding="utf8")
     config = run_config.replace(corpus=corpus, eval_every=0, lr_scheduler="constant", save_every=5, name="short")

@@ -1,4 +1,4 @@
-"""Random numbers as functions of (seed, epoch, row, stream), and the order they give."""
+"""Random numbers as functions of (seed, epoch, row, stream), and sorting by random keys."""
 
 import numpy as np
 import pytest
@@ -8,15 +8,15 @@ from cse import rng
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 1000, 4096])
 @pytest.mark.parametrize("kept_bits", [64, 34, 4, 1])
-def test_the_order_is_that_of_a_stable_sort(rows, kept_bits):
-    """Also for keys that are equal, or that differ only in the bits that are replaced by positions."""
+def test_stable_order_equals_a_stable_argsort(rows, kept_bits):
+    """Some keys are equal, or differ only in the low bits that ``stable_order`` replaces by positions."""
     keys = np.random.default_rng(rows).integers(0, 2**64, rows, dtype=np.uint64) >> np.uint64(64 - kept_bits)
     for each in (keys, keys << np.uint64(64 - kept_bits)):
         assert (rng.stable_order(each) == np.argsort(each, kind="stable")).all()
 
 
-def test_random_bits_do_not_depend_on_how_many_rows_are_asked_for():
-    """From some thousand rows on they are computed in parallel."""
+def test_random_bits_do_not_depend_on_the_number_of_rows():
+    """The bits of many rows are computed in parallel."""
     rows = np.arange(40_000) + 2**40
     whole = rng.bits(3, 1, rows, rng.SHUFFLE)
     parts = [rng.bits(3, 1, rows[start : start + 777], rng.SHUFFLE) for start in range(0, len(rows), 777)]

@@ -1,4 +1,4 @@
-"""What a run notices about itself: collapse, a solved task, rows without negatives, losses that are not finite."""
+"""Checks during a run: collapse, a solved task, rows without negatives, losses that are not finite."""
 
 import json
 
@@ -20,7 +20,7 @@ def config(tmp_path, sample, model, **values):
 CHINESE = ["北京是中华人民共和国的首都", "上海是一个大城市吗", "我喜欢学习机器学习", "今天天气非常好"]
 
 
-def test_a_loss_term_that_holds_the_encoder_does_not_train_it_twice(tiny_bert):
+def test_an_encoder_shared_with_a_loss_term_is_optimised_once(tiny_bert):
     from cse.context import Context
     from cse.losses.base import LossTerm
     from cse.models.encoder import load_encoder
@@ -39,19 +39,19 @@ def test_a_loss_term_that_holds_the_encoder_does_not_train_it_twice(tiny_bert):
     assert count(alone) == count(held)
 
 
-def test_the_geometry_of_one_sentence_is_not_a_number():
+def test_uniformity_and_mean_cosine_of_one_sentence_are_nan():
     assert np.isnan(uniformity(np.ones((1, 3))))
     assert np.isnan(mean_cosine(np.ones((1, 3))))
 
 
-def test_a_step_without_a_positive_is_no_sign_of_a_solved_task():
+def test_the_saturation_check_ignores_steps_without_positives():
     check = SaturationCheck("halves", 0.05)
     assert check.update([{"p_pos": float("nan")}] * 30) is None
     assert "0.9990" in (check.update([{"p_pos": 0.999}] * 10) or "")
     assert check.update([{"p_pos": 0.999}] * 10) is None
 
 
-def test_a_negative_of_a_masked_row_is_in_no_mean():
+def test_mean_cosine_of_negatives_excludes_masked_rows():
     from cse.losses.contrastive import similarity_summary
 
     z = torch.eye(3)
@@ -60,8 +60,8 @@ def test_a_negative_of_a_masked_row_is_in_no_mean():
     assert similarity_summary(views)["cos_neg"] > 0
 
 
-def test_collapse_is_judged_absolutely(tmp_path, sample, tiny_bert):
-    """The [CLS] vectors of the random model are all nearly equal, before and after."""
+def test_collapse_is_reported_even_if_training_did_not_cause_it(tmp_path, sample, tiny_bert):
+    """The [CLS] vectors of a model with random weights are nearly equal before and after training."""
     result = train(config(tmp_path, sample, tiny_bert, lr=1e-6))
     assert not any("have not collapsed" in note for note in result.notes)
     assert any("nearly all equal" in note for note in result.notes)
@@ -81,7 +81,7 @@ def test_rows_without_a_synthetic_negative_are_masked_and_reported(tmp_path, tin
     assert step["masked/synthetic"] == 4
 
 
-def test_counts_of_a_run_add_up(tmp_path, tiny_bert, sample_rows, cse):
+def test_counts_of_rows_add_up_to_the_corpus(tmp_path, tiny_bert, sample_rows, cse):
     rows = [*sample_rows[:400], "", *sample_rows[:400]]
     (tmp_path / "twice.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
     done = cse("train", "twice.txt", "--model", tiny_bert, "--max-steps", 1, "--batch-size", 8, cwd=tmp_path)
@@ -96,9 +96,7 @@ def test_counts_of_a_run_add_up(tmp_path, tiny_bert, sample_rows, cse):
     assert "unknown tokens" in done.stderr
 
 
-def test_a_loss_that_is_not_finite_names_its_step_and_leaves_the_weights_finite(
-    tmp_path, sample, tiny_bert, monkeypatch
-):
+def test_a_loss_that_is_not_finite_names_its_step_and_keeps_weights_finite(tmp_path, sample, tiny_bert, monkeypatch):
     from cse.losses.contrastive import Contrastive
     from cse.training import loop
 

@@ -1,4 +1,4 @@
-"""The core works in worker processes, however they are started. Each case runs in a process group with a time limit."""
+"""The core works in worker processes of every start method. Each case is a process group with a time limit."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ import pytest
 
 SECONDS = 120
 
-# The parent has opened and built indexes; each task does the same in a worker.
+# The parent opens and builds indexes; then each task does the same in a worker.
 PREPARE = """
 import pickle, sys
 from concurrent.futures import ProcessPoolExecutor
@@ -92,7 +92,7 @@ def run_limited(arguments):
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        pytest.fail(f"not done after {SECONDS} seconds")
+        pytest.fail(f"not finished after {SECONDS} seconds")
     assert process.returncode == 0, output
 
 

@@ -33,7 +33,7 @@ def diagnose(*paths, **reading):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 @pytest.mark.parametrize("kind", ["one_line", "long_lines", "lines_of_a_megabyte"])
-def test_doctor_holds_its_memory_on_rows_of_any_length(tmp_path, kind):
+def test_doctor_needs_little_memory_for_rows_of_any_length(tmp_path, kind):
     path = tmp_path / "long.txt"
     line, lines = {
         "one_line": (b"some words in a row " * 5_250_000, 1),
@@ -53,9 +53,9 @@ def test_doctor_holds_its_memory_on_rows_of_any_length(tmp_path, kind):
         assert seen["faults"]["invalid"]["rows"] == 0
 
 
-def test_rows_after_one_that_is_cut_off_keep_their_numbers(tmp_path):
+def test_rows_after_an_over_long_row_keep_their_numbers(tmp_path):
     path = tmp_path / "a.txt"
-    # Characters of several bytes, so that the limit is inside of one; rows that are longer and shorter than a chunk.
+    # Multi-byte characters, so that some limits fall inside one; rows both longer and shorter than a chunk.
     rows = ["short row here", "\u00e9" * 900_000, "bad &amp; row", "\U0001f600" * 200 + " x", "a\ttab"]
     path.write_text("\n".join(rows) + "\n", encoding="utf8")
     for limit in range(100, 110):
@@ -68,7 +68,7 @@ def test_rows_after_one_that_is_cut_off_keep_their_numbers(tmp_path):
         assert not {"invalid", "replacement"} & set(faults)
 
 
-def test_faults_are_placed_by_file_and_line(tmp_path):
+def test_faults_are_reported_with_file_and_line(tmp_path):
     (tmp_path / "a.txt").write_text(TEXT)
     (tmp_path / "b.txt").write_text("")
     (tmp_path / "c.txt").write_text(TEXT + "a\ttab\n")
@@ -136,7 +136,7 @@ def test_files_that_are_not_text_are_refused_and_named(tmp_path, name, errors, s
     }
 
 
-def test_a_zip_archive_is_named(tmp_path):
+def test_a_zip_archive_is_refused(tmp_path):
     path = tmp_path / "corpus.txt"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.txt", TEXT)
@@ -145,7 +145,7 @@ def test_a_zip_archive_is_named(tmp_path):
     assert diagnose(path)["formats"][0]["magic"] == "zip"
 
 
-def test_the_inside_of_compressed_files_is_examined_too(tmp_path):
+def test_the_contents_of_compressed_files_are_checked(tmp_path):
     twice = tmp_path / "twice.txt.gz"
     twice.write_bytes(gzip.compress(gzip.compress(TEXT.encode())))
     with pytest.raises(InputError, match="contains gzip data, not text; decompress it first"):
@@ -156,7 +156,7 @@ def test_the_inside_of_compressed_files_is_examined_too(tmp_path):
         TfidfIndex.build(plain)
 
 
-def test_text_is_still_text(tmp_path):
+def test_text_with_bom_crlf_or_misleading_bytes_is_accepted(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode() + b"a\rb\n")
     assert TfidfIndex.build(path).info.rows == 3
@@ -167,7 +167,7 @@ def test_text_is_still_text(tmp_path):
     assert TfidfIndex.build(path).info.rows == 1
 
 
-def test_an_empty_file_among_several_is_no_error_and_an_empty_corpus_is_one(tmp_path, sample_index):
+def test_an_empty_file_is_accepted_but_an_empty_corpus_is_refused(tmp_path, sample_index):
     empty, more, text = (tmp_path / name for name in ("empty.txt", "more.txt", "text.txt"))
     empty.write_text("")
     more.write_text("")

@@ -36,7 +36,7 @@ def test_a_closed_standard_output_is_an_error(indexed, sample, redirection):
     assert line == "Error: standard output: is closed; redirect it to a file or a pipe, or name a file with -o"
 
 
-def test_a_reader_that_closes_early_is_a_broken_pipe(indexed, sample):
+def test_a_reader_that_closes_early_causes_a_broken_pipe_error(indexed, sample):
     reading, writing = os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-c", AUGMENT, sample], cwd=indexed, stdout=writing, stderr=subprocess.PIPE, text=True
@@ -94,7 +94,7 @@ def stalled(tmp_path, indexed, sample):
         process.communicate()
 
 
-def test_temporary_files_of_killed_processes_are_removed_and_those_in_use_are_not(tmp_path, stalled, sample):
+def test_only_temporary_files_of_killed_processes_are_removed(tmp_path, stalled, sample):
     first, second = stalled(), stalled()
     wait_for(lambda: len(temporary(tmp_path)) == 2)
     before = temporary(tmp_path)
@@ -116,7 +116,7 @@ READING = {"encoding_errors": "strict", "max_line_bytes": 1 << 20, "threads": 2}
 
 
 def cancelled(work, started):
-    """Cancels a call in a thread once ``started``; returns what it raised and how long that took."""
+    """Cancels a call in a thread once ``started`` is true; returns its exception and the seconds until its end."""
     progress, raised = _core.Progress(), []
 
     def run():
@@ -137,7 +137,7 @@ def cancelled(work, started):
 
 @pytest.mark.parametrize("what", ["build", "augment"])
 @pytest.mark.parametrize("source", ["file", "pipe"])
-def test_cancelling_returns_soon_and_leaves_nothing(tmp_path, sample, sample_index, what, source):
+def test_a_cancelled_call_returns_soon_and_leaves_no_files(tmp_path, sample, sample_index, what, source):
     out = tmp_path / "out"
     out.mkdir()
     reading, writing = os.pipe()
@@ -163,7 +163,7 @@ def test_cancelling_returns_soon_and_leaves_nothing(tmp_path, sample, sample_ind
     assert list(out.iterdir()) == []
 
 
-def test_cancelling_while_the_reader_of_standard_output_waits(indexed, sample):
+def test_writing_to_a_full_pipe_can_be_cancelled(indexed, sample):
     script = AUGMENT.replace("reading)", "reading, progress)").replace(
         "try:", "progress = _core.Progress()\nthreading.Timer(1, progress.cancel).start()\ntry:"
     )
@@ -178,7 +178,7 @@ def test_cancelling_while_the_reader_of_standard_output_waits(indexed, sample):
     process.communicate()
 
 
-def test_messages_name_what_was_typed(tmp_path, indexed, sample, cse):
+def test_messages_name_paths_as_they_were_typed(tmp_path, indexed, sample, cse):
     done = cse("augment", sample, "-o", "nosuch/x.txt", cwd=indexed)
     assert done.returncode == 2
     assert done.stderr.strip() == "Error: nosuch/x.txt: there is no folder nosuch; create it, or check the path"

@@ -1,4 +1,4 @@
-"""The index of a corpus: exact search, building, resuming, adding rows, passages, int8, BM25; and cse search."""
+"""SearchIndex and cse search: exact search, building, resuming, adding rows, passages, int8, BM25."""
 
 import json
 import math
@@ -26,7 +26,7 @@ def encoder(glove):
     return Encoder(glove)
 
 
-def test_an_index_finds_what_brute_force_finds(tmp_path, encoder):
+def test_search_results_equal_those_of_brute_force(tmp_path, encoder):
     texts = some_texts(500)
     texts[17], texts[30] = "", "  "
     ids = [f"id-{row}" for row in range(500)]
@@ -51,7 +51,7 @@ def test_an_index_finds_what_brute_force_finds(tmp_path, encoder):
     assert (tmp_path / "index" / "texts.txt").read_text(encoding="utf8").split("\n")[:-1] == texts
 
 
-def test_an_index_without_a_folder_is_gone_with_the_object(encoder):
+def test_an_index_without_a_folder_is_deleted_with_its_object(encoder):
     index = SearchIndex.build(encoder, ["word1 word2", "word3"])
     folder = index.folder
     assert folder.is_dir()
@@ -61,7 +61,7 @@ def test_an_index_without_a_folder_is_gone_with_the_object(encoder):
 
 
 class Counted:
-    """An encoder that counts the texts it encodes, and fails once it has encoded a number of them."""
+    """An encoder that counts the texts it encodes, and fails once it has encoded ``least`` of them."""
 
     def __init__(self, encoder, least=math.inf):
         self._encoder, self.left, self.texts = encoder, least, 0
@@ -82,7 +82,7 @@ def files(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def test_an_interrupted_build_is_completed(tmp_path, monkeypatch, encoder):
+def test_an_interrupted_build_can_be_completed(tmp_path, monkeypatch, encoder):
     monkeypatch.setattr(build, "BLOCK", 64)
     texts = some_texts(300)
     SearchIndex.build(encoder, texts, tmp_path / "whole", passages=8)
@@ -92,7 +92,7 @@ def test_an_interrupted_build_is_completed(tmp_path, monkeypatch, encoder):
     assert 0 < done < 300
     with pytest.raises(InputError, match=f"interrupted after {done} of 300 rows; run the same command again"):
         SearchIndex.open(tmp_path / "index", encoder)
-    for name in ("vectors.npy", "texts.txt", "texts.u64", "places.bin"):  # what a killed process leaves
+    for name in ("vectors.npy", "texts.txt", "texts.u64", "places.bin"):  # as left by a killed process
         with open(tmp_path / "index" / name, "ab") as file:
             file.write(b"torn")
     counted = Counted(encoder)
@@ -101,7 +101,7 @@ def test_an_interrupted_build_is_completed(tmp_path, monkeypatch, encoder):
     assert files(tmp_path / "index") == files(tmp_path / "whole")
 
 
-def test_a_killed_command_is_completed_by_the_same_command(tmp_path, cse):
+def test_a_killed_search_command_can_be_repeated(tmp_path, cse):
     (tmp_path / "kind.py").write_text(
         "import os\n"
         "import numpy as np\n"
@@ -129,7 +129,7 @@ def test_a_killed_command_is_completed_by_the_same_command(tmp_path, cse):
     done = cse(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     counts = [int(line) for line in (tmp_path / "encoded").read_text().split()]
-    assert counts == [4096, 4096, 808, 1]  # and the query
+    assert counts == [4096, 4096, 808, 1]  # blocks of the corpus, then the query
     again = cse(*command, "-o", "other", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert files(tmp_path / "search") == files(tmp_path / "other")
@@ -137,7 +137,7 @@ def test_a_killed_command_is_completed_by_the_same_command(tmp_path, cse):
     assert both[0] == both[1]
 
 
-def test_rows_at_the_end_of_the_corpus_are_added(tmp_path, monkeypatch, encoder):
+def test_only_rows_appended_to_the_corpus_are_encoded(tmp_path, monkeypatch, encoder):
     monkeypatch.setattr(build, "BLOCK", 64)
     texts = some_texts(200)
     SearchIndex.build(encoder, texts[:150], tmp_path / "grown", ids=[str(row) for row in range(150)])
@@ -151,7 +151,7 @@ def test_rows_at_the_end_of_the_corpus_are_added(tmp_path, monkeypatch, encoder)
     assert same.texts == 0
 
 
-def test_added_rows_are_found_at_once_and_an_interrupted_add_changes_nothing(tmp_path, monkeypatch, encoder):
+def test_added_rows_are_found_and_an_interrupted_add_changes_nothing(tmp_path, monkeypatch, encoder):
     monkeypatch.setattr(build, "BLOCK", 64)
     texts = some_texts(200)
     index = SearchIndex.build(encoder, texts[:100], tmp_path / "index")
@@ -229,7 +229,7 @@ def test_a_damaged_index_is_refused(tmp_path, encoder):
         SearchIndex.open(folder, encoder)
 
 
-def test_two_processes_do_not_write_to_one_index(tmp_path, encoder):
+def test_a_locked_index_and_a_folder_of_other_files_are_refused(tmp_path, encoder):
     SearchIndex.build(encoder, some_texts(20), tmp_path / "index")
     with store.locked(tmp_path / "index"), pytest.raises(InputError, match="another process is writing to this index"):
         SearchIndex.build(encoder, some_texts(30), tmp_path / "index")
@@ -240,7 +240,7 @@ def test_two_processes_do_not_write_to_one_index(tmp_path, encoder):
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
-def test_an_int8_index_takes_a_quarter_of_the_space_and_finds_nearly_the_same(tmp_path, encoder):
+def test_int8_finds_nearly_the_same_rows_in_a_quarter_of_the_space(tmp_path, encoder):
     texts = some_texts(400)
     wide = SearchIndex.build(encoder, texts, tmp_path / "wide")
     small = SearchIndex.build(encoder, texts, tmp_path / "small", int8=True)
@@ -267,7 +267,7 @@ def test_hybrid_search_fuses_vectors_and_bm25(tmp_path, encoder):
     assert (tmp_path / "index" / "bm25").stat().st_ino == stored  # not built again
 
 
-def test_passages_have_at_most_the_tokens_that_the_model_reads(tiny_bert, sample_rows):
+def test_passages_do_not_exceed_the_token_limit_of_the_model(tiny_bert, sample_rows):
     encoder = Encoder(tiny_bert, device="cpu")
     text = " ".join(sample_rows[:40])
     for given, limit in ((None, 62), (20, 20)):
@@ -282,7 +282,7 @@ def test_passages_have_at_most_the_tokens_that_the_model_reads(tiny_bert, sample
 
 
 @pytest.mark.parametrize("k", [1, 5, 60])
-def test_the_best_passage_of_a_row_counts(encoder, k):
+def test_rows_are_ranked_by_their_best_passage(encoder, k):
     texts = [*some_texts(60, most=80), "", "word1"]
     index = SearchIndex.build(encoder, texts, passages=8)
     assert len(index.rows) > 200
@@ -344,7 +344,7 @@ def test_arguments_of_the_index_are_checked(encoder):
             SearchIndex.build(encoder, ["word1"], passages=passages)
 
 
-def test_bm25_without_its_library_says_how_to_install_it(monkeypatch, encoder):
+def test_hybrid_search_without_bm25s_says_how_to_install_it(monkeypatch, encoder):
     monkeypatch.setitem(sys.modules, "bm25s", None)
     with pytest.raises(InputError, match=r"needs bm25s, which is not installed.*pip install 'cse\[search\]'"):
         SearchIndex.build(encoder, ["word1"]).search(["word1"], hybrid=True)
@@ -352,7 +352,7 @@ def test_bm25_without_its_library_says_how_to_install_it(monkeypatch, encoder):
 
 @pytest.fixture
 def corpus(tmp_path, glove):
-    """A folder with vectors v.txt, and tables c.csv, q.txt."""
+    """A folder with word vectors v.txt, a table c.csv, queries q.txt, and blank.txt without text."""
     shutil.copy(glove.removeprefix("glove:"), tmp_path / "v.txt")
     rows = [f"n{row},{text}\n" for row, text in enumerate(some_texts(50))]
     (tmp_path / "c.csv").write_text("name,text\n" + "".join(rows), encoding="utf8")
@@ -422,15 +422,15 @@ def test_an_index_keeps_the_prompt_and_the_dimensions_of_its_encoder(corpus, cse
         (("glove:v.txt", "q.txt", "-o", "."), ("holds files that are not",)),
     ],
 )
-def test_what_cannot_be_searched_is_refused(corpus, cse, arguments, phrases):
+def test_search_refuses_invalid_arguments(corpus, cse, arguments, phrases):
     refused(cse("search", *arguments, "--top", "1", cwd=corpus), *phrases)
 
 
-def test_queries_are_asked_for_at_a_terminal(corpus, glove):
+def test_search_prompts_for_queries_at_a_terminal(corpus, glove):
     pty = pytest.importorskip("pty")
     SearchIndex.build(Encoder(glove), some_texts(50), corpus / "search")
     pid, terminal = pty.fork()
-    if pid == 0:  # the command, with the terminal as its standard streams
+    if pid == 0:  # the child runs the command in the terminal
         os.chdir(corpus)
         code = "import sys; sys.argv = ['cse', 'search', 'glove:v.txt', '--top', '2']; from cse.cli import main; main()"
         os.execv(sys.executable, [sys.executable, "-c", code])

@@ -42,7 +42,7 @@ def in_order(dataset, batch_size, drop_last, **_):
 
 
 def load(folder, double=True):
-    """A `SentenceTransformer` with mean pooling of a plain folder."""
+    """Loads a plain folder as a `SentenceTransformer` with mean pooling."""
     model = SentenceTransformer(str(folder), device="cpu")
     model.max_seq_length = LENGTH
     return model.double() if double else model
@@ -77,7 +77,7 @@ def fit(model, dataset, loss, folder, collator=None, **arguments):
 
 @pytest.fixture(scope="module")
 def without_dropout(tmp_path_factory, tiny_bert):
-    """The small BERT with a configuration without dropout."""
+    """The folder of a copy of tiny_bert without dropout."""
     from shutil import copytree
 
     folder = tmp_path_factory.mktemp("nodropout") / "model"
@@ -90,7 +90,7 @@ def without_dropout(tmp_path_factory, tiny_bert):
 
 @pytest.fixture(scope="module")
 def triples(sample_rows):
-    """48 rows of anchors, positives (the anchor without its last word) and negatives (the next sentence)."""
+    """48 rows of anchors, positives (the anchor without its last word) and negatives (another sentence)."""
     texts = [row for row in sample_rows if 8 <= len(row.split()) <= 20][:48]
     return Dataset.from_dict(
         {
@@ -106,7 +106,7 @@ def features_of(model, dataset):
 
 
 def gradients(model, loss, features):
-    """The value and the gradients of a loss."""
+    """Returns the value and the gradients of a loss."""
     model.zero_grad()
     value = loss([dict(each) for each in features], None)
     value.backward()
@@ -119,7 +119,7 @@ def assert_same(one, two, tolerance):
         torch.testing.assert_close(value, two[name], rtol=0, atol=tolerance, msg=name)
 
 
-# Their trainer and ours
+# The trainer of sentence-transformers compared with cse train
 
 UNA = {"beta": 0.4, "radius": 300}
 COLUMNS = {"use_as": "hard-negatives", "every": 1, **UNA}
@@ -139,7 +139,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_their_trainer_gives_the_weights_of_cse_train(run_config, without_dropout, triples, tmp_path, name):
+def test_the_trainer_gives_the_same_weights_as_cse_train(run_config, without_dropout, triples, tmp_path, name):
     """Six steps in float64, without dropout, with the same order of batches."""
     settings, options, drawn = RUNS[name]
     if name == "weighted":
@@ -170,7 +170,7 @@ def test_their_trainer_gives_the_weights_of_cse_train(run_config, without_dropou
     for block, column in (("anchor", "anchor"), ("positive", "positive"), ("hard_negative", "negative")):
         if block in batches[0].blocks:
             columns[column] = [text for batch in batches for text in batch.blocks[block].texts]
-    columns.setdefault("positive", columns["anchor"])  # under another dropout mask
+    columns.setdefault("positive", columns["anchor"])  # dropout positives
     collator = None
     if drawn is not None:
         columns["row"] = np.concatenate([batch.rows for batch in batches]).tolist()
@@ -184,7 +184,7 @@ def test_their_trainer_gives_the_weights_of_cse_train(run_config, without_dropou
 # The loss
 
 
-def test_it_equals_their_loss_with_the_defaults(tiny_bert, triples):
+def test_the_default_loss_equals_multiple_negatives_ranking_loss(tiny_bert, triples):
     model = load(tiny_bert).eval()
     more = triples.add_column("more", [*triples["anchor"][11:], *triples["anchor"][:11]])
     for dataset in (triples, triples.remove_columns("negative"), more):
@@ -206,7 +206,7 @@ CACHED = {
 
 
 @pytest.mark.parametrize("name", CACHED)
-def test_cached_gradients_equal_the_others(tiny_bert, triples, name):
+def test_cached_gradients_equal_uncached_ones(tiny_bert, triples, name):
     model = load(tiny_bert).eval()
     features = features_of(model, triples.select(range(13)))
     value, one = gradients(model, InfoNCELoss(model, **CACHED[name]), features)
@@ -232,7 +232,7 @@ def test_cached_gradients_repeat_the_dropout_masks(tiny_bert, triples):
 
 
 def test_pairs_encode_each_negative_twice(tiny_bert, triples):
-    """By hand: NT-Xent over 4B views, of which a negative and its twin under another dropout mask are a pair."""
+    """Expected: NT-Xent over 4B views, where two encodings of a negative, with different dropout, are a pair."""
     model = load(tiny_bert).train()
     features = features_of(model, triples.select(range(5)))
     torch.manual_seed(1)
@@ -252,7 +252,7 @@ def test_pairs_encode_each_negative_twice(tiny_bert, triples):
     assert value == pytest.approx(total / 20, rel=1e-10)
 
 
-def test_equal_texts_are_no_negatives(tiny_bert):
+def test_equal_texts_are_not_used_as_negatives(tiny_bert):
     model = load(tiny_bert).eval()
     texts = ["the first sentence", "another one", "the first sentence", "and a third one"]
     dataset = Dataset.from_dict(
@@ -264,7 +264,7 @@ def test_equal_texts_are_no_negatives(tiny_bert):
         kept = float(InfoNCELoss(model, keep_duplicates=True)(features, None))
         assert kept == pytest.approx(float(MultipleNegativesRankingLoss(model)(features, None)), rel=1e-12)
         z = [torch.nn.functional.normalize(model(dict(each))["sentence_embedding"], dim=-1) for each in features]
-    # Rows 0 and 2 are equal; the negatives of rows 1 and 3 are their own anchor and positive.
+    # Anchors 0 and 2 are equal; negative 1 equals anchor 1, and negative 3 equals positive 3.
     removed = torch.zeros(4, 8, dtype=torch.bool)
     removed[0, 2] = removed[2, 0] = removed[:, 5] = removed[:, 7] = True
     scores = (z[0] @ torch.cat([z[1], z[2]]).T / 0.05).masked_fill(removed, -torch.inf)
@@ -273,7 +273,7 @@ def test_equal_texts_are_no_negatives(tiny_bert):
     assert kept != pytest.approx(value, rel=1e-6)
 
 
-def test_a_weight_is_that_of_all_own_negatives(tiny_bert, triples):
+def test_the_weight_applies_to_all_hard_negatives_of_the_row(tiny_bert, triples):
     model = load(tiny_bert).eval()
     rows = triples.add_column("more", [*triples["anchor"][11:], *triples["anchor"][:11]]).select(range(6))
     features = features_of(model, rows)
@@ -289,8 +289,8 @@ def test_a_weight_is_that_of_all_own_negatives(tiny_bert, triples):
     assert value == pytest.approx(total / 6, rel=1e-10)
 
 
-def test_inputs_without_padded_tokens_are_keyed_by_place(sample_rows, tiny_bert):
-    """The inputs of a StaticEmbedding are a bag of tokens with offsets."""
+def test_the_loss_accepts_inputs_that_are_not_padded_tokens(sample_rows, tiny_bert):
+    """The inputs of a StaticEmbedding are concatenated token ids with offsets."""
     from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
     torch.manual_seed(0)
@@ -322,8 +322,8 @@ def test_a_missing_extra_is_named():
         assert "pip install 'cse[sentence-transformers]'" in done.stderr.splitlines()[-1]
 
 
-def test_partners_do_not_depend_on_padding_or_order(tiny_bert, triples):
-    """Without row numbers, a partner is drawn by the token ids of the anchor."""
+def test_mixing_partners_do_not_depend_on_padding_or_order(tiny_bert, triples):
+    """Without row numbers, the random draws depend on a hash of the token ids of the anchor."""
     from cse.sentence_transformers.facts import token_key
 
     model = load(tiny_bert)
@@ -343,7 +343,7 @@ def test_partners_do_not_depend_on_padding_or_order(tiny_bert, triples):
     assert values[0] == values[1] != values[2]
 
 
-def test_it_works_inside_matryoshka_loss(without_dropout, triples):
+def test_the_loss_works_inside_matryoshka_loss(without_dropout, triples):
     model = load(without_dropout)
     features = features_of(model, triples.select(range(8)))
     found = []
@@ -404,12 +404,12 @@ def test_the_model_card_names_parameters_and_papers(tiny_bert, triples, tmp_path
         ({"negatives_as": "pairs", "objective": "nt-xent", "hard_negative_weight": 2.0}, "hard_negative_weight"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options, message):
+def test_invalid_options_of_the_loss_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         InfoNCELoss(torch.nn.Identity(), **options)
 
 
-def test_columns_that_make_no_sense_are_refused(tiny_bert, triples):
+def test_missing_columns_are_refused(tiny_bert, triples):
     model = load(tiny_bert)
     features = features_of(model, triples)
     with pytest.raises(InputError, match="anchor and positive"):
@@ -422,7 +422,7 @@ def test_columns_that_make_no_sense_are_refused(tiny_bert, triples):
 
 
 @pytest.mark.parametrize("surface", [None, "plain"])
-def test_negatives_are_keyed_by_row(sample_rows, sample_index, surface):
+def test_negatives_depend_on_row_numbers_not_on_order(sample_rows, sample_index, surface):
     texts = ["Of the, and.", "zzz", "...", *sample_rows[:60]]
     dataset = number_rows(Dataset.from_dict({"anchor": texts}))
     options = {"seed": 5, "epoch": 2, "beta": 0.3, "surface": surface}
@@ -434,7 +434,7 @@ def test_negatives_are_keyed_by_row(sample_rows, sample_index, surface):
         if surface is None:
             assert unchanged[:, copy].sum() == report.unchanged > 0
     if surface is None:
-        assert unchanged[2].all()  # no words
+        assert unchanged[2].all()  # has no words
         assert not unchanged[3:].any()
     for size in (7, 1000):
         order = np.random.default_rng(0).permutation(len(texts))
@@ -444,7 +444,7 @@ def test_negatives_are_keyed_by_row(sample_rows, sample_index, surface):
         assert again["negative_2"][:] == [found["negative_2"][int(row)] for row in order]
         assert (same == unchanged[order]).all()
     one, _ = add_negatives(dataset, sample_index, "anchor", name="hard", **options)
-    assert one["hard"][:] == found["negative_1"][:]  # by position
+    assert one["hard"][:] == found["negative_1"][:]  # row numbers are positions by default
 
 
 def test_the_collator_draws_anew_in_every_epoch(tiny_bert, sample_rows, sample_index, indexed):
@@ -471,11 +471,11 @@ def test_the_collator_draws_anew_in_every_epoch(tiny_bert, sample_rows, sample_i
             assert torch.equal(batch[f"{name}_input_ids"], expected["input_ids"])
         drawn.append(table["negative_1"][:])
     assert drawn[0] != drawn[1]
-    without = collator([{"anchor": text, "positive": text} for text in texts])  # of an evaluation
+    without = collator([{"anchor": text, "positive": text} for text in texts])  # evaluation
     assert [key for key in without if key.endswith("_input_ids")] == ["anchor_input_ids", "positive_input_ids"]
 
 
-def test_worker_processes_see_the_epoch(tiny_bert, sample_rows, sample_index):
+def test_worker_processes_use_the_current_epoch(tiny_bert, sample_rows, sample_index):
     model = load(tiny_bert)
     dataset = number_rows(Dataset.from_dict({"anchor": sample_rows[:4], "positive": sample_rows[:4]}))
     collator = NegativesCollator(model.preprocess, sample_index)
@@ -489,7 +489,7 @@ def test_worker_processes_see_the_epoch(tiny_bert, sample_rows, sample_index):
 
 
 class Recording(NegativesCollator):
-    """A collator that keeps what it was called with."""
+    """A collator that records the epoch and the rows of each call."""
 
     def __call__(self, features):
         self.seen = [*getattr(self, "seen", []), (self.epoch, [each["row"] for each in features])]
@@ -498,7 +498,7 @@ class Recording(NegativesCollator):
         return batch
 
 
-def test_the_trainer_tells_the_epoch_also_when_resumed(tiny_bert, sample_rows, sample_index, tmp_path):
+def test_a_resumed_trainer_uses_the_right_epoch(tiny_bert, sample_rows, sample_index, tmp_path):
     texts = sample_rows[:16]
     dataset = number_rows(Dataset.from_dict({"anchor": texts, "positive": texts}))
     values = {"num_train_epochs": 3, "batch_sampler": "batch_sampler", "seed": 1, "logging_steps": 100}
@@ -594,7 +594,7 @@ if os.environ["RANK"] == "0":
 
 
 def gathered_weights(given, processes):
-    """The weights after three steps of eight rows, by case; run in each of the processes."""
+    """Trains three steps of eight rows for each case; returns the weights by case. Called in every process."""
     values = json.loads(Path(given).read_text(encoding="utf8"))
     found = {}
     for name, options in values["cases"].items():
@@ -612,7 +612,7 @@ def test_two_processes_have_the_weights_of_one(without_dropout, sample_rows, ind
     script, given = tmp_path / "gathered.py", tmp_path / "given.json"
     script.write_text(GATHERED, encoding="utf8")
     texts = sample_rows[:24]
-    texts[9] = texts[12]  # equal texts on two processes
+    texts[9] = texts[12]  # equal texts in different processes
     cases = {
         "mixed": {"objective": "nt-xent", "logits": "focal", "mixed": "paper"},
         "cached": {"mixed": "paper", "cached": True, "mini_batch_size": 3, "hard_negative_weight": 2.0},

@@ -1,4 +1,4 @@
-"""Settings of a run: presets, stored configurations with flags beside them, and settings that conflict."""
+"""Settings of a run: presets, flags that override a stored configuration, and conflicting settings."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from cse.training.repeating import repeated
 
 
 def stored_by(tmp_path, family="bert-base", **values):
-    """What the configuration file of a run with these values holds."""
+    """Returns the contents of the configuration file of a run with these values."""
     import tomllib
 
     return tomllib.loads(resolve(TrainConfig(**values), family).to_toml())
@@ -40,20 +40,20 @@ def small_config(tmp_path, sample, model, **values):
         ({"loss_terms": ("mlm",), "mlm": {"weight": 0.2}}, {"loss_terms": ()}, {"options": {}, "loss_terms": ()}),
         ({"positive": "crop"}, {"model": "other"}, {"positive": "crop"}),
         ({"max_steps": 60}, {"epochs": 3}, {"max_steps": None, "epochs": 3}),
-        ({"max_steps": 60}, {"epochs": 1}, {"max_steps": None, "epochs": 1}),  # as stored
+        ({"max_steps": 60}, {"epochs": 1}, {"max_steps": None, "epochs": 1}),  # 1 is the default
         ({"epochs": 3}, {"max_steps": 60}, {"max_steps": 60, "epochs": None}),
         ({"epochs": 3, "max_steps": 60}, {"lr": 1e-4}, {"max_steps": 60, "epochs": 3}),
         ({"max_steps": 60}, {"lr": 1e-4}, {"max_steps": 60, "lr": 1e-4}),
     ],
 )
-def test_a_stored_configuration_with_flags_beside_it(tmp_path, first, given, expected):
+def test_flags_override_a_stored_configuration(tmp_path, first, given, expected):
     stored = stored_by(tmp_path, **first)
     kept, _ = repeated(stored, given)
     config = resolve(TrainConfig(**merge(given, kept)), "bert-base")
     assert {name: getattr(config, name) for name in expected} == expected
 
 
-def test_another_model_has_the_defaults_of_its_own_family(tmp_path):
+def test_a_repeated_run_with_another_model_has_its_defaults(tmp_path):
     stored = stored_by(tmp_path, batch_size=48)
     kept, _ = repeated(stored, {"model": "roberta-base"})
     config = resolve(TrainConfig(**merge({"model": "roberta-base"}, kept)), "roberta-base")
@@ -66,11 +66,11 @@ def test_another_model_has_the_defaults_of_its_own_family(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["adapt", "bert-base"])
-def test_the_preset_adapt_is_the_recipe_of_the_family(family):
+def test_preset_adapt_equals_the_recipe_of_family_adapt(family):
     for values in ({}, {"loss": "focal", "una": True}, {"loss": "mixed"}, {"pairs": "nli.csv"}):
         preset = resolve(with_preset(TrainConfig(preset="adapt", model="m", **values)), family)
         own = resolve(TrainConfig(model="m", **values), "adapt")
-        # The defaults of a family hold the options of methods that are not used.
+        # The defaults of a family include options of unused methods.
         assert preset.model_dump(exclude={"options", "given"}) == own.model_dump(exclude={"options", "given"})
         assert {**own.options, **preset.options} == own.options
         assert {preset.positive, *preset.negatives} - {"labelled"} <= set(preset.options)
@@ -81,7 +81,7 @@ def test_a_preset_without_labels_can_train_on_pairs():
     assert (config.positive, config.keep_head) == ("labelled", True)
 
 
-def test_a_preset_with_una_added_or_removed():
+def test_una_can_be_added_to_or_removed_from_a_preset():
     assert resolve(TrainConfig(preset="simcse-bert-base", una=True), "bert-base").objective == "nt-xent"
     off = resolve(with_preset(TrainConfig(preset="una-bert-base", una=False)), "bert-base")
     assert off.negatives == ()
@@ -120,7 +120,7 @@ def test_options_of_an_evaluation_that_is_not_run_are_refused(cse, tiny_bert, tm
     assert "halves: its options were given" in done.stderr
 
 
-def test_a_run_keeps_what_was_given_apart_from_what_was_resolved(tmp_path, sample, tiny_bert):
+def test_config_toml_stores_given_values_apart_from_resolved_ones(tmp_path, sample, tiny_bert):
     import tomllib
 
     from cse.training.loop import resumed_config
@@ -132,15 +132,15 @@ def test_a_run_keeps_what_was_given_apart_from_what_was_resolved(tmp_path, sampl
     assert stored["given"]["spans"] == {"shortest": 0.4}
     assert "temperature" not in stored["given"]
     assert stored["temperature"] == 0.07
-    # With changes of the place only, every value is that of the run; with others, they are derived anew.
+    # If only the output folder changes, all values are repeated; otherwise, defaults are derived again.
     assert repeated(stored, {"output": "elsewhere"})[0]["temperature"] == 0.07
     kept, _ = repeated(stored, {"loss": "standard"})
     assert resolve(TrainConfig(**merge({"loss": "standard"}, kept)), "bert-base").temperature == 0.05
-    # A resumed run has both, and adds what is given with it.
+    # A resumed run stores both, and adds the values given when it is resumed.
     again = train(resumed_config(run.folder, {"max_steps": 3}), resume=run.folder)
     stored = tomllib.loads((again.folder / "config.toml").read_text(encoding="utf8"))
     assert (stored["given"]["max_steps"], stored["given"]["loss"], stored["temperature"]) == (3, "focal", 0.07)
-    # An older file has no such table: all its values count as given.
+    # In an older file, without the table ``given``, all values count as given.
     del stored["given"]
     assert repeated(stored, {"loss": "standard"})[0]["temperature"] == 0.07
 

@@ -1,4 +1,4 @@
-"""Folders of parts: what many files give is what one file gives, for any engine, also after an interruption."""
+"""Folders of parts: many files give the same output as one file, with every engine and after interruptions."""
 
 import gzip
 import json
@@ -81,7 +81,7 @@ def same_folder(left, right):
         (("--format", "jsonl", "--seed", "7", "--beta", "0.2"), ".jsonl.zst"),
     ],
 )
-def test_parts_of_many_files_are_the_negatives_of_one(shards, cse, flags, suffix):
+def test_parts_of_many_files_equal_the_output_of_one_file(shards, cse, flags, suffix):
     done = cse("augment", "--parts", "shard*", "-o", "parts", *flags, "--json")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
@@ -97,7 +97,7 @@ def test_parts_of_many_files_are_the_negatives_of_one(shards, cse, flags, suffix
     assert [part["path"] for part in manifest["parts"]] == ["shard0.txt", "shard1.txt.gz", "shard2.txt", "shard3.txt"]
 
 
-def test_files_that_the_index_does_not_know_are_counted(shards, cse):
+def test_files_that_are_not_in_the_index_can_have_parts(shards, cse):
     Path("other").mkdir()
     for name in ("shard0.txt", "shard3.txt"):
         shutil.copy(name, f"other/{name}")
@@ -107,7 +107,7 @@ def test_files_that_the_index_does_not_know_are_counted(shards, cse):
     assert all_parts("parts") == Path("expected").read_bytes()
 
 
-def test_columns_of_tables_have_parts(shards, cse):
+def test_parts_can_be_made_from_columns_of_tables(shards, cse):
     for number, rows in enumerate((["a word1", 'with "quotes" word2'], ["word3\nword4"])):
         lines = (json.dumps({"text": row}) + "\n" for row in rows)
         Path(f"t{number}.jsonl").write_text("".join(lines))
@@ -118,27 +118,27 @@ def test_columns_of_tables_have_parts(shards, cse):
     assert all_parts("parts") == Path("expected").read_bytes()
 
 
-def test_a_later_call_makes_what_is_missing(shards, cse):
+def test_a_later_call_makes_only_the_missing_parts(shards, cse):
     assert cse("augment", "--parts", "shard*", "-o", "whole").returncode == 0
     shutil.copytree("whole", "parts")
     manifest = json.loads(Path("parts/manifest.json").read_text())
     kept = Path("parts/part-00000.txt.zst").stat().st_mtime_ns
-    Path("parts/part-00003.txt.zst").unlink()  # lost
+    Path("parts/part-00003.txt.zst").unlink()
     Path("parts/part-00001.txt.zst").write_bytes(b"cut off")
     done = cse("augment", "--parts", "shard*", "-o", "parts", "--json")
     assert json.loads(done.stdout)["made"] == 2
     assert "2 of 4 parts were made by an earlier call" in done.stderr
     same_folder("whole", "parts")
     assert Path("parts/part-00000.txt.zst").stat().st_mtime_ns == kept
-    # a file at the end of the corpus is one more part
+    # A file added at the end of the corpus becomes one more part.
     Path("shard4.txt").write_text("word7 word8 word9\n")
     done = cse("augment", "--parts", "shard*", "-o", "parts", "--json")
     assert json.loads(done.stdout)["made"] == 1
     assert json.loads(Path("parts/manifest.json").read_text())["parts"][:4] == manifest["parts"]
 
 
-def test_a_killed_call_is_completed(shards, cse, tmp_path):
-    """The third file is a pipe: the call waits for its rows until it is killed."""
+def test_a_later_call_completes_a_killed_one(shards, cse, tmp_path):
+    """The third file is a pipe without data, so the call waits for its rows until it is killed."""
     assert cse("augment", "--parts", "shard*", "-o", "whole").returncode == 0
     pipe = Path("shard2.txt")
     pipe.unlink()
@@ -167,7 +167,7 @@ with parts.locked():
 
 
 def augment_job(folder, manifest):
-    """Returns the job of a manifest, and the parts to make by it in another folder."""
+    """Returns an augmentation job for the files of a manifest, and its parts in another folder."""
     known = json.loads(Path(manifest).read_text())
     index = TfidfIndex.open()
     job = AugmentJob("tfidf", 0, None, dict(index.draw_options()), 1, "text", "zst", READING)
@@ -178,7 +178,7 @@ def augment_job(folder, manifest):
     return job, Parts(folder, "augment", job.settings(), sources, job.suffix)
 
 
-def test_what_does_not_fit_the_folder_is_refused(shards, cse, glove):
+def test_unsuitable_output_folders_and_flags_are_refused(shards, cse, glove):
     assert cse("augment", "--parts", "shard*", "-o", "parts").returncode == 0
     before = Path("parts/manifest.json").read_bytes()
     refused(cse("augment", "--parts", "shard*", "-o", "parts", "--beta", "0.1"), "-o parts", "beta 0.5, not 0.1")
@@ -208,7 +208,7 @@ def test_an_index_of_other_files_is_refused(shards, cse):
     assert not Path("parts").exists()
 
 
-def test_a_changed_file_has_no_part_and_the_others_have(shards, cse):
+def test_only_the_part_of_a_changed_file_is_missing(shards, cse):
     """A change that keeps the size is found when the file is read."""
     rows = Path("shard0.txt").read_bytes()
     Path("shard0.txt").write_bytes(rows[::-1].strip(b"\n") + b"\n")
@@ -220,7 +220,7 @@ def test_a_changed_file_has_no_part_and_the_others_have(shards, cse):
 
 
 @pytest.mark.parametrize("form", ["npy", "safetensors", "parquet"])
-def test_vectors_of_many_files_are_those_of_one(shards, cse, glove, form):
+def test_vectors_of_many_files_equal_those_of_one_file(shards, cse, glove, form):
     done = cse("encode", glove, "--parts", "shard*", "-o", "parts", "--format", form, "--json")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
@@ -240,7 +240,7 @@ def test_vectors_of_many_files_are_those_of_one(shards, cse, glove, form):
     assert index.search(["word1 word2"], 5) == SearchIndex.open("parts", Encoder(glove)).search(["word1 word2"], 5)
 
 
-def test_an_index_is_never_built_over_parts(shards, cse, glove):
+def test_parts_are_never_overwritten_by_an_index(shards, cse, glove):
     assert cse("encode", glove, "--parts", "shard*", "-o", "parts").returncode == 0
     before = Path("parts/manifest.json").read_bytes()
     for flags in ((), ("--rebuild",)):
@@ -250,7 +250,7 @@ def test_an_index_is_never_built_over_parts(shards, cse, glove):
 
 
 def test_a_row_of_unknown_words_is_not_blank(shards, cse, glove):
-    """Its vector is zero, as that of a blank row, which is never found."""
+    """Both have a zero vector, but a search never returns a blank row."""
     Path("some.txt").write_text("word1 word2\n\nunknown words\nword3\n")
     assert cse("encode", glove, "--parts", "some.txt", "-o", "parts").returncode == 0
     encoder = Encoder(glove)
@@ -259,13 +259,13 @@ def test_a_row_of_unknown_words_is_not_blank(shards, cse, glove):
 
 
 def same_hits(left, right):
-    """Scores differ by the rounding of unit vectors to float32, which the index stores."""
+    """Asserts equal hits; scores may differ slightly, because the index rounds unit vectors to float32."""
     for ours, theirs in zip(left, right, strict=True):
         assert [(hit.row, hit.id, hit.text) for hit in ours] == [(hit.row, hit.id, hit.text) for hit in theirs]
         np.testing.assert_allclose([hit.score for hit in ours], [hit.score for hit in theirs], atol=1e-6)
 
 
-def test_search_in_parts_is_search_in_one_index(shards, cse, glove):
+def test_search_in_parts_equals_search_in_one_index(shards, cse, glove):
     assert cse("encode", glove, "--parts", "shard*", "-o", "parts").returncode == 0
     encoder = Encoder(glove)
     whole, parts = SearchIndex.build(encoder, shards), SearchIndex.open("parts", encoder)
@@ -302,7 +302,7 @@ def test_texts_of_a_changed_file_are_not_shown(shards, cse, glove):
         SearchIndex.open("parts").search([shards[300]], 1)
 
 
-def test_joined_vectors_are_those_of_their_parts():
+def test_joined_vectors_equal_their_stacked_parts():
     draw = np.random.default_rng(5)
     arrays = [unit(draw.standard_normal((count, 8))) for count in (30, 1, 57, 12)]
     rows = [np.flatnonzero(draw.random(len(array)) < 0.6) for array in arrays]
@@ -321,7 +321,7 @@ def test_joined_vectors_are_those_of_their_parts():
         assert np.array_equal(found, wanted)
 
 
-def test_a_cluster_writes_the_bytes_of_this_machine(cluster, shards, cse, glove):
+def test_a_cluster_writes_the_same_bytes_as_one_machine(cluster, shards, cse, glove):
     address = {"RAY_ADDRESS": cluster.address}
     for command, model in (("augment", ()), ("encode", (glove,))):
         here = cse(command, *model, "--parts", "shard*", "-o", f"{command}-here")
@@ -356,7 +356,7 @@ def test_a_cluster_writes_the_bytes_of_this_machine(cluster, shards, cse, glove)
 
 
 def test_a_killed_worker_of_parts_is_replaced(cluster, shards, cse):
-    """The third file is a pipe: its worker waits for data until it is killed; its replacement gets the data."""
+    """The last file is a pipe without data, so its worker waits until it is killed; the next worker gets the data."""
     import ray
 
     assert cse("augment", "--parts", "shard*", "-o", "whole").returncode == 0
@@ -388,7 +388,7 @@ def test_a_killed_worker_of_parts_is_replaced(cluster, shards, cse):
     same_folder("whole", "parts")
 
 
-def test_faults_on_a_cluster_are_the_users_sentences(cluster, shards, cse, glove):
+def test_faults_on_a_cluster_are_reported_as_input_errors(cluster, shards, cse, glove):
     address = {"RAY_ADDRESS": cluster.address}
     rows = Path("shard0.txt").read_bytes()
     Path("shard0.txt").write_bytes(rows.replace(b"w", b"\xff", 1))

@@ -1,4 +1,4 @@
-"""Intervals and tests: against brute force, against SciPy, and by their coverage."""
+"""Confidence intervals and p-values compared with brute force and SciPy; coverage of intervals."""
 
 import json
 
@@ -16,7 +16,7 @@ def test_pairs_that_share_a_sentence_are_one_cluster():
     assert clusters == [[0, 5], [1, 3], [2], [4]]
 
 
-def test_a_spearman_difference_is_scipys_and_its_resamples_recompute_the_ranks():
+def test_spearman_differences_and_resamples_equal_those_of_scipy():
     generator = np.random.default_rng(0)
     gold = generator.integers(0, 6, 40).astype(float)
     before, after = [gold + generator.normal(size=40) * scale for scale in (3.0, 1.0)]
@@ -40,16 +40,16 @@ def test_equal_encoders_do_not_differ():
     assert (difference.mean, difference.low, difference.high, difference.p) == (0, 0, 0, 1)
 
 
-def test_the_bootstrap_interval_covers_the_mean_about_as_often_as_it_says():
+def test_the_bootstrap_interval_covers_the_mean_in_about_95_percent():
     covered = 0
     for seed in range(200):
         sample = np.random.default_rng(seed).normal(0.5, 1, 60)
         _, low, high = paired_bootstrap(sample, resamples=400, seed=seed)
         covered += low <= 0.5 <= high
-    assert 178 <= covered <= 199  # 95 % of 200 is 190; outside less than once in a thousand
+    assert 178 <= covered <= 199  # 190 are expected; p < 0.001 outside these limits
 
 
-def test_the_t_interval_is_scipys():
+def test_the_t_interval_equals_that_of_scipy():
     values = [0.3, 0.5, 0.1, 0.6, 0.4]
     result, expected = t_interval(values), ttest_1samp(values, 0)
     interval = expected.confidence_interval(0.95)

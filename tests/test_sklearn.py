@@ -1,4 +1,4 @@
-"""The scikit-learn transformer: equality with scikit-learn's counts, use in a pipeline, parameters."""
+"""cse.sklearn.TfidfVectorizer: values computed from scikit-learn's counts, use in a pipeline, parameters."""
 
 import pickle
 
@@ -18,7 +18,7 @@ from cse import InputError, TfidfIndex
 from cse.sklearn import TfidfVectorizer
 
 
-def test_it_equals_the_formula_over_scikit_learns_counts(sample_rows):
+def test_tfidf_equals_the_formula_on_counts_of_scikit_learn(sample_rows):
     rows = sample_rows[:2000]
     counter = CountVectorizer(tokenizer=str.split, token_pattern=None)
     counts = counter.fit_transform(rows).toarray()
@@ -33,7 +33,7 @@ def test_it_equals_the_formula_over_scikit_learns_counts(sample_rows):
     np.testing.assert_allclose(ours.idf_, np.log(len(rows) / df), rtol=1e-12)
 
 
-def test_it_is_a_step_of_a_searched_pipeline(sample_rows):
+def test_tfidf_vectorizer_works_in_a_grid_search(sample_rows):
     texts = [*sample_rows[:150], *(" ".join(reversed(row.split())).upper() for row in sample_rows[:150])]
     labels = [0] * 150 + [1] * 150
     pipeline = make_pipeline(TfidfVectorizer(lowercase=False), LogisticRegression(C=100))
@@ -44,7 +44,7 @@ def test_it_is_a_step_of_a_searched_pipeline(sample_rows):
     assert (again.predict(texts) == search.predict(texts)).all()
 
 
-def test_parameters_and_norms(sample_rows):
+def test_parameters_are_applied_and_checked(sample_rows):
     rows = sample_rows[:500]
     vectorizer = TfidfVectorizer(min_df=0.01, max_features=50, norm="l2")
     assert clone(vectorizer).get_params() == vectorizer.get_params()

@@ -1,4 +1,4 @@
-"""Steps: gradient caching, accumulation, schedules, precision, masked language modelling, loggers."""
+"""Training steps: gradient caching, accumulation, schedules, precision, masked language modelling, loggers."""
 
 import json
 
@@ -16,7 +16,7 @@ from cse.training.step import propagate
 from runs import VIEWS, gradients
 
 
-def test_rates_follow_their_schedules(run_config):
+def test_learning_rates_follow_their_schedules(run_config):
     def rates(**values):
         config = prepare(run_config.replace(**values)).config
         return [
@@ -29,13 +29,13 @@ def test_rates_follow_their_schedules(run_config):
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_groups_of_similar_length_have_the_embeddings_of_the_batch(run_config, side):
+def test_encoding_in_groups_by_length_gives_the_same_embeddings(run_config, side):
     encoder = prepare(run_config.replace(pooler="avg")).state.encoder.double().eval()
     lengths = torch.tensor([3, 9, 4, 9, 2, 7, 5])
     columns = torch.arange(12)
     mask = columns < lengths[:, None] if side == "right" else columns >= 12 - lengths[:, None]
     ids = torch.randint(5, 2000, (7, 12), generator=torch.Generator().manual_seed(0)) * mask
-    # On the left side, positions are given, so that they do not depend on the padding.
+    # Position ids are passed so that they do not depend on padding on the left.
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     inputs = {"input_ids": ids, "attention_mask": mask.long(), "position_ids": positions}
     seen = []
@@ -49,7 +49,7 @@ def test_groups_of_similar_length_have_the_embeddings_of_the_batch(run_config, s
     assert torch.allclose(found, encoder(inputs), rtol=0, atol=1e-12)
 
 
-def test_one_lookup_of_the_embeddings_has_the_gradients_of_one_a_pass(run_config):
+def test_one_embedding_lookup_gives_the_gradients_of_many(run_config):
     encoder = prepare(run_config.replace(pooler="avg")).state.encoder.double().eval()
     table = encoder.backbone.get_input_embeddings()
     ids = torch.randint(0, 2000, (9, 6), generator=torch.Generator().manual_seed(0))
@@ -69,13 +69,13 @@ def test_one_lookup_of_the_embeddings_has_the_gradients_of_one_a_pass(run_config
     plain = gradient(None)
     assert plain.count_nonzero()
     assert torch.equal(gradient(ids), plain)
-    assert torch.allclose(gradient(ids[:6]), plain, rtol=0, atol=1e-12)  # a token that was not named
+    assert torch.allclose(gradient(ids[:6]), plain, rtol=0, atol=1e-12)  # some tokens are not in the lookup
     assert "forward" not in vars(table)
 
 
 @pytest.mark.parametrize("dropout", [False, True])
 @pytest.mark.parametrize("name", VIEWS)
-def test_cached_gradients_are_those_of_the_whole_batch(run_config, name, dropout, monkeypatch):
+def test_cached_gradients_equal_those_of_the_whole_batch(run_config, name, dropout, monkeypatch):
     from cse.training import chunks, step
 
     run = prepare(run_config.replace(**VIEWS[name]))
@@ -88,7 +88,7 @@ def test_cached_gradients_are_those_of_the_whole_batch(run_config, name, dropout
         term.train(dropout)
     with Prefetcher(run.batches, state.encoder.tokenizer, 32) as prefetcher:
         batches = prefetcher.get(0)
-    # With dropout, the reference has the same chunks, with all graphs kept; without, it is the whole batch.
+    # The reference is the whole batch; with dropout, it is the same chunks, but without gradient checkpointing.
     torch.manual_seed(1)
     if dropout:
         with monkeypatch.context() as patch:
@@ -104,8 +104,8 @@ def test_cached_gradients_are_those_of_the_whole_batch(run_config, name, dropout
         assert torch.allclose(found[key], values, rtol=1e-10, atol=1e-12), key
 
 
-def test_cached_activations_are_those_of_one_chunk(run_config):
-    """What the forward pass keeps for the encoder does not grow with the batch, but for the inputs of the chunks."""
+def test_chunks_reduce_the_stored_activations(run_config):
+    """With ``chunk_size``, the forward pass through the encoder stores only the inputs of the chunks."""
     from cse.training.encode import encode_views
 
     kept = {}
@@ -165,7 +165,7 @@ def test_bf16_trains_on_the_cpu(run_config):
     assert all(np.isfinite(record["loss"]) for record in map(json.loads, lines) if "loss" in record)
 
 
-def test_masks_follow_bert(run_config):
+def test_masked_tokens_follow_the_proportions_of_bert(run_config):
     from cse.losses.mlm import mask_tokens
 
     generator = torch.Generator().manual_seed(0)
@@ -183,7 +183,7 @@ def test_masks_follow_bert(run_config):
     assert float((masked[chosen] == ids[chosen]).float().mean()) == pytest.approx(0.1, abs=0.02)
 
 
-def test_the_mlm_term_is_the_library_loss(run_config):
+def test_the_mlm_term_equals_the_loss_of_transformers(run_config):
 
     run = prepare(run_config.replace(loss_terms=("mlm",), options={"mlm": {"weight": 0.3, "share": 0.5}}))
     run.state.encoder.eval()
@@ -197,13 +197,13 @@ def test_the_mlm_term_is_the_library_loss(run_config):
     ids = batch.tokens["anchor"]["input_ids"]
     changed = seen["input_ids"] != ids
     assert changed.any()
-    # Its labels are not visible here: the library's loss over the changed tokens is close to that over the selected.
+    # The labels are not accessible; the loss over the changed tokens is close to that over all selected tokens.
     labels = torch.where(changed, ids, -100)
     expected = term.model(input_ids=seen["input_ids"], attention_mask=seen["attention_mask"], labels=labels).loss
     assert float(metrics["loss/mlm"]) == pytest.approx(0.3 * float(expected.detach()), rel=0.1)
 
 
-def test_a_trained_mlm_head_is_saved_and_found_again(run_config):
+def test_a_trained_mlm_head_is_saved_and_loaded_again(run_config):
     from safetensors.torch import load_file
     from transformers import AutoModel, AutoModelForMaskedLM
 
@@ -220,17 +220,17 @@ def test_a_trained_mlm_head_is_saved_and_found_again(run_config):
     assert all(torch.equal(found[name], values) for name, values in head.items())
     _, report = AutoModel.from_pretrained(last, output_loading_info=True)
     assert not report["unexpected_keys"]
-    # A checkpoint with a head of its own needs none of these.
+    # There is no warning for a checkpoint that includes an MLM head.
     own = last.with_name("own")
     model = AutoModelForMaskedLM.from_pretrained(last)
     model.save_pretrained(own)
     again.state.encoder.tokenizer.save_pretrained(own)
     assert "masked language" not in prepare(config.replace(model=str(own))).facts.get("warning", "")
-    # Without the term there is nothing to save.
+    # Without the loss term mlm, no head is saved.
     assert not (train(run_config.replace(max_steps=1)).folder / "last" / "mlm_head").exists()
 
 
-def test_a_logger_is_a_callback_with_a_name_and_sees_the_state(run_config):
+def test_a_logger_is_a_callback_with_access_to_the_run(run_config):
     from cse import Callback
     from cse.training.loggers import LOGGERS
 

@@ -1,4 +1,4 @@
-"""Systems of other papers as methods: chunks, ranks, resumed runs, and their formulas."""
+"""Methods of other papers: gradients with chunks and several processes, resumed runs, and formulas."""
 
 import json
 import re
@@ -84,7 +84,7 @@ SYSTEMS = {
     },
     "lora": {"encoder_methods": ("lora",), "options": {"lora": {"rank": 4, "dropout": 0.1}}},
     "lora of two encoders": {"encoder_methods": ("lora",), "positive_encoder": "copy", "pooler": "avg"},
-    # Registered from outside, by a file.
+    # METHODS is replaced by tests/methods.py, which registers methods.
     "repetition": {"imports": ("METHODS",), "positive": "repetition"},
     "repetition as a negative": {"imports": ("METHODS",), "negatives": ("repetition", "una"), "loss": "focal"},
     "parallel": {"imports": ("METHODS",), "positive": "parallel", "options": {"parallel": {"file": "PARALLEL"}}},
@@ -120,7 +120,7 @@ SYSTEMS = {
 
 @pytest.fixture(scope="session")
 def few(tmp_path_factory, sample_rows):
-    """A corpus of 60 sentences, and a parallel file."""
+    """A folder with a corpus of 60 sentences, a parallel file, and synonyms."""
     folder = tmp_path_factory.mktemp("few")
     (folder / "corpus.txt").write_text("\n".join(sample_rows[:60]) + "\n", encoding="utf8")
     words = sorted({word for row in sample_rows[:60] for word in row.split()})
@@ -131,7 +131,7 @@ def few(tmp_path_factory, sample_rows):
 
 @pytest.fixture
 def system(masked_model, tiny_bert, few):
-    """Returns a function from the name of a system to values of a configuration."""
+    """A function that returns the settings of a system, with the paths filled in."""
     places = {
         "MASKED": masked_model,
         "TINY": tiny_bert,
@@ -151,7 +151,7 @@ def system(masked_model, tiny_bert, few):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    """Methods that a test registers are not those of the next one."""
+    """Removes the methods that a test registered."""
     monkeypatch.setattr("cse.registry.IMPORTED", {})
     with ExitStack() as stack:
         for table in (AUGMENTATIONS, ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS, LOSS_TERMS):
@@ -220,7 +220,7 @@ def test_a_process_without_rows_takes_part_in_the_step(run_config, system, name)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_a_resumed_run_is_the_run(run_config, system, name, tmp_path):
+def test_a_resumed_run_equals_an_uninterrupted_one(run_config, system, name, tmp_path):
     config = run_config.replace(**system(name), max_steps=4, save_every=2, eval_every=0, keep_checkpoints=5)
     whole = train(config.replace(name="whole"))
     train(config.replace(name="part", max_steps=4))
@@ -230,7 +230,7 @@ def test_a_resumed_run_is_the_run(run_config, system, name, tmp_path):
     same_run(whole.folder, folder)
 
 
-def test_frozen_models_are_in_no_checkpoint(run_config, system):
+def test_frozen_models_are_not_stored_in_checkpoints(run_config, system):
     names = prepare(run_config.replace(**system("diffcse"))).state.weights()
     assert not any("generator" in name for name in names)
     assert any(name.startswith("terms.diffcse.discriminator") for name in names)
@@ -246,7 +246,7 @@ def batch_step(rows, seed=3):
 
 
 @pytest.mark.parametrize("kind", ["interpolation", "extrapolation", "linear", "noise"])
-def test_modals_has_its_formulas(kind):
+def test_modals_equals_its_formulas(kind):
     rows = np.arange(6) * 5
     x = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     method = Modals(ModalsOptions(kind=kind, magnitude=0.3), Context())
@@ -271,7 +271,7 @@ def test_modals_has_its_formulas(kind):
         assert torch.allclose(found["positive"][i], expected, rtol=0, atol=1e-12)
 
 
-def test_two_rows_of_a_linear_step_are_uniform():
+def test_linear_modals_draws_its_two_rows_uniformly():
     counts = np.zeros((5, 5))
     for seed in range(3000):
         u = batch_step(np.arange(5), seed).uniform("modals rows", 2)
@@ -281,11 +281,11 @@ def test_two_rows_of_a_linear_step_are_uniform():
     allowed = ~np.eye(5, dtype=bool)
     allowed[0] = allowed[:, 0] = False
     assert counts[~allowed].sum() == 0
-    assert ((counts[allowed] - 250) ** 2 / 250).sum() < 32  # 11 degrees of freedom, one in a thousand
+    assert ((counts[allowed] - 250) ** 2 / 250).sum() < 32  # chi-squared with 11 degrees of freedom, p = 0.001
 
 
 @pytest.mark.parametrize("variant", ["paper", "release"])
-def test_pca_jitter_is_that_of_the_covariance(variant):
+def test_pca_jitter_equals_its_formula_with_the_covariance(variant):
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(3, 5, 4, dtype=torch.float64, generator=generator)
     mask = torch.tensor([[1] * 5, [1, 1, 1, 0, 0], [1, 1, 0, 0, 0]])
@@ -314,7 +314,7 @@ def test_the_curriculum_of_pca_jitter_grows_over_the_run():
     assert ratios(curriculum="none", ratio=0.05) == [0.05] * 20
 
 
-def test_noise_ascends_the_loss_by_steps_of_one_length():
+def test_dclr_noise_follows_the_normalised_gradient_of_the_loss():
     generator = torch.Generator().manual_seed(0)
     anchors, positives, noise = (torch.randn(4, 6, dtype=torch.float64, generator=generator) for _ in range(3))
 
@@ -333,7 +333,7 @@ def test_noise_ascends_the_loss_by_steps_of_one_length():
     assert loss(ascend(noise, anchors, positives, 4, 1e-2, 0.05)) > loss(noise)
 
 
-def test_dclr_removes_the_pairs_that_its_model_finds_similar(run_config, system, tiny_bert):
+def test_dclr_removes_pairs_above_the_similarity_threshold(run_config, system, tiny_bert):
     run = prepare(run_config.replace(**system("dclr")))
     in_float64(run)
     method = run.state.features["dclr"]
@@ -379,7 +379,7 @@ def test_diffcse_classifies_the_tokens_that_its_generator_replaced(run_config, s
     assert z.grad.abs().sum(1).min() > 0
 
 
-def test_the_mask_of_a_shared_dropout_is_that_of_both_views(run_config, system):
+def test_shared_dropout_has_one_mask_for_both_views(run_config, system):
     run = prepare(run_config.replace(**system("fixed mask")))
     _, metrics = gradients(run, first_batch(run))
     assert float(metrics["cos_pos"]) == pytest.approx(1, abs=1e-6)
@@ -412,7 +412,7 @@ def test_the_mask_of_a_shared_dropout_is_that_of_both_views(run_config, system):
         ),
     ],
 )
-def test_what_cannot_be_had_is_refused(run_config, tiny_bert, values, message):
+def test_invalid_methods_and_options_are_refused(run_config, tiny_bert, values, message):
     values = json.loads(json.dumps(values).replace("TINY", str(tiny_bert)))
     with pytest.raises(InputError, match=message):
         train(run_config.replace(**values))
@@ -435,7 +435,7 @@ def test_a_file_of_methods_that_has_changed_is_refused(run_config, tmp_path, sam
         run_config.replace(imports=(tmp_path / "mine.py",))
 
 
-def test_an_expensive_edit_gets_the_rows_of_its_process(run_config, system):
+def test_an_expensive_edit_gets_only_the_rows_of_its_process(run_config, system):
     values = system("substitution as a negative")
     run = prepare(run_config.replace(**values))
     run.batches.part = World(1, 3).part
@@ -466,17 +466,17 @@ def test_unchanged_negatives_are_masked_and_unchanged_positives_are_kept(run_con
     assert (batch.blocks["synthetic"].mask == ~short).all()
     assert batch.blocks["positive"].mask is None
     assert batch.unchanged == {"positive": 1, "synthetic": 1}
-    # The papers keep equal sentences in the denominators.
+    # With keep_duplicates, as in the papers, unchanged negatives are not masked.
     assert batch_of(negatives=("repetition",), keep_duplicates=True)[1].blocks["synthetic"].mask is None
-    # Without dropout, an unchanged positive is the anchor.
+    # Without dropout, an unchanged positive equals its anchor and is masked.
     without = batch_of(anchor_dropout=0.0, positive_dropout=0.0)[1]
     assert (without.blocks["positive"].mask == ~short).all()
-    # What truncation cuts off is no change.
+    # Changes that truncation cuts off do not count.
     cut = batch_of(max_length=3, negatives=("repetition",))[1]
     assert cut.unchanged["synthetic"] > 15
 
 
-def test_equal_sentences_are_no_partners_of_mixed_negatives(run_config, tmp_path, sample_rows):
+def test_mixed_negatives_are_not_mixed_from_equal_sentences(run_config, tmp_path, sample_rows):
     long = [row for row in sample_rows if len(row.split()) > 8]
     (tmp_path / "some.txt").write_text("\n".join([long[0]] * 6 + long[1:4]), encoding="utf8")
     run = prepare(run_config.replace(corpus=tmp_path / "some.txt", loss="mixed", batch_size=8, max_steps=None))
@@ -495,7 +495,7 @@ def test_a_batch_of_equal_sentences_has_no_mixed_negatives(run_config):
     assert float(loss) == pytest.approx(0, abs=1e-12)
 
 
-def test_an_average_of_the_weights_is_what_is_saved(run_config, system):
+def test_the_averaged_weights_are_saved(run_config, system):
     result = train(run_config.replace(**system("average"), max_steps=2))
     plain = train(run_config.replace(corpus=system("average")["corpus"], max_steps=2))
     averaged, trained = weights(result.folder), weights(plain.folder)
@@ -503,7 +503,7 @@ def test_an_average_of_the_weights_is_what_is_saved(run_config, system):
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_a_template_is_applied_by_every_loader_and_not_cut(run_config, tmp_path, kind, request, sample_rows):
+def test_a_saved_template_is_applied_and_not_truncated(run_config, tmp_path, kind, request, sample_rows):
     from transformers import AutoModel, AutoTokenizer
 
     model = request.getfixturevalue(f"tiny_{kind}")
@@ -550,22 +550,22 @@ def test_denoising_subtracts_the_template_at_the_positions_of_the_sentence(run_c
     assert torch.allclose(encoder(dict(tokens)), encoder.head(full[at] - found), rtol=0, atol=1e-10)
 
 
-def test_the_table_of_combinations_in_the_documentation_is_that_of_the_code(cse):
+def test_the_documented_table_of_combinations_is_up_to_date(cse):
     from cse.training.combinations import combinations
 
     docs = Path(__file__).parents[1] / "docs" / "systems.md"
     if not docs.exists():
         pytest.skip("docs/ is not beside the tests")
-    # In another process, without the methods that tests have registered.
+    # In another process, because tests register methods in this one.
     assert cse("methods", "--combinations").stdout.strip() in docs.read_text(encoding="utf8")
     found = combinations()
-    assert all(re.search(r"--\S+.*--\S+", reason) for reason in found.values() if reason)  # both sides are named
+    assert all(re.search(r"--\S+.*--\S+", reason) for reason in found.values() if reason)  # names two flags
     assert len(found) == len(AUGMENTATIONS.names()) * 5 * 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SYSTEMS if "METHODS" not in SYSTEMS[name].get("imports", ())])
-def test_the_loss_falls(run_config, system, name):
+def test_training_lowers_the_loss(run_config, system, name):
     config = run_config.replace(**system(name), max_steps=20, batch_size=16, lr=2e-3, eval_every=0, log_every=1)
     records = map(json.loads, (train(config).folder / "log.jsonl").read_text(encoding="utf8").splitlines())
     losses = [record["loss"] for record in records if "loss" in record]

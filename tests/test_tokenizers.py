@@ -57,7 +57,7 @@ def test_treebank_equals_nltk_on_wikipedia_and_every_sts_file(nltk_tokens, share
 
 
 @pytest.mark.parametrize("tokenizer", ["unicode", "whitespace", "treebank"])
-def test_spans_are_characters_of_the_text(tokenizer, sample_rows):
+def test_spans_of_terms_are_character_positions(tokenizer, sample_rows):
     for text in [*AWKWARD, *sample_rows[:200]]:
         last = 0
         for start, end, term in tokenize(text, word_options(tokenizer=tokenizer)):
@@ -66,7 +66,7 @@ def test_spans_are_characters_of_the_text(tokenizer, sample_rows):
             last = end
 
 
-def test_case_can_be_kept_and_forms_made_one():
+def test_case_and_unicode_normal_form_follow_the_options():
     text = "The \ufb01ne \uff26ull \u212b K\u00c4SE"
     for tokenizer in ("unicode", "whitespace", "treebank"):
         options = {"tokenizer": tokenizer}
@@ -76,7 +76,7 @@ def test_case_can_be_kept_and_forms_made_one():
         assert tokens(text, nfkc=True, lowercase=False, **options) == ["The", "fine", "Full", "\u00c5", "K\u00c4SE"]
 
 
-def test_an_index_remembers_its_words(tmp_path, cse):
+def test_an_index_stores_its_word_options(tmp_path, cse):
     (tmp_path / "a.txt").write_text("The \uff26ox\nthe fox\n", encoding="utf8")
     done = cse("build-tfidf", "a.txt", "--no-lowercase", "--nfkc", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -89,7 +89,7 @@ def test_an_index_remembers_its_words(tmp_path, cse):
         TfidfIndex.merge([tmp_path / "other", tmp_path / "tfidf"], tmp_path / "all")
 
 
-def test_treebank_implies_plain_terms(sample, sample_rows, nltk_tokens):
+def test_treebank_implies_plain_surface(sample, sample_rows, nltk_tokens):
     index = TfidfIndex.build(sample, tokenizer="treebank")
     assert index.augment(sample_rows[:50]) == index.augment(sample_rows[:50], surface="plain")
     for row, text in enumerate(sample_rows[:50]):
@@ -105,7 +105,7 @@ def test_treebank_implies_plain_terms(sample, sample_rows, nltk_tokens):
         index.augment(sample_rows[:1], surface="keep")
 
 
-def test_views_show_a_part_and_store_the_whole(sample, sample_rows, tmp_path, cse):
+def test_a_filtered_index_shows_only_some_terms_and_is_not_saved(sample, sample_rows, tmp_path, cse):
     whole = TfidfIndex.build(sample)
     whole.save(tmp_path / "tfidf")
     some = TfidfIndex.open(tmp_path / "tfidf", min_df=3, max_terms=1000)
@@ -134,14 +134,14 @@ def test_views_show_a_part_and_store_the_whole(sample, sample_rows, tmp_path, cs
     assert (tmp_path / "out.txt").read_text(encoding="utf8").split("\n")[:-1] == some.augment(sample_rows)
 
 
-def test_arrays_are_looked_at_where_they_lie(sample):
+def test_arrays_of_an_index_are_views_of_its_memory(sample):
     index = TfidfIndex.build(sample)
     for name in ("df", "idf", "max_score", "by_rank"):
         array = getattr(index, name)
         assert not array.flags.writeable
         assert not array.flags.owndata
         address = array.ctypes.data
-        delattr(index, name)  # from the cache
+        delattr(index, name)  # removes the cached array
         assert getattr(index, name).ctypes.data == address
     idf, first = index.idf, index.idf.tolist()
     del index  # the array holds a reference to the memory of the index

@@ -36,7 +36,7 @@ DROPOUT = Dropout(DropoutOptions(), Context())
 
 @pytest.fixture
 def base(tmp_path, short_corpus, tiny_bert):
-    """A run of a few steps of a tiny model."""
+    """The configuration of a run of six steps with a tiny model."""
     return TrainConfig(
         corpus=(str(short_corpus),),
         tfidf=str(short_corpus.with_name("tfidf")),
@@ -100,7 +100,7 @@ def test_every_loss_trains_with_every_source_of_negatives(base, settings):
     assert "embeddings.word_embeddings.weight" in moved
 
 
-def test_a_run_leaves_everything_it_was(base):
+def test_a_run_folder_has_everything_to_repeat_the_run(base):
     result = train(base.replace(una=True, loss="focal"))
     names = {path.name for path in result.folder.iterdir()}
     assert names == {
@@ -127,7 +127,7 @@ def test_a_run_leaves_everything_it_was(base):
 
 
 class WithFile(Edit):
-    """A negative with a file among its options."""
+    """An augmentation with a file among its options."""
 
     @dataclass(frozen=True)
     class Options:
@@ -181,7 +181,7 @@ def test_no_saved_file_contains_a_local_path(base, tmp_path, tiny_bert, sample_r
     assert f"Base model: `{result.folder.name}/best`" in (again.folder / "best" / "README.md").read_text()
 
 
-def test_the_same_seed_repeats_bit_by_bit(base):
+def test_runs_with_the_same_seed_are_bit_identical(base):
     config = base.replace(una=True, loss="mixed", threads=1)
     first, second = train(config), train(config)
     assert second.folder.name == first.folder.name + "-2"
@@ -194,8 +194,8 @@ def test_the_same_seed_repeats_bit_by_bit(base):
     assert strip(steps(other.folder)) != strip(steps(first.folder))
 
 
-def test_evaluation_is_not_disturbed_by_the_batches_prepared_meanwhile(base, tmp_path, sample_rows):
-    """Long rows and UNA on every step keep the other thread busy while the model is scored."""
+def test_evaluation_does_not_depend_on_batches_prepared_meanwhile(base, tmp_path, sample_rows):
+    """Long rows and UNA in every step keep the thread that prepares batches busy while the model is scored."""
     long = [" ".join(sample_rows[i : i + 4]) for i in range(0, 1200, 4)]
     (tmp_path / "long.txt").write_text("\n".join(long), encoding="utf8")
     (tmp_path / "dev.tsv").write_text(
@@ -252,13 +252,13 @@ def test_held_out_rows_are_distinct_long_and_never_trained_on(sample, tmp_path):
     assert not np.array_equal(split.held_out, hold_out(corpus, 4, wanted=True).held_out)
 
 
-def test_an_epoch_sees_every_row_once_in_an_order_of_its_own(sample, base):
+def test_every_epoch_has_each_row_once_in_a_different_order(sample, base):
     corpus = Corpus.read([str(sample)])
     rows = np.arange(0, 10_000, 100)
     config = resolve(base.replace(batch_size=9, epochs=2, max_steps=None), "bert-base")
     batches = batches_of(config, corpus, rows, DROPOUT)
     epochs = [np.concatenate([batches[step].rows for step in range(e * 11, e * 11 + 11)]) for e in (0, 1)]
-    # 100 rows are eleven batches of nine, and a single row, which has no negatives and is left out.
+    # 100 rows give eleven batches of nine; the one remaining row would have no negatives and is left out.
     assert len(batches) == 22
     for seen in epochs:
         assert len(seen) == len(set(seen.tolist()))
@@ -272,13 +272,13 @@ def test_an_epoch_sees_every_row_once_in_an_order_of_its_own(sample, base):
         ({"max_steps": 30}, 30),
         ({"max_steps": 5}, 5),
         ({"epochs": 2, "max_steps": 30}, 22),
-        ({"epochs": 1, "max_steps": 30}, 11),  # also what a stored configuration held before
+        ({"epochs": 1, "max_steps": 30}, 11),
         ({"epochs": 3, "max_steps": 30}, 30),
         ({"epochs": 2, "accumulate": 3}, 7),
         ({"max_steps": 30, "accumulate": 3}, 30),
     ],
 )
-def test_the_corpus_is_passed_over_as_often_as_the_steps_take(sample, limits, steps):
+def test_the_number_of_steps_follows_from_epochs_and_max_steps(sample, limits, steps):
     config = resolve(TrainConfig(model="m", batch_size=9, **limits), "bert-base")
     batches = batches_of(config, Corpus.read([str(sample)]), np.arange(0, 10_000, 100), DROPOUT)
     assert len(batches) == steps
@@ -287,7 +287,7 @@ def test_the_corpus_is_passed_over_as_often_as_the_steps_take(sample, limits, st
     assert last.epoch == (steps * config.accumulate - 1) // 11
 
 
-def test_one_limit_of_the_steps_replaces_that_of_the_recipe():
+def test_a_given_limit_of_steps_replaces_that_of_the_recipe():
     for preset, given, expected in (
         ("adapt", {}, (None, 60)),
         ("adapt", {"epochs": 1}, (1, None)),
@@ -325,17 +325,17 @@ def test_the_last_batch_may_be_short(base, tmp_path, sample_rows):
     path = tmp_path / "few.txt"
     path.write_text("\n".join(sample_rows[:22]), encoding="utf8")
     result = train(base.replace(corpus=(str(path),), max_steps=None, batch_size=8, loss="mixed"))
-    assert result.steps == 3  # 21 rows are left: 8, 8, 5
+    assert result.steps == 3  # batches of 8, 8 and 5 rows; one of the 22 rows is held out
 
 
-def test_the_learning_rate_falls_linearly_or_stays(base):
+def test_the_learning_rate_falls_linearly_or_stays_constant(base):
     linear = [record["lr"] for record in steps(train(base.replace(lr_scheduler="linear", max_steps=4)).folder)]
     assert linear == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
     constant = [record["lr"] for record in steps(train(base.replace(lr_scheduler="constant", max_steps=4)).folder)]
     assert constant == [1e-3] * 4
 
 
-def test_negatives_are_drawn_as_the_run_says(base, short_corpus, short_rows):
+def test_negatives_are_drawn_with_the_options_of_the_run(base, short_corpus, short_rows):
     """Ablations, filters of the index and a radius in per cent are applied to the batches."""
     options = {"replace_which": "random", "replace_with": "random", "beta": 0.8, "surface": "plain"}
     table = {**options, "radius": "5%"}
@@ -356,7 +356,7 @@ def test_negatives_are_drawn_as_the_run_says(base, short_corpus, short_rows):
         train(config.replace(una={"radius": "some"}))
 
 
-def test_merging_averages_with_the_base_weights_and_leaves_training_alone(base):
+def test_merging_with_the_base_changes_only_the_saved_weights(base):
     plain, merged = train(base), train(base.replace(merge_with_base=0.25))
     start = load_file(f"{base.model}/model.safetensors")
     trained, saved = weights(plain.folder / "last"), weights(merged.folder / "last")
@@ -369,7 +369,7 @@ def test_merging_averages_with_the_base_weights_and_leaves_training_alone(base):
 
 
 def test_a_task_that_is_solved_from_the_start_is_reported(minilm, sample_rows, tmp_path):
-    """Dropout positives for a contrastive model; its own recipe is not solved."""
+    """A contrastive encoder solves the task with dropout positives, but not with the recipe adapt."""
     (tmp_path / "rows.txt").write_text("\n".join(sample_rows[:800]) + "\n", encoding="utf8")
     config = TrainConfig(
         corpus=tmp_path / "rows.txt",
@@ -388,7 +388,7 @@ def test_a_task_that_is_solved_from_the_start_is_reported(minilm, sample_rows, t
     assert not any("solved from the start" in note for note in own.notes)
 
 
-def test_an_interval_longer_than_the_run_is_a_warning(base):
+def test_a_una_interval_longer_than_the_run_causes_a_warning(base):
     def warned(every):
         config = base.replace(negatives=("una",), una={"every": every})
         return prepare(config).facts.get("warning", "")
@@ -397,11 +397,11 @@ def test_an_interval_longer_than_the_run_is_a_warning(base):
     assert "of the 6 steps" not in warned(5) + warned(0)
 
 
-def test_una_every_zero_is_off(base):
+def test_una_with_every_zero_is_switched_off(base):
     assert train(base.replace(una={"every": 0}, negatives=("una",))).synthetic_steps == 0
 
 
-def test_best_is_the_best_spearman(base, tmp_path, sample_rows):
+def test_best_is_the_model_with_the_highest_spearman_correlation(base, tmp_path, sample_rows):
     dev = tmp_path / "dev.tsv"
     generator = np.random.default_rng(0)
     lines = [
@@ -416,8 +416,8 @@ def test_best_is_the_best_spearman(base, tmp_path, sample_rows):
     assert score_pairs(encoder, read_pairs(dev)).spearman == pytest.approx(scores[result.best_step], abs=1e-3)
 
 
-def test_collapsed_embeddings_are_not_the_best(base):
-    """With a learning rate that destroys the model, best/ is not the last step, and the notes report it."""
+def test_a_collapsed_model_is_not_selected_as_best(base):
+    """If the learning rate destroys the model, best/ is the model before training, and a note reports the collapse."""
     result = train(base.replace(lr=3.0, lr_scheduler="constant", max_steps=8, eval_every=8, max_grad_norm=0.0))
     assert result.after["mrr"] < 0.5 * result.before["mrr"]
     assert result.best_step == 0
@@ -442,7 +442,7 @@ def test_a_run_that_fails_before_its_first_step_leaves_its_name_free(base, tmp_p
     assert not (tmp_path / "runs" / "mine").exists()
 
 
-def test_longer_sentences_than_the_model_takes_are_refused(base):
+def test_a_max_length_above_the_limit_of_the_model_is_refused(base):
     with pytest.raises(InputError, match="--max-length: 500 is more than the 64 tokens"):
         train(base.replace(max_length=500))
 
@@ -455,7 +455,7 @@ def test_a_faulty_evaluation_file_is_found_before_training(base, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_chosen_model_is_scored_on_the_tasks_at_the_end(base, tmp_path, sample_rows):
+def test_the_selected_model_is_scored_on_sts_tasks_at_the_end(base, tmp_path, sample_rows):
     (tmp_path / "data").mkdir()
     lines = [f"{i % 5}\t{a}\t{b}" for i, (a, b) in enumerate(zip(sample_rows[:20], sample_rows[20:40], strict=True))]
     (tmp_path / "data" / "stsb.test.tsv").write_text("\n".join(lines), encoding="utf8")
@@ -498,12 +498,12 @@ def test_a_broken_model_folder_is_named(base, tmp_path, tiny_bert, damage):
         ({"una": {"odd": 2.0}}, r"una\.odd"),
     ],
 )
-def test_values_of_the_wrong_kind_are_named(values, flag):
+def test_invalid_values_are_refused_with_their_flag(values, flag):
     with pytest.raises(InputError, match=flag):
         TrainConfig(**values)
 
 
-def test_paths_may_be_paths_and_one_corpus_stands_by_itself(tmp_path):
+def test_settings_accept_path_objects_and_a_single_corpus(tmp_path):
     config = TrainConfig(corpus=tmp_path / "a.txt", output=tmp_path)
     assert config.corpus == (str(tmp_path / "a.txt"),)
     assert config.output == str(tmp_path)
@@ -516,8 +516,8 @@ def test_a_batch_larger_than_the_corpus_is_refused(base):
         train(base.replace(batch_size=20_000))
 
 
-def test_gradients_of_the_loop_are_those_of_a_plain_one(base):
-    """One step of the loop equals a separate implementation: views, loss, clipping, AdamW."""
+def test_a_training_step_equals_a_separate_implementation(base):
+    """The separate implementation has views, loss, gradient clipping and AdamW."""
     from cse.losses.contrastive import contrastive_loss
     from cse.models.dropout import use_fast_dropout
     from cse.models.encoder import load_encoder, tokenize
@@ -549,7 +549,7 @@ def test_gradients_of_the_loop_are_those_of_a_plain_one(base):
             torch.testing.assert_close(saved[name], value, rtol=1e-4, atol=1e-6)
 
 
-def test_a_run_is_resolved_once(base, monkeypatch):
+def test_a_run_checks_its_configuration_once_per_stage(base, monkeypatch):
     checked, create = [], TrainConfig.__init__
 
     def init(self, **values):
@@ -558,11 +558,11 @@ def test_a_run_is_resolved_once(base, monkeypatch):
 
     monkeypatch.setattr(TrainConfig, "__init__", init)
     prepare(base.replace(preset="una-bert-base", una={"tokenizer": "unicode"}))
-    # replace(), the values of the preset, the resolved values
+    # One each for replace(), the values of the preset, and the resolved values.
     assert checked == ["TrainConfig", "TrainConfig", "ResolvedConfig"]
 
 
-def test_recipes_come_in_their_order():
+def test_defaults_depend_on_family_and_loss():
     plain = TrainConfig()
     assert resolve(plain, "bert-base").lr == 3e-5
     assert resolve(plain, "roberta-large").batch_size == 512
@@ -592,8 +592,8 @@ LAYERS = ("given", "preset", "loss", "directory", "family", "all families")
 
 
 @pytest.mark.parametrize("first", range(len(LAYERS)))
-def test_the_first_layer_that_has_a_value_decides(first):
-    """The order of precedence as a table: every layer from ``first`` on has a value, and None counts as none."""
+def test_the_first_layer_with_a_value_decides(first):
+    """Every layer from ``first`` on has a value; None in an earlier layer counts as no value."""
     layers = [{"lr": None}] * first + [{"lr": float(i)} for i in range(first, len(LAYERS))]
     assert merge(*layers) == {"lr": float(first)}
 
@@ -631,11 +631,11 @@ def test_the_first_layer_that_has_a_value_decides(first):
         ({"preset": "mixed-bert-base", "lr": 1e-4}, "bert-base", None, "lr", 1e-4),
         ({"preset": "focal-bert-base", "model": "other"}, "bert-base", None, "model", "other"),
         ({"loss": "mixed"}, "bert-base", None, "mixed_negatives", True),
-        ({"una": True}, "bert-base", None, "objective", "nt-xent"),  # the form of UNA before all families
-        ({"una": True}, "adapt", None, "objective", "infonce"),  # the family's form of UNA
+        ({"una": True}, "bert-base", None, "objective", "nt-xent"),  # default for UNA before all families
+        ({"una": True}, "adapt", None, "objective", "infonce"),  # the family's default for UNA
     ],
 )
-def test_precedence_as_a_table(values, family, own, field, expected):
+def test_settings_follow_the_order_of_precedence(values, family, own, field, expected):
     assert getattr(resolve(TrainConfig(**values), family, own), field) == expected
 
 
@@ -658,14 +658,14 @@ def test_every_preset_is_a_valid_configuration():
     assert resolve(TrainConfig(preset="focal-bert-large", temperature=0.1), "bert-large").temperature == 0.1
 
 
-def test_a_configuration_goes_to_toml_and_back(tmp_path):
+def test_a_configuration_read_back_from_toml_is_unchanged(tmp_path):
     config = TrainConfig(corpus=("a.txt", 'quote".txt'), lr=1e-5, una=True, options={"una": {"radius": 7}})
     (tmp_path / "c.toml").write_text(config.to_toml(), encoding="utf8")
     assert TrainConfig.from_toml(tmp_path / "c.toml") == config
 
 
 def test_the_default_recipe_of_minilm_raises_stsb_dev(minilm, shared, indexed, tmp_path):
-    """A quarter of the steps of `--loss focal --una`. benches/adapt.py measures more steps, sets and seeds."""
+    """`--loss focal --una` for a quarter of its steps. benches/adapt.py measures more steps, data sets and seeds."""
     result = train(
         TrainConfig(
             tfidf=indexed / "tfidf",
@@ -684,7 +684,7 @@ def test_the_default_recipe_of_minilm_raises_stsb_dev(minilm, shared, indexed, t
     assert result.after["spearman"] > 86.9
 
 
-def test_texts_in_memory_train_as_a_file_of_them(base, sample, sample_rows, tmp_path):
+def test_training_on_texts_in_memory_equals_training_on_a_file(base, sample, sample_rows, tmp_path):
     rows = sample_rows[:300]
     path = tmp_path / "rows.txt"
     path.write_text("\n".join(rows) + "\n", encoding="utf8")
@@ -703,7 +703,7 @@ def test_texts_in_memory_train_as_a_file_of_them(base, sample, sample_rows, tmp_
         train(config, texts=["a", 3])
 
 
-def test_a_run_on_texts_in_memory_is_resumed_with_the_same_texts(base, sample_rows):
+def test_a_run_on_texts_in_memory_is_resumed_only_with_the_same_texts(base, sample_rows):
     config = base.replace(corpus=(), save_every=3, threads=1)
     folder = train(config, texts=sample_rows[:300]).folder
     longer = resumed_config(folder, {"max_steps": 8})
@@ -714,12 +714,12 @@ def test_a_run_on_texts_in_memory_is_resumed_with_the_same_texts(base, sample_ro
     assert train(longer, resume=folder, texts=sample_rows[:300]).steps == 8
 
 
-def test_sentences_in_place_of_file_names_are_recognised(base):
+def test_sentences_in_place_of_file_names_are_refused_with_a_hint(base):
     with pytest.raises(InputError, match=r"no such file 'A first sentence\.'; name files .*texts="):
         train(base.replace(corpus=["A first sentence.", "A second one."]))
 
 
-def test_rows_of_texts_in_memory():
+def test_texts_in_memory_are_cleaned_like_rows_of_a_file():
     texts = ["PAR1 and so on", "two\r\nlines\nhere", " ", "\udc80 alone", "word " * 400_000]
     corpus = Corpus.from_texts(texts)
     expected = ["PAR1 and so on", "two lines here", " ", "\ufffd alone", "word " * 400_000]

@@ -1,4 +1,4 @@
-"""Slow twins in float64 of losses and methods of other systems: SCD, the momentum queue, moving averages, edits."""
+"""Losses and methods of other papers compared with slow float64 versions: SCD, momentum queue, EMA, edits."""
 
 from types import SimpleNamespace
 
@@ -30,7 +30,7 @@ def projected(x, layers):
     return np.maximum(standardised(np.maximum(standardised(x @ first.T), 0) @ second.T), 0) @ third.T
 
 
-def test_scd_is_its_formula():
+def test_scd_equals_its_formula():
     torch.manual_seed(0)
     options = SCDOptions(alpha=0.7, beta=0.03, off_diagonal=0.2, temperature=0.1, width=6)
     term = SCD(options, SimpleNamespace(trained=SimpleNamespace(embedding_dim=4))).double().train()
@@ -49,14 +49,14 @@ def test_scd_is_its_formula():
 
 
 class Linear(nn.Linear):
-    """An encoder of vectors, without a bias."""
+    """A linear layer without bias, used as an encoder of vectors."""
 
     def __init__(self):
         super().__init__(3, 4, bias=False)
         self.embedding_dim = 4
 
 
-def test_the_momentum_queue_is_its_definition():
+def test_the_momentum_queue_equals_its_definition():
     torch.manual_seed(1)
     trained = Linear().double()
     method = Momentum(MomentumOptions(size=5, decay=0.9), SimpleNamespace(trained=trained)).double()
@@ -68,7 +68,7 @@ def test_the_momentum_queue_is_its_definition():
         valid = views.masks["queue"].numpy()
         assert valid.sum() == min(3 * number, 5)
         assert np.allclose(views["queue"].detach().numpy()[valid], queue[: valid.sum()], atol=1e-12)
-        # the loss has the queue as further columns of each anchor
+        # In the loss, the queue adds columns of negatives to each anchor.
         found = contrastive_loss(
             dict(views.embeddings), temperature=0.2, objective="infonce", masks=views.masks, roles=views.roles
         )
@@ -88,7 +88,7 @@ def test_the_momentum_queue_is_its_definition():
 
 
 @pytest.mark.parametrize("warmup", [False, True])
-def test_the_moving_average_is_its_recursion_and_training_goes_on_with_the_weights(warmup):
+def test_the_moving_average_equals_its_recursion_and_leaves_training_alone(warmup):
     trained = Linear().double()
     method = EMA(EMAOptions(decay=0.8, warmup=warmup), SimpleNamespace(trained=trained)).double()
     average = trained.weight.detach().numpy().copy()
@@ -104,7 +104,7 @@ def test_the_moving_average_is_its_recursion_and_training_goes_on_with_the_weigh
         assert torch.equal(trained.weight, before)
 
 
-def test_augcse_knows_the_edits_and_reverses_the_gradient_of_the_encoder():
+def test_augcse_classifies_edits_and_reverses_the_encoder_gradient():
     from cse.augment.one_of import OneOf, OneOfOptions, choices
     from cse.losses.augcse import AugCSE, AugCSEOptions
 
@@ -115,7 +115,7 @@ def test_augcse_knows_the_edits_and_reverses_the_gradient_of_the_encoder():
     found = method(texts, rows, draws)
     uniform = draws.uniform(rows, context.told["edits"][1])[:, 0]
     edits = choices(uniform, 2)
-    assert [len(text.split()) > 5 for text in found] == (edits == 1).tolist()  # marks are words of their own
+    assert [len(text.split()) > 5 for text in found] == (edits == 1).tolist()  # aeda inserts marks as words
     assert 70 < edits.sum() < 130
 
     torch.manual_seed(0)
@@ -135,7 +135,7 @@ def test_augcse_knows_the_edits_and_reverses_the_gradient_of_the_encoder():
     assert torch.allclose(turned[1], plain[1], rtol=1e-4, atol=1e-5)
 
 
-def test_weights_of_pairs_apply_to_the_columns_that_the_objective_has():
+def test_infonce_applies_pair_weights_to_the_pairs_it_uses():
     z = {"anchor": drawn(5, 4), "positive": drawn(5, 4, seed=1)}
     weights = drawn(5, 5, seed=2)
     given = {(a, b): weights for a in z for b in z}
@@ -154,7 +154,7 @@ def test_substituted_words_are_the_most_likely_whole_words(masked_model, sample_
     texts, rows = sample_rows[:12], np.arange(12)
     found = method(texts, rows, Draws(3, 1))
     assert found == method(texts, rows, Draws(3, 1))
-    assert found[4:7] == method(texts[4:7], rows[4:7], Draws(3, 1))  # a function of (seed, epoch, row)
+    assert found[4:7] == method(texts[4:7], rows[4:7], Draws(3, 1))  # depends only on seed, epoch and row
     tokenizer, model = (
         AutoTokenizer.from_pretrained(masked_model),
         AutoModelForMaskedLM.from_pretrained(masked_model).eval(),
@@ -165,7 +165,7 @@ def test_substituted_words_are_the_most_likely_whole_words(masked_model, sample_
         places = [n for n, (a, b) in enumerate(zip(old, words, strict=True)) if a != b]
         assert 0 < len(places) <= max(1, round(0.2 * len(old)))
         if len(places) != max(1, round(0.2 * len(old))):
-            continue  # a masked word behind the limit of tokens stays
+            continue  # a masked word beyond the token limit is not replaced
         masked = " ".join("[MASK]" if n in places else word for n, word in enumerate(old))
         tokens = tokenizer(masked, return_tensors="pt", truncation=True, max_length=60)
         at = (tokens["input_ids"][0] == tokenizer.mask_token_id).nonzero()[:, 0]
