@@ -133,12 +133,13 @@ def generate(
     output: str | Path,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, int]:
-    """Writes one line per row: the generated text, or the row itself if it is blank or nothing was generated.
+    """Writes generated texts to a file: one line per row in a text file, one object per generated text in ``.jsonl``.
 
     Args:
         texts: n rows.
         generator: The model.
-        output: A text file; a ``.jsonl`` file has an object ``{"anchor": generated, "positive": row}`` for each row
+        output: A text file has one line per row: the generated text, or the row itself if it is blank or nothing was
+            generated for it. A ``.jsonl`` file has an object ``{"anchor": generated, "positive": row}`` for each row
             with a generated text, as ``cse train --pairs`` reads them.
         progress: Called with the number of rows generated since its last call; for a resumed call, first with the
             number of rows that are already done.

@@ -97,7 +97,11 @@ words = _all(
 drawing = _all(
     option("--tfidf", default="tfidf", metavar="DIR", help="Folder of the TF-IDF index."),
     option(
-        "--min-df", default=0, type=click.IntRange(0, 2**40), metavar="N", help="Use only terms in N sentences or more."
+        "--min-df",
+        default=0,
+        type=click.IntRange(0, 2**40),
+        metavar="N",
+        help="Use only terms that occur in N sentences or more as replacements.",
     ),
     option("--max-terms", type=click.IntRange(1, 2**32), metavar="N", help="Use only the N most frequent terms."),
     option(

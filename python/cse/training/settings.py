@@ -149,7 +149,7 @@ class Augmentation:
     positive: Annotated[str | None, Shown("NAME"), AUGMENTATION] = None
     """Augmentation for positives; see cse methods."""
     min_df: NotNegative = 0
-    """Use only terms in N sentences or more."""
+    """Use only terms that occur in N sentences or more as replacements."""
     max_terms: Positive | None = None
     """Use only the N most frequent terms."""
     negatives: Annotated[tuple[str, ...], Shown("NAME", flag="--negative"), AUGMENTATION] = ()
