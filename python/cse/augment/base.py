@@ -7,7 +7,8 @@ There are two kinds of text methods:
 - A *pairing* determines which two texts belong together: ``(texts, rows, draws) -> Paired``. It is used with
   ``--positive``.
 
-Edits and pairings are pure functions of their arguments, so that results do not depend on the order in which batches are prepared.
+Edits and pairings are pure functions of their arguments, so that results do not depend on the order in which batches
+are prepared.
 """
 
 from __future__ import annotations
