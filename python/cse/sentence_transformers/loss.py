@@ -61,7 +61,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             the same as with one process and the whole batch. All processes need the same number of rows in each batch
             (``dataloader_drop_last=True``).
         cached: Encode ``mini_batch_size`` texts at a time, and once more for the gradients (GradCache), like
-            ``CachedMultipleNegativesRankingLoss``. The gradients are the same as without. Except for the matrix of similarities,
+            ``CachedMultipleNegativesRankingLoss``. The gradients do not change. Except for the matrix of similarities,
             memory does not grow with the batch.
         mini_batch_size: Texts per forward pass, with ``cached``.
         mini_batch_num_tokens: Tokens per forward pass, with ``cached``, instead of ``mini_batch_size``.
@@ -177,7 +177,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         return loss
 
     def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor | None = None) -> Tensor:
-        """Returns the loss of embeddings ``(B, D)`` by column, without detecting equal texts, which are not given."""
+        """Returns the loss of embeddings ``(B, D)`` by column, without texts: equal texts are not detected."""
         if self.negatives_as == "pairs" and len(embeddings) > 2:
             raise InputError('negatives_as="pairs": texts are encoded twice, so embeddings cannot be given')
         self._check_columns(len(embeddings))

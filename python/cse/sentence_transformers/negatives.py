@@ -117,7 +117,7 @@ class NegativesCollator(SentenceTransformerDataCollator):
 
     Args:
         preprocess_fn: ``model.preprocess``.
-        index: A ``TfidfIndex``, or its folder. None: no negatives are drawn, and ``InfoNCELoss`` gets only row numbers and epoch.
+        index: A ``TfidfIndex``, or its folder. None: ``InfoNCELoss`` gets row numbers and epoch, but no negatives.
         column: Column of the texts.
         copies: Number of negatives of each text.
         name: See ``add_negatives``.
