@@ -35,9 +35,10 @@ CONFIG = {
 }
 HEAD = """# Python API
 
-The names on this page and the command line are public; everything else may change between versions without notice. The
-page lists the names that `from cse import ...` provides, the base classes for your own methods
-([extending.md](extending.md)), and the classes and functions for other libraries. `make api` writes it from the docstrings.
+The names on this page and the command line are public; everything else may change between versions without notice.
+The page lists the names that `from cse import ...` provides, the base classes for your own methods
+([extending.md](extending.md)), and the classes and functions for other libraries. `make api` writes this page from the
+docstrings.
 """
 
 
@@ -97,6 +98,6 @@ if __name__ == "__main__":
     text = page()
     if "--check" in sys.argv:
         sys.exit(
-            0 if OUTPUT.read_text(encoding="utf8") == text else "docs/api.md: does not match the docstrings; run make api"
+            0 if OUTPUT.read_text(encoding="utf8") == text else "docs/api.md: differs from the docstrings; run make api"
         )
     OUTPUT.write_text(text, encoding="utf8")

@@ -26,7 +26,7 @@ __all__ = ["Context"]
 
 @dataclass
 class Context:
-    """The resources of a run. The index and models other than the run's encoder are loaded only when a method uses them."""
+    """The resources of a run. The index, and all models but the run's encoder, are loaded when a method uses them."""
 
     open_index: Callable[[], TfidfIndex] | None = None
     """Opens the TF-IDF index; None if the run has no index."""
@@ -116,8 +116,8 @@ class Context:
     def load_masked_language_model(self, name: str, flag: str) -> Frozen:
         """Loads a masked language model with frozen weights; see ``load_model``.
 
-        Raises ``InputError`` if the model cannot be loaded, if its vocabulary differs from that of the run's encoder, or
-        if there is no mask token.
+        Raises ``InputError`` if the model cannot be loaded, if its vocabulary differs from that of the run's encoder,
+        or if there is no mask token.
         """
         from transformers import AutoModelForMaskedLM, AutoTokenizer
 

@@ -31,7 +31,7 @@ class GenerationOptions:
     prefix: str = ""
     """Text before each row, such as ``paraphrase: ``, if the model was trained with one."""
     beams: int = 10
-    """Number of beams; 1 takes the most likely token each time. UNA uses 10 for paraphrases and 4 for back-translations."""
+    """Number of beams; 1: take the most likely token. UNA uses 10 for paraphrases and 4 for back-translations."""
     sample: bool = False
     """Whether to sample the tokens instead of searching with beams."""
     top_p: float = 0.95

@@ -76,7 +76,7 @@ def windows(text: str, tokens: Sequence[Span], size: int) -> list[Span]:
         return [(0, len(text))]
 
     def between_words(number: int, least: int) -> int:
-        """Returns the index of the last token from ``least`` to ``number`` that begins a word; ``number`` if none does."""
+        """Returns the last index from ``least`` to ``number`` whose token begins a word; ``number`` if none does."""
         for each in range(number, least - 1, -1):
             start = tokens[each][0]
             if start == 0 or text[start].isspace() or text[start - 1].isspace():

@@ -129,7 +129,7 @@ def _imported(target: str) -> Any:
 
 @cache
 def declared(group: str) -> Any:
-    """Returns the entry points of a group; they are read once per process, because this opens a file of every package."""
+    """Returns the entry points of a group; they are read once per process, because this opens a file per package."""
     from importlib.metadata import entry_points  # a slow import: about half the time of importing cse.cli
 
     return entry_points(group=group)

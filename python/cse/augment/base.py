@@ -116,8 +116,8 @@ class TextMethod(ABC):
     summary: ClassVar[str] = ""
     """One-line description, shown by ``cse methods``."""
     expensive: ClassVar[bool] = False
-    """Whether the texts are slow to make. If so, a process makes texts only for the rows that it encodes, and the checks
-    before training use only a few rows."""
+    """Whether the texts are slow to make. If so, a process makes texts only for the rows that it encodes, and the
+    checks before training use only a few rows."""
 
     def __init__(self, options: Any, context: Context) -> None:
         self.options = options
@@ -164,7 +164,7 @@ class Edit(TextMethod):
 
     @classmethod
     def makes_pairs(cls, options: Any) -> bool:
-        """Returns whether an edited sentence, used as a negative, also forms an anchor-positive pair with itself (UNA)."""
+        """Returns whether an edited sentence, used as a negative, also forms a positive pair with itself (UNA)."""
         return False
 
     def applies(self, step: int) -> bool:

@@ -60,7 +60,7 @@ class WordEdit(Edit):
         texts = [cleaned(text) or text for text in texts] if self.options.clean else list(texts)
         split = [text.split() for text in texts]
         longest = max(map(len, split), default=0)
-        # 3n + 1 random numbers, where n is the number of words of the longest sentence; shorter ones use the first of them.
+        # 3n + 1 random numbers for the n words of the longest sentence; shorter sentences use the first of them.
         keys = draws.uniform(rows, self.purpose, 3 * longest + 1)
         edited = []
         for text, words, own in zip(texts, split, keys, strict=True):

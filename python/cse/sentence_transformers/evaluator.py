@@ -27,9 +27,9 @@ class HalvesEvaluator(SentenceEvaluator):
     """Computes, without labels, the mean reciprocal rank with which each half of a sentence retrieves the other half.
 
     The score falls to chance when embeddings collapse, so it detects collapse during training. It cannot rank good
-    encoders, because their scores differ little compared with ``mrr_se``. The metrics are ``mrr`` (from 0 to 1; the primary
-    metric), its standard error ``mrr_se``, ``found_first`` (the share of halves that rank the other half first),
-    ``alignment`` and ``uniformity``, with ``name`` as prefix.
+    encoders, because their scores differ little compared with ``mrr_se``. The metrics are ``mrr`` (from 0 to 1; the
+    primary metric), its standard error ``mrr_se``, ``found_first`` (the share of halves that rank the other half
+    first), ``alignment`` and ``uniformity``, with ``name`` as prefix.
 
     Args:
         sentences: Sentences that are not trained on. Sentences of fewer than 8 words, and repetitions, are left out.
@@ -55,7 +55,9 @@ class HalvesEvaluator(SentenceEvaluator):
         distinct = dict.fromkeys(check_texts(sentences))
         self.sentences = [text for text in distinct if len(text.split()) >= HELD_OUT_WORDS][:limit]
         if len(self.sentences) < 2:
-            raise InputError(f"sentences: at least two different sentences of {HELD_OUT_WORDS} words or more are needed")
+            raise InputError(
+                f"sentences: at least two different sentences of {HELD_OUT_WORDS} words or more are needed"
+            )
         self.name, self.batch_size, self.write_csv = name, batch_size, write_csv
         self.primary_metric = "mrr"
 

@@ -27,8 +27,8 @@ class Facts:
     """The facts of a batch of B rows."""
 
     rows: Tensor
-    """``(B,)`` int64, keys of random numbers: the row numbers if they are given, else hashes of the anchors' token ids if
-    there are any, else the positions in the batch."""
+    """``(B,)`` int64, keys of random numbers: the row numbers if they are given, else hashes of the anchors' token ids
+    if there are any, else the positions in the batch."""
     epoch: Tensor
     """``(B,)`` int64, the epoch, from 0; 0 if it is not known."""
     keys: tuple[Tensor, ...] | None
@@ -95,7 +95,7 @@ def token_key(features: Mapping[str, Any]) -> Tensor | None:
 
 
 def batch_size(features: Mapping[str, Any]) -> int:
-    """Returns the number of rows in the inputs of a column; for an ``EmbeddingBag``, ``offsets`` has one number per row."""
+    """Returns the number of rows in a column's inputs; for an ``EmbeddingBag``, ``offsets`` has one number per row."""
     for name in ("offsets", "input_ids"):
         if isinstance(features.get(name), Tensor):
             return len(features[name])

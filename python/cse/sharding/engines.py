@@ -103,7 +103,7 @@ class _Worker:
         self._work: Any = None
 
     def load(self) -> None:
-        """Loads the index or model. The constructor does not, because Ray would report its errors without their cause."""
+        """Loads the index or model; Ray would report errors of the constructor without their cause."""
         job, shared, threads, home = self._arguments
         enter(home)
         self._work = job.worker(shared, threads)
@@ -130,7 +130,7 @@ def run_on_cluster(
         gpus: GPUs of a worker; below 1, several workers share a GPU.
 
     Raises:
-        InputError: If no node has the resources for a worker, or if more than ``RETRIES + len(shards)`` workers are lost.
+        InputError: If no node has room for a worker, or if more than ``RETRIES + len(shards)`` workers are lost.
     """
     threads = max(threads, 1)
     total = ray.cluster_resources()

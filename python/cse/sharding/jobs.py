@@ -49,7 +49,7 @@ class Job(Protocol):
         ...
 
     def worker(self, shared: bytes | None, threads: int) -> Work:
-        """Loads the index or model, and returns the function that makes a part; with 0 ``threads``, it uses all cores."""
+        """Loads the index or model, and returns the function that makes a part; ``threads=0`` uses all cores."""
         ...
 
 
