@@ -21,7 +21,7 @@ class MaskedSpanOptions:
 
     length: Annotated[int, Field(ge=1, description="number of characters that are replaced")] = 5
     shortest: Annotated[int, Field(ge=1, description="minimum number of characters of a text that is changed")] = 30
-    mask: Annotated[str, Field(min_length=1, description="text that replaces the span; RoBERTa's mask token is <mask>")] = (
+    mask: Annotated[str, Field(min_length=1, description="replacement text (RoBERTa's mask token is <mask>)")] = (
         "[MASK]"
     )
 

@@ -103,7 +103,7 @@ class _Worker:
         self._work: Any = None
 
     def load(self) -> None:
-        """Loads the index or model; Ray would report errors of the constructor without their cause."""
+        """Loads the index or model outside the constructor, whose errors Ray would report without their cause."""
         job, shared, threads, home = self._arguments
         enter(home)
         self._work = job.worker(shared, threads)
