@@ -38,7 +38,7 @@ def partners(
     """
     batch = len(rows)
     own = np.arange(batch)
-    # Sampling order of the candidates: by view, then by row, cyclically from the row after that of the anchor.
+    # Sampling order of the candidates: by view, then by row, cyclically from the row after the anchor's row.
     others = (own[:, None] + 1 + np.arange(batch - 1)[None, :]) % batch  # (B, B - 1)
     found = []
     for view in range(anchor_views):

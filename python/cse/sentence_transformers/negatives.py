@@ -105,7 +105,7 @@ class NegativesCollator(SentenceTransformerDataCollator):
     The dataset needs a column of row numbers (``number_rows``), which is removed before the texts are tokenized. The
     negatives equal those of ``add_negatives(..., row_column=row_column, epoch=epoch)``, and follow the other columns.
     ``InfoNCELoss`` gets the row numbers and the epoch for its mixed negatives. Batches without the column of row
-    numbers, like those of an evaluation, are left as they are.
+    numbers, such as evaluation batches, are left unchanged.
 
     The trainer needs the callback of the collator as well. The callback passes the epoch to the collator and, unless
     they are arguments here, the prompts and the router mapping of the training arguments::

@@ -59,7 +59,7 @@ class Shard:
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Returns the manifest of a folder of parts; None if there is none, or if the file is not such a manifest.
+    """Returns the manifest of a folder of parts; None if there is none, or if the file is not a manifest of parts.
 
     Raises ``InputError`` for a manifest of another version.
     """
