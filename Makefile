@@ -23,7 +23,7 @@ JOBS ?= 2
 $(VENV)/packages: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt maturin
-	@echo "installing PyTorch and the rest: a few minutes the first time ..."
+	@echo "installing PyTorch and other packages: this takes a few minutes the first time ..."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,lint]'
 	touch $@
 
@@ -68,7 +68,7 @@ api: $(READY)
 bench-core: $(READY)
 	$(BIN)/python benches/core.py $(CORPUS)
 
-# Measures time and memory of build-tfidf and augment for 10,000 to 10 million generated sentences. Needs 1.2 GB of
+# Measures time and memory of build-tfidf and augment for 10,000 to 10 million generated sentences. Writes 1.2 GB of
 # temporary files.
 bench-growth: $(READY)
 	$(BIN)/python benches/growth.py --augment
@@ -82,7 +82,7 @@ reproduce-smoke: $(READY)
 	done
 
 # Measures what training with each loss changes, with intervals; DATA is the folder of the STS files. Stored runs
-# (benches/results/adapt.json) are not repeated; all five losses with five seeds take three hours on two cores.
+# (benches/results/adapt.json) are not repeated; without them, it takes several hours on two cores.
 bench-losses: $(READY)
 	$(BIN)/python benches/adapt.py accept --data $(DATA)
 

@@ -35,14 +35,15 @@ CONFIG = {
 }
 HEAD = """# Python API
 
-What is public: the names below, and the command line. The first part is what `from cse import ...` gives, the second
-the base classes of methods of your own ([extending.md](extending.md)), the third the parts for other libraries.
-Everything else may change between versions without notice. `make api` writes this page from the docstrings.
+The names on this page and the command line are public; everything else may change between versions without notice.
+The page lists the names that `from cse import ...` provides, the base classes for your own methods
+([extending.md](extending.md)), and the classes and functions for other libraries. `make api` writes this page from the
+docstrings.
 """
 
 
 def page() -> str:
-    """Returns the page."""
+    """Returns the text of docs/api.md."""
     package = griffe.load("cse", search_paths=[ROOT / "python"], docstring_parser="google", resolve_aliases=True)
     parts = [HEAD, "## `cse`\n"]
     names = [each for each in exported(package) if each != "__version__"]
@@ -65,7 +66,7 @@ def page() -> str:
 
 
 def exported(module: griffe.Object | griffe.Alias) -> list[str]:
-    """Returns the names in ``__all__`` of a module."""
+    """Returns the names in a module's ``__all__``."""
     return [str(name).strip("'\"") for name in module.exports or ()]
 
 
@@ -80,7 +81,7 @@ def rendered(found: griffe.Object | griffe.Alias) -> str:
 
 
 def settings(package: griffe.Object | griffe.Alias) -> str:
-    """Returns the settings of a run, which ``TrainConfig`` takes as keyword arguments, by their groups."""
+    """Returns the settings of a run, the keyword arguments of ``TrainConfig``, as lists by group."""
     lines = ["#### Settings\n"]
     module = package["training.settings"]
     for name in map(str, module["Settings"].bases):
@@ -97,6 +98,6 @@ if __name__ == "__main__":
     text = page()
     if "--check" in sys.argv:
         sys.exit(
-            0 if OUTPUT.read_text(encoding="utf8") == text else "docs/api.md: is not that of the code; run make api"
+            0 if OUTPUT.read_text(encoding="utf8") == text else "docs/api.md: differs from the docstrings; run make api"
         )
     OUTPUT.write_text(text, encoding="utf8")

@@ -94,9 +94,9 @@ def test_generation_cannot_be_resumed_with_other_options_or_rows(writers, texts,
     stops.options, stops.names = generator.options, generator.names
     with pytest.raises(KeyboardInterrupt):
         generate(texts, stops, out)
-    with pytest.raises(InputError, match="was begun with other max_new_tokens"):
+    with pytest.raises(InputError, match="was begun with different max_new_tokens"):
         generate(texts, Generator(str(writers / "t5"), GenerationOptions(max_new_tokens=7, batch_size=4)), out)
-    with pytest.raises(InputError, match="was begun with other rows"):
+    with pytest.raises(InputError, match="was begun with different rows"):
         generate(texts[1:], generator, out)
 
 

@@ -576,7 +576,7 @@ def test_the_evaluator_gives_the_scores_of_cse(tiny_bert, sample_rows, tmp_path)
     lines = (tmp_path / "halves_evaluation_dev_results.csv").read_text(encoding="utf8").splitlines()
     assert lines[0].startswith("epoch,steps,mrr,")
     assert [line.split(",")[1] for line in lines[1:]] == ["2", "4"]
-    with pytest.raises(InputError, match="at least two different ones of 8 words"):
+    with pytest.raises(InputError, match="at least two different sentences of 8 words"):
         HalvesEvaluator(["short", *[sentences[0]] * 3])
 
 

@@ -1,4 +1,4 @@
-"""Progress of long operations, and calls into the Rust core in a thread, which a KeyboardInterrupt cancels."""
+"""Progress of long operations, and calls into the Rust core that run in a thread and can be interrupted."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def in_thread(work: Callable[[Progress], T], on_progress: Callable[[int, int], o
 
     Args:
         work: Called once, with the object to pass to the core.
-        on_progress: Called ten times a second, unless the call is short, with the number of bytes done and the total
-            number of bytes; the total is 0 while it is unknown.
+        on_progress: Called ten times a second, but not for very short calls, with the number of bytes done and the
+            total number of bytes; the total is 0 while it is unknown.
 
     Returns:
         The result of ``work``.
@@ -51,8 +51,8 @@ def in_thread(work: Callable[[Progress], T], on_progress: Callable[[int, int], o
                 on_progress(progress.done, progress.total)
     except BaseException:
         progress.cancel()
-        # Waits for an Event in a loop: on Python 3.11, Thread.join returns at once after a KeyboardInterrupt, and
-        # further interrupts must not end the process before the core has removed its temporary files.
+        # This waits for an Event because, on Python 3.11, Thread.join returns at once after a KeyboardInterrupt. The
+        # loop keeps further interrupts from ending the process before the core has removed its temporary files.
         while not finished.is_set():
             try:
                 finished.wait()

@@ -1,4 +1,4 @@
-"""Connection to a Ray cluster (extra ``cse[ray]``), and errors of its workers."""
+"""Connection to a Ray cluster (extra ``cse[ray]``), and handling of its workers' errors."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .errors import InputError
 __all__ = ["RETRIES", "cause_of", "connected", "enter", "first_line"]
 
 RETRIES = 3
-"""Number of times that a task whose worker was lost is given to another worker."""
+"""How many times a task is given to another worker if its worker is lost."""
 
 
 @contextmanager
 def connected() -> Iterator[Any]:
-    """Context manager with the module ``ray``, connected to a cluster.
+    """Context manager that yields the module ``ray``, connected to a cluster.
 
-    The cluster is the one at ``RAY_ADDRESS``, else one that runs on this machine, else a new one. Raises ``InputError``
-    if Ray is not installed, or if no cluster can be reached.
+    The cluster is the one at ``RAY_ADDRESS`` or, if this is not set, one that already runs on this machine; if there is
+    neither, a cluster is started. Raises ``InputError`` if Ray is not installed, or if no cluster can be reached.
     """
     try:
         import ray
@@ -41,18 +41,18 @@ def connected() -> Iterator[Any]:
 
 
 def enter(home: str) -> None:
-    """Changes to ``home``, the caller's working directory, if the worker has it, to resolve relative paths."""
+    """Changes to ``home``, the caller's working directory, if it exists here, so that relative paths resolve."""
     if os.path.isdir(home):
         os.chdir(home)
 
 
 def cause_of(error: Any) -> Exception:
-    """Returns the ``InputError`` or ``OSError`` that a worker raised; raises any other error unchanged."""
+    """Returns the cause of a worker's error if it is an ``InputError`` or ``OSError``; otherwise raises the error."""
     if isinstance(error.cause, (InputError, OSError)):
         return error.cause
     raise error
 
 
 def first_line(error: Exception) -> str:
-    """Returns the first line of an error's message, since Ray's messages are long."""
+    """Returns only the first line of an error's message, because Ray's messages are long."""
     return (str(error).splitlines() or ["?"])[0]

@@ -26,36 +26,36 @@ __all__ = ["Context"]
 
 @dataclass
 class Context:
-    """The resources of a run. A method asks for what it needs; a resource is opened only when asked for."""
+    """The resources of a run. The index, and all models but the run's encoder, are loaded when a method uses them."""
 
     open_index: Callable[[], TfidfIndex] | None = None
-    """Opens the TF-IDF index; None: there is none."""
+    """Opens the TF-IDF index; None if the run has no index."""
     pairs: LabelledPairs | None = None
-    """Labelled pairs; None unless the run has them."""
+    """Labelled pairs; None if the run has no labelled pairs."""
     corpus: Corpus | None = None
     """The sentences; for labelled pairs, the anchors."""
     rows: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """``(n,)`` row numbers to train on."""
+    """``(n,)`` numbers of the corpus rows to train on."""
     device: str = "cpu"
     encoder: SentenceEncoder | None = None
     """The encoder that is trained; None for text methods, which are constructed before it."""
     part: Callable[[int], slice] = field(default=lambda rows: slice(0, rows))
-    """The rows of a batch of n rows that this process encodes."""
+    """Returns, for a batch of n rows, the slice of them that this process encodes."""
     told: dict[str, Any] = field(default_factory=dict)
-    """Values that text methods pass on to methods constructed after them, by name."""
+    """Values, by name, that text methods provide for methods constructed after them."""
     files: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files given to ``depends_on``, by path."""
 
     @cached_property
     def index(self) -> TfidfIndex:
-        """The TF-IDF index, opened when first asked for; raises ``InputError`` if there is none."""
+        """The TF-IDF index, opened on first use; raises ``InputError`` if there is none."""
         if self.open_index is None:
             raise InputError("--tfidf: this augmentation needs a TF-IDF index; make one with cse build-tfidf CORPUS")
         return self.open_index()
 
     @property
     def index_is_used(self) -> bool:
-        """Whether a method has asked for the index."""
+        """Whether a method has used the index."""
         return "index" in self.__dict__
 
     @property
@@ -67,9 +67,9 @@ class Context:
 
     @cached_property
     def base(self) -> Frozen:
-        """A copy of the encoder as it is before training, on the same device, made when first needed.
+        """A frozen copy of the encoder as it is before training, on the same device, made on first use.
 
-        All feature methods, losses and evaluations share it; raises ``ValueError`` for a text method.
+        All feature methods, losses and evaluations share this copy; raises ``ValueError`` for a text method.
         """
         import copy
 
@@ -92,15 +92,16 @@ class Context:
         return path
 
     def load_model(self, name: str, flag: str, *, same_tokens: bool = False) -> Frozen:
-        """Loads a sentence encoder whose weights stay as they are, on the device of the run.
+        """Loads a sentence encoder with frozen weights, on the device of the run.
 
         Args:
-            name: As for ``--model``.
+            name: Name or folder of the model, as for ``--model``.
             flag: Flag or option that names the model, for error messages.
-            same_tokens: Whether it must have the tokenizer of the run's encoder, so that token ids can be passed on.
+            same_tokens: Whether the model must have the vocabulary of the run's encoder, so that it accepts the same
+                token ids.
 
         Raises:
-            InputError: If the model cannot be loaded, or has another tokenizer.
+            InputError: If the model cannot be loaded, or lacks the required vocabulary.
         """
         from .models.encoder import load_encoder
         from .models.resolve import find_model
@@ -113,9 +114,10 @@ class Context:
         return Frozen(model.to(self.device))
 
     def load_masked_language_model(self, name: str, flag: str) -> Frozen:
-        """Loads a masked language model whose weights stay as they are; see ``load_model``.
+        """Loads a masked language model with frozen weights; see ``load_model``.
 
-        Raises ``InputError`` if the model cannot be loaded or has another tokenizer, or if there is no mask token.
+        Raises ``InputError`` if the model cannot be loaded, if its vocabulary differs from that of the run's encoder,
+        or if there is no mask token.
         """
         from transformers import AutoModelForMaskedLM, AutoTokenizer
 

@@ -1,4 +1,4 @@
-"""The exception for invalid user input, and formatting of system errors."""
+"""Exceptions for invalid input and for failed runs, and formatting of error messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["InputError", "Interrupted", "RunError", "check_texts", "did_you_mean
 
 
 class RunError(RuntimeError):
-    """A training run that failed after it began; the message says at which step, why, and what to do."""
+    """A training run failed after it began; the message says at which step, why, and what to do."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -51,7 +51,7 @@ def shortened(text: str, length: int = 120) -> str:
     return text if len(text) <= length else text[: length - 1].rstrip() + "\u2026"
 
 
-# Names that other programs and the papers use for values of options.
+# Names that other programs or the papers use for option values of cse.
 OTHER_NAMES = {
     "average": "avg",
     "mean": "avg",

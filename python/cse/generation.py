@@ -31,17 +31,17 @@ class GenerationOptions:
     prefix: str = ""
     """Text before each row, such as ``paraphrase: ``, if the model was trained with one."""
     beams: int = 10
-    """Number of beams; 1: the most likely token each time. UNA uses 10 for paraphrases and 4 for back-translations."""
+    """Number of beams; 1: take the most likely token. UNA uses 10 for paraphrases and 4 for back-translations."""
     sample: bool = False
-    """Draw the tokens instead, without beams."""
+    """Whether to sample the tokens instead of searching with beams."""
     top_p: float = 0.95
-    """With ``sample``: draw from the most likely tokens, up to this total probability."""
+    """With ``sample``: sample from the most likely tokens, up to this total probability."""
     temperature: float = 1.0
     """With ``sample``: the divisor of the logits."""
     max_new_tokens: int = 64
     """Maximum number of tokens in a generated text."""
     max_input_tokens: int = 256
-    """Maximum number of tokens read from a row, at most as many as the model reads."""
+    """Maximum number of tokens read from a row; it cannot exceed the number that the model can read."""
     batch_size: int = 16
     seed: int = 0
 
@@ -119,7 +119,10 @@ def _positions(model: Any) -> int:
 
 
 def batches(texts: Sequence[str], size: int) -> Iterator[list[int]]:
-    """Yields batches of row numbers, of similar length and from one window; blank rows are left out."""
+    """Yields batches of row numbers; the rows of a batch have similar lengths and come from one window.
+
+    Blank rows are left out.
+    """
     for start in range(0, len(texts), WINDOW):
         rows = [row for row in range(start, min(start + WINDOW, len(texts))) if texts[row].strip()]
         rows.sort(key=lambda row: (-len(texts[row]), row))
@@ -135,20 +138,27 @@ def generate(
 ) -> dict[str, int]:
     """Writes generated texts to a file: one line per row in a text file, one object per generated text in ``.jsonl``.
 
-    Args:
-        texts: n rows.
-        generator: The model.
-        output: A text file has one line per row: the generated text, or the row itself if it is blank or nothing was
-            generated for it. A ``.jsonl`` file has an object ``{"anchor": generated, "positive": row}`` for each row
-            with a generated text, as ``cse train --pairs`` reads them.
-        progress: Called with the number of rows generated since its last call; for a resumed call, first with the
-            number of rows that are already done.
+        Args:
+            texts: The rows of the corpus.
+            generator: The model.
+    <<<<<<< HEAD
+            output: A text file has one line per row: the generated text, or the row itself if it is blank or nothing was
+                generated for it. A ``.jsonl`` file has an object ``{"anchor": generated, "positive": row}`` for each row
+                with a generated text, as ``cse train --pairs`` reads them.
+            progress: Called with the number of rows generated since its last call; for a resumed call, first with the
+                number of rows that are already done.
+    =======
+            output: Path of the text file to write. If it ends in ``.jsonl``, one object ``{"anchor": generated,
+                "positive": row}`` is written for each row with a generated text, as input for ``cse train --pairs``.
+            progress: Called with the number of rows generated since it was last called. If an interrupted call is resumed,
+                it is first called with the number of rows that are already done.
+    >>>>>>> 90d152fa3b3856464556b3764dcae6a8189c97f8
 
-    Returns:
-        ``rows``, ``generated``, ``unchanged`` (generated texts that equal their row) and ``empty``.
+        Returns:
+            ``rows``, ``generated``, ``unchanged`` (generated texts that equal their row) and ``empty``.
 
-    Raises:
-        InputError: If ``OUTPUT.part`` was made by a call with other rows or options.
+        Raises:
+            InputError: If ``OUTPUT.part`` was made by a call with different rows or options.
     """
     output = Path(output)
     part, about = output.with_name(output.name + ".part"), output.with_name(output.name + ".part.json")
@@ -161,7 +171,7 @@ def generate(
         before = json.loads(about.read_text(encoding="utf8"))
         if before != settings:
             name = next(key for key in settings if before.get(key) != settings[key])
-            raise InputError(f"{part}: was begun with other {name}; remove it, or repeat the options of that call")
+            raise InputError(f"{part}: was begun with different {name}; remove it, or repeat the options of that call")
         found = _read(part)
     else:
         part.unlink(missing_ok=True)  # left by a call whose options are unknown
@@ -194,7 +204,7 @@ def generate(
 
 
 def _read(part: Path) -> dict[int, str]:
-    """Returns the texts of an earlier call by row; an incomplete last line is removed from the file."""
+    """Returns the texts of an interrupted call by row; an incomplete last line is removed from the file."""
     data = part.read_bytes()
     whole = data.rfind(b"\n") + 1
     if whole < len(data):

@@ -25,7 +25,7 @@ __all__ = [
     "write_text",
 ]
 
-# Names of temporary folders, which are locked while they are written; a name ends with that of the final folder.
+# Names of temporary folders, which are locked while they are written; each ends with the name of the final folder.
 FRESH = re.compile(r"\.cse-new-[a-z0-9_]{8}-(?P<name>.+?)(?P<old>\.old)?")
 
 
@@ -71,8 +71,8 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
             return
         temporary = None
         try:
-            # The name pattern and the lock are those of the temporary files of the Rust core. When the core next writes
-            # to this folder, it removes unlocked temporary files, which killed processes have left.
+            # The Rust core uses the same name pattern and lock for its temporary files. When it next writes to this
+            # folder, it removes unlocked temporary files, which were left by killed processes.
             with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".cse-core-", suffix=".tmp", delete=False) as file:
                 temporary = file.name
                 with suppress(OSError):  # some network file systems have no locks
@@ -87,7 +87,7 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
 
 @contextmanager
 def fresh_folder(folder: Path) -> Iterator[Path]:
-    """Context manager that makes a temporary folder; it replaces ``folder`` at the end, or is removed on an error.
+    """Context manager that makes a temporary folder, which replaces ``folder`` at the end or is removed on an error.
 
     The parent of ``folder`` is created. Errors include the path of ``folder``.
     """
@@ -125,7 +125,7 @@ def replace_folder(fresh: Path, folder: Path) -> None:
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Removes temporary folders that killed processes left in ``parent``; locked folders are in use, and stay."""
+    """Removes temporary folders that killed processes left in ``parent``; locked folders are in use and are kept."""
     if not parent.is_dir():
         return
     for path in sorted(parent.iterdir()):

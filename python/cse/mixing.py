@@ -1,4 +1,4 @@
-"""Which candidate each anchor's positive is mixed with, for mixed negatives (MixCSE)."""
+"""Sampling of the candidates with which positives are mixed, for mixed negatives (MixCSE)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def partners(
     """
     batch = len(rows)
     own = np.arange(batch)
-    # Sampling order of the candidates: by view, then by row, cyclically from the row after the anchor's.
+    # Sampling order of the candidates: by view, then by row, cyclically from the row after the anchor's row.
     others = (own[:, None] + 1 + np.arange(batch - 1)[None, :]) % batch  # (B, B - 1)
     found = []
     for view in range(anchor_views):

@@ -24,12 +24,12 @@ Span = tuple[int, int]
 class Cutter:
     """Cuts texts into passages that are short enough for the encoder.
 
-    Tokens are those of the encoder; for an encoder without a tokenizer they are words (UAX #29). A passage begins and
-    ends between words, and begins with about the last eighth of the previous passage.
+    Lengths are counted in the encoder's tokens or, for an encoder without a tokenizer, in words (UAX #29). A passage
+    begins and ends between words, and repeats about the last eighth of the previous passage.
 
     Args:
         encoder: The encoder.
-        tokens: Maximum number of tokens in a passage, without special tokens; None: as many as the model reads, or 256
+        tokens: Maximum number of tokens in a passage, without special tokens. None: as many as the model reads, or 256
             words for an encoder without a tokenizer.
 
     Raises:
@@ -44,11 +44,11 @@ class Cutter:
             longest = encoder.model.source.max_length - self._tokenizer.num_special_tokens_to_add()
         self.tokens = tokens if tokens is not None else longest or DEFAULT_WORDS
         if self.tokens < 8 or (longest is not None and self.tokens > longest):
-            most = "" if longest is None else f" and at most {longest}, the tokens that the model reads"
+            most = "" if longest is None else f" and at most {longest}, the number of tokens that the model reads"
             raise InputError(f"--passages: must be at least 8{most}, got {self.tokens}")
 
     def __call__(self, texts: Sequence[str]) -> list[list[Span]]:
-        """Returns the passages of each text as (start, end) positions of characters; a blank text has none."""
+        """Returns the passages of each text as (start, end) character positions; a blank text has none."""
         return [windows(text, spans, self.tokens) for text, spans in zip(texts, self._offsets(texts), strict=True)]
 
     def _offsets(self, texts: Sequence[str]) -> list[list[Span]]:
@@ -63,11 +63,11 @@ class Cutter:
 
 
 def windows(text: str, tokens: Sequence[Span], size: int) -> list[Span]:
-    """Returns the passages of a text as spans of characters; each passage has at most ``size`` tokens.
+    """Returns the passages of a text as character spans; each passage has at most ``size`` tokens.
 
     Args:
         text: The text.
-        tokens: The tokens of the text as spans of characters, in ascending order.
+        tokens: The tokens of the text as character spans, in ascending order.
         size: Maximum number of tokens in a passage.
     """
     if not text.strip():
@@ -76,7 +76,7 @@ def windows(text: str, tokens: Sequence[Span], size: int) -> list[Span]:
         return [(0, len(text))]
 
     def between_words(number: int, least: int) -> int:
-        """Returns the last token from ``least`` to ``number`` that begins a word; ``number`` if none does."""
+        """Returns the last index from ``least`` to ``number`` whose token begins a word; ``number`` if none does."""
         for each in range(number, least - 1, -1):
             start = tokens[each][0]
             if start == 0 or text[start].isspace() or text[start - 1].isspace():

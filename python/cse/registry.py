@@ -113,7 +113,7 @@ class Note:
 
     description: str
     flag: str = ""
-    """Its flag on the command line."""
+    """The option's flag on the command line."""
     metavar: str | None = None
     """Name of the value in the help."""
     default: str | None = None
@@ -129,8 +129,8 @@ def _imported(target: str) -> Any:
 
 @cache
 def declared(group: str) -> Any:
-    """Returns the entry points of a group; they are read once per process, since this opens a file of each package."""
-    from importlib.metadata import entry_points  # its import takes half as long as that of the command line
+    """Returns the entry points of a group; they are read once per process, because this opens a file per package."""
+    from importlib.metadata import entry_points  # a slow import: about half the time of importing cse.cli
 
     return entry_points(group=group)
 
@@ -145,10 +145,10 @@ def import_methods(path: str) -> str:
         path: The file.
 
     Returns:
-        Its SHA-256.
+        The SHA-256 of the file, in hexadecimal.
 
     Raises:
-        InputError: If the file cannot be read, fails, or has changed since it was imported.
+        InputError: If the file cannot be read, raises an error, or has changed since it was imported.
     """
     name = Path(path).resolve()
     try:
@@ -214,9 +214,9 @@ def _adapter(kind: type[Any]) -> Any:
 
 
 def _check_numbers(kind: type[Any], table: Mapping[str, Any], flag: Callable[[str], str]) -> None:
-    """Raises ``InputError`` for infinity and NaN, and for a bool or a float like 1e9 given for an integer.
+    """Raises ``InputError`` for infinity, NaN, a bool given for a number, and a float like 1e9 for an integer.
 
-    pydantic would accept or convert such values.
+    Pydantic would accept or convert such values.
     """
     hints = get_type_hints(kind)
     for key, value in table.items():
@@ -291,7 +291,7 @@ def explain_validation(error: Any, name: Any) -> str:
         return str(context["error"])
     if kind == "value_error":
         return f"{where}: {str(context['error']).removeprefix(f'{where}: ')}"
-    # pydantic adds how it tried to convert the value: "a valid integer, unable to parse string as an integer".
+    # The text after the comma says how pydantic tried to convert the value: "a valid integer, unable to parse ...".
     wanted = str(fault["msg"]).partition(",")[0]
     if wanted.startswith("Input should be "):
         return f"{where}: must be {wanted.removeprefix('Input should be ')}, got {given!r}"

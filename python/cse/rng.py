@@ -83,7 +83,7 @@ class Draws:
 
 
 def permutation(rows: Rows, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """Returns the positions in ``rows`` in random order for this epoch, sorted by random bits, and ties by position."""
+    """Returns the positions in ``rows`` in this epoch's random order: sorted by random bits, ties by position."""
     return stable_order(bits(seed, epoch, rows, SHUFFLE))
 
 
@@ -91,7 +91,7 @@ def stable_order(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     """Returns ``np.argsort(keys, kind="stable")`` for random 64-bit keys, but several times as fast.
 
     NumPy uses vector instructions to sort values, but not to find their order. Positions are therefore put in the low
-    bits of the keys, and the few keys with equal upper bits are sorted again.
+    bits of the keys before sorting, and the few keys with equal upper bits are sorted again.
     """
     width = np.uint64(len(keys).bit_length())
     low = (np.uint64(1) << width) - np.uint64(1)

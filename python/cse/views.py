@@ -1,4 +1,4 @@
-"""What loss terms and feature methods are given: embeddings by view, the roles of views, and facts about the step.
+"""The inputs of loss terms and feature methods: embeddings by view, the roles of views, and facts about the step.
 
 A *view* is one encoding of the rows of a batch. Its role determines how losses use it; its name appears in the log:
 
@@ -59,7 +59,7 @@ class Views:
     """``(B,)`` bool by view name, True for valid rows; without a mask all rows of a view are valid."""
     log_weights: dict[tuple[str, str], Tensor] = field(default_factory=dict)
     """Added to the logits of the pairs (anchor view, other view): ``(B, R)``, or of a shape that broadcasts to it. The
-    pair of names is in the order of the rows and columns of the similarity matrix. ``-inf`` removes a pair from the
+    first name belongs to the rows of the similarity matrix, the second to its columns. ``-inf`` removes a pair from the
     denominator; an absent pair of names counts as 0."""
     own_negatives: dict[str, Tensor] = field(default_factory=dict)
     """``(B, k, D)`` by name of the anchor view: negatives that only the anchor of the same row is compared with."""
@@ -76,7 +76,7 @@ class Views:
         return name in self.embeddings
 
     def named(self, role: Role) -> list[str]:
-        """Returns the names of the views of a role, in the order of encoding."""
+        """Returns the names of the views with this role, in the order in which they were encoded."""
         return [name for name in self.embeddings if self.roles[name] == role]
 
     def replace(self, **values: Any) -> Views:
@@ -86,7 +86,7 @@ class Views:
         return Views(**fields)
 
     def with_negatives(self, name: str, z: Tensor, mask: Tensor | None = None) -> Views:
-        """Returns a copy with another view of role ``negative``, ``(R, D)``, which every anchor is compared with."""
+        """Returns a copy with a further view ``(R, D)`` of role ``negative``, with which every anchor is compared."""
         return self.replace(
             embeddings={**self.embeddings, name: z},
             roles={**self.roles, name: "negative"},
@@ -94,7 +94,7 @@ class Views:
         )
 
     def rows(self, part: slice) -> Views:
-        """Returns a copy with some of the rows; only views with one row per row of the batch are kept."""
+        """Returns a copy with some of the rows; only views with one embedding per row of the batch are kept."""
         batch = len(self.embeddings["anchor"])
         kept = {name: z[part] for name, z in self.embeddings.items() if len(z) == batch}
         roles = {name: self.roles[name] for name in kept}
@@ -104,13 +104,13 @@ class Views:
 @dataclass(frozen=True)
 class _Facts:
     number: int
-    """Number of steps before this one, from 0."""
+    """Number of steps done before this one."""
     steps: int
     """Number of steps of the run."""
     epoch: int
     seed: int
     rows: Tensor
-    """int64 row numbers, in the corpus, of the rows in the views."""
+    """int64 row numbers in the corpus, in the order of the rows of the views."""
     uniform: Callable[[str, int], Tensor]
     """``uniform(purpose, n)`` returns ``(len(rows), n)`` float32 numbers in [0, 1), a function of (seed, epoch, row,
     purpose)."""
@@ -122,13 +122,13 @@ class _Facts:
 
     def normal(self, purpose: str, count: int) -> Tensor:
         """Returns ``(len(rows), count)`` standard normal float32 numbers, a function of (seed, epoch, row, purpose)."""
-        u = self.uniform(purpose, 2 * count).clamp(min=2**-25)  # Box and Muller's transformation
+        u = self.uniform(purpose, 2 * count).clamp(min=2**-25)  # Box-Muller transform
         return (-2 * u[:, :count].log()).sqrt() * (2 * torch.pi * u[:, count:]).cos()
 
 
 @dataclass(frozen=True)
 class RowStep(_Facts):
-    """What a row term is given besides the embeddings: everything refers to some rows of this process only."""
+    """What a row term is given in addition to the embeddings; all values refer only to some rows of this process."""
 
     tokens: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
     """Token ids, attention masks and so on, ``(n, T)`` each, by block name (``cse.augment.base.Block``)."""
@@ -136,9 +136,9 @@ class RowStep(_Facts):
 
 @dataclass(frozen=True)
 class BatchStep(_Facts):
-    """What a batch term or a feature method is given besides the embeddings: everything refers to the whole batch.
+    """What a batch term or feature method is given in addition to the embeddings; all values refer to the whole batch.
 
-    It has the same values in all processes of the run.
+    The values are the same in all processes of the run.
     """
 
     partners: Tensor | None = None
@@ -165,7 +165,7 @@ class Frozen(nn.Module):
         super().__init__()
         for parameter in model.parameters():
             parameter.requires_grad_(False)
-        # Not a submodule: neither parameters() nor train() nor state_dict() sees it.
+        # In a tuple, the model is not registered as a submodule: parameters(), train() and state_dict() leave it out.
         self._model = (model.eval(),)
 
     @property
@@ -179,5 +179,5 @@ class Frozen(nn.Module):
 
     @torch.no_grad()
     def forward(self, *arguments: Any, **named: Any) -> Any:
-        """Returns the model's output, without a gradient."""
+        """Returns the model's output, computed without gradients."""
         return self.model(*arguments, **named)

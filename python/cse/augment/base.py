@@ -7,7 +7,8 @@ There are two kinds of text methods:
 - A *pairing* determines which two texts belong together: ``(texts, rows, draws) -> Paired``. It is used with
   ``--positive``.
 
-Both are pure functions of their arguments, so that results do not depend on the order in which batches are prepared.
+Edits and pairings are pure functions of their arguments, so that results do not depend on the order in which batches
+are prepared.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Block:
     edited: bool = False
     """Whether the texts are the output of an edit, which may leave a sentence of the corpus unchanged."""
     shared: bool = False
-    """Whether the views are encoded once, under one dropout mask."""
+    """Whether all views share one encoding, made under one dropout mask."""
     local: bool = False
     """Whether texts and mask cover only the rows of this process, because the texts are slow to make."""
 
@@ -115,8 +116,8 @@ class TextMethod(ABC):
     summary: ClassVar[str] = ""
     """One-line description, shown by ``cse methods``."""
     expensive: ClassVar[bool] = False
-    """Whether texts are slow to make. If so, a process makes only those of the rows that it encodes, and the checks
-    before training use only a few rows."""
+    """Whether the texts are slow to make. If so, a process makes texts only for the rows that it encodes, and the
+    checks before training use only a few rows."""
 
     def __init__(self, options: Any, context: Context) -> None:
         self.options = options
@@ -132,7 +133,7 @@ class TextMethod(ABC):
 
     @classmethod
     def makes_pairs(cls, options: Any) -> bool:
-        """Returns whether texts of this method, used as negatives, form further pairs; see ``Edit``."""
+        """Returns whether texts of this method, used as negatives, also form pairs; see ``Edit.makes_pairs``."""
         return False
 
     @abstractmethod
@@ -163,7 +164,7 @@ class Edit(TextMethod):
 
     @classmethod
     def makes_pairs(cls, options: Any) -> bool:
-        """Returns whether an edited sentence used as a negative also forms a further pair with itself (UNA)."""
+        """Returns whether an edited sentence, used as a negative, also forms a positive pair with itself (UNA)."""
         return False
 
     def applies(self, step: int) -> bool:
@@ -183,7 +184,7 @@ class Paired:
     positives: list[str] | None = None
     """None: each anchor is its own positive, under another dropout mask."""
     mask: npt.NDArray[np.bool_] | None = None
-    """``(n,)`` bool, True for rows that have a positive; None: all have one."""
+    """``(n,)`` bool, True for rows that have a positive; None: all rows have one."""
     negatives: list[str] | None = None
     """Hard negatives."""
     columns: tuple[int | None, int | None, int | None] = (None, None, None)
@@ -200,7 +201,7 @@ class Pairing(TextMethod):
 
     @abstractmethod
     def __call__(self, texts: Sequence[str], rows: Rows, draws: Draws) -> Paired:
-        """Returns the anchors and positives of n sentences; the arguments are those of ``Edit.__call__``."""
+        """Returns the anchors and positives of n sentences; the arguments are the same as for ``Edit.__call__``."""
 
     def examples(self, texts: Sequence[str], rows: Rows, draws: Draws) -> list[Example]:
         """Returns the sentences with their positives; an empty list if each sentence is its own positive."""

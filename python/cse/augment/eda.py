@@ -5,8 +5,8 @@ probability that a word is deleted.
 
 Differences from the released code: sentences are not lower-cased and keep their digits and punctuation, except with
 ``clean``; one occurrence of a word is replaced, not all; an inserted synonym may be any synonym of its word, and may be
-placed at the end; a swap always involves two different positions; the choice depends on (seed, epoch, row), not on the
-iteration order of a set.
+placed at the end; a swap always involves two different positions; random choices depend on (seed, epoch, row), not
+on the iteration order of a set.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Keys = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class EDAOptions:
-    """Options of the edits. The strength in UNA's comparison was not published; 0.1 is EDA's default."""
+    """Options of the edits. UNA's paper compares with EDA but does not state ``alpha``; 0.1 is EDA's default."""
 
     alpha: Annotated[float, Field(gt=0, lt=1, description="share of the words that is changed")] = 0.1
     clean: Annotated[
@@ -60,7 +60,7 @@ class WordEdit(Edit):
         texts = [cleaned(text) or text for text in texts] if self.options.clean else list(texts)
         split = [text.split() for text in texts]
         longest = max(map(len, split), default=0)
-        # Three numbers per word of the longest sentence, and one more; shorter sentences use only the first ones.
+        # 3n + 1 random numbers for the n words of the longest sentence; shorter sentences use the first of them.
         keys = draws.uniform(rows, self.purpose, 3 * longest + 1)
         edited = []
         for text, words, own in zip(texts, split, keys, strict=True):
@@ -120,7 +120,7 @@ class SynonymEdit(WordEdit):
         self.synonyms: Synonyms = open_synonyms(options.synonyms)
 
     def known(self, words: Sequence[str]) -> list[int]:
-        """Returns the places of the words that have synonyms."""
+        """Returns the positions of the words that have synonyms."""
         return [place for place, word in enumerate(words) if self.synonyms(word)]
 
 

@@ -21,7 +21,7 @@ class MaskedSpanOptions:
 
     length: Annotated[int, Field(ge=1, description="number of characters that are replaced")] = 5
     shortest: Annotated[int, Field(ge=1, description="minimum number of characters of a text that is changed")] = 30
-    mask: Annotated[str, Field(min_length=1, description="text that replaces them; RoBERTa's mask token is <mask>")] = (
+    mask: Annotated[str, Field(min_length=1, description="replacement text (RoBERTa's mask token is <mask>)")] = (
         "[MASK]"
     )
 
@@ -29,8 +29,8 @@ class MaskedSpanOptions:
 class MaskedSpan(Edit):
     """Replaces a random span of characters with a mask token; all positions are equally likely.
 
-    The released code replaces the first occurrence of the span's text, even if the span was drawn elsewhere, and
-    writes [MASK] for RoBERTa as well.
+    The released code, in contrast, replaces the first occurrence of the span's text, even if the span was drawn
+    elsewhere, and writes [MASK] for RoBERTa as well.
     """
 
     Options = MaskedSpanOptions

@@ -25,10 +25,10 @@ class ParallelOptions:
 
 
 class Parallel(Pairing):
-    """The positive is the row with the same number in another file: paraphrases, translations, generated queries.
+    """Takes the positive from the same row of another file: a paraphrase, a translation or a generated query.
 
-    A row whose line in that file is blank, or equal to the sentence, has no positive. Raises ``InputError`` if no file
-    is named, or if its number of rows differs from that of the corpus.
+    If that row is blank, or equal to the sentence, the sentence has no positive. Raises ``InputError`` if no file is
+    named, or if the file and the corpus differ in their number of rows.
     """
 
     Options = ParallelOptions
@@ -57,14 +57,14 @@ class Parallel(Pairing):
 class NextSentenceOptions:
     """Options of next-sentence positives; ``within=1`` is SimCSE's "next sentence", 3 its "next 3 sentences"."""
 
-    within: Annotated[int, Field(ge=1, le=1000, description="the positive is one of this many following rows")] = 1
+    within: Annotated[int, Field(ge=1, le=1000, description="the positive is drawn from this many following rows")] = 1
 
 
 class NextSentence(Pairing):
     """Takes the positive from the next rows of the corpus, which must be running text in order (SimCSE, table 2).
 
-    Blank rows, rows held out for an evaluation, and rows past the end of the corpus are not used as positives; a
-    sentence for which such a row is drawn has no positive.
+    Blank rows, rows held out for an evaluation, and rows past the end of the corpus are not used as positives: if one
+    of these is drawn for a sentence, the sentence has no positive.
     """
 
     Options = NextSentenceOptions

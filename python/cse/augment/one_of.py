@@ -36,7 +36,7 @@ class OneOfOptions:
 
 
 def choices(uniform: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
-    """Returns the numbers of the chosen edits, ``(n,)`` in [0, count), from float32 numbers in [0, 1)."""
+    """Returns the indices of the chosen edits, ``(n,)`` in [0, count), from uniform numbers in [0, 1)."""
     found: npt.NDArray[np.int64] = np.minimum((uniform.astype(np.float32) * count).astype(np.int64), count - 1)
     return found
 
@@ -44,7 +44,7 @@ def choices(uniform: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
 class OneOf(Edit):
     """Applies one of several edits, all equally likely, to each sentence.
 
-    Raises ``InputError`` for a name that is not a fast edit of single sentences.
+    Raises ``InputError`` if a name is unknown, or names a method that is slow or not an edit.
     """
 
     Options = OneOfOptions

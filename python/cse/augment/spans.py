@@ -25,7 +25,7 @@ class SpansOptions:
     longest: Annotated[float, Field(gt=0, le=1, description="maximum share of the sentence's words in a span")] = 0.9
     min_words: Annotated[int, Field(ge=2, description="sentences with fewer words are not cut (dropout positives)")] = 4
     least_words: Annotated[
-        int, Field(ge=1, description="upper limit of the minimum number of words in a span; only with most_words")
+        int, Field(ge=1, description="minimum number of words in a span, for long rows; only with most_words")
     ] = 8
     most_words: Annotated[
         int | None, Field(ge=1, description="maximum number of words in a span, for long rows (default: no limit)")
@@ -37,11 +37,12 @@ class Spans(Pairing):
 
     The fraction of words in a span is uniform between ``shortest`` and ``longest``. The start position of the span is
     uniform over the sentence. With ``most_words``, the number of words in a span of a sentence of n words is uniform
-    between ``min(shortest * n, least_words)`` and ``min(longest * n, most_words)``, rounded: spans of long rows are
+    between ``min(shortest * n, least_words)`` and ``min(longest * n, most_words)``, rounded. Spans of long rows are
     then short passages, while spans of single sentences are unaffected. Words are separated by whitespace.
 
     A sentence of fewer than ``min_words`` words is not cut: anchor and positive are the whole sentence, encoded under
     different dropout masks.
+
     Raises ``InputError`` if ``shortest > longest`` or ``least_words > most_words``.
     """
 

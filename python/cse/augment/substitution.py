@@ -26,7 +26,9 @@ class SubstitutionOptions:
 
     model: Annotated[str, Field(description="masked language model that predicts the new words")] = "bert-base-uncased"
     share: Annotated[float, Field(gt=0, lt=1, description="share of the words that is replaced")] = 0.15
-    length: Annotated[int, Field(ge=8, description="tokens of a sentence that are read; later words are kept")] = 64
+    length: Annotated[
+        int, Field(ge=8, description="maximum number of tokens read from a sentence; later words are kept")
+    ] = 64
 
 
 class Substitution(Edit):
@@ -34,7 +36,8 @@ class Substitution(Edit):
 
     All words to be replaced in a sentence are masked at once, with one mask token each. Each becomes the most likely
     token that is a whole word and differs from the original word; the paper does not say how its model fills in the
-    masks. Tokens whose scores differ by less than a float32 rounding error may swap ranks depending on the batch size.
+    masks. If the scores of two tokens differ by less than a float32 rounding error, the choice may depend on the batch
+    size.
 
     Raises ``InputError`` if ``model`` does not have the weights of a masked language model, or has no mask token.
     """

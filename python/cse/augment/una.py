@@ -19,7 +19,7 @@ __all__ = ["UNA", "UNAOptions"]
 class UNA(Edit):
     """Generates one synthetic hard negative per sentence, on steps 0, ``every``, 2 ``every``, ...
 
-    Raises ``InputError`` if there is no index, or if its tokenizer is not the one in the options.
+    Raises ``InputError`` if there is no index, or if its tokenizer differs from ``options.tokenizer``.
     """
 
     Options = UNAOptions

@@ -66,7 +66,7 @@ GRADCACHE = """
 
 
 def citations(parts: Mapping[str, Any], negatives_as: str, cached: bool) -> str:
-    """Returns the entries of the papers behind the parts in use, SimCSE first."""
+    """Returns the BibTeX entries of the papers behind the given loss parts, with SimCSE first."""
     found = [SIMCSE]
     if parts["objective"] == "nt-xent":
         found.append(SIMCLR)

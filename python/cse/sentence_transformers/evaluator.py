@@ -24,16 +24,17 @@ FILE = "halves_evaluation{name}_results.csv"
 
 
 class HalvesEvaluator(SentenceEvaluator):
-    """Computes, without labels, the mean reciprocal rank at which halves of sentences retrieve their other halves.
+    """Computes, without labels, the mean reciprocal rank with which each half of a sentence retrieves the other half.
 
     The score falls to chance when embeddings collapse, so it detects collapse during training. It cannot rank good
-    encoders: their differences are small compared with ``mrr_se``. The metrics are ``mrr`` (from 0 to 1; the primary
-    metric), its standard error ``mrr_se``, ``found_first``, ``alignment`` and ``uniformity``, with ``name`` as prefix.
+    encoders, because their scores differ little compared with ``mrr_se``. The metrics are ``mrr`` (from 0 to 1; the
+    primary metric), its standard error ``mrr_se``, ``found_first`` (the share of halves that rank the other half
+    first), ``alignment`` and ``uniformity``, with ``name`` as prefix.
 
     Args:
         sentences: Sentences that are not trained on. Sentences of fewer than 8 words, and repetitions, are left out.
         name: Prefix of the metrics.
-        limit: Maximum number of sentences, from the start.
+        limit: Maximum number of sentences; the first ones are used.
         batch_size: Texts per forward pass.
         write_csv: Append the scores to a file in the output folder of the trainer.
 
@@ -54,14 +55,16 @@ class HalvesEvaluator(SentenceEvaluator):
         distinct = dict.fromkeys(check_texts(sentences))
         self.sentences = [text for text in distinct if len(text.split()) >= HELD_OUT_WORDS][:limit]
         if len(self.sentences) < 2:
-            raise InputError(f"sentences: at least two different ones of {HELD_OUT_WORDS} words or more are needed")
+            raise InputError(
+                f"sentences: at least two different sentences of {HELD_OUT_WORDS} words or more are needed"
+            )
         self.name, self.batch_size, self.write_csv = name, batch_size, write_csv
         self.primary_metric = "mrr"
 
     def __call__(
         self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
-        """Returns the metrics of a ``SentenceTransformer``; the arguments are those of any ``SentenceEvaluator``."""
+        """Returns the metrics of a ``SentenceTransformer``; the arguments are the same as for any evaluator."""
         scores = score_halves(_Encodes(model, self.batch_size), self.sentences).to_dict()
         if output_path is not None and self.write_csv:
             self._append(Path(output_path), {"epoch": epoch, "steps": steps, **scores})
@@ -90,7 +93,7 @@ class HalvesEvaluator(SentenceEvaluator):
 
 
 class _Encodes:
-    """A ``SentenceTransformer`` as an encoder that is evaluated."""
+    """Adapts a ``SentenceTransformer`` to the interface of evaluated encoders."""
 
     def __init__(self, model: SentenceTransformer, batch_size: int) -> None:
         self.model, self.batch_size = model, batch_size

@@ -1,4 +1,4 @@
-"""What a loss knows about a batch besides its embeddings: row numbers, the epoch, and which texts are equal.
+"""What a loss needs about a batch in addition to the embeddings: row numbers, the epoch, and which texts are equal.
 
 The trainer of sentence-transformers passes token ids to a loss, not texts or row numbers. Equal texts are therefore
 recognised by equal token ids. ``NegativesCollator`` adds row numbers and the epoch to the inputs of the first column.
@@ -27,8 +27,8 @@ class Facts:
     """The facts of a batch of B rows."""
 
     rows: Tensor
-    """``(B,)`` int64, keys of random numbers: the row number, else a hash of the anchor's token ids, else the position
-    in the batch."""
+    """``(B,)`` int64, keys of random numbers: the row numbers if they are given, else hashes of the anchors' token ids
+    if there are any, else the positions in the batch."""
     epoch: Tensor
     """``(B,)`` int64, the epoch, from 0; 0 if it is not known."""
     keys: tuple[Tensor, ...] | None
@@ -41,7 +41,7 @@ class Facts:
 
     @property
     def duplicates(self) -> Tensor | None:
-        """``(B, B)`` bool, True for different rows with equal anchors or equal positives; None if it is not known."""
+        """``(B, B)`` bool, True for different rows with equal anchors or positives; None if token ids are missing."""
         if self.keys is None:
             return None
         found = self.keys[0][:, None] == self.keys[0][None, :]
@@ -49,7 +49,7 @@ class Facts:
         return found.fill_diagonal_(False)
 
     def changed(self, column: int) -> Tensor | None:
-        """``(B,)`` bool, False where a negative is equal to its own anchor or positive; None if it is not known."""
+        """``(B,)`` bool, False where a negative equals its own anchor or positive; None if token ids are missing."""
         if self.keys is None:
             return None
         return (self.keys[column] != self.keys[0]) & (self.keys[column] != self.keys[1])
@@ -88,14 +88,14 @@ def token_key(features: Mapping[str, Any]) -> Tensor | None:
     ids, mask = features.get("input_ids"), features.get("attention_mask")
     if not isinstance(ids, Tensor) or not isinstance(mask, Tensor) or ids.ndim != 2 or ids.shape != mask.shape:
         return None
-    # A polynomial in a fixed odd number, modulo 2**64, over the tokens that are not padding.
+    # The hash is a polynomial in a fixed odd number, modulo 2**64, over the tokens that are not padding.
     powers = np.cumprod(np.full(ids.shape[1], MULTIPLIER, dtype=np.uint64)).view(np.int64)
     place = (mask.cumsum(1) - 1).clamp(min=0)
     return ((ids + 1) * torch.from_numpy(powers).to(ids.device)[place] * (mask > 0)).sum(1)
 
 
 def batch_size(features: Mapping[str, Any]) -> int:
-    """Returns the number of rows of the inputs of a column; the offsets of a bag of tokens hold one number per row."""
+    """Returns the number of rows in a column's inputs; for an ``EmbeddingBag``, ``offsets`` has one number per row."""
     for name in ("offsets", "input_ids"):
         if isinstance(features.get(name), Tensor):
             return len(features[name])

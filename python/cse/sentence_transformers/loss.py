@@ -35,11 +35,11 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
 
     The inputs are the same as for ``MultipleNegativesRankingLoss``: the columns anchor, positive and any number of
     negatives, without labels. With the defaults, and without equal texts in a batch, the values are the same as well.
-    The formulas are those of ``cse.losses.contrastive.contrastive_loss``, in float32 for any precision of the trainer.
+    The formulas are those of ``cse.losses.contrastive.contrastive_loss``, in float32 whatever the trainer's precision.
 
     Mixed negatives need a random partner for every row. If ``NegativesCollator`` makes the batches, the partner is a
     function of ``seed``, row number and epoch, as in ``cse train``; otherwise of ``seed`` and the token ids of the
-    anchor. It does not depend on the number of processes, and a resumed run draws the same partners.
+    anchor. The partner does not depend on the number of processes, and a resumed run draws the same partners.
 
     Args:
         model: A ``SentenceTransformer``.
@@ -61,7 +61,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             the same as with one process and the whole batch. All processes need the same number of rows in each batch
             (``dataloader_drop_last=True``).
         cached: Encode ``mini_batch_size`` texts at a time, and once more for the gradients (GradCache), like
-            ``CachedMultipleNegativesRankingLoss``. The gradients are the same. Except for the matrix of similarities,
+            ``CachedMultipleNegativesRankingLoss``. The gradients do not change. Except for the matrix of similarities,
             memory does not grow with the batch.
         mini_batch_size: Texts per forward pass, with ``cached``.
         mini_batch_num_tokens: Tokens per forward pass, with ``cached``, instead of ``mini_batch_size``.
@@ -155,7 +155,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         """
         given = list(sentence_features)
         self._check_columns(len(given))
-        # Before the model runs, because it may change the masks of prompts in place.
+        # Computed before the model runs, because the model may change attention masks in place to exclude prompts.
         facts: Any = facts_of(given)
         features = [stripped(each) for each in given]
         if self.negatives_as == "pairs":
@@ -177,7 +177,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         return loss
 
     def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor | None = None) -> Tensor:
-        """Returns the loss of embeddings ``(B, D)`` by column, without known texts or row numbers."""
+        """Returns the loss of embeddings ``(B, D)`` by column, without texts: equal texts are not detected."""
         if self.negatives_as == "pairs" and len(embeddings) > 2:
             raise InputError('negatives_as="pairs": texts are encoded twice, so embeddings cannot be given')
         self._check_columns(len(embeddings))
@@ -235,7 +235,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         weights: dict[tuple[str, str], Tensor] = {}
         weight = self.parts["hard_negative_weight"]
         if weight != 1:
-            # contrastive_loss weights the first column of negatives only.
+            # contrastive_loss weights only the first column of negatives; the other columns get log-weights here.
             own = embeddings[0].new_full((len(embeddings[0]),), weight).log().diag()
             weights = {("anchor", name): own for name in columns if name != "hard_negative"}
         return contrastive_loss(

@@ -47,11 +47,11 @@ def add_negatives(
     Args:
         dataset: A ``datasets.Dataset``.
         index: A ``TfidfIndex``, or its folder.
-        column: Column of the texts, like ``anchor``.
+        column: Column of the texts, for example ``anchor``.
         copies: Number of negatives of each text.
-        name: Name of the new column; with several copies they are ``name_1``, ``name_2``, ...
+        name: Name of the new column; with several copies, the columns are ``name_1``, ``name_2``, ...
         row_column: Column of row numbers, from ``number_rows``; None: the position in the dataset.
-        batch_size: Number of rows that are processed at a time.
+        batch_size: Number of rows processed at a time.
         **drawing: See ``DrawOptions``, except ``copy``.
 
     Returns:
@@ -103,12 +103,12 @@ class NegativesCollator(SentenceTransformerDataCollator):
     """Makes the batches of the trainer, with synthetic hard negatives that are redrawn in every epoch.
 
     The dataset needs a column of row numbers (``number_rows``), which is removed before the texts are tokenized. The
-    negatives are those of ``add_negatives(..., row_column=row_column, epoch=epoch)``; they follow the other columns.
+    negatives equal those of ``add_negatives(..., row_column=row_column, epoch=epoch)``, and follow the other columns.
     ``InfoNCELoss`` gets the row numbers and the epoch for its mixed negatives. Batches without the column of row
-    numbers, like those of an evaluation, are left as they are.
+    numbers, such as evaluation batches, are left unchanged.
 
     The trainer needs the callback of the collator as well. The callback passes the epoch to the collator and, unless
-    they are given here, the prompts and the router mapping of the training arguments::
+    they are arguments here, the prompts and the router mapping of the training arguments::
 
         collator = NegativesCollator(model.preprocess, index, "anchor")
         SentenceTransformerTrainer(..., data_collator=collator, callbacks=[collator.callback])
@@ -117,13 +117,13 @@ class NegativesCollator(SentenceTransformerDataCollator):
 
     Args:
         preprocess_fn: ``model.preprocess``.
-        index: A ``TfidfIndex``, or its folder. None: no negatives, only row numbers and epoch for ``InfoNCELoss``.
+        index: A ``TfidfIndex``, or its folder. None: ``InfoNCELoss`` gets row numbers and epoch, but no negatives.
         column: Column of the texts.
         copies: Number of negatives of each text.
         name: See ``add_negatives``.
         row_column: Column of row numbers.
         prompts: As in ``SentenceTransformerDataCollator``. Default: those of the training arguments.
-        router_mapping: As for ``prompts``.
+        router_mapping: As in ``SentenceTransformerDataCollator``. Default: that of the training arguments.
         **drawing: See ``DrawOptions``, except ``copy`` and ``epoch``.
 
     Raises:
@@ -149,7 +149,7 @@ class NegativesCollator(SentenceTransformerDataCollator):
         super().__init__(preprocess_fn, prompts=prompts or {}, router_mapping=router_mapping or {})
         self.drawn = None if index is None else _Drawn(index, column, copies, name, drawing)
         self.row_column = row_column
-        # In shared memory, so that worker processes that live for several epochs see it change.
+        # In shared memory, so that worker processes that live for several epochs read the current epoch.
         self._epoch = torch.full((), -1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self.callback = EpochCallback(self)
         """The callback to give to the trainer."""
@@ -205,7 +205,7 @@ class EpochCallback(TrainerCallback):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Sets the epoch; a resumed run may begin in the middle of one."""
+        """Sets the epoch, rounded down, because a resumed run may begin in the middle of an epoch."""
         self.collator.epoch = int((state.epoch or 0) + 1e-6)
 
 
@@ -218,7 +218,7 @@ class _Drawn:
         if "copy" in drawing:
             raise InputError("copy: is set for each copy, from 0; give copies, the number of copies, instead")
         self.index = index if isinstance(index, TfidfIndex) else TfidfIndex.open(index)
-        self.index.draw_options(**drawing)  # checks them
+        self.index.draw_options(**drawing)  # raises InputError for an invalid option
         self.column, self.drawing = column, drawing
         self.names = [name] if copies == 1 else [f"{name}_{number + 1}" for number in range(copies)]
 

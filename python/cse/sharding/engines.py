@@ -1,7 +1,7 @@
 """Runs a job over many files: one after the other on this machine, or on a Ray cluster (extra ``cse[ray]``).
 
-On a cluster, each worker is an actor that loads the index or the model once and makes one part at a time. If a
-worker is lost, it is replaced, and its file is given to another one. Ray Data is not used, because its blocks have no
+On a cluster, each worker is an actor that loads the index or the model once and makes one part at a time. A lost
+worker is replaced, and its file is given to another worker. Ray Data is not used, because its blocks have no
 row numbers within the whole corpus and do not end where files end, and because it neither reads ``.zst`` text nor
 writes one output file per input file.
 """
@@ -59,14 +59,14 @@ def count_here(
 def run_here(
     job: Job, shards: Sequence[Shard], folder: Path, threads: int, progress: Callable[[int], None]
 ) -> list[Failure]:
-    """Makes the parts of shards one after the other; returns those that could not be made.
+    """Makes the parts of shards one after the other; returns the parts that could not be made.
 
     Args:
         job: The job that makes a part.
         shards: The shards.
         folder: Folder of the parts.
         threads: CPU threads; 0: all cores.
-        progress: Called with the number of rows done since its last call.
+        progress: Called with the number of rows done since the last call.
     """
     work = job.worker(None, threads)
     failures = []
@@ -103,7 +103,7 @@ class _Worker:
         self._work: Any = None
 
     def load(self) -> None:
-        """Loads the index or the model, after the constructor, whose errors Ray would report without their cause."""
+        """Loads the index or model outside the constructor, whose errors Ray would report without their cause."""
         job, shared, threads, home = self._arguments
         enter(home)
         self._work = job.worker(shared, threads)
@@ -118,7 +118,7 @@ class _Worker:
 def run_on_cluster(
     ray: Any, job: Job, shards: Sequence[Shard], folder: Path, threads: int, say: Say, gpus: float = 0
 ) -> list[Failure]:
-    """Makes the parts of shards on the workers of a cluster; returns those that could not be made.
+    """Makes the parts of shards on the workers of a cluster; returns the parts that could not be made.
 
     Args:
         ray: The module ``ray``, connected to a cluster.
@@ -126,11 +126,11 @@ def run_on_cluster(
         shards: The shards.
         folder: Folder of the parts, which all workers must be able to write to.
         threads: CPU threads of a worker; 0: one.
-        say: Called with lines of progress.
-        gpus: GPUs of a worker; several workers share one if it is below 1.
+        say: Called with each line of the progress report.
+        gpus: GPUs of a worker; below 1, several workers share a GPU.
 
     Raises:
-        InputError: If the cluster has no place for a worker, or loses more than ``RETRIES + len(shards)`` workers.
+        InputError: If no node has room for a worker, or if more than ``RETRIES + len(shards)`` workers are lost.
     """
     threads = max(threads, 1)
     total = ray.cluster_resources()
@@ -147,7 +147,7 @@ def run_on_cluster(
     actor = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=0)(_Worker)
     waiting, tries, failures = deque(shards), Counter[str](), list[Failure]()
     running: dict[Any, tuple[Any, Shard | None]] = {}
-    lost = 0  # workers
+    lost = 0  # number of lost workers
 
     def start() -> None:
         worker = actor.remote(job, stored, threads, home)
@@ -181,7 +181,7 @@ def run_on_cluster(
                         f"--engine ray: {lost} workers were lost ({first_line(error)}); look at the cluster's logs"
                     ) from None
                 if waiting:
-                    say("a worker was lost; its file is given to another")
+                    say("a worker was lost; its file is given to another worker")
                     start()
                 continue
             else:

@@ -1,6 +1,6 @@
-"""Jobs that make the part of one file: negatives, or embeddings.
+"""Jobs that make one part, of negatives or embeddings, from each file.
 
-A job is a value: it is sent to other processes, where ``worker`` loads the index or the model once.
+A job holds only settings, so that it can be sent to other processes, where ``worker`` loads the index or model once.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Job(Protocol):
         ...
 
     def worker(self, shared: bytes | None, threads: int) -> Work:
-        """Loads what is needed, and returns the function that makes a part; 0 ``threads`` stand for all cores."""
+        """Loads the index or model, and returns the function that makes a part; ``threads=0`` uses all cores."""
         ...
 
 
@@ -127,7 +127,7 @@ class AugmentJob:
         return self._index_file.read_bytes()
 
     def worker(self, shared: bytes | None, threads: int) -> Work:
-        """Opens the index, from its folder if there is no shared data, and returns the function; see ``Job``."""
+        """Opens the index, from ``shared`` or else from its folder, and returns the function that makes a part."""
         if shared is None:
             index = TfidfIndex.open(self.tfidf, min_df=self.min_df, max_terms=self.max_terms)
         else:

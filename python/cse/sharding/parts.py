@@ -3,15 +3,15 @@
 ==========================  ==========================================================================================
 file                        content
 ==========================  ==========================================================================================
-``manifest.json``           what the parts are: settings, files with their rows and hashes, ``complete``
-``part-00000.npy`` ...      part of the first file, and so on; a part appears whole or not at all
-``part-00000.npy.json``     what was counted while the part was made; moved into the manifest when all parts are there
+``manifest.json``           settings, files with their row counts and hashes, and whether all parts are ``complete``
+``part-00000.npy`` ...      output of the first file, and so on; an incomplete part never has this name
+``part-00000.npy.json``     size, hash and counts of the part; moved into the manifest when all parts are complete
 ``.lock``                   locked by the process that makes parts
 ==========================  ==========================================================================================
 
 The manifest is written before the first part and after the last one. A later call with the same settings and files
-makes the parts that are missing. Files may be added at the end. Nothing depends on times, machines or the engine, so
-all engines write the same bytes.
+makes the parts that are missing. Files may be added at the end of the list. The output does not depend on time, machine
+or engine: all engines write the same bytes.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Shard:
 
     source: Source
     part: str
-    """Name of the file in the folder."""
+    """Name of the part in the folder."""
     first_row: int
     """Row number, in the whole corpus, of the first row of the file."""
 
 
 def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """Returns the manifest of a folder of parts; None if there is none, or if the file is not such a manifest.
+    """Returns the manifest of a folder of parts; None if there is none, or if the file is not a manifest of parts.
 
     Raises ``InputError`` for a manifest of another version.
     """
@@ -81,7 +81,7 @@ class Parts:
     Args:
         folder: The folder.
         kind: ``augment`` or ``encode``.
-        settings: What the content of the parts depends on besides the files, serialisable to JSON.
+        settings: All settings that the content of the parts depends on, serialisable to JSON.
         sources: The files of the corpus, in order.
         suffix: Suffix of the parts.
     """
@@ -103,9 +103,9 @@ class Parts:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Returns a context manager for making parts; creates and checks the folder, and writes the first manifest.
+        """Context manager in which parts are made; it creates and checks the folder, and writes the first manifest.
 
-        Raises ``InputError`` if another process makes parts there, or if the folder holds other files, or parts
+        Raises ``InputError`` if another process is making parts there, or if the folder holds other files, or parts
         made with other settings or from other files.
         """
         folder = self.folder
@@ -129,10 +129,10 @@ class Parts:
             try:
                 yield
             finally:
-                if len(self.missing()) == len(self.shards) > 0:  # a call that made nothing leaves nothing
+                if len(self.missing()) == len(self.shards) > 0:  # no part was made: remove what this call wrote
                     (folder / MANIFEST).unlink(missing_ok=True)
                     (folder / LOCK).unlink(missing_ok=True)
-                    with suppress(OSError):  # unless it has an unfinished part of encode
+                    with suppress(OSError):  # the folder may hold an unfinished part of cse encode
                         folder.rmdir()
 
     def _compare(self, known: dict[str, Any]) -> None:
@@ -140,7 +140,7 @@ class Parts:
         if known["kind"] != self._head["kind"]:
             raise InputError(f"-o {self.folder}: holds parts of cse {known['kind']}; {remedy}")
         before, now = known["settings"], self._head["settings"]
-        for name in sorted({*before, *now} - {"model"}):  # a model may be moved; its files have a hash
+        for name in sorted({*before, *now} - {"model"}):  # a model may be moved: its hash is compared instead
             if before.get(name) != now.get(name):
                 raise InputError(
                     f"-o {self.folder}: its parts were made with {name} {before.get(name)}, not {now.get(name)}; use "
@@ -151,7 +151,7 @@ class Parts:
         for number, source in enumerate(old):
             if number >= len(new) or source != new[number]:
                 if number >= len(new):
-                    what = "which is not given"
+                    what = "which is not among the given files"
                 else:
                     same = new[number].path == source.path
                     what = "which has changed" if same else f"not from {new[number].path}"
@@ -163,7 +163,7 @@ class Parts:
         return [shard for shard in self.shards if self._made(shard) is None]
 
     def _made(self, shard: Shard) -> dict[str, Any] | None:
-        """Returns what was counted while a part was made; None if the part is not there."""
+        """Returns size, hash and counts of a part; None if the part is missing or incomplete."""
         path = self.folder / shard.part
         record = self._known.get(shard.part)
         if record is None:

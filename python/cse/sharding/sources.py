@@ -1,4 +1,4 @@
-"""The files of a corpus with their numbers of rows, from an index that lists them, or else counted."""
+"""Finds the files of a corpus and their numbers of rows, which are read from an index or else counted."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def find_sources(
     *,
     elsewhere: bool,
 ) -> list[Source]:
-    """Returns the files of a corpus with their rows.
+    """Returns the files of a corpus with their numbers of rows.
 
     Args:
         files: Paths and patterns.
         column: Column of the tables.
-        known: The files of an index.
+        known: The files that the index lists.
         index: Folder of the index, for messages.
-        count: Counts the rows of files, given as paths and columns; called once if there are unknown files.
-        elsewhere: Whether the files are read on other machines; files in the index then need not exist on this one.
+        count: Counts the rows of files, given as paths and columns; called once if the index does not list all files.
+        elsewhere: Whether the files are read on other machines; files in the index then need not exist on this machine.
 
     Raises:
         InputError: If the size of a file differs from that in the index, or a file cannot be read.
