@@ -138,27 +138,20 @@ def generate(
 ) -> dict[str, int]:
     """Writes generated texts to a file: one line per row in a text file, one object per generated text in ``.jsonl``.
 
-        Args:
-            texts: The rows of the corpus.
-            generator: The model.
-    <<<<<<< HEAD
-            output: A text file has one line per row: the generated text, or the row itself if it is blank or nothing was
-                generated for it. A ``.jsonl`` file has an object ``{"anchor": generated, "positive": row}`` for each row
-                with a generated text, as ``cse train --pairs`` reads them.
-            progress: Called with the number of rows generated since its last call; for a resumed call, first with the
-                number of rows that are already done.
-    =======
-            output: Path of the text file to write. If it ends in ``.jsonl``, one object ``{"anchor": generated,
-                "positive": row}`` is written for each row with a generated text, as input for ``cse train --pairs``.
-            progress: Called with the number of rows generated since it was last called. If an interrupted call is resumed,
-                it is first called with the number of rows that are already done.
-    >>>>>>> 90d152fa3b3856464556b3764dcae6a8189c97f8
+    Args:
+        texts: The rows of the corpus.
+        generator: The model.
+        output: Path of the file to write. A text file has one line per row: the generated text, or the row itself if it
+        is blank or nothing was generated for it. If the path ends in ``.jsonl``, one object ``{"anchor": generated,
+        "positive": row}`` is written for each row with a generated text, as input for ``cse train --pairs``.
+    progress: Called with the number of rows generated since it was last called. If an interrupted call is resumed,
+        it is first called with the number of rows that are already done.
 
-        Returns:
-            ``rows``, ``generated``, ``unchanged`` (generated texts that equal their row) and ``empty``.
+    Returns:
+        ``rows``, ``generated``, ``unchanged`` (generated texts that equal their row) and ``empty``.
 
-        Raises:
-            InputError: If ``OUTPUT.part`` was made by a call with different rows or options.
+    Raises:
+        InputError: If ``OUTPUT.part`` was made by a call with different rows or options.
     """
     output = Path(output)
     part, about = output.with_name(output.name + ".part"), output.with_name(output.name + ".part.json")
