@@ -141,11 +141,12 @@ def generate(
     Args:
         texts: The rows of the corpus.
         generator: The model.
-        output: Path of the file to write. A text file has one line per row: the generated text, or the row itself if it
-        is blank or nothing was generated for it. If the path ends in ``.jsonl``, one object ``{"anchor": generated,
-        "positive": row}`` is written for each row with a generated text, as input for ``cse train --pairs``.
-    progress: Called with the number of rows generated since it was last called. If an interrupted call is resumed,
-        it is first called with the number of rows that are already done.
+        output: Path of the file to write. A text file has one line per row: the generated text, or the row itself if
+            it is blank or nothing was generated for it. If the path ends in ``.jsonl``, one object
+            ``{"anchor": generated, "positive": row}`` is written for each row with a generated text, as input for
+            ``cse train --pairs``.
+        progress: Called with the number of rows generated since it was last called. If an interrupted call is
+            resumed, it is first called with the number of rows that are already done.
 
     Returns:
         ``rows``, ``generated``, ``unchanged`` (generated texts that equal their row) and ``empty``.
