@@ -1,6 +1,7 @@
 """Fixtures used by several test files; tests that need the data sets in ``shared`` are skipped without them."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -162,30 +163,59 @@ def masked_model(tmp_path_factory, tiny_bert):
     return folder
 
 
+def config_of_eight_steps(corpus, model, output, **changes):
+    from cse import TrainConfig
+
+    settings = {
+        "corpus": corpus,
+        "model": model,
+        "tfidf": corpus.with_name("tfidf"),
+        "output": output,
+        "batch_size": 8,
+        "max_steps": 8,
+        "eval_every": 3,
+        "log_every": 2,
+        "device": "cpu",
+        # Results are bit-identical only with the same number of threads, here and in processes that tests start.
+        "threads": 1,
+        # Not ``auto``, so that results do not depend on the processor.
+        "precision": "fp32",
+        "lr": 1e-3,
+    }
+    return TrainConfig(**{**settings, **changes})
+
+
+@pytest.fixture(scope="session")
+def one_finished_run(short_corpus, tiny_bert, tmp_path_factory):
+    """The folder of a run of eight steps with checkpoints of steps 4 and 8; tests change only copies of it."""
+    import torch
+
+    from cse import _core, train
+
+    threads = torch.get_num_threads()
+    output = tmp_path_factory.mktemp("finished")
+    changes = {"name": "run", "save_every": 4, "lr_scheduler": "constant"}
+    folder = train(config_of_eight_steps(short_corpus, tiny_bert, output, **changes)).folder
+    torch.set_num_threads(threads)
+    _core.set_default_threads(0)
+    return folder
+
+
+@pytest.fixture
+def finished_run(one_finished_run, tmp_path):
+    """A copy of ``one_finished_run`` in the folder ``runs`` of the test."""
+    return Path(shutil.copytree(one_finished_run, tmp_path / "runs" / "run"))
+
+
 @pytest.fixture
 def run_config(short_corpus, tiny_bert, tmp_path):
     """The configuration of a run of eight steps; the number of threads, which a run sets, is restored afterwards."""
     import torch
 
-    from cse import TrainConfig, _core
+    from cse import _core
 
     threads = torch.get_num_threads()
-    yield TrainConfig(
-        corpus=short_corpus,
-        model=tiny_bert,
-        tfidf=short_corpus.with_name("tfidf"),
-        output=tmp_path / "runs",
-        batch_size=8,
-        max_steps=8,
-        eval_every=3,
-        log_every=2,
-        device="cpu",
-        # Results are bit-identical only with the same number of threads, here and in processes that tests start.
-        threads=1,
-        # Not ``auto``, so that results do not depend on the processor.
-        precision="fp32",
-        lr=1e-3,
-    )
+    yield config_of_eight_steps(short_corpus, tiny_bert, tmp_path / "runs")
     torch.set_num_threads(threads)
     _core.set_default_threads(0)
 

@@ -98,14 +98,13 @@ def test_a_signal_saves_the_run_and_prints_how_to_resume(run_config, tmp_path, c
     assert json.loads(done.stdout)["steps"] == stopped + 2
 
 
-def test_only_settings_that_do_not_change_the_result_may_change(run_config, cse):
-    result = train(run_config.replace(name="run", save_every=4))
-    assert [path.name for path in list_checkpoints(result.folder)] == ["step-00000004", "step-00000008"]
-    done = cse("train", "--resume", result.folder, "--lr", "0.5", "--seed", "3", "--max-steps", "9")
+def test_only_settings_that_do_not_change_the_result_may_change(finished_run, cse):
+    assert [path.name for path in list_checkpoints(finished_run)] == ["step-00000004", "step-00000008"]
+    done = cse("train", "--resume", finished_run, "--lr", "0.5", "--seed", "3", "--max-steps", "9")
     assert done.returncode == 2
     assert "--seed 3 (the run has 0); --lr 0.5 (the run has 0.001) cannot change" in done.stderr.replace("\n", " ")
     with pytest.raises(InputError, match="has no checkpoint"):
-        resumed_config(result.folder / "best")
+        resumed_config(finished_run / "best")
 
 
 def test_a_changed_corpus_is_refused(run_config, tmp_path, sample_rows):
@@ -117,23 +116,22 @@ def test_a_changed_corpus_is_refused(run_config, tmp_path, sample_rows):
         train(resumed_config(result.folder), resume=result.folder)
 
 
-def test_a_truncated_checkpoint_is_refused_and_the_previous_one_suggested(run_config, cse):
-    folder = train(run_config.replace(name="run", save_every=4)).folder
-    last = list_checkpoints(folder)[-1]
+def test_a_truncated_checkpoint_is_refused_and_the_previous_one_suggested(finished_run, cse):
+    last = list_checkpoints(finished_run)[-1]
     data = (last / "weights.safetensors").read_bytes()
     (last / "weights.safetensors").write_bytes(data[: len(data) // 2])
-    done = cse("train", "--resume", folder)
+    done = cse("train", "--resume", finished_run)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "use the one before: cse train --resume" in done.stderr
     assert "step-00000004" in done.stderr
-    done = cse("train", "--resume", folder / "checkpoints" / "step-00000004", "--json")
+    done = cse("train", "--resume", finished_run / "checkpoints" / "step-00000004", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["steps"] == 8
 
 
-def test_every_file_of_a_checkpoint_is_verified(run_config):
-    folder = train(run_config.replace(name="run", save_every=4)).folder
+def test_every_file_of_a_checkpoint_is_verified(finished_run):
+    folder = finished_run
     last = list_checkpoints(folder)[-1]
     files = [path for path in last.rglob("*") if path.is_file()]
     names = {path.relative_to(last).as_posix() for path in files}
@@ -153,26 +151,24 @@ def test_every_file_of_a_checkpoint_is_verified(run_config):
     assert read_checkpoint(last).step == 8
 
 
-def test_an_edited_step_in_state_json_is_detected(run_config):
-    folder = train(run_config.replace(save_every=4)).folder
-    state = list_checkpoints(folder)[-1] / "state.json"
+def test_an_edited_step_in_state_json_is_detected(finished_run):
+    state = list_checkpoints(finished_run)[-1] / "state.json"
     state.write_text(state.read_text(encoding="utf8").replace('"step": 8', '"step": 4', 1), encoding="utf8")
     with pytest.raises(RunError, match=r"damaged \(state.json differs from what was written\)"):
-        train(resumed_config(folder), resume=folder)
+        train(resumed_config(finished_run), resume=finished_run)
 
 
-def test_edits_of_config_toml_are_checked_like_flags(run_config):
+def test_edits_of_config_toml_are_checked_like_flags(finished_run):
     """Only settings that may be given with --resume may be edited in the config.toml of a run."""
-    folder = train(run_config.replace(save_every=4, lr_scheduler="constant")).folder
-    file = folder / "config.toml"
+    file = finished_run / "config.toml"
     text = file.read_text(encoding="utf8")
     file.write_text(text.replace("lr = 0.001", "lr = 0.5"), encoding="utf8")
     with pytest.raises(InputError, match=r"config.toml: --lr 0.5 \(the run has 0.001\) cannot change"):
-        resumed_config(folder)
+        resumed_config(finished_run)
     file.write_text(text.replace("max_steps = 8", "max_steps = 9"), encoding="utf8")
-    assert train(resumed_config(folder), resume=folder).steps == 9
+    assert train(resumed_config(finished_run), resume=finished_run).steps == 9
     file.unlink()
-    assert resumed_config(folder).max_steps == 9
+    assert resumed_config(finished_run).max_steps == 9
 
 
 class Stop(Callback):
@@ -234,10 +230,9 @@ def test_options_of_the_run_may_be_given_again(run_config):
         resumed_config(folder, {"options": {"una": {"beta": 0.4}}})
 
 
-def test_a_run_that_another_process_writes_to_is_refused(run_config, tmp_path):
-    folder = train(run_config.replace(save_every=4)).folder
-    with locked(folder), pytest.raises(InputError, match="another process is writing to this run"):
-        train(resumed_config(folder), resume=folder)
+def test_a_run_that_another_process_writes_to_is_refused(finished_run):
+    with locked(finished_run), pytest.raises(InputError, match="another process is writing to this run"):
+        train(resumed_config(finished_run), resume=finished_run)
 
 
 class Progress(Callback):
@@ -252,15 +247,14 @@ class Progress(Callback):
         self.messages.append(str(raised.value))
 
 
-def test_a_run_is_locked_before_its_checkpoint_is_read(run_config, monkeypatch):
+def test_a_run_is_locked_before_its_checkpoint_is_read(finished_run, monkeypatch):
     """If it were read first, another process could continue the run in between, and its steps would be repeated."""
     import cse.training.outputs as outputs
 
-    folder = train(run_config.replace(save_every=4)).folder
-    shutil.rmtree(list_checkpoints(folder)[-1])
-    progress, read, read_by = Progress(folder), outputs.read_checkpoint, []
+    shutil.rmtree(list_checkpoints(finished_run)[-1])
+    progress, read, read_by = Progress(finished_run), outputs.read_checkpoint, []
     monkeypatch.setattr(outputs, "read_checkpoint", lambda path: read_by.append(path) or read(path))
-    train(resumed_config(folder), progress, resume=folder)
+    train(resumed_config(finished_run), progress, resume=finished_run)
     assert len(progress.messages) == 4
     assert all("another process is writing to this run" in text for text in progress.messages)
     assert len(read_by) == 1
@@ -278,8 +272,8 @@ def hidden(folder):
     return sorted(path.name for path in folder.rglob(".*"))
 
 
-def test_leftovers_of_killed_processes_are_removed(run_config):
-    folder = train(run_config.replace(save_every=4)).folder
+def test_leftovers_of_killed_processes_are_removed(run_config, finished_run):
+    folder = finished_run
     shutil.rmtree(list_checkpoints(folder)[-1])
     leave(folder), leave(folder.parent, "other"), leave(folder / "checkpoints", "step-00000008")
     (folder / ".cse-core-x.tmp").write_bytes(b"x")
