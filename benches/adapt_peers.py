@@ -2,7 +2,7 @@
 
 Every system trains all-MiniLM-L6-v2 on the documents that ``domain_scores.Collection`` does not hold out, in the same
 precision and in a separate process. Each gets the processor time that the default of ``cse train`` takes on the same
-collection (seconds of all threads, so that other work on the machine has little influence). The rows with training are:
+collection (seconds of all threads, so that other work on the machine has little influence). The methods that train are:
 
 * ``cse, default``: ``cse train --model minilm`` without further flags.
 * ``SimCSE``: MultipleNegativesRankingLoss of sentence-transformers on pairs of equal documents, batches of 64.
@@ -16,8 +16,8 @@ collection (seconds of all threads, so that other work on the machine has little
 
 The last four are run with learning rates 5e-5 (the default of the trainers) and 1e-5 (the default of cse), and with
 texts of at most 64 tokens. The learning rate is constant and has no warm-up, because the number of steps depends on the
-time. The rows without training are BM25 (bm25s, Lucene's formula, k1 = 1.5, b = 0.75), and the rankings of an encoder
-and of BM25 fused by reciprocal ranks.
+time. The other rows of the table are BM25 (bm25s, Lucene's formula, k1 = 1.5, b = 0.75), and the ranking of BM25 fused
+by reciprocal ranks with that of the encoder before training, and after ``cse train``.
 """
 
 # The trainers of sentence-transformers and of transformers have no type annotations.
@@ -52,7 +52,7 @@ CONSTANT = 60  # k of reciprocal rank fusion
 
 
 def peers(data: Path, results: Path, collections: list[str] | None, seed: int) -> None:
-    """Runs the rows that are not stored, one collection after another, and stores each row when it is complete."""
+    """Runs each method on each collection, unless its result is stored, and stores each result when it is complete."""
     for folder in sorted(path.parent for path in data.glob("*/corpus.*")):
         if collections and folder.name not in collections:
             continue
@@ -82,7 +82,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def one(folder: Path, name: str, seed: int, budget: float) -> dict[str, Any]:
-    """Returns the figures, times and peak memory of one row; trains first unless ``name`` is ``before``."""
+    """Returns the scores, times and peak memory of a method on a collection; trains unless ``name`` is ``before``."""
     from cse import Encoder
     from cse.evaluation.geometry import unit
 
@@ -195,7 +195,10 @@ def equal_pairs(rows: list[str], seed: int) -> dict[str, list[Any]]:
 
 
 def damaged(rows: list[str], seed: int) -> dict[str, list[Any]]:
-    """Returns each document without a share ``DELETED`` of its words (at least one is kept), and the whole document."""
+    """Returns pairs of a damaged document and the original.
+
+    Each word is deleted with probability ``DELETED``; at least one is kept.
+    """
     found = []
     for number, row in enumerate(rows):
         words, generator = row.split(), np.random.default_rng([seed, number])
@@ -289,7 +292,7 @@ def table(found: dict[str, Any]) -> str:
     begun = sorted({key.split("/")[0] for key in found})
     names = [name for name in begun if all(f"{name}/{system}/{seed}" in found for system in whole)]
     if not names:
-        return "No collection has all rows yet."
+        return "No collection has the results of all methods yet."
     before = {name: found[f"{name}/before/{seed}"]["found"]["alone"] for name in names}
     lines = [
         f"| nDCG@10 / recall@100 | {' | '.join(names)} | mean nDCG@10 | over queries | mean recall@100 | steps | "

@@ -100,7 +100,7 @@ def test_two_processes_have_the_gradients_of_one(run_config, tmp_path):
 
 
 class FirstOfThree(World):
-    """The first of three ranks, which has no row of a batch of two; the embeddings of the other ranks are random."""
+    """The first of three ranks; it has none of a batch's two rows. The embeddings of the other ranks are random."""
 
     def gather(self, local, rows):
         assert len(local) == 0
@@ -171,7 +171,7 @@ class Told(World):
         return [15 if self.step >= 14 else 0, max(values[1], 500_000)]
 
 
-def test_ranks_exchange_signals_every_two_seconds():
+def test_ranks_exchange_signals_about_once_a_second():
     world = Told(0, 2)
     agreement = Agreement(world, StopRequest())
     object.__setattr__(world, "steps", [])
@@ -192,7 +192,8 @@ def test_two_processes_train_resume_and_end_together(run_config, tmp_path):
     path.write_text(config.to_toml(), encoding="utf8")
     out = torchrun(2, "-m", "cse", "train", "--config", path, "--name", "whole", "--json", cwd=tmp_path)
     assert json.loads(out)["steps"] == 6
-    # If a rank is killed, the other ends; a run resumed with the same number of ranks equals the whole run, bit by bit.
+    # If a rank is killed, the other one ends. A run resumed with the same number of ranks is bit-identical to the
+    # uninterrupted one.
     process = torchrun(2, "-m", "cse", "train", "--config", path, "--name", "cut", cwd=tmp_path, wait=False)
     until = time.monotonic() + 120
     while not list_checkpoints(tmp_path / "cut") and time.monotonic() < until and process.poll() is None:

@@ -195,7 +195,7 @@ def test_directories_in_the_old_layout_load(tmp_path, tiny_bert):
         ("config_sentence_transformers.json", {"default_prompt_name": "q"}, "default prompt 'q' is not among"),
     ],
 )
-def test_unsupported_module_settings_are_named(tmp_path, tiny_bert, part, change, message):
+def test_unsupported_module_settings_are_refused(tmp_path, tiny_bert, part, change, message):
     sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean"), dense(16)])
     file = tmp_path / "model" / part
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))

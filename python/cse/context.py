@@ -129,7 +129,9 @@ class Context:
             model, report = AutoModelForMaskedLM.from_pretrained(path, local_files_only=True, output_loading_info=True)
             tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
         except (OSError, ValueError) as error:
-            raise InputError(f"{flag}: {name} has no masked language model ({str(error).splitlines()[0]})") from None
+            raise InputError(
+                f"{flag}: {name} cannot be loaded as a masked language model ({str(error).splitlines()[0]})"
+            ) from None
         if self.trained.tokenizer.mask_token_id is None:
             raise InputError(
                 f"{flag}: the tokenizer of {self.trained.source.name} has no mask token; use a model like BERT"

@@ -58,7 +58,7 @@ class Substitution(Edit):
             model, report = AutoModelForMaskedLM.from_pretrained(path, local_files_only=True, output_loading_info=True)
         except (OSError, ValueError) as error:
             raise InputError(
-                f"{flag}: {options.model} has no masked language model ({str(error).splitlines()[0]})"
+                f"{flag}: {options.model} cannot be loaded as a masked language model ({str(error).splitlines()[0]})"
             ) from None
         if tokenizer.mask_token_id is None or report["missing_keys"]:
             missing = "mask token" if tokenizer.mask_token_id is None else "weights of a masked language model"

@@ -56,11 +56,14 @@ class LossTerm(nn.Module):
         super().__init__()
         self.options = options
         self.metrics: dict[str, Any] = {}
-        """Values of the last batch, logged besides the loss: scalar tensors by name; in a row term, (sum, count)."""
+        """Values to log in addition to the loss, by name, set by each call of ``forward``.
+
+        Batch terms: scalar tensors. Row terms: pairs (sum, count) over the rows of the call, which are then added up.
+        """
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns the defaults that this term, with these options, implies for settings of the run."""
+        """Returns defaults for settings of the run, by name, that apply if the term is used with these options."""
         return {}
 
     def save(self, folder: Path) -> None:
@@ -74,10 +77,10 @@ class RowTerm(LossTerm):
     """Names of the ``metrics``, declared here because processes without rows need them, too."""
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
-        """Returns the sum over the items of these rows, and their number, as scalar tensors.
+        """Returns two scalar tensors: the sum over all items of these rows, and the number of items.
 
-        Called once per step, or once per chunk of ``--chunk-size`` rows, with at least one row. The result must not
-        depend on how the rows are divided into chunks.
+        Called with at least one row: once per batch or, with ``--chunk-size``, once per chunk, and again when the chunk
+        is recomputed in the backward pass. The total must not depend on how the rows are divided into chunks.
         """
         raise TypeError(f"{type(self).__name__} does not define forward")
 
@@ -90,9 +93,10 @@ class BatchTerm(LossTerm):
         raise TypeError(f"{type(self).__name__} does not define forward")
 
     def partner_views(self, roles: Mapping[str, Role]) -> tuple[int, list[str]] | None:
-        """Returns what ``step.partners`` is drawn from, or None if the term needs no partners.
+        """Returns what the partners of MixCSE's mixtures (``step.partners``) are drawn from; None: no partners.
 
-        The result is the number of views with anchors, and the names of the views that partners are drawn from;
+        The result is the number of views whose rows need partners (in the objective nt-xent, these include the
+        positives), and the names of the views that partners are drawn from;
         ``roles`` holds the roles of the batch's views by name, in the order of encoding.
         """
         return None

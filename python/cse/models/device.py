@@ -109,7 +109,8 @@ def bf16_instructions() -> tuple[str, ...]:
     # Older versions of PyTorch have only private functions, which were added in different versions.
     private = {"AVX512-BF16": "_is_avx512_bf16_supported", "AMX": "_is_amx_tile_supported"}
     found = [text for text, name in private.items() if getattr(torch.cpu, name, bool)()]
-    # On x86, this operator also returns True for AVX512 without bfloat16. Some builds of PyTorch lack it.
+    # Only on Arm, because on x86 ``_is_mkldnn_bf16_supported`` also returns True for AVX512 without bfloat16. Some
+    # builds of PyTorch lack this operator.
     if platform.machine().lower() in ("aarch64", "arm64"):
         with suppress(AttributeError, RuntimeError):
             found += ["Arm BF16"] if torch.ops.mkldnn._is_mkldnn_bf16_supported() else []
@@ -118,7 +119,7 @@ def bf16_instructions() -> tuple[str, ...]:
 
 @cache
 def bf16_speedup() -> float:
-    """Returns how many times as fast a matrix product on the CPU is in bfloat16 as in float32.
+    """Returns the speedup of a matrix product on the CPU in bfloat16 compared with float32; 2.0: twice as fast.
 
     The measurement takes a tenth of a second. The matrices are as large as in a linear layer of a small transformer.
     """

@@ -191,7 +191,7 @@ class SentenceEncoder(nn.Module):
                     self.source.path, local_files_only=True, output_loading_info=True
                 )
         except ValueError as error:
-            raise InputError(f"--mlm-weight: {name} has no masked language model ({error})") from None
+            raise InputError(f"--mlm-weight: {name} cannot be loaded as a masked language model ({error})") from None
         model = model.float()
         setattr(model, model.base_model_prefix, self.backbone)
         output = model.get_output_embeddings()

@@ -166,7 +166,7 @@ struct Cell {
     count: u32,
 }
 
-/// Counts rows on one thread.
+/// Counts the terms of rows, on one thread.
 pub struct Counter {
     tokenizer: Tokenizer,
     table: TermTable<Cell>,
@@ -197,7 +197,7 @@ impl Counter {
         }
     }
 
-    /// Returns the number of terms counted so far.
+    /// Returns the number of tokens counted so far, including repetitions of a term.
     pub fn tokens(&self) -> u64 {
         self.counts.tokens
     }
