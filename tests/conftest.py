@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -230,11 +231,17 @@ def make_tiny(folder, kind):
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     counts = Counter(word for row in sample for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(row)))
-    letters = sorted(set("".join(counts)))
+    endings = Counter()
+    for word, count in counts.items():
+        for start, length in product(range(1, len(word)), range(1, 6)):
+            endings["##" + word[start : start + length]] += count * length
     # Not a trained vocabulary: the trainers of tokenizers break ties differently in each process.
-    words = sorted((word for word in counts if len(word) > 1), key=lambda word: (-counts[word], word))
-    pieces = [*names, *letters, *("##" + letter for letter in letters), *words][:2000]
-    tokenizer = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
+    letters = sorted(set("".join(counts)))
+    words = sorted(counts, key=lambda word: (-counts[word], word))[:900]
+    parts = sorted(endings, key=lambda part: (-endings[part], part))
+    pieces = dict.fromkeys([*names, *letters, *("##" + letter for letter in letters), *words, *parts])
+    vocabulary = {piece: i for i, piece in enumerate(list(pieces)[:2000])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]

@@ -3,15 +3,18 @@
 Reads requests from the socket whose file descriptor is its argument, until the other end is closed. A request is a
 JSON object of arguments, folder and environment, with four file descriptors: standard input, output and error of the
 command, and a socket to which the command's process id and exit code are sent. The command runs at the top level of
-this module, so that its process ends in the usual way, including the functions registered with ``atexit``.
+this module, so that the functions that it registers with ``atexit`` are called when its process ends.
 """
 
+import atexit
+import gc
 import importlib
 import json
 import os
 import signal
 import socket
 import sys
+import traceback
 
 # Commands that import PyTorch.
 COMMANDS = (
@@ -84,14 +87,30 @@ def become(request, streams):
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def end_at_once():
+    """Ends the process with ``exit_code``, without deallocating all modules, which takes a third of a second."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
 if __name__ == "__main__":
+    exit_code = 0
+    atexit.register(end_at_once)  # registered first, so called last
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for module in MODULES:
         importlib.import_module(module)
+    gc.freeze()
     received = receive(socket.socket(fileno=int(sys.argv[1])))
     if received is not None:
         become(*received)
         import plain_processor  # noqa: F401
         from cse.cli import main
 
-        main()
+        try:
+            main()
+        except SystemExit as error:
+            exit_code = error.code or 0
+        except BaseException:
+            traceback.print_exc()
+            exit_code = 1
