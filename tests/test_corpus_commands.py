@@ -38,7 +38,7 @@ def ran(done):
     return done.stdout
 
 
-def test_similarity_scores_two_texts_or_all_pairs_of_a_table(topics, cse):
+def test_similarity_scores_two_texts_or_each_row_of_a_table(topics, cse):
     encoder = Encoder(f"glove:{topics}/v.txt")
     rows = [("the cat", "the dog"), ("cat", "car"), ("milk", "milk"), ("milk", "")]
     expected = [float(encoder.similarity([a], [b])[0, 0]) for a, b in rows]
@@ -98,7 +98,7 @@ def test_cluster_finds_the_topics_and_their_words(topics, tmp_path, cse):
     assert "21 rows: " in shown
 
 
-def test_words_of_a_group_exceed_the_mean_tfidf_of_the_corpus_most(topics):
+def test_words_of_a_group_have_mean_tfidf_furthest_above_that_of_the_corpus(topics):
     from cse import TfidfIndex
 
     index = SearchIndex.build(
@@ -174,7 +174,7 @@ def test_mined_triples_can_be_opened_as_labelled_pairs(topics, tmp_path, cse, fo
         (("similarity", "a", "b", "c"), "3 were given; give two texts"),
         (("similarity", "a", "b", "--columns", "a,b"), "--columns a,b: names columns of a table"),
         (("similarity", "nowhere.csv"), "nowhere.csv: no such file"),
-        (("similarity", "three.csv"), "name the two columns of text with --columns A,B: a, b, c"),
+        (("similarity", "three.csv"), "name the two columns of text with --columns A,B; the table has a, b, c"),
         (("similarity", "empty.csv"), "empty.csv: has no rows"),
         (("duplicates", "c.txt", "--threshold", "1.1"), "--threshold: must be a cosine, from -1 to 1, got 1.1"),
         (("duplicates", "c.txt", "-o", "d.tsv"), "the name must end in .csv or .jsonl"),

@@ -59,7 +59,7 @@ def test_a_saved_model_records_its_dimensions(config):
     best = train(config).folder / "best"
     assert json.loads((best / "config_sentence_transformers.json").read_text())["cse_dims"] == [32, 16, 8]
     card = (best / "README.md").read_text()
-    assert "trained to be truncated to its first 16, 8 dimensions" in card
+    assert "trained to be truncated to their first 16, 8 dimensions" in card
     assert "truncate_dim=8" in card
     theirs = SentenceTransformer(str(best), truncate_dim=8, device="cpu").encode(TEXTS)
     np.testing.assert_allclose(Encoder(best, dims=8, device="cpu").encode(TEXTS), theirs, atol=1e-5)

@@ -107,7 +107,7 @@ def test_a_cell_stored_with_other_settings_is_refused(small, tmp_path):
 
 def test_incomplete_evaluation_data_are_refused_before_a_run(small):
     data = small("una-table1").data
-    with pytest.raises(InputError, match=r"sts12.test.tsv: 24 pairs, and STS12 has 3,108: scores would not be"):
+    with pytest.raises(InputError, match=r"sts12.test.tsv: 24 pairs, but STS12 has 3,108; scores would not be"):
         Scorer("sts", (), data)
     with pytest.raises(InputError, match=r"mr.tsv: 60 rows, but MR has 10,662"):
         Scorer("transfer", (), small("una-table2").data)

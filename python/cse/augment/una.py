@@ -23,7 +23,7 @@ class UNA(Edit):
     """
 
     Options = UNAOptions
-    summary = "replaces words of high TF-IDF with words of similar maximum TF-IDF (UNA)"
+    summary = "replaces words of high TF-IDF with words whose maximum TF-IDF in the corpus is similar (UNA)"
 
     def __init__(self, options: UNAOptions, context: Any) -> None:
         self.index = context.index
@@ -75,5 +75,5 @@ class UNA(Edit):
         text = f"every {options.every} steps as {options.use_as}, beta {options.beta:g}, "
         text += f"radius {options.radius} of {len(self.index):,} terms"
         if "random" in (options.replace_which, options.replace_with):
-            text += f", replace which {options.replace_which}, with {options.replace_with}"
+            text += f", --replace-which {options.replace_which} --replace-with {options.replace_with}"
         return text

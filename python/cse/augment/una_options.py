@@ -1,4 +1,7 @@
-"""Options of UNA. This module imports neither pydantic nor NumPy, because the command line lists the options."""
+"""Options of UNA.
+
+This module imports neither pydantic nor NumPy, so that the command line, which lists the options, starts quickly.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ __all__ = ["UNAOptions"]
 
 @dataclass(frozen=True)
 class UNAOptions:
-    """Synthetic hard negatives from the TF-IDF index (UNA). The defaults are the paper's, except for the radius."""
+    """Synthetic hard negatives from the TF-IDF index (UNA). Defaults: the paper's, except radius and surface."""
 
     every: Annotated[int, Ge(0), Note("use UNA on steps 0, N, 2N, ...; 0: never", "--una-every", "N")] = 5
     use_as: Annotated[
@@ -27,7 +30,12 @@ class UNAOptions:
     ] = 0.5
     radius: Annotated[
         int | str | None,
-        Note("window in ranks, or a percentage of the vocabulary", "--radius", "N|P%", default="min(4000, V/100)"),
+        Note(
+            "sample from N ranks on either side; P%: a percentage of the V terms",
+            "--radius",
+            "N|P%",
+            default="min(4000, V/100)",
+        ),
     ] = None
     surface: Annotated[
         Literal["keep", "plain"] | None,

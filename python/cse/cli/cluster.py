@@ -22,7 +22,7 @@ from .tables import check_table, write_table
     type=click.IntRange(min=1),
     metavar="N",
     help="Number of groups, for kmeans.",
-    default_text="sqrt(rows / 2)",
+    default_text="sqrt(rows / 2), from 2 to 200",
 )
 @options.option("--min-size", default=10, type=click.IntRange(min=2), metavar="N", help="Smallest group, for hdbscan.")
 @options.option("--tfidf", metavar="DIR", help="TF-IDF index for the words.", default_text="built from the corpus")
@@ -53,9 +53,9 @@ def command(
 ) -> None:
     """Group the rows of CORPUS by their embeddings, and print the size, words and examples of each group.
 
-    The words of a group are those whose mean TF-IDF in the group most exceeds their mean in the corpus; its examples
-    are the rows nearest to its mean embedding. Groups are numbered by size, from 1. hdbscan leaves out rows that are in
-    no group; its time is quadratic in the number of rows.
+    The words of a group are those whose mean TF-IDF in the group exceeds their mean over all groups by the most; its
+    examples are the rows nearest to its mean embedding. Groups are numbered by size, from 1. With hdbscan, some rows
+    may be in no group, and the time is quadratic in the number of rows.
     """
     console.check_output()
     if groups is not None and method != "kmeans":
@@ -106,4 +106,4 @@ def command(
         for text in index.texts(each.examples):
             click.echo(f"        {shortened(text)}")
     unused = f", {left_out:,} rows in no group" if left_out else ""
-    console.say(f"{len(found):,} groups of {len(labels):,} rows by {method} in {seconds:.1f} s{unused}")
+    console.say(f"{len(labels):,} rows by {method} in {seconds:.1f} s: {len(found):,} groups{unused}")

@@ -21,11 +21,14 @@ NAMES = ("anchor", "positive", "negative")
 @options.option(
     "--queries", required=True, metavar="FILE", help="Table with anchors and positives.", show_default=False
 )
-@options.option("--columns", metavar="A,P", help="Columns of anchors and positives.", default_text="by their names")
+@options.option("--columns", metavar="A,P", help="Columns of anchors and positives.", default_text="recognised by name")
 @options.option("-o", "--output", required=True, metavar="FILE", help="FILE.csv or .jsonl.", show_default=False)
 @options.option("--ranks", default="1-100", metavar="FIRST-LAST", help="Ranks from which negatives are taken.")
 @options.option(
-    "--margin", default="0.05", metavar="COSINE|none", help="Minimum difference between positive and negative cosine."
+    "--margin",
+    default="0.05",
+    metavar="COSINE|none",
+    help="Minimum cosine of the positive minus cosine of the negative.",
 )
 @options.option("--negatives", default=1, type=click.IntRange(min=1), metavar="N", help="Maximum negatives per pair.")
 @options.option(

@@ -98,7 +98,8 @@ def read_columns(path: str, columns: str | None) -> tuple[list[str], list[str]]:
         chosen = chosen if len(chosen) == 2 else names
     if len(chosen) != 2 or any(names.count(name) != 1 for name in chosen):
         given = f"--columns {columns}: " if columns is not None else ""
-        raise InputError(f"{given}{path}: name the two columns of text with --columns A,B: {', '.join(names[:20])}")
+        has = ", ".join(names[:20])
+        raise InputError(f"{given}{path}: name the two columns of text with --columns A,B; the table has {has}")
     left, right = (list(readers.column_values(path, name)) for name in chosen)
     if not left:
         raise InputError(f"{path}: has no rows; give at least one pair")

@@ -1,7 +1,7 @@
 """The options of ``cse train``, made from the settings of ``cse.training.settings`` and from the options of methods.
 
-No setting is named in this module: the type, range, choices, help and default of each are read from its declaration. No
-module that is imported here needs pydantic, NumPy or torch.
+The type, choices, help and default of each setting are read from its declaration; only ``columns`` and the short flag
+of ``output`` are handled by name. No module that is imported here needs pydantic, NumPy or torch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ class Text(click.ParamType[str]):
 
 
 def setting_options() -> list[click.Option]:
-    """Returns an option for each setting and for each method option that has a flag, all with their ``heading``."""
+    """Returns an option for each setting, switch of a method, and method option with a flag.
+
+    The attribute ``heading`` of an option is the heading under which the help lists it. Hidden settings have no option.
+    """
     texts = _docstrings()
     found = []
     for group in GROUPS:
@@ -126,7 +129,7 @@ def _method_option(each: MethodFlag) -> click.Option:
 
 
 def _kind(hint: Any) -> tuple[type[Any], list[str]]:
-    """Returns the plain type of an annotation without None (``str`` for a union), and the choices of a literal."""
+    """Returns the type in an annotation, ignoring None (``str`` for several types), and the choices of a literal."""
     while hasattr(hint, "__metadata__"):
         hint = hint.__origin__
     if get_origin(hint) in (Union, UnionType):

@@ -38,7 +38,7 @@ __all__ = ["Retrieval", "RetrievalOptions", "ndcg", "rank_documents", "recall", 
 DEPTH = 100
 # Number of documents encoded and ranked at a time, which bounds memory.
 BLOCK = 4096
-# The same number for documents that are cut into passages.
+# The number of documents if they are cut into passages.
 PASSAGES_BLOCK = 256
 
 Relevance = Mapping[str, int]
@@ -119,7 +119,7 @@ def rank_documents(
 
 
 def _cutter(encoder: Encodes, passages: int | None) -> Cutter | None:
-    """Returns the cutter of documents into passages for an encoder, or None without ``passages``."""
+    """Returns an object that cuts documents into passages for an encoder, or None if ``passages`` is None."""
     if passages is None:
         return None
     whole = getattr(encoder, "encoder", encoder)  # Replayed (dims.py) wraps the encoder
@@ -145,7 +145,10 @@ class RetrievalOptions:
     split: Annotated[str, Field(description="name of the file of judgements in qrels/, without .tsv")] = "test"
     passages: Annotated[
         int | None,
-        Field(ge=0, description="cut documents into passages of N tokens (0: the model's limit); the best counts"),
+        Field(
+            ge=0,
+            description="cut documents into passages of N tokens or fewer (0: as the model); the best passage counts",
+        ),
     ] = None
 
 
@@ -215,7 +218,7 @@ def read_texts(folder: Path, name: str) -> dict[str, str]:
         else:
             key, tab, text = line.partition("\t")
             if not tab:
-                raise InputError(f"{path}: line {number} is not 'id, text' separated by a tab")
+                raise InputError(f"{path}: line {number} is not an id and a text separated by a tab")
         if key in texts:
             raise InputError(f"{path}: line {number} repeats the id {key!r}")
         texts[key] = text
@@ -246,7 +249,8 @@ def read_judgements(path: Path) -> dict[str, dict[str, int]]:
                 raise ValueError
         except (ValueError, IndexError):
             raise InputError(
-                f"{path}: line {number} is neither 'query, document, relevance' nor 'query, 0, document, relevance'"
+                f"{path}: line {number} is not query, document and relevance, or query, iteration, document and "
+                "relevance, separated by spaces"
             ) from None
         found.setdefault(query, {})[document] = relevance
     return found

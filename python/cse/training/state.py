@@ -46,7 +46,7 @@ class TrainState:
     seconds: float = 0.0
     """Training time without evaluation."""
     viewed: Counter[str] = field(default_factory=Counter)
-    """Number of steps with a view, by view name."""
+    """For each view name, the number of steps whose batches contained this view."""
 
     def modules(self) -> dict[str, nn.Module]:
         """Returns all modules of the run by name: encoders, loss terms, feature methods, hooks and encoder methods."""

@@ -7,7 +7,7 @@ use crate::text::tokenize::Rule;
 /// Selection of the words to replace (step 2 of UNA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplaceWhich {
-    /// Each word with a probability that increases with its TF-IDF score.
+    /// Each word with a probability that increases with its TF-IDF score, or decreases with [`Mode::Positive`].
     Tfidf,
     /// Each word with probability beta (ablation in Table 2 of the paper).
     Random,
@@ -93,7 +93,7 @@ impl Named for OutputForm {
 pub struct Options {
     pub seed: u64,
     pub epoch: u64,
-    /// Number of the negative, from 0, if several are generated for one row.
+    /// Which negative of the row this is, counted from 0, if several are generated for one row.
     pub copy: u64,
     /// Mean replacement probability over the words of a sentence, before clipping at 1.
     pub beta: f64,
