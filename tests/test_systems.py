@@ -566,7 +566,8 @@ def test_the_documented_table_of_combinations_is_up_to_date(cse):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SYSTEMS if "METHODS" not in SYSTEMS[name].get("imports", ())])
 def test_training_lowers_the_loss(run_config, system, name):
-    config = run_config.replace(**system(name), max_steps=20, batch_size=16, lr=2e-3, eval_every=0, log_every=1)
+    steps = 40 if name == "prompt" else 20  # the embedding of a mask token is learnt more slowly
+    config = run_config.replace(**system(name), max_steps=steps, batch_size=16, lr=2e-3, eval_every=0, log_every=1)
     records = map(json.loads, (train(config).folder / "log.jsonl").read_text(encoding="utf8").splitlines())
     losses = [record["loss"] for record in records if "loss" in record]
     assert np.mean(losses[-5:]) < np.mean(losses[:5])
