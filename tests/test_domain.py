@@ -383,4 +383,4 @@ def test_table_of_other_methods_shows_only_complete_collections():
     text = peers.table(found)
     assert "| cse, default | +1.00 / +0.00 | +1.00 |" in text
     assert "two" not in text
-    assert peers.table({"two/before/0": found["one/before/0"]}) == "No collection has all rows yet."
+    assert peers.table({"two/before/0": found["one/before/0"]}) == "No collection has the results of all methods yet."
