@@ -142,7 +142,7 @@ class BatchStep(_Facts):
     """
 
     partners: Tensor | None = None
-    """``(M,)`` int64, positions of the mixing partners of mixed negatives; see ``cse.mixing.partners``."""
+    """``(M,)`` int64, positions of the mixing partners of mixed negatives; see ``cse.mixing_partners.partners``."""
     duplicates: Tensor | None = None
     """``(B, B)`` bool, True for different rows with the same sentence; None if there are none."""
     encode: Callable[..., Tensor] | None = None

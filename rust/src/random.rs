@@ -8,6 +8,8 @@ use rayon::prelude::*;
 
 use crate::parallel::in_pool;
 
+/// The stream of the replacements that are shown by `explain`; `python/cse/rng.py` lists the other streams.
+pub(crate) const EXPLAIN: u64 = u64::MAX;
 /// Number of rows whose bits one thread computes at a time.
 const PART: usize = 1 << 14;
 /// Number of lanes of the widest supported vectors (AVX-512).

@@ -127,6 +127,7 @@ def command(
     from ..data.corpus import Corpus
     from ..models.device import describe_device, pick_precision, set_threads
     from ..models.inference import Encoder
+    from ..models.pooling import UNDECLARED
     from ..models.vector_files import check_format, encode_to_file, model_stamp, partial_precision
 
     target = None if output is None or is_device(output) else output
@@ -141,7 +142,7 @@ def command(
     filled = len(corpus.filled())
     encoder = Encoder(model, pooler=pooler, device=device, precision=precision, prompt=prompt, dims=dims)
     if encoder.plain:
-        console.say(f"{model}: the directory does not declare a pooling; using --pooler avg")
+        console.say(f"{model}: the directory does not declare a pooling; using --pooler {UNDECLARED}")
     elif encoder.model.pooler == "cls":
         console.say(f"pooling {encoder.pooling}")
     files = [[file.xxh3, file.column, file.rows] for file in corpus.files]

@@ -9,6 +9,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
+from ..models.pooling import UNDECLARED
 from .base import Encodes, Evaluation, Report, counted
 from .comparison import adjust
 from .comparison import compare as compare_reports
@@ -130,7 +131,7 @@ def evaluate(
     if known is None:
         return EvaluationResult(name, "", "", "", reports, notes)
     if known.plain:
-        notes.append(f"{name}: the directory does not declare a pooling; used --pooler avg")
+        notes.append(f"{name}: the directory does not declare a pooling; used --pooler {UNDECLARED}")
     if known.model.pooler == "cls":
         notes.append(f"pooling {known.pooling}")
     notes.append(f"encoded in {known.precision} ({known.precision_reason})")

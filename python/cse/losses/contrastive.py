@@ -147,7 +147,7 @@ def contrastive_loss(
         extra.append(shape(similarity, None, temperature, margin).masked_fill(missing, -math.inf))
     if mixed == "paper":
         if partners is None:
-            raise ValueError("partners: mixed negatives need them; see cse.mixing.partners")
+            raise ValueError("partners: mixed negatives need them; see cse.mixing_partners.partners")
         similarity = mixture_similarity(anchors, candidates, layout.target, partners, mix_lambda)
         batch = len(views[layout.pairs[0][0]])
         alone = partners % batch == torch.arange(len(anchors), device=s.device) % batch

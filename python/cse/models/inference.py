@@ -17,7 +17,7 @@ from .encoder import SentenceEncoder, load_encoder
 from .encoders import OtherEncoder, find_encoder
 from .layout import Modules
 from .onnx import Onnx
-from .pooling import POOLERS
+from .pooling import POOLERS, pooler_in_use
 from .prompts import DOCUMENT, QUERY, find_prompt, role_prompt
 from .refusals import is_static
 from .resolve import find_folder, find_model
@@ -103,7 +103,7 @@ class Encoder:
     def _load(self, name: str, pooler: str | None) -> tuple[SentenceEncoder, Modules]:
         source = find_model(name)
         self.plain = source.pooler is None and pooler is None
-        used = pooler or source.pooler or "avg"
+        used = pooler_in_use(pooler, source.pooler)
         encoder = load_encoder(source, used, for_inference=True).to(self.device).eval()
         self.pooling = f"{used}: {POOLERS[used]}"
         """Name and description of the pooling."""

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ..errors import InputError
 from .encoder import SentenceEncoder, load_encoder
 from .encoders import OtherEncoder
+from .pooling import pooler_in_use
 from .resolve import best_of_run, find_model
 
 __all__ = ["FOLDER", "MODEL", "NOT_INSTALLED", "Onnx", "OnnxTransformer", "with_onnx"]
@@ -42,7 +43,7 @@ class Onnx(OtherEncoder):
         if not self.file.is_file():
             raise InputError(f"onnx:{what}: {self.file} does not exist; write it with cse export FOLDER --onnx")
         source = find_model(str(self.file.parent.parent))
-        self.model = with_onnx(load_encoder(source, source.pooler or "avg", for_inference=True), self.file)
+        self.model = with_onnx(load_encoder(source, pooler_in_use(None, source.pooler), for_inference=True), self.file)
         self.pooler = self.model.pooler
 
     @property

@@ -23,7 +23,7 @@ from ..errors import InputError, RunError
 from ..io import fresh_folder, naming
 from .encoder import SentenceEncoder, load_encoder
 from .onnx import FOLDER, MODEL, NOT_INSTALLED, with_onnx
-from .pooling import pooled_layers
+from .pooling import pooled_layers, pooler_in_use
 from .resolve import MINILM, best_of_run, find_model
 
 __all__ = ["INT8", "TOLERANCE", "Exported", "export_onnx"]
@@ -83,7 +83,7 @@ def export_onnx(
     source = find_model(name)
     if source.base is not None:
         raise InputError(f"{model}: holds only an adapter; export a model that was saved without --keep-adapter")
-    pooler = source.pooler or "avg"
+    pooler = pooler_in_use(None, source.pooler)
     if pooled_layers(pooler, 2) is not None:
         raise InputError(f"{model}: its pooling ({pooler}) needs several layers, but ONNX files hold only the last one")
     encoder = load_encoder(source, pooler, for_inference=True).eval()

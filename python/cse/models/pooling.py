@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["MODES", "POOLERS", "pool", "pooled_layers"]
+__all__ = ["MODES", "POOLERS", "UNDECLARED", "pool", "pooled_layers", "pooler_in_use"]
+
+UNDECLARED = "avg"
+"""Pooler with which models whose folder declares none encode; a run has another default (``training/defaults.py``)."""
 
 MODES = {
     "cls_before_pooler": "cls",
@@ -52,6 +55,11 @@ POOLERS = Poolers(
     }
 )
 """Description of each pooler."""
+
+
+def pooler_in_use(given: str | None, declared: str | None) -> str:
+    """Returns the pooler with which a model encodes, given ``--pooler`` and the pooling that its folder declares."""
+    return given or declared or UNDECLARED
 
 
 def pooled_layers(pooler: str, layers: int) -> list[int] | None:

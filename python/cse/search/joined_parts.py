@@ -22,7 +22,7 @@ from ..errors import InputError
 from ..models.digest import model_digest
 from ..models.inference import Encoder
 from ..sharding.parts import read_manifest
-from .nearest import nearest
+from .nearest import best_first, nearest
 from .store import PLACE
 from .vectors import Doubles, Float32, Floats, Rows, Unit, Vectors
 
@@ -329,7 +329,4 @@ def nearest_on_cluster(
         raise cause_of(error) from None
     except ray.exceptions.RayError as error:
         raise InputError(f"--engine ray: the cluster failed ({first_line(error)}); look at its logs") from None
-    scores = np.hstack([each for each, _ in found])
-    rows = np.hstack([each for _, each in found])
-    order = np.lexsort((rows, -scores), axis=1)[:, :k]
-    return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+    return best_first(np.hstack([each for each, _ in found]), np.hstack([each for _, each in found]), k)

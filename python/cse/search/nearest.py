@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from .vectors import Float32, Vectors, exact_products, rounding_error
 
-__all__ = ["nearest"]
+__all__ = ["best_first", "nearest"]
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -46,6 +46,18 @@ def nearest(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
         part = slice(start, start + together)
         scores[part], rows[part] = _search(vectors, np.ascontiguousarray(queries[part], dtype=np.float32), k)
     return scores, rows
+
+
+def best_first(scores: Doubles, rows: Rows, k: int) -> tuple[Doubles, Rows]:
+    """Returns the k best results of each query, best first; rows with equal scores are in the order of their numbers.
+
+    Args:
+        scores: ``(Q, n)`` float64.
+        rows: ``(Q, n)`` int64 row numbers.
+        k: Number of results per query; at most n are returned.
+    """
+    order = np.lexsort((rows, -scores), axis=1)[:, :k]
+    return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
 
 
 def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.losses.gradcache import CachedLossMixin, has_static_embedding_input
@@ -18,7 +17,7 @@ from ..losses.contrastive import Contrastive, contrastive_loss
 from ..losses.logits import LOGITS
 from ..losses.options import ContrastiveOptions
 from ..losses.rules import incompatibility
-from ..mixing import partners
+from ..mixing_partners import partners, valid_candidates
 from ..views import Role
 from .citations import citations
 from .facts import Facts, facts_of, stripped
@@ -272,7 +271,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         facts: Facts,
         device: torch.device,
     ) -> Tensor | None:
-        """Returns the partners of mixed negatives, drawn as in ``cse train``; see ``cse.mixing.partners``."""
+        """Returns the partners of mixed negatives, drawn as in ``cse train``; see ``cse.mixing_partners.partners``."""
         given: dict[str, Any] = {
             "objective": self.parts["objective"],
             "mixed_negatives": self.parts["mixed"] is not None,
@@ -282,9 +281,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         if drawn is None:
             return None
         anchors, names = drawn
-        every = np.ones(len(facts.rows), dtype=bool)
-        masked = {name: mask.cpu().numpy() for name, mask in masks.items()}
-        valid = np.stack([masked.get(name, every) for name in names]) if masked else None
+        valid = valid_candidates(names, {name: mask.cpu().numpy() for name, mask in masks.items()}, len(facts.rows))
         excluded = None if duplicates is None else duplicates.cpu().numpy()
         if excluded is not None and not excluded.any():
             excluded = None

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from .. import rng
 from ..augment.base import Block, Edit, Pairing, View
 from ..data.corpus import Corpus
-from ..mixing import partners
+from ..mixing_partners import partners, valid_candidates
 from ..models.device import fixed_length, for_transfer
 from ..models.encoder import pad, token_lists, tokenize
 from ..models.prompts import TrainingPrompts
@@ -50,7 +50,7 @@ class Batch:
     blocks: dict[str, Block]
     """Texts by block name, with the views of each block."""
     partners: npt.NDArray[np.int64] | None = None
-    """``(M,)`` positions of the mixing partners of mixed negatives; see ``cse.mixing.partners``."""
+    """``(M,)`` positions of the mixing partners of mixed negatives; see ``cse.mixing_partners.partners``."""
     duplicates: npt.NDArray[np.bool_] | None = None
     """``(B, B)`` bool, True for different rows with the same sentence or the same labelled positive. None: none."""
     unchanged: dict[str, int] = field(default_factory=dict)
@@ -248,8 +248,7 @@ class Batches:
         if drawn is None:
             return None
         anchors, names = drawn
-        masks, everything = batch.masks, np.ones(len(batch.rows), dtype=bool)
-        valid = np.stack([masks.get(name, everything) for name in names]) if masks else None
+        valid = valid_candidates(names, batch.masks, len(batch.rows))
         return partners(batch.rows, self.seed, batch.epoch, anchors, len(names), valid, excluded=batch.duplicates)
 
 

@@ -132,7 +132,7 @@ class Selector:
         return record, keep
 
     def out_of_patience(self, patience: int | None) -> bool:
-        """Returns whether the scores have not risen for ``patience`` evaluations, so that the run ends early."""
+        """Returns whether the run ends early: none of the last ``patience`` evaluations was selected as best/."""
         return patience is not None and self.misses >= patience
 
     def _score_pairs(self) -> dict[str, float]:

@@ -18,9 +18,9 @@ use crate::index::build::check_filled;
 use crate::index::stats::{Counter, Stats};
 use crate::parallel::{on_each_thread, with_threads};
 use crate::progress::Progress;
+use crate::text::blank::is_blank;
 use crate::text::chunk::prefix;
 use crate::text::format::FileFormat;
-use crate::text::is_blank;
 use crate::text::reader::{
     ChunkError, EncodingErrors, FileRecord, Input, ReadOptions, Reader, collect_results,
 };

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::error::Result;
 use crate::text::reader::{EncodingErrors, ReadOptions};
-use crate::text::row_checks::{faulty_rows, invalid_utf8, row_too_long};
+use crate::text::refused_rows::{faulty_rows, invalid_utf8, row_too_long};
 
 /// Whole rows of one file.
 #[derive(Debug, Default)]

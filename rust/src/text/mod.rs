@@ -1,27 +1,17 @@
 //! Text: splits bytes into rows, and rows into terms.
 
+pub mod blank;
 pub mod chunk;
 pub mod format;
 mod open_file;
 pub mod reader;
-mod row_checks;
+mod refused_rows;
 pub mod row_files;
 pub mod rows;
 pub mod source;
 pub mod term;
 pub mod tokenize;
 pub mod treebank;
-
-/// Whether `c` is white space according to Python's `str.isspace`: Unicode white space and the separators U+001C to
-/// U+001F.
-pub fn is_space(c: char) -> bool {
-    c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
-}
-
-/// Whether a row contains only white space.
-pub fn is_blank(row: &str) -> bool {
-    row.chars().all(is_space)
-}
 
 /// Converts bytes to a string. They must have been assembled from sentences and terms, and are therefore UTF-8.
 pub(crate) fn utf8_string(bytes: Vec<u8>) -> String {

@@ -8,8 +8,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{Error, Result};
 use crate::progress::Progress;
+use crate::text::blank::count_words;
 use crate::text::reader::{FileRecord, Input, ReadOptions, Reader, collect_results};
-use crate::text::rows::count_words;
 
 /// A summary of what was written.
 #[derive(Debug)]

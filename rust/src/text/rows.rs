@@ -4,13 +4,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::Result;
 use crate::progress::Progress;
-use crate::text::is_space;
+use crate::text::blank::count_words;
 use crate::text::reader::{FileRecord, Input, ReadOptions, Reader, collect_results};
-
-/// Returns the number of words in a row, separated by white space.
-pub fn count_words(row: &str) -> u32 {
-    row.split(is_space).filter(|word| !word.is_empty()).count() as u32
-}
 
 /// All rows of some files: one text buffer and the end of each row in it.
 #[derive(Debug, Default)]

@@ -16,9 +16,10 @@ use unicode_normalization::UnicodeNormalization;
 use unicode_segmentation::UnicodeSegmentation;
 
 use crate::error::{Error, Result};
+use crate::text::blank::is_space;
 use crate::text::term::{PAD, Term};
 use crate::text::treebank::{self, treebank};
-use crate::text::{CharOffsets, is_space, utf8_string};
+use crate::text::{CharOffsets, utf8_string};
 
 /// How words are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

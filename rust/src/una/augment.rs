@@ -8,7 +8,7 @@ use crate::index::formula::tf;
 use crate::index::lookup::Known;
 use crate::index::term_table::TermTable;
 use crate::random::{keyed, uniform};
-use crate::text::is_blank;
+use crate::text::blank::is_blank;
 use crate::text::term::{Key, PAD, Term};
 use crate::text::tokenize::Scratch;
 use crate::una::casing::{stands_alone, take_case};

@@ -1,7 +1,7 @@
 //! UNA applied to texts in memory.
 
 use crate::index::Index;
-use crate::random::{random_bits, to_unit};
+use crate::random::{EXPLAIN, random_bits, to_unit};
 use crate::text::utf8_string;
 use crate::una::augment::Augmenter;
 use crate::una::options::{Options, Report};
@@ -66,9 +66,6 @@ pub fn replacements(
 /// probability, rank from 1, sampled replacements, and whether it can be replaced. A word that directly touches another
 /// word cannot be replaced: its probability is 0, and it has no samples.
 pub type Explained = (String, bool, u64, f64, f64, usize, Vec<String>, bool);
-
-/// The random stream of [`explain`], which nothing else uses.
-const EXPLAIN: u64 = u64::MAX;
 
 /// Returns the statistics of each word of a text, with `samples` sampled replacements.
 pub fn explain(index: &Index, options: Options, text: &str, samples: usize) -> Vec<Explained> {

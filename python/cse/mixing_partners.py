@@ -1,13 +1,18 @@
-"""Sampling of the candidates with which positives are mixed, for mixed negatives (MixCSE)."""
+"""Sampling of the candidates with which positives are mixed, for mixed negatives (MixCSE).
+
+The mixtures are computed from the sampled candidates in ``cse.losses.mixed``.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from .rng import MIX, bits
 
-__all__ = ["partners"]
+__all__ = ["partners", "valid_candidates"]
 
 Rows = npt.NDArray[np.int64]
 
@@ -57,3 +62,17 @@ def partners(
         at = np.argmax(np.cumsum(allowed, axis=1) > nth[:, None], axis=1)
         found.append(np.where(counts > 0, places[own, at], view * batch + own))
     return np.concatenate(found)
+
+
+def valid_candidates(
+    names: Sequence[str], masks: Mapping[str, npt.NDArray[np.bool_]], rows: int
+) -> npt.NDArray[np.bool_] | None:
+    """Returns the argument ``valid`` of ``partners``, ``(len(names), rows)``; None if all candidates are valid.
+
+    Args:
+        names: Names of the views to sample from.
+        masks: ``(rows,)`` bool by view name, True where the view has a text; views without a mask have all texts.
+        rows: Number of rows of the batch.
+    """
+    every = np.ones(rows, dtype=bool)
+    return np.stack([masks.get(name, every) for name in names]) if masks else None
