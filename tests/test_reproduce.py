@@ -279,7 +279,7 @@ def test_the_command_prints_a_smoke_table(cse, tmp_path):
     [
         (["nowhere"], "TABLE: 'nowhere' is unknown"),
         (["una-table1"], "--data: name the folder"),
-        (["una-tableA1", "--smoke"], "has no row that can be repeated"),
+        (["una-tableA1", "--smoke"], "has no row that can be reproduced"),
         (["una-table1", "--smoke", "--row", "UMA"], "--row: 'UMA' is unknown"),
         (["una-table1", "--smoke", "--data", "."], "--data: cannot be combined with --smoke"),
         (["una-table1", "--data", "."], "has no sts12.test.tsv"),

@@ -21,7 +21,7 @@ def model_digest(encoder: Encoder, prompt: str | None = None) -> str:
     model = encoder.model
     name = type(model).__name__
     if isinstance(model, OtherEncoder):
-        # ``what`` can hold paths and options, as in MODEL@FILE@DIMS for whitening; paths are reduced to their last part.
+        # ``what`` can hold paths and options, as in MODEL@FILE@DIMS for whitening; paths are cut to their last part.
         name += " " + re.sub(r"[^@]*/", "", model.what)
         files = [(path.name, path) for path in model.files()]
     else:

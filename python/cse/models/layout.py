@@ -159,7 +159,7 @@ def read_modules(folder: Path) -> Modules:
     normalize = bool(stages) and stages[-1].kind == "Normalize"
     stages = stages[:-1] if normalize else stages
     settings = _read_settings(folder)
-    # In a directory that cse wrote, a Dense module of this form is a kept MLP head, and a later run may drop it.
+    # In a directory that cse wrote, a Dense module of this form is a kept MLP head, which a later run may drop.
     if settings.get("family") and pooler == "cls_before_pooler" and len(stages) == 1 and _is_head(stages[0]):
         found["dense"], pooler, stages = stages[0].folder, "cls", []
     return Modules(pooler, normalize, stages=tuple(stages), **found, **settings)
@@ -180,7 +180,7 @@ def _read_transformer(part: Path) -> dict[str, Any]:
             "token vectors of a text; use a model for text"
         )
     limit = settings.get("max_seq_length")
-    if limit is None and (part / "tokenizer_config.json").exists():  # sentence-transformers 5.4 and later store it there
+    if limit is None and (part / "tokenizer_config.json").exists():  # sentence-transformers since 5.4
         limit = read_json(part / "tokenizer_config.json").get("model_max_length")
         limit = limit if isinstance(limit, int) and limit < 2**31 else None
     return {"max_length": limit, "lower_case": bool(settings.get("do_lower_case", False))}

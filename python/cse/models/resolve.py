@@ -99,7 +99,7 @@ def find_model(name: str) -> Source:
 
 
 def find_folder(name: str) -> Path:
-    """Returns the local folder of a model or StaticEmbedding; raises ``InputError`` if it is not found or not supported."""
+    """Returns the folder of a model or StaticEmbedding; raises ``InputError`` if it is not found or not supported."""
     if name == MINILM:
         return _offline_minilm()
     folder = Path(name)
