@@ -115,8 +115,8 @@ def command(
         return
     console.say(
         f"{len(triples):,} triples for {len(anchors):,} pairs in {seconds:.1f} s; {without:,} pairs have no negative "
-        f"in ranks {ranks} with margin {margin}; on average the positive's cosine is {summary['mean_margin']:.3f} "
-        "above the negative's"
+        f"in ranks {ranks} within the margin; on average the positive's cosine is {summary['mean_margin']:.3f} above "
+        "the negative's"
     )
     console.say(f"train on them with cse train --pairs {output}")
 

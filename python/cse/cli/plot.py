@@ -123,7 +123,7 @@ def command(
 
 
 def _file(kind: str, some: list[Material], names: dict[Path, str], count: int) -> str:
-    """Returns the file name of a picture, without suffix; the picture of one of several runs has the run in its name."""
+    """Returns the file name of a picture, without suffix; a picture of one of several runs has the run in its name."""
     if count == 1 or len(some) > 1 or kind in ("training", "alignment", "focal"):
         return kind
     return f"{kind}-{names[some[0].run.folder].strip('./').replace('/', '-')}"

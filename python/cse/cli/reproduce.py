@@ -210,6 +210,6 @@ def announce(wanted: list[Cell], inputs: Inputs, place: Path) -> None:
         hours = cost.seconds / 3600
         shown = f"{hours:,.1f} hours" if hours >= 1 else f"{math.ceil(cost.seconds / 60)} minutes"
         console.say(
-            f"{cost.runs:,} training runs: about {shown} in total and {cost.memory / 1e9:.1f} GB of memory, estimated from "
-            "full batches of the longest rows, to within a factor of about two"
+            f"{cost.runs:,} training runs: about {shown} in total and {cost.memory / 1e9:.1f} GB of memory, estimated "
+            "from full batches of the longest rows, to within a factor of about two"
         )
