@@ -61,7 +61,7 @@ def command(
 ) -> None:
     """Write synthetic hard negatives for each row of SENTENCES (standard input if none), in order.
 
-    Blank rows stay blank, so that rows of input and output correspond. The negative of a row depends only on its text,
+    Blank rows stay blank, so that rows of input and output correspond. The negatives of a row depend only on its text,
     its row number, the index, --seed, --epoch and the sampling options. With --format jsonl, each negative is a JSON
     object that includes the replaced words: their character offsets, replacements, probabilities, and ranks.
 

@@ -1,4 +1,4 @@
-"""Embeddings of a corpus as a file (``.npy``, ``.safetensors`` or ``.parquet``), in bounded memory, resumable.
+"""Writes embeddings of a corpus to a file (.npy, .safetensors, .parquet) in bounded memory; calls can be resumed.
 
 Embeddings are written to ``OUTPUT.part``, an array file that is mapped into memory, and ``OUTPUT.part.json`` records
 how many rows are done. A later call with the same corpus and model continues from there. When all rows are done, the
