@@ -38,7 +38,7 @@ def test_whitened_vectors_have_the_identity_as_covariance(tmp_path, tiny_bert, s
     ("name", "message"),
     [
         ("glove:nowhere.txt", "glove:nowhere.txt: cannot be read"),
-        ("glove:torn.txt", "line 3 is not a word and 2 numbers"),
+        ("glove:torn.txt", "line 3 does not consist of a word and 2 numbers"),
         ("whitening:minilm", "the form is whitening:MODEL@FILE"),
         ("whitening:minilm@nowhere.txt", "nowhere.txt cannot be read"),
     ],

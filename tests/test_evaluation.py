@@ -521,7 +521,7 @@ def test_a_third_label_in_mrpc_is_refused(tasks):
 def test_an_unknown_output_format_is_refused(cse, tiny_bert, tmp_path):
     done = cse("encode", tiny_bert, "-o", tmp_path / "x.csv", stdin="a b\n")
     assert done.returncode == 2
-    assert "the name must end in .npy, .safetensors, .parquet" in done.stderr
+    assert "the name must end in one of .npy, .safetensors, .parquet" in done.stderr
 
 
 def test_error_for_halves_of_a_table_names_the_column_option(cse, tiny_bert, tmp_path):

@@ -135,7 +135,7 @@ def test_a_copy_is_exported_to_a_new_folder(exported, tmp_path, monkeypatch):
     found = export_onnx(str(run), str(tmp_path / "copy"), status=steps.append)
     assert found.file == str(tmp_path / "copy" / "onnx" / "model.onnx")
     assert sorted(path.name for path in (tmp_path / "copy" / "onnx").iterdir()) == ["model.onnx"]
-    assert steps == ["exporting the transformer", "comparing its embeddings with those of PyTorch"]
+    assert steps == ["exporting the transformer", "comparing its embeddings with PyTorch's"]
     one, two = Encoder(f"onnx:{tmp_path / 'copy'}"), Encoder(tmp_path / "copy", device="cpu")
     np.testing.assert_allclose(one.encode(TEXTS), two.encode(TEXTS), atol=1e-4)
     with pytest.raises(InputError, match="exists; name a new folder"):

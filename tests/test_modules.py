@@ -187,7 +187,7 @@ def test_directories_in_the_old_layout_load(tmp_path, tiny_bert):
             {"activation_function": "os.system"},
             "activation os.system of a Dense module is not one",
         ),
-        ("2_Dense/config.json", {"activation_function": "torch.nn.init.normal_"}, "is not one of torch.nn"),
+        ("2_Dense/config.json", {"activation_function": "torch.nn.init.normal_"}, "is not a module of torch.nn"),
         ("2_Dense/config.json", {"out_features": 8}, "the module Dense cannot be loaded"),
         ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "supports only sentence_embedding"),
         ("1_Pooling/config.json", {"pooling_mode": "nonsense"}, "its pooling is not supported"),

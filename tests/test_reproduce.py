@@ -279,7 +279,7 @@ def test_the_command_prints_a_smoke_table(cse, tmp_path):
     [
         (["nowhere"], "TABLE: 'nowhere' is unknown"),
         (["una-table1"], "--data: name the folder"),
-        (["una-tableA1", "--smoke"], "has no row that can be repeated"),
+        (["una-tableA1", "--smoke"], "has no row that can be reproduced"),
         (["una-table1", "--smoke", "--row", "UMA"], "--row: 'UMA' is unknown"),
         (["una-table1", "--smoke", "--data", "."], "--data: cannot be combined with --smoke"),
         (["una-table1", "--data", "."], "has no sts12.test.tsv"),
@@ -318,6 +318,6 @@ def test_the_cost_of_a_run_is_estimated(minilm, cse, complete, tmp_path):
     given = ["--data", complete.data, "--corpus", complete.corpus, "--seeds", "2"]
     done = cse("reproduce", "adapt-minilm", *given, "--dry-run", "--row", "standard", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "2 runs: about" in done.stderr
+    assert "2 training runs: about" in done.stderr
     assert "would run standard, minilm, seed 1" in done.stderr
     assert not list(tmp_path.iterdir())  # no index is built

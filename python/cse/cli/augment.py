@@ -21,7 +21,7 @@ from .progress import in_background
 @click.command("augment")
 @click.argument("sentences", nargs=-1)
 @options.option(
-    "-o", "--output", metavar="FILE", help="Output file; --parts: a folder.", default_text="standard output"
+    "-o", "--output", metavar="FILE", help="Output file; with --parts, a folder.", default_text="standard output"
 )
 @options.option("--format", "form", default="text", metavar="text|jsonl", help="Text, or JSON with the replacements.")
 @options.option("--copies", default=1, type=click.IntRange(1, 10_000), metavar="N", help="Negatives per row.")
@@ -31,7 +31,7 @@ from .progress import in_background
 @options.drawing
 @options.seed
 @options.option(
-    "--epoch", default=0, type=click.IntRange(0, 2**64 - 1), metavar="N", help="Epoch; negatives differ by epoch."
+    "--epoch", default=0, type=click.IntRange(0, 2**64 - 1), metavar="N", help="Epoch; negatives differ between epochs."
 )
 @parts_options.parts
 @parts_options.engine
@@ -59,9 +59,9 @@ def command(
     as_json: bool,
     **drawing: Any,
 ) -> None:
-    """Write a synthetic hard negative for each row of SENTENCES (standard input if none), in order.
+    """Write synthetic hard negatives for each row of SENTENCES (standard input if none), in order.
 
-    Blank rows stay blank, so that rows of input and output correspond. The negative of a row depends only on its text,
+    Blank rows stay blank, so that rows of input and output correspond. The negatives of a row depend only on its text,
     its row number, the index, --seed, --epoch and the sampling options. With --format jsonl, each negative is a JSON
     object that includes the replaced words: their character offsets, replacements, probabilities, and ranks.
 

@@ -21,10 +21,10 @@ from .progress import in_background
 @click.argument("corpus", nargs=-1, required=True)
 @options.option("-o", "--output", default="tfidf", metavar="DIR", help="Folder of the index.")
 @options.words
-@options.option("--matrix/--no-matrix", default=True, help="Also write DIR/matrix.npz, which needs memory.")
+@options.option("--matrix/--no-matrix", default=True, help="Also write DIR/matrix.npz; it is held in memory.")
 @options.option("--stream", is_flag=True, show_default=False, help="Same as --no-matrix.")
 @options.option(
-    "--engine", default="local", metavar="local|ray", help="Run here, or on a Ray cluster, one task per file."
+    "--engine", default="local", metavar="local|ray", help="Run on this machine, or on Ray with one task per file."
 )
 @options.reading
 @options.threads
@@ -50,7 +50,8 @@ def command(
     standard input), patterns like 'shards/*.txt', or tables (see --column).
 
     Writes DIR/index.safetensors, from which negatives are sampled, and DIR/matrix.npz (documents x terms, CSR), which
-    scipy.sparse.load_npz reads. The matrix is held in memory; without it, memory is proportional to the vocabulary.
+    scipy.sparse.load_npz reads. The matrix is held in memory; with --no-matrix, memory use is proportional to the
+    vocabulary.
     """
     asked = options.was_given(ctx, "matrix")
     if matrix and asked and (stream or engine == "ray"):
@@ -62,7 +63,7 @@ def command(
     build = partial(
         build_index, corpus, output, column=column, matrix=matrix, engine=engine, words=words, reading=reading
     )
-    if engine == "ray":  # in the main thread, where Ctrl-C interrupts the wait for the cluster
+    if engine == "ray":  # in the main thread, so that Ctrl-C interrupts the wait for the cluster
         info, files, joined = build(say=console.say)
     else:
         info, files, joined = in_background("counting", lambda progress: build(progress=progress))
@@ -88,6 +89,6 @@ def command(
             *([f"{info.repaired:,} rows had bytes that are not UTF-8"] if info.repaired else []),
             *([f"{joined:,} fields had a line break, which was replaced by a space"] if joined else []),
             *[f"{Path(output) / name}: {size / 1e6:,.1f} MB" for name, size in written.items()],
-            f"{seconds:.2f} s, {info.rows / seconds:,.0f} sentences/s",
+            f"{seconds:.2f} s, {info.rows / seconds:,.0f} rows/s",
         ],
     )

@@ -8,7 +8,7 @@ from . import console, options
 
 
 @click.command("cache")
-@options.option("--cache", metavar="DIR", help="The cache folder.", default_text="$CSE_CACHE, else the user's")
+@options.option("--cache", metavar="DIR", help="The cache folder.", default_text="$CSE_CACHE, else the user's cache")
 @options.option("--clear", is_flag=True, show_default=False, help="Delete all entries.")
 @options.as_json
 def command(cache: str | None, clear: bool, as_json: bool) -> None:

@@ -22,9 +22,11 @@ from .tables import check_table, write_table
     type=click.IntRange(min=1),
     metavar="N",
     help="Number of groups, for kmeans.",
-    default_text="sqrt(rows / 2), from 2 to 200",
+    default_text="sqrt(rows / 2), at least 2, at most 200",
 )
-@options.option("--min-size", default=10, type=click.IntRange(min=2), metavar="N", help="Smallest group, for hdbscan.")
+@options.option(
+    "--min-size", default=10, type=click.IntRange(min=2), metavar="N", help="Minimum rows per group, for hdbscan."
+)
 @options.option("--tfidf", metavar="DIR", help="TF-IDF index for the words.", default_text="built from the corpus")
 @options.option("--words", default=6, type=click.IntRange(min=1), metavar="N", help="Words per group.")
 @options.option("--examples", default=3, type=click.IntRange(min=0), metavar="N", help="Examples per group.")
@@ -53,9 +55,9 @@ def command(
 ) -> None:
     """Group the rows of CORPUS by their embeddings, and print the size, words and examples of each group.
 
-    The words of a group are those whose mean TF-IDF in the group exceeds their mean over all groups by the most; its
-    examples are the rows nearest to its mean embedding. Groups are numbered by size, from 1. With hdbscan, some rows
-    may be in no group, and the time is quadratic in the number of rows.
+    The words of a group are the terms with the greatest difference between their mean TF-IDF in the group and in all
+    groups together; the examples are the rows nearest to the mean embedding of the group. Groups are numbered from 1,
+    the largest first. With hdbscan, some rows may be in no group, and the time is quadratic in the number of rows.
     """
     console.check_output()
     if groups is not None and method != "kmeans":

@@ -53,7 +53,7 @@ def result(value: dict[str, Any], as_json: bool, lines: list[str]) -> None:
 def span(radius: int, terms: int) -> str:
     """Describes a radius in ranks as text."""
     return (
-        f"{radius:,} rank{'s' if radius != 1 else ''} to either side ({min(radius / terms, 1):.1%} of {terms:,} terms)"
+        f"{radius:,} rank{'s' if radius != 1 else ''} on either side ({min(radius / terms, 1):.1%} of {terms:,} terms)"
     )
 
 
@@ -102,7 +102,7 @@ def table(rows: list[dict[str, str]], title: str = "", markdown: bool = False) -
     """Prints records as a table on standard output; if a record lacks a value, the cell is empty.
 
     Args:
-        rows: One record per line, with the cells as text.
+        rows: One record per line of the table, with the cells as text.
         title: Heading of the table.
         markdown: Whether to print a Markdown table instead of a drawn one.
     """

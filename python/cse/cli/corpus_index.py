@@ -36,7 +36,7 @@ class Encoding:
     threads: int
     batch_size: int
     reading: dict[str, Any]
-    """``column``, ``encoding_errors``, ``max_line_bytes`` and ``cache``."""
+    """Values of ``column``, ``encoding_errors``, ``max_line_bytes`` and ``cache``, by name."""
 
     def encoder(self, model: str) -> Encoder:
         """Loads the encoder, and prints the device on which it runs."""
@@ -98,7 +98,7 @@ def load_encoder(model: str, pooler: str | None, device: str, precision: str, th
 
     set_threads(threads)
     if threads:
-        with suppress(ImportError):  # comes with scikit-learn
+        with suppress(ImportError):  # threadpoolctl comes with scikit-learn
             from threadpoolctl import threadpool_limits
 
             threadpool_limits(threads)  # for NumPy's matrix products

@@ -35,7 +35,7 @@ def command(
     """Check CORPUS in one pass before it is used: encoding, blank and duplicate rows, lengths, scripts, rare words, and
     the fraction of words that UNA would replace. Each finding has a recommendation.
 
-    Invalid rows, which are errors in other commands, are only counted here.
+    Rows that are invalid, and therefore errors in other commands, are only counted here.
     """
     console.check_output()
     found = readers.resolve(corpus, column)
@@ -69,7 +69,7 @@ def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], seconds: fl
     ]
     facts = [
         ("files", f"{len(seen['files']):,}, {sum(file['bytes'] for file in seen['files']) / 1e6:,.1f} MB"),
-        ("rows", f"{seen['rows']:,}; {seen['blank']:,} blank, {seen['duplicates']:,} repeat an earlier one"),
+        ("rows", f"{seen['rows']:,}; {seen['blank']:,} blank, {seen['duplicates']:,} repeat an earlier row"),
         ("words", f"{seen['tokens']:,}; per row {low} at 5 %, {middle} at 50 %, {high} at 95 %, {longest} at most"),
         ("cut off", f"{'; '.join(cut) or 'no words at 24'} (24, 48, 96, 192 words have about 32, 64, 128, 256 tokens)"),
         ("terms", f"{seen['terms']:,}; {seen['singletons'] / seen['terms']:.1%} in one sentence only"),
@@ -77,7 +77,7 @@ def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], seconds: fl
         (
             "UNA",
             f"about {seen['replacement_rate']:.1%} of the words would be replaced at --beta 0.5, "
-            f"radius {seen['default_radius']:,} (from {seen['sampled_rows']:,} rows)",
+            f"radius {seen['default_radius']:,} (estimated from {seen['sampled_rows']:,} rows)",
         ),
     ]
     table = Table.grid(padding=(0, 2))

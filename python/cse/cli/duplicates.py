@@ -26,7 +26,11 @@ NAMES = ("row_a", "row_b", "cosine", "id_a", "id_b", "text_a", "text_b")
 @options.option("--threshold", default=0.9, type=float, metavar="COSINE", help="Lowest cosine of a pair, -1 to 1.")
 @options.option("-o", "--output", metavar="FILE", help="Write all pairs to FILE.csv or .jsonl.", show_default=False)
 @options.option(
-    "--top", default=20, type=click.IntRange(min=0), metavar="N", help="Groups to print, the largest first."
+    "--top",
+    default=20,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Maximum number of groups to print, the largest first.",
 )
 @options.option("--id", "id_column", metavar="NAME", help="Column with the row ids, if CORPUS is a table.")
 @stored
@@ -100,7 +104,7 @@ def command(
 
 
 def pair_records(blocks: Iterable[tuple[Any, Any, Any]], index: SearchIndex) -> Iterator[tuple[Any, ...]]:
-    """Yields rows, cosine, ids and texts of pairs."""
+    """Yields the two rows, the cosine, the two ids and the two texts of each pair."""
     for first, second, cosines in blocks:
         ids, texts = ([look(first), look(second)] for look in (index.ids, index.texts))
         yield from zip(first.tolist(), second.tolist(), cosines.tolist(), *ids, *texts, strict=True)

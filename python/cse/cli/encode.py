@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     metavar="FILE",
-    help="FILE.npy, .safetensors or .parquet; --parts: a folder.",
+    help="FILE.npy, .safetensors or .parquet; with --parts, a folder.",
     default_text="standard output, .npy",
 )
 @parts_options.parts
@@ -87,7 +87,7 @@ def command(
 
     With --parts, -o is a folder with one part per file and a manifest, which cse search opens as one index; rows are
     numbered across all files. An interrupted call is completed by the same command. --engine ray distributes the files
-    over a Ray cluster, whose workers load the model once, and writes the same folder.
+    over a Ray cluster, where each worker loads the model once, and writes the same folder.
     """
     as_parts = parts_options.wants_parts(as_parts, engine, output, sentences)
     if form is not None and not as_parts:
@@ -185,7 +185,7 @@ def command(
     else:
         console.say(
             f"{len(corpus):,} rows x {encoder.embedding_dim} in {seconds:.1f} s "
-            f"({summary['sentences_per_second']:,} sentences/s), {done.blank:,} blank"
+            f"({summary['sentences_per_second']:,} sentences/s), {done.blank:,} blank rows"
         )
 
 
@@ -211,7 +211,7 @@ def encode_parts(
     encoder = Encoder(
         given.model,
         pooler=given.pooler,
-        device="cpu" if engine == "ray" else given.device,  # here it only describes the model
+        device="cpu" if engine == "ray" else given.device,  # this encoder is used only to describe the model
         precision=given.precision,
         prompt=given.prompt,
         dims=given.dims,

@@ -36,8 +36,8 @@ def evaluated_passages(command: Callable[..., None]) -> Callable[..., None]:
         size = passage_size(passages)
         if size is not None:
             if "retrieval" not in suites:
-                raise InputError("--passages: cuts the documents of --suite retrieval; add it, or leave --passages out")
+                raise InputError("--passages: cuts the documents of --suite retrieval; add it, or leave out --passages")
             settings = (*settings, f"retrieval.passages={0 if size == 'max' else size}")
         command(suites=suites, settings=settings, **values)
 
-    return option("--passages", metavar="N|max", help="Rank documents by their best passage of N tokens.")(call)
+    return option("--passages", metavar="N|max", help="Rank documents by their best passage of at most N tokens.")(call)

@@ -51,8 +51,8 @@ def command(
     """Evaluate MODEL, a folder or a name, with one or more suites.
 
     The default suite, sts, evaluates the STS tasks found in the folder --data (sts12.test.tsv, ..., sickr.test.tsv), or
-    a single file; rows are score, sentence1 and sentence2, separated by tabs. All subsets of a task are
-    concatenated; the score is Spearman's correlation x 100. cse methods describes the other suites: transfer,
+    a single file. Each line of a file holds score, sentence1 and sentence2, separated by tabs. All subsets of a task
+    are concatenated; the score is Spearman's correlation x 100. cse methods describes the other suites: transfer,
     retrieval, geometry, halves.
     """
     if as_json and markdown:
@@ -124,7 +124,7 @@ PERCENT = ("spearman", "average_of_seven", "accuracy", "average", "f1", "ndcg@10
 
 
 def cell(name: str, value: Any) -> str:
-    """Formats a value: scores from 0 to 100 with two decimals, other floats with three."""
+    """Formats a value: the scores in ``PERCENT`` with two decimals, other floats with three."""
     if isinstance(value, float):
         return f"{value:.2f}" if name in PERCENT else f"{value:.3f}"
     if value is None:

@@ -19,9 +19,9 @@ __all__ = ["main"]
 def main() -> NoReturn:
     """Runs a command and exits.
 
-    Exit codes: 0, success; 1, internal error, or a training run that failed after it began; 2, invalid input or flag;
-    130, interrupted (SIGINT); 143, terminated (SIGTERM). If the reader of standard output closes it, the process is
-    ended by SIGPIPE, like ``cat`` (141 in a shell).
+    Exit codes: 0, success; 1, internal error, or a run that failed after it began; 2, invalid input or flag, or a file
+    that cannot be read or written; 130, interrupted (SIGINT); 143, terminated (SIGTERM). If the reader of standard
+    output closes it, the process is ended by SIGPIPE, like ``cat`` (141 in a shell).
     """
     terminated = []
 

@@ -17,8 +17,8 @@ from .progress import progress_of
 @options.option("--onnx", is_flag=True, show_default=False, help="Write onnx/model.onnx (extra cse[onnx]).")
 @options.option("-o", "--output", metavar="DIR", help="New folder for a copy.", default_text="the folder of MODEL")
 @options.option("--int8", is_flag=True, show_default=False, help="Write onnx/model_int8.onnx, with 8-bit weights.")
-@options.option("--sts", metavar="FILE", show_default=False, help="STS pairs for testing --int8, like stsb.dev.tsv.")
-@options.option("--retrieval", metavar="DIR", show_default=False, help="Retrieval data for testing --int8.")
+@options.option("--sts", metavar="FILE", show_default=False, help="STS pairs to test --int8, like stsb.dev.tsv.")
+@options.option("--retrieval", metavar="DIR", show_default=False, help="Folder of retrieval data to test --int8.")
 @options.threads
 @options.as_json
 def command(
@@ -33,11 +33,11 @@ def command(
 ) -> None:
     """Export MODEL (a folder, a name or a run) to a format that other programs can read.
 
-    With --onnx, SentenceTransformer(FOLDER, backend="onnx") and onnx:FOLDER in cse eval, compare and encode use
-    onnxruntime. Before the file is written, its embeddings are compared with PyTorch's.
+    --onnx writes a file for onnxruntime, which SentenceTransformer(FOLDER, backend="onnx") loads, and which cse eval,
+    compare and encode use as onnx:FOLDER. Before the file is written, its embeddings are compared with PyTorch's.
 
     With --int8 and --sts or --retrieval, the scores of the model in PyTorch and of the 8-bit file are printed, with
-    intervals of the difference.
+    intervals of their difference.
     """
     if not onnx:
         raise InputError("cse export: name a format; --onnx is the only one")
@@ -52,10 +52,12 @@ def command(
     from ..models.onnx_export import export_onnx
 
     for suite, path in data.items():
-        open_suites([suite], path, allow_partial=True)  # before the export, which takes a minute
+        open_suites([suite], path, allow_partial=True)  # fails before the export, which takes a minute
     set_threads(threads)
     found = export_onnx(options.model_folder(model), output, int8, lambda text: console.say(f"{text} ..."))
-    lines = [f"{found.file}: {found.bytes / 1e6:,.1f} MB, embeddings equal to PyTorch's to {found.difference:.1g}"]
+    lines = [
+        f"{found.file}: {found.bytes / 1e6:,.1f} MB, embeddings differ from PyTorch's by at most {found.difference:.1g}"
+    ]
     tables: dict[str, list[dict[str, Any]]] = {}
     if int8:
         lines.append(

@@ -12,8 +12,8 @@ from ..errors import InputError
 from . import console, options
 from .progress import counting
 
-# Whether a task samples. Paraphrases are found by beam search, because they should keep the meaning; queries are
-# sampled, because the most likely query repeats the text (Nogueira and Lin 2019).
+# Whether the texts of a task are sampled. Paraphrases are found by beam search, because they should keep the meaning;
+# queries are sampled, because the most likely query repeats the text (Nogueira and Lin 2019).
 SAMPLED = {"paraphrase": False, "query": True}
 BEAMS, VIA_BEAMS = 10, 4
 
@@ -26,9 +26,11 @@ BEAMS, VIA_BEAMS = 10, 4
 @options.option("-o", "--output", required=True, metavar="FILE", help="FILE.txt: lines; FILE.jsonl: pairs.")
 @options.option("--prefix", default="", metavar="TEXT", help="Text before each row.", default_text="none")
 @options.option(
-    "--beams", type=click.IntRange(1, 100), metavar="N", help="Number of beams.", default_text="10; with --via 4"
+    "--beams", type=click.IntRange(1, 100), metavar="N", help="Number of beams.", default_text="10; 4 with --via"
 )
-@options.option("--sample/--no-sample", default=None, help="Sample instead of beam search.", default_text="for queries")
+@options.option(
+    "--sample/--no-sample", default=None, help="Sample instead of using beam search.", default_text="only for queries"
+)
 @options.option(
     "--top-p",
     default=0.95,
@@ -43,8 +45,12 @@ BEAMS, VIA_BEAMS = 10, 4
     metavar="T",
     help="With --sample: the divisor of the logits.",
 )
-@options.option("--max-new-tokens", default=64, type=click.IntRange(1), metavar="N", help="Maximum tokens per text.")
-@options.option("--max-input-tokens", default=256, type=click.IntRange(1), metavar="N", help="Tokens read from a row.")
+@options.option(
+    "--max-new-tokens", default=64, type=click.IntRange(1), metavar="N", help="Maximum tokens of a generated text."
+)
+@options.option(
+    "--max-input-tokens", default=256, type=click.IntRange(1), metavar="N", help="Maximum tokens read from a row."
+)
 @options.option("--batch-size", default=16, type=click.IntRange(1), metavar="N", help="Rows per forward pass.")
 @options.seed
 @options.reading

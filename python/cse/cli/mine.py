@@ -28,14 +28,18 @@ NAMES = ("anchor", "positive", "negative")
     "--margin",
     default="0.05",
     metavar="COSINE|none",
-    help="Minimum cosine of the positive minus cosine of the negative.",
+    help="Minimum difference: cosine of the positive minus cosine of the negative.",
 )
 @options.option("--negatives", default=1, type=click.IntRange(min=1), metavar="N", help="Maximum negatives per pair.")
 @options.option(
     "--by", default="encoder", type=click.Choice(("encoder", "bm25")), metavar="encoder|bm25", help="How to rank rows."
 )
 @options.option(
-    "--pick", default="top", type=click.Choice(("top", "random")), metavar="top|random", help="Choice among candidates."
+    "--pick",
+    default="top",
+    type=click.Choice(("top", "random")),
+    metavar="top|random",
+    help="How to choose among candidates.",
 )
 @options.seed
 @stored
@@ -111,7 +115,8 @@ def command(
         return
     console.say(
         f"{len(triples):,} triples for {len(anchors):,} pairs in {seconds:.1f} s; {without:,} pairs have no negative "
-        f"in ranks {ranks}; on average the positive's cosine is {summary['mean_margin']:.3f} above the negative's"
+        f"in ranks {ranks} within the margin; on average the positive's cosine is {summary['mean_margin']:.3f} above "
+        "the negative's"
     )
     console.say(f"train on them with cse train --pairs {output}")
 

@@ -1,4 +1,4 @@
-"""Messages for wrong commands and options, and for errors that occur in every process of torchrun."""
+"""Messages for unknown options, and a check that an error of all torchrun processes is reported only once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import did_you_mean
 
 __all__ = ["explained", "said_by_another_rank"]
 
-# Names that options have in other trainers (transformers, sentence-transformers) and in the papers.
+# Maps option names of other trainers (transformers, sentence-transformers) and of the papers to options of cse.
 OTHER_NAMES = {
     "alpha": "hard-negative-weight",
     "bs": "batch-size",

@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
 
 
-POOLER_NAMES = f"{', '.join(POOLERS)}."
+POOLER_NAMES = f"Pooling: {', '.join(POOLERS)}."
 
 
 class GroupedCommand(click.Command):
@@ -103,7 +103,12 @@ drawing = _all(
         metavar="N",
         help="Use only terms that occur in N sentences or more as replacements.",
     ),
-    option("--max-terms", type=click.IntRange(1, 2**32), metavar="N", help="Use only the N most frequent terms."),
+    option(
+        "--max-terms",
+        type=click.IntRange(1, 2**32),
+        metavar="N",
+        help="Use only the N most frequent terms as replacements.",
+    ),
     option(
         "--beta",
         default=0.5,
@@ -113,22 +118,24 @@ drawing = _all(
     option(
         "--radius",
         metavar="N|P%",
-        help="Sample from N ranks to either side; P% is a percentage of the V terms.",
-        default_text="min(4000, V/100)",
+        help="Sample from N ranks on either side; P% is a percentage of the V terms of the index.",
+        default_text="min(4000, V/100), at least 1",
     ),
     option("--replace-which", default="tfidf", metavar="tfidf|random", help="Select words by TF-IDF or at random."),
-    option("--replace-with", default="radius", metavar="radius|random", help="Sample from nearby ranks or all terms."),
+    option(
+        "--replace-with", default="radius", metavar="radius|random", help="Sample from nearby ranks or from all terms."
+    ),
     option(
         "--surface",
         metavar="keep|plain",
         help="Keep the original text between terms, or join terms with spaces.",
-        default_text="keep; treebank: plain",
+        default_text="keep; plain for a treebank index",
     ),
 )
 
 seed = option("--seed", default=0, type=click.IntRange(0, 2**64 - 1), metavar="N", help="Seed of all random choices.")
 device = option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...")
-pooler = option("--pooler", metavar="NAME", help=POOLER_NAMES, default_text="the model's own")
+pooler = option("--pooler", metavar="NAME", help=POOLER_NAMES, default_text="the model's, else avg")
 
 
 def _import(ctx: click.Context, parameter: click.Parameter, files: tuple[str, ...]) -> None:

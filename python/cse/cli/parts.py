@@ -52,7 +52,7 @@ def make_parts(
     threads: int,
     gpus: float = 0,
 ) -> dict[str, Any]:
-    """Makes the parts that are missing, and returns a summary; raises ``InputError`` if some could not be made."""
+    """Makes the missing parts, and returns a summary; raises ``InputError`` if some parts could not be made."""
     folder = Parts(output, job.kind, settings, found, job.suffix)
     started = time.perf_counter()
     with folder.locked():
@@ -97,8 +97,8 @@ def missing(output: str, failures: Sequence[Failure], left: Sequence[Shard], tot
         named.append(f"{shard.source.path} ({why.removeprefix(f'{shard.source.path}: ')})")
     more = f" and {len(left) - LISTED:,} more" if len(left) > LISTED else ""
     return (
-        f"{output}: {len(left):,} of {total:,} parts could not be made: {', '.join(named)}{more}; fix this, and run "
-        "the same command again"
+        f"{output}: {len(left):,} of {total:,} parts could not be made: {', '.join(named)}{more}; fix the "
+        "causes, and run the same command again"
     )
 
 

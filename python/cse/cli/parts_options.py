@@ -1,4 +1,4 @@
-"""Options of commands that can write one output part per file. The code that makes parts is imported only if needed."""
+"""Options of commands that can write one output part per input file, without imports of the code that makes parts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from . import options
 __all__ = ["check_engine", "engine", "gpus_per_worker", "parts", "wants_parts"]
 
 parts = options.option(
-    "--parts", "as_parts", is_flag=True, show_default=False, help="Write one part per file, to the folder -o."
+    "--parts", "as_parts", is_flag=True, show_default=False, help="Write one part per input file, to the folder -o."
 )
-engine = options.option("--engine", default="local", metavar="local|ray", help="Run here, or on a Ray cluster.")
+engine = options.option(
+    "--engine", default="local", metavar="local|ray", help="Run on this machine, or on a Ray cluster."
+)
 gpus_per_worker = options.option(
     "--gpus-per-worker", type=click.FloatRange(min=0), metavar="G", help="GPUs per Ray worker.", default_text="0"
 )

@@ -43,7 +43,7 @@ def encoding() -> Iterator[Callable[[int, int], None]]:
 
 @click.command("plot")
 @click.argument("runs", nargs=-1, required=True)
-@options.option("-o", "--output", default="plots", metavar="DIR", help="Folder of the pictures.")
+@options.option("-o", "--output", default="plots", metavar="DIR", help="Folder for the pictures.")
 @options.option("--kind", "kinds", multiple=True, metavar="NAME", help="Kinds of pictures.", default_text="all")
 @options.option("--format", "form", default="png", type=click.Choice(("png", "svg")), help="Format of the files.")
 @options.option("--word", metavar="WORD", help="Word whose ranks are shown.", default_text="one that UNA replaced")
@@ -67,7 +67,7 @@ def command(
     \b
     training   loss, learning rate and scores over the steps
     cosines    cosines of positives and of all kinds of negatives over the steps (MixCSE)
-    alignment  alignment against uniformity, a path for each run (SimCSE, figure 2)
+    alignment  alignment against uniformity, one path per run (SimCSE, figure 2)
     focal      the re-scaled similarities of Focal-InfoNCE for several margins
     pairs      histograms of cosines of held-out pairs before and after training
     ranks      rank against maximum TF-IDF score, and the words with which UNA replaces --word
@@ -123,7 +123,7 @@ def command(
 
 
 def _file(kind: str, some: list[Material], names: dict[Path, str], count: int) -> str:
-    """Returns the file name of a picture, without suffix; it contains the name of the run if there are several runs."""
+    """Returns the file name of a picture, without suffix; a picture of one of several runs has the run in its name."""
     if count == 1 or len(some) > 1 or kind in ("training", "alignment", "focal"):
         return kind
     return f"{kind}-{names[some[0].run.folder].strip('./').replace('/', '-')}"

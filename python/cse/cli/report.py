@@ -33,10 +33,10 @@ def command(
 ) -> None:
     """Write a page about RUN, the folder of a run: one HTML file that needs neither a network nor other files.
 
-    The page states which model was trained on which data, and whether that helped, with intervals. It shows the
-    pictures of cse plot, positives and negatives with the replaced words marked, nearest neighbours before and after
-    training, a map of the held-out sentences, and how to load the model. The page contains sentences of the corpus.
-    Needs the extra cse[plots].
+    The page states which model was trained on which data, and, with intervals, whether the training helped. It shows
+    the pictures of cse plot, positives and negatives with the replaced words marked, nearest neighbours before and
+    after training, a map of the held-out sentences, and how to load the model. The page contains sentences of the
+    corpus. Needs the extra cse[plots].
     """
     console.check_output()
     from ..reports.style import require_extra

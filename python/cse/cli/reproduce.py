@@ -29,11 +29,15 @@ if TYPE_CHECKING:
 @options.option("--pairs", metavar="FILE", help="Labelled pairs for supervised rows.", show_default=False)
 @options.option("--file", "files", multiple=True, metavar="NAME=PATH", help="A file that a row needs; see --list.")
 @options.option("--row", "selected", multiple=True, metavar="NAME", help="Only these rows.", default_text="all")
-@options.option("--seeds", default=1, type=click.IntRange(1, 100), metavar="N", help="Seeds 0 to N - 1 of each run.")
+@options.option(
+    "--seeds", default=1, type=click.IntRange(1, 100), metavar="N", help="Run each row with seeds 0 to N - 1."
+)
 @options.option("--max-steps", type=click.IntRange(1), metavar="N", help="Step limit per run.", default_text="recipe")
 @options.option("-o", "--output", metavar="DIR", help="Folder for the cells.", default_text="reproduce/TABLE")
 @options.option("--smoke", is_flag=True, show_default=False, help="Run each cell for two steps with a tiny model.")
-@options.option("--dry-run", is_flag=True, show_default=False, help="Only say what would run, and what it costs.")
+@options.option(
+    "--dry-run", is_flag=True, show_default=False, help="Only print what would run, and the estimated cost."
+)
 @options.option("--keep-models", is_flag=True, show_default=False, help="Keep the encoders, not only their scores.")
 @options.option("--picture", metavar="FILE", help="Draw the table as .png or .svg.", show_default=False)
 @options.device
@@ -61,12 +65,12 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Repeat a published TABLE: train and evaluate its rows, and print the published values next to ours.
+    """Reproduce a published TABLE: train and evaluate its rows, and print the published values next to ours.
 
     Rows are completed one after another. Every cell (one run of a row) is stored as soon as it is scored, so an
     interrupted call can be resumed by repeating the command, even with more rows or seeds. For rows without a recipe,
-    only the published values are printed. The authors of cse have not repeated any table at full size, which takes a
-    GPU.
+    only the published values are printed. The authors of cse have not reproduced any table at full size, which would
+    take a GPU.
     """
     from ..reproduce.inputs import open_inputs
     from ..reproduce.plan import plan
@@ -88,7 +92,9 @@ def command(
         require_extra("--picture")
     found = find_table(table)
     if not found.suite:
-        raise InputError(f"{table}: has no row that can be repeated; cse reproduce --names lists tables that have one")
+        raise InputError(
+            f"{table}: has no row that can be reproduced; cse reproduce --names lists tables that have one"
+        )
     rows = found.find_rows(selected)
     place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")
     if smoke:
@@ -167,13 +173,13 @@ def show_list(table: Table | None, as_json: bool) -> None:
 
 
 def status(row: Row) -> str:
-    """Returns a short description of what is run for a row."""
+    """Returns what is run for a row: an encoder to evaluate, a preset, or the defaults of the model."""
     if not row.recipes:
         return "published only"
     first = next(iter(row.recipes.values()))
     if first.encoder is not None:
         return f"evaluates {first.encoder}"
-    return first.preset or "the default of the model"
+    return first.preset or "the defaults of the model"
 
 
 def run(chosen: Plan, inputs: Inputs, scorer: Scorer, place: Path, keep_models: bool, quiet: bool) -> None:
@@ -196,7 +202,7 @@ def run(chosen: Plan, inputs: Inputs, scorer: Scorer, place: Path, keep_models: 
 
 
 def announce(wanted: list[Cell], inputs: Inputs, place: Path) -> None:
-    """Prints an estimate of the time and the memory that the runs take, without loading weights."""
+    """Prints the estimated time and memory of the training runs, if any; no weights are loaded."""
     from ..reproduce.estimates import estimate
 
     cost = estimate(wanted, inputs, place)
@@ -204,6 +210,6 @@ def announce(wanted: list[Cell], inputs: Inputs, place: Path) -> None:
         hours = cost.seconds / 3600
         shown = f"{hours:,.1f} hours" if hours >= 1 else f"{math.ceil(cost.seconds / 60)} minutes"
         console.say(
-            f"{cost.runs:,} runs: about {shown} of training and {cost.memory / 1e9:.1f} GB of memory, estimated from "
-            "full batches of the longest rows, to within a factor of about two"
+            f"{cost.runs:,} training runs: about {shown} in total and {cost.memory / 1e9:.1f} GB of memory, estimated "
+            "from full batches of the longest rows, to within a factor of about two"
         )

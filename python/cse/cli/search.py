@@ -27,14 +27,16 @@ if TYPE_CHECKING:
 @options.group("Index")
 @options.option("-o", "--output", default="search", metavar="DIR", help="Folder of the index.")
 @options.option("--id", "id_column", metavar="NAME", help="Column with the row ids, if CORPUS is a table.")
-@options.option("--passages", metavar="N|max", help="Rank rows by their best passage of N tokens.")
-@options.option("--int8/--no-int8", default=None, help="Store int8 vectors.", default_text="as in the index, else no")
+@options.option("--passages", metavar="N|max", help="Rank rows by their best passage of at most N tokens.")
+@options.option(
+    "--int8/--no-int8", default=None, help="Store int8 vectors.", default_text="as in an existing index, else no"
+)
 @options.option("--rebuild", is_flag=True, show_default=False, help="Replace an existing index.")
 @options.group("Queries")
 @options.option("--query", "queries", multiple=True, metavar="TEXT", help="A query; may be repeated.")
 @options.option("--queries", "query_file", metavar="FILE", help="File of queries, one per row; - is standard input.")
 @options.option("--query-column", metavar="NAME", help="Column with the queries, if their file is a table.")
-@options.option("--top", default=10, type=click.IntRange(min=1), metavar="K", help="Rows per query.")
+@options.option("--top", default=10, type=click.IntRange(min=1), metavar="K", help="Number of rows per query.")
 @options.option("--hybrid", is_flag=True, show_default=False, help="Fuse the ranking with the BM25 ranking.")
 @parts_options.engine
 @options.group("Encoding and reading")
@@ -146,7 +148,7 @@ def read_queries(queries: tuple[str, ...], file: str | None, column: str | None,
 
 
 def lines(hits: list[Hit]) -> list[str]:
-    """Returns the lines of some hits: rank, score, id, text."""
+    """Returns one line per hit: rank, score, id, text."""
     wide = max((len(hit.id) for hit in hits), default=0)
     return [f"{rank:4}  {hit.score:.4f}  {hit.id:>{wide}}  {shortened(hit.text)}" for rank, hit in enumerate(hits, 1)]
 

@@ -18,7 +18,7 @@ from .progress import counting
 @click.argument("model")
 @click.argument("texts", nargs=-1, required=True)
 @options.option(
-    "--columns", metavar="A,B", help="Columns of the table with the two texts.", default_text="by their names"
+    "--columns", metavar="A,B", help="Columns of the table with the two texts.", default_text="recognised by name"
 )
 @options.option("--batch-size", default=64, type=click.IntRange(min=1))
 @options.pooler
@@ -42,7 +42,7 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Print the cosine similarity of two TEXTS, or of each row of a table with two columns of text.
+    """Print the cosine similarity of two TEXTS, or of the two texts in each row of a table.
 
     A table is a .csv, .tsv, .jsonl or .parquet file. For a table, the output has one line per row with the cosine and
     the two texts, separated by tabs.
@@ -85,7 +85,8 @@ def command(
 def read_columns(path: str, columns: str | None) -> tuple[list[str], list[str]]:
     """Returns the texts of two columns of a table.
 
-    These are the given columns, else those named as anchor and positive, else the only two columns.
+    The columns are those in ``columns``; by default, an anchor and a positive column recognised by name (see
+    ``cse.data.pair_columns``), else the only two columns of the table.
     """
     if not Path(path).exists():
         raise InputError(f"{path}: no such file; check the path")

@@ -44,7 +44,7 @@ class Text(click.ParamType[str]):
 
 
 def setting_options() -> list[click.Option]:
-    """Returns an option for each setting, switch of a method, and method option with a flag.
+    """Returns one option for each setting, for each method with a switch, and for each method option with a flag.
 
     The attribute ``heading`` of an option is the heading under which the help lists it. Hidden settings have no option.
     """
@@ -151,7 +151,7 @@ def _default_text(name: str, default: Any, shown: Shown) -> str:
 
 
 def _by_family(path: tuple[str, ...], default: Any) -> str:
-    """Returns the default as text, followed by model families with other defaults: ``5e-05; 3e-05 for bert-base``."""
+    """Returns the default as text, and other defaults with their model families: ``5e-05; 3e-05 for bert-base``."""
     values: dict[str, list[str]] = {}
     known = _families()
     common = _text(_at(known["all"], path, default))

@@ -31,7 +31,7 @@ class ConsoleCallback(Callback):
         console.print_examples(run.examples)
 
     def on_status(self, text: str) -> None:
-        """Prints the name of the phase, unless the progress bar is shown."""
+        """Prints the name of the phase, unless the progress bar of the training is shown."""
         if self.display is None:
             console.say(f"{text} ...")
 
@@ -47,7 +47,7 @@ class ConsoleCallback(Callback):
             console.say(f"Warning: {text}")
 
     def on_step_end(self, step: int, steps: int) -> None:
-        """Updates the progress bar; after step 4, prints an estimate of the remaining time."""
+        """Updates the bar; after step 4 of more than 20 steps, prints an estimate of the remaining time."""
         if self.display is None:
             self.display = ProgressDisplay("training", "steps", steps)
         self.display.update(step, text=self.loss)
@@ -69,7 +69,7 @@ class ConsoleCallback(Callback):
             console.say(text)
 
     def on_interrupt(self, why: str) -> None:
-        """Prints the step and folder of the saved encoder."""
+        """Removes the bar, and prints the step, the folder of the saved encoder, and how to resume."""
         self.close()
         console.say(why)
 

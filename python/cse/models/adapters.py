@@ -1,4 +1,4 @@
-"""LoRA adapters of a transformer, made with peft: merged into its weights, or saved and loaded separately."""
+"""LoRA adapters of a transformer (made with peft), either merged into its weights or saved and loaded separately."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Adapters:
     def save(self, backbone: Any, folder: Path) -> None:
         """Writes the adapters in the format of peft and sentence-transformers, with the name or path of the base model.
 
-        No config.json is written, because transformers would then look for the base model's weights in the folder.
+        No config.json is written: with one, transformers would look for the base model's weights in this folder.
         """
         name, path = self.source.name, self.source.path
         self.config.base_model_name_or_path = (

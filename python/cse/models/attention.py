@@ -13,7 +13,9 @@ __all__ = ["mask_always", "replace_attention"]
 def replace_attention(
     backbone: Any, name: str, attention: Callable[..., Any], mask: Callable[..., Tensor | None] | None = None
 ) -> None:
-    """Replaces the attention of a transformer that uses the scaled-dot-product implementation of transformers.
+    """Replaces the attention of a transformer, if it uses the scaled-dot-product implementation of transformers.
+
+    Otherwise, or if transformers is an older release in which each model builds its own masks, nothing is changed.
 
     Args:
         backbone: A transformer.
@@ -28,7 +30,7 @@ def replace_attention(
         return
     try:
         from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-    except ImportError:  # in older releases, each model builds its masks itself
+    except ImportError:  # older release
         return
     ALL_ATTENTION_FUNCTIONS.register(name, attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(name, mask or ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])

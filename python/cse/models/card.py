@@ -12,8 +12,8 @@ from .pooling import POOLERS
 __all__ = ["CardRecord", "is_local", "model_card", "public_name"]
 
 DROPPED = """\
-The MLP head used in training is not included. If the weights contain a BERT pooler, that
-pooler is not used: it comes from the base model, or is untrained."""
+If an MLP head was used in training, it is not included. If the weights contain a BERT pooler,
+do not use it: it comes from the base model, or is untrained."""
 KEPT = """\
 The MLP head (linear, tanh) used in training is part of the model, as its Dense module. If the transformer has a pooler,
 `pooler_output` is the embedding."""
@@ -64,7 +64,7 @@ class CardRecord:
     """The contents of a model card."""
 
     model: str
-    """The base model, as given by the user; for a local folder, the card shows only the name of the folder."""
+    """The base model, as given by the user; for a local folder, the card shows only its ``public_name``."""
     embedding_dim: int
     pooler: str
     keeps_head: bool
@@ -79,7 +79,7 @@ class CardRecord:
     columns: Sequence[str] = ()
     """Names of the scores to list."""
     scores: Sequence[dict[str, Any]] = field(default_factory=list)
-    """One record per evaluation: ``step``, and scores by name."""
+    """One dictionary per evaluation, with the key ``step`` and one key per score."""
     stages: Sequence[str] = ()
     """Names of the modules after pooling, except for a kept head and a final Normalize."""
     dims: Sequence[int] = ()

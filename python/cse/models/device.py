@@ -1,4 +1,4 @@
-"""Device-dependent code: selection, precision, threads, generator states."""
+"""Device-dependent code: choice of device and precision, threads, compilation, and generator states."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def bf16_instructions() -> tuple[str, ...]:
 
 @cache
 def bf16_speedup() -> float:
-    """Returns the speedup of a matrix product on the CPU in bfloat16 compared with float32; 2.0: twice as fast.
+    """Returns the speedup of a matrix product on the CPU in bfloat16 over float32; 2.0 means twice as fast.
 
     The measurement takes a tenth of a second. The matrices are as large as in a linear layer of a small transformer.
     """
@@ -165,7 +165,7 @@ def compile_backbone(backbone: torch.nn.Module, device: str, graphs: bool) -> No
 
 
 def begin_step(device: str, compiled: bool) -> None:
-    """Marks a new step, so that CUDA graphs of a compiled transformer may overwrite the results of the previous one."""
+    """Marks a new step: CUDA graphs of a compiled transformer may then overwrite the results of the previous step."""
     if compiled and device.startswith("cuda"):
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
@@ -191,21 +191,22 @@ def on_device(values: npt.NDArray[Any], device: str) -> torch.Tensor:
 def uncompiled() -> AbstractContextManager[Any]:
     """Returns a context manager in which a compiled transformer runs uncompiled.
 
-    Evaluation uses another mode and other shapes; compiling the transformer for them would take longer than it saves.
+    Evaluation runs without dropout and on inputs of other shapes than training; compiling the transformer for them
+    would take longer than it saves. Before PyTorch 2.6, the context has no effect.
     """
-    set_stance = getattr(torch.compiler, "set_stance", None)  # since PyTorch 2.6
+    set_stance = getattr(torch.compiler, "set_stance", None)
     stance: AbstractContextManager[Any] = set_stance("force_eager") if set_stance else nullcontext()
     return stance
 
 
 def describe_device(device: str, precision: str, reason: str) -> str:
-    """Describes the device and its name, the precision and the reason for it, and the number of CPU threads."""
+    """Describes the device (on CUDA with its name), the precision and its reason, and the number of CPU threads."""
     name = f"{torch.cuda.get_device_name(device)}, " if device.startswith("cuda") else ""
     return f"{device} ({name}{precision}: {reason}; {torch.get_num_threads()} threads)"
 
 
 def generator_states(device: str) -> dict[str, torch.Tensor]:
-    """Returns the uint8 states of PyTorch's generators that dropout uses: ``cpu`` and, on CUDA, also ``cuda``."""
+    """Returns the states (uint8) of the PyTorch generators that dropout uses: ``cpu`` and, on CUDA, also ``cuda``."""
     states = {"cpu": torch.get_rng_state()}
     if device.startswith("cuda"):
         states["cuda"] = torch.cuda.get_rng_state(device)

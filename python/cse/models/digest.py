@@ -14,14 +14,14 @@ __all__ = ["model_digest"]
 
 
 def model_digest(encoder: Encoder, prompt: str | None = None) -> str:
-    """Returns a hexadecimal hash of a model's files (weights, configuration, tokenizer), pooling and prompt.
+    """Returns a hexadecimal hash of a model's files (weights, configuration, tokenizer), pooling, width and prompt.
 
     The path of the folder does not affect the hash, so a model can be moved. ``prompt`` overrides the encoder's prompt.
     """
     model = encoder.model
     name = type(model).__name__
     if isinstance(model, OtherEncoder):
-        # In KIND:WHAT, WHAT can end with options, as in whitening:MODEL@FILE@DIMS; folders are removed from it.
+        # ``what`` can hold paths and options, as in MODEL@FILE@DIMS for whitening; paths are cut to their last part.
         name += " " + re.sub(r"[^@]*/", "", model.what)
         files = [(path.name, path) for path in model.files()]
     else:

@@ -136,7 +136,7 @@ class SentenceEncoder(nn.Module):
         """Encodes texts in evaluation mode: without dropout, and with the head only if it is kept.
 
         Texts are truncated to ``source.max_length`` tokens and batched by length, so that almost no padding is
-        processed (benches/encode.py counts the padding). Texts are tokenized ``BLOCK`` at a time to limit memory use.
+        processed (benches/encode.py counts the padding). To limit memory use, ``BLOCK`` texts are tokenized at a time.
 
         Args:
             texts: n texts.
@@ -230,8 +230,8 @@ def load_encoder(
         keep_head: Use the head in evaluation as well. For inference, a head loaded from a Dense module is always used.
 
     Raises:
-        InputError: If files cannot be read, weights are missing (other than the weights of an unused pooler) or not
-            finite, the tokenizer has more tokens than the model, or CLS pooling is requested for a decoder.
+        InputError: If files cannot be read, weights are missing (other than the weights of an unused pooler), not
+            finite or of the wrong shape, the tokenizer does not match the model, or the pooler does not suit the model.
     """
     if source.causal and pooler in ("cls", "cls_before_pooler"):
         raise InputError(
@@ -280,7 +280,7 @@ def load_encoder(
     stored = source.dense if pooler == "cls" else None
     kept = keep_head or (for_inference and stored is not None)
     stages = [build_stage(stage) for stage in source.modules.stages]
-    if not for_inference:  # training sets these dimensions again
+    if not for_inference:  # the loss term for Matryoshka training sets the dimensions of the new run
         source = replace(source, modules=replace(source.modules, dims=()))
     encoder = SentenceEncoder(backbone, tokenizer, source, pooler, trained and stored is None, kept, stages)
     if stored is not None and encoder.head is not None:
@@ -318,7 +318,7 @@ def _lower_case(tokenizer: Any) -> None:
 
 
 def _fit_tokenizer(tokenizer: Any, backbone: Any, source: Source) -> None:
-    """Checks that the tokenizer matches the model; a decoder without a padding token gets its end token."""
+    """Checks that the tokenizer matches the model. A decoder without a padding token is padded with its end token."""
     if tokenizer.pad_token is None:
         if not source.causal or tokenizer.eos_token is None:
             raise InputError(
@@ -328,6 +328,6 @@ def _fit_tokenizer(tokenizer: Any, backbone: Any, source: Source) -> None:
     rows = backbone.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         raise InputError(
-            f"--model {source.name}: its tokenizer has {len(tokenizer):,} tokens, but its embeddings only {rows:,}; "
+            f"--model {source.name}: its tokenizer has {len(tokenizer):,} tokens, but the model only {rows:,}; "
             "the tokenizer belongs to another model"
         )

@@ -32,11 +32,11 @@ class Encoder:
     """A sentence encoder for inference.
 
     Args:
-        model: Folder of a trained encoder (``runs/NAME/best``), folder or hub name of any Hugging Face encoder, or
+        model: Folder of a trained encoder (``runs/NAME/best``), folder or hub name of a Hugging Face model, or
             ``minilm``. Other kinds of encoders are given as ``glove:FILE``, ``whitening:MODEL@FILE`` and so on (see
             ``cse.models.encoders``). StaticEmbedding models of sentence-transformers are supported as well.
         pooler: See ``cse.models.pooling.pool``. Default: the pooling declared by a sentence-transformers directory. A
-            plain Hugging Face directory does not declare one; ``avg`` is then used, as in sentence-transformers. This
+            plain Hugging Face directory does not declare one; ``avg`` is then used, as in sentence-transformers, which
             is wrong for a model trained with [CLS] pooling.
         device: A PyTorch device; ``auto`` is CUDA if available, else the CPU.
         precision: Precision in which texts are encoded, ``fp32``, ``bf16`` or ``auto``: bf16 on CUDA and on processors
@@ -48,8 +48,8 @@ class Encoder:
             sentence-transformers).
 
     Raises:
-        InputError: If the pooler, the precision or the prompt is unknown, ``dims`` is greater than the number of
-            dimensions of the model, the model cannot be found or loaded, or the device is not usable.
+        InputError: If the pooler, the precision or the prompt is unknown, ``dims`` is not an integer from 1 to the
+            number of dimensions of the model, the model cannot be found or loaded, or the device is not usable.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Encoder:
         if pooler is not None and pooler not in POOLERS:
             raise unknown("--pooler", pooler, POOLERS)
         self.given = fspath(model), pooler
-        """The model and the pooler that were given."""
+        """The arguments ``model`` and ``pooler``."""
         self.device = pick_device(device)
         self.precision, self.precision_reason = pick_precision(self.device, precision)
         """The precision that is used, ``fp32`` or ``bf16``, and the reason for it as text."""
@@ -89,7 +89,7 @@ class Encoder:
         self.prompts: Mapping[str, str] = modules.prompts
         """The prompts that the model declares, by name."""
         self.given_prompt = None if prompt is None else find_prompt(prompt, self.prompts, name)
-        """The text of the prompt that was given."""
+        """The text of the prompt given to the constructor; None if there was none."""
         default = self.prompts.get(modules.default_prompt or "", "")
         self.prompt = default if self.given_prompt is None else self.given_prompt
         """The text that ``encode`` puts before each sentence, unless the call specifies another prompt."""
@@ -172,16 +172,16 @@ class Encoder:
                 ``cse encode``. Lone surrogates are replaced by U+FFFD, with a warning.
             prompt_name: Name of the prompt that is put before each text. Default: the prompt given to the constructor,
                 else the default prompt of the model.
-            prompt: Text of the prompt, as an alternative to its name.
+            prompt: Text that is put before each text; ``prompt_name`` is then ignored.
             batch_size: Texts per forward pass, at least 1.
-            progress: Called with the number of texts encoded since its last call.
+            progress: Called with the number of texts encoded since its last call, without blank texts.
 
         Returns:
             ``(n, D)`` float32, one row per text.
 
         Raises:
             InputError: If ``texts`` is a single string or has an element that is not a string, if ``batch_size`` is
-                not an integer of at least 1, or if the model has no prompt with this name.
+                not an integer of at least 1, or if the model has no prompt named ``prompt_name``.
         """
         if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
             raise InputError(f"batch_size: must be an integer of at least 1, got {batch_size!r}")
@@ -224,7 +224,7 @@ class Encoder:
         return _unit(vectors[:, :dims]) if scaled else vectors[:, :dims]
 
     def similarity(self, left: Iterable[str], right: Iterable[str]) -> Vectors:
-        """Returns the cosine similarities of all pairs, ``(len(left), len(right))`` float32.
+        """Returns the cosine similarity of each text in ``left`` with each in ``right``, ``(len(left), len(right))``.
 
         Returns dot products instead if the model declares ``dot`` as its similarity (``similarity_name``).
         """

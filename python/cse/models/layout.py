@@ -1,6 +1,6 @@
 """The files of a sentence-transformers directory.
 
-=====================================  ====================================================================
+======================================  ====================================================================
 ``config.json``, ``model.safetensors``  the transformer, as ``AutoModel`` reads it
 ``tokenizer.json``, ...                 the tokenizer, as ``AutoTokenizer`` reads it
 ``modules.json``                        the modules in order, each with its type and folder
@@ -10,7 +10,7 @@
 ``N_WeightedLayerPooling/``             which layers are averaged
 ``N_Dense/``, ``N_LayerNorm/``, ...     the modules after pooling; see ``cse.models.stages``
 ``N_Normalize/``                        present if embeddings are normalised
-=====================================  ====================================================================
+======================================  ====================================================================
 
 ``cse.models.saving`` writes module types with the names that all releases of sentence-transformers can read. Releases
 from 5.4 write different names, which older releases cannot read.
@@ -42,11 +42,11 @@ __all__ = [
 
 ADAPTER = "adapter_config.json"
 LAYER_POOLING = "WeightedLayerPooling"
-# sentence-transformers has no such mode and refuses to load the model, rather than pooling in another way.
+# sentence-transformers has no mode of this name: it refuses to load the model instead of pooling in another way.
 MASK_POOLING = "cse_mask_token"
 # The pooler of a StaticEmbedding, which has no transformer; see cse.models.static.
 STATIC = "static"
-# The keys that older releases of sentence-transformers use, in the order in which several modes are concatenated.
+# Modes by the keys that older releases of sentence-transformers use, in the order in which modes are concatenated.
 LEGACY_MODES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -75,7 +75,7 @@ class Stage:
     """``Dense``, ``LayerNorm``, ``Dropout`` or ``Normalize``."""
     folder: Path
     settings: dict[str, Any]
-    """Contents of its ``config.json``."""
+    """Contents of the module's ``config.json``."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,14 @@ class Modules:
     """The contents of ``modules.json`` and of the files that it refers to."""
 
     pooler: str | None = None
-    """See ``cse.models.pooling.pool``; None for a directory without ``modules.json``."""
+    """See ``cse.models.pooling.pool``; ``static`` for a StaticEmbedding; None without ``modules.json``."""
     normalize: bool = False
     """Whether the last module is Normalize."""
     max_length: int | None = None
     dense: Path | None = None
     """Folder of the kept MLP head of a cse run: a Dense module with tanh; the pooler is then ``cls``."""
     family: str | None = None
-    """The model family of the run, if cse wrote the directory; see ``presets/defaults.toml``."""
+    """The model family (such as ``bert-base``) that a cse run stored; see ``presets/defaults.toml``."""
     stages: tuple[Stage, ...] = ()
     """The modules after pooling, in order, except for ``dense`` and a final Normalize."""
     include_prompt: bool = True
@@ -122,7 +122,7 @@ def base_of(folder: Path) -> str | None:
 
 
 def read_modules(folder: Path) -> Modules:
-    """Reads the modules of a local directory; raises ``InputError`` for a module that cse does not support."""
+    """Reads the modules of a local directory; raises ``InputError`` if cse does not support them."""
     try:
         modules = read_json(folder / "modules.json")
     except FileNotFoundError:
@@ -159,7 +159,7 @@ def read_modules(folder: Path) -> Modules:
     normalize = bool(stages) and stages[-1].kind == "Normalize"
     stages = stages[:-1] if normalize else stages
     settings = _read_settings(folder)
-    # In a directory that cse wrote, such a Dense module is the MLP head of a run, which a later run may drop.
+    # In a directory that cse wrote, a Dense module of this form is a kept MLP head, which a later run may drop.
     if settings.get("family") and pooler == "cls_before_pooler" and len(stages) == 1 and _is_head(stages[0]):
         found["dense"], pooler, stages = stages[0].folder, "cls", []
     return Modules(pooler, normalize, stages=tuple(stages), **found, **settings)
@@ -180,7 +180,7 @@ def _read_transformer(part: Path) -> dict[str, Any]:
             "token vectors of a text; use a model for text"
         )
     limit = settings.get("max_seq_length")
-    if limit is None and (part / "tokenizer_config.json").exists():  # releases from 5.4 store it there
+    if limit is None and (part / "tokenizer_config.json").exists():  # sentence-transformers since 5.4
         limit = read_json(part / "tokenizer_config.json").get("model_max_length")
         limit = limit if isinstance(limit, int) and limit < 2**31 else None
     return {"max_length": limit, "lower_case": bool(settings.get("do_lower_case", False))}

@@ -2,7 +2,7 @@
 
 The gradient of a lookup is as large as the whole embedding table. If each pass looks up its tokens separately, this
 gradient is zeroed and accumulated once per pass. Here, the tokens of all passes are looked up together and each pass
-takes its rows from the result, so this work is done only once per step.
+takes its embeddings from the result, so this happens only once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def one_lookup(backbone: Any, token_ids: Iterable[Tensor]) -> Iterator[None]:
     """Within the context, makes a transformer take the embeddings of the given tokens from a single lookup.
 
     The gradients are the same as with separate lookups. A pass that contains any other token uses the usual lookup.
-    Nothing changes if the embeddings need no gradient, or if their class is not ``nn.Embedding``.
+    Nothing changes if the embeddings need no gradient, have a ``max_norm``, or are not an ``nn.Embedding``.
 
     Args:
         backbone: A transformers model that is used in eager mode; the backward pass runs outside of the context.

@@ -43,6 +43,6 @@ class BaseWeights:
 
 
 def _weights(encoder: SentenceEncoder) -> list[torch.nn.Parameter]:
-    """Returns the trained weights to average. For a LoRA update B A, this is only B, whose initial value is 0."""
+    """Returns the trainable weights, except for A of a LoRA update B A: B starts at 0, so averaging B is enough."""
     named = [*encoder.backbone.named_parameters(), *encoder.stages.named_parameters()]
     return [weights for name, weights in named if weights.requires_grad and ".lora_A." not in name]

@@ -51,7 +51,7 @@ def load_mlm_head(model: Any, folder: Path) -> bool:
 
 
 def save_mlm_head(model: Any, folder: Path) -> None:
-    """Saves the head of a masked language model next to the encoder in ``folder``."""
+    """Saves the head of a masked language model in a new subfolder of ``folder``, which holds the encoder."""
     (folder / FOLDER).mkdir()
     weights: dict[str, Tensor] = {name: values.detach().cpu().contiguous() for name, values in mlm_head(model).items()}
     save_file(weights, folder / FOLDER / "model.safetensors")

@@ -94,7 +94,7 @@ class OnnxTransformer(nn.Module):
             raise InputError(f"{file}: cannot be loaded ({str(error).splitlines()[0]}); export it again") from None
         self.names = [each.name for each in self.session.get_inputs()]
         self.config = config
-        self.place = nn.Parameter(torch.empty(0), requires_grad=False)  # holds the device of the module
+        self.place = nn.Parameter(torch.empty(0), requires_grad=False)  # SentenceEncoder reads the device from it
 
     def forward(self, output_hidden_states: bool = False, **batch: Tensor) -> Any:
         """Returns an object with ``last_hidden_state``, ``(B, T, D)`` float32."""

@@ -29,7 +29,8 @@ from .resolve import MINILM, best_of_run, find_model
 __all__ = ["INT8", "TOLERANCE", "Exported", "export_onnx"]
 
 INT8 = "model_int8.onnx"
-# Largest allowed difference between embeddings from ONNX and from PyTorch, for embeddings of norm about 1.
+# Largest allowed difference between embeddings from ONNX and from PyTorch, relative to their largest norm if that is
+# above 1.
 TOLERANCE = 1e-4
 # Weights of more than this many bytes are stored in a separate file; an ONNX file holds at most 2 GB.
 EXTERNAL = 1_500_000_000
@@ -66,9 +67,10 @@ def export_onnx(
         status: Called with a description of each step before it begins.
 
     Raises:
-        InputError: If a required package is not installed, the model cannot be loaded, its pooling needs more than the
-            last layer, ``output`` exists, or ``output`` is None and the model is not a local folder.
-        RunError: If the embeddings differ by more than ``TOLERANCE``; in that case, nothing is written.
+        InputError: If a required package is not installed, the model cannot be loaded, it holds only an adapter, its
+            pooling needs more than the last layer, its embeddings come from the pooler of the checkpoint, ``output``
+            exists, or ``output`` is None and the model is not a local folder.
+        RunError: If the embeddings differ by more than ``TOLERANCE`` allows; in that case, nothing is written.
     """
     for name in ("onnx", "onnxscript", "onnxruntime"):
         try:
@@ -100,7 +102,7 @@ def export_onnx(
 
 
 def _export(encoder: SentenceEncoder, folder: Path, final: Path, int8: bool, say: Callable[[str], object]) -> Exported:
-    """Exports to a temporary folder, and moves the files to ``folder``, whose path afterwards is ``final``."""
+    """Exports to a temporary folder and moves the files to ``folder``, which the caller then renames to ``final``."""
     texts = _texts()
     expected = encoder.encode(texts)
     transformer = encoder.backbone
@@ -108,7 +110,7 @@ def _export(encoder: SentenceEncoder, folder: Path, final: Path, int8: bool, say
         file = Path(temporary) / MODEL
         say("exporting the transformer")
         write_onnx(transformer, encoder.tokenizer, file)
-        say("comparing its embeddings with those of PyTorch")
+        say("comparing its embeddings with PyTorch's")
         found = with_onnx(encoder, file).encode(texts)
         difference = float(np.abs(found - expected).max())
         if not difference <= TOLERANCE * max(1.0, float(np.linalg.norm(expected, axis=1).max())):
@@ -137,7 +139,7 @@ def _export(encoder: SentenceEncoder, folder: Path, final: Path, int8: bool, say
 
 
 class _LastState(nn.Module):
-    """A transformer that takes positional inputs and returns only the last hidden state."""
+    """Wraps a transformer, so that it takes positional inputs and returns only the last hidden state."""
 
     def __init__(self, transformer: nn.Module, names: list[str]) -> None:
         super().__init__()

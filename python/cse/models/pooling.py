@@ -89,11 +89,11 @@ def pool(
     Args:
         pooler: ``cls`` and ``cls_before_pooler``: vector of the first token (an MLP head is not applied here). ``avg``:
             mean over tokens of the last layer. ``avg_top2``: mean over tokens of the last two layers.
-            ``avg_first_last``: mean over tokens of the first and the last block (as in SimCSE since its issue 133;
-            BERT-base without training then has a mean STS score of 60.73). ``avg_embed_last``: mean over tokens of the
-            embedding layer and the last block (score 56.70; elsewhere also called "first-last"). ``mask``: vector of
-            the last mask token. The other poolers are modes of sentence-transformers; see ``MODES``. Names of
-            ``MODES`` joined by ``+``: the vectors of these poolers, concatenated.
+            ``avg_first_last``: mean over tokens of the first and the last block (as in SimCSE since issue 133 of its
+            repository; BERT-base without training then has a mean STS score of 60.73). ``avg_embed_last``: mean over
+            tokens of the embedding layer and the last block (score 56.70; elsewhere also called "first-last").
+            ``mask``: vector of the last mask token. The other poolers are modes of sentence-transformers; see
+            ``MODES``. Names of ``MODES`` joined by ``+``: the vectors of these poolers, concatenated.
         hidden_states: Outputs of the embedding layer and of each block, ``(B, T, D)`` each. Only poolers that average
             two layers need more than the last output.
         mask: ``(B, T)``, 1 for tokens, 0 for padding.

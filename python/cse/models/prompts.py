@@ -1,4 +1,4 @@
-"""Prompts: texts that are put before sentences; their names are in ``config_sentence_transformers.json``."""
+"""Prompts: texts that are put before sentences. A model declares them in ``config_sentence_transformers.json``."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class TrainingPrompts:
     anchor: str = ""
     """Text before the sentences of a corpus and the texts made from them, and before the anchors of labelled pairs."""
     document: str = ""
-    """Text before the positives and negatives of labelled pairs."""
+    """Text before the labelled positives and negatives."""
     tokens: Mapping[str, int] = field(default_factory=dict)
-    """Number of tokens of each prompt, including special tokens at its beginning; see ``counted``."""
+    """Number of tokens of each prompt, by its text, including special tokens at the beginning; see ``counted``."""
     pooled: bool = True
     """Whether the tokens of the prompts are pooled."""
     longest: int = 0
@@ -78,7 +78,7 @@ class TrainingPrompts:
         return f"{self.anchor!r} before anchors, {self.document!r} before positives and negatives"
 
     def of_column(self, column: int | None) -> str:
-        """Returns the prompt for a column of labelled pairs; None stands for texts made from the anchors."""
+        """Returns the prompt for a column of labelled pairs (0: anchors); None stands for texts made from anchors."""
         return self.document if column else self.anchor
 
     def limit(self, prompt: str, max_length: int) -> int:

@@ -99,7 +99,7 @@ def find_model(name: str) -> Source:
 
 
 def find_folder(name: str) -> Path:
-    """Returns the local folder of a model or StaticEmbedding; raises the same errors as ``find_model``."""
+    """Returns the folder of a model or StaticEmbedding; raises ``InputError`` if it is not found or not supported."""
     if name == MINILM:
         return _offline_minilm()
     folder = Path(name)
@@ -125,7 +125,7 @@ def _has_config(folder: Path) -> bool:
 
 
 def _transformer(folder: Path) -> Path:
-    """Returns the folder of the first module, which has the weights and the tokenizer."""
+    """Returns the folder of the first module, which has the weights and the tokenizer; without modules, the folder."""
     try:
         return folder / str(read_json(folder / "modules.json")[0]["path"])
     except (OSError, ValueError, KeyError, IndexError, TypeError):
@@ -315,7 +315,7 @@ def _is_causal(config: Any) -> bool:
 
 
 def _family(name: str, config: Any, modules: Modules) -> str:
-    """Returns the model family; ``adapt`` for a sentence encoder that was already trained contrastively elsewhere."""
+    """Returns the family that a cse run stored, else ``adapt`` for a sentence encoder, else a family like bert-base."""
     if modules.family is not None:
         return modules.family
     if name == MINILM or modules.pooler is not None:

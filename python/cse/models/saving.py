@@ -108,7 +108,7 @@ def write_modules(
 
     Args:
         folder: The folder of the model.
-        modules: Pooler, normalisation, family, prompts and similarity.
+        modules: Pooler, normalisation, family, prompts, similarity and numbers of dimensions.
         max_length: Maximum input length in tokens.
         width: Dimension of the token vectors.
         layers: Number of transformer blocks.
@@ -152,7 +152,7 @@ def write_modules(
 
 
 def _pooling_settings(modules: Modules, width: int) -> dict[str, Any]:
-    """Returns the settings of the Pooling module, if possible in a form that older releases can read."""
+    """Returns the settings of the Pooling module, if possible in a form for older sentence-transformers releases."""
     pooler = str(modules.pooler)
     size = {"word_embedding_dimension": width}
     if pooler == "mask":
@@ -161,7 +161,7 @@ def _pooling_settings(modules: Modules, width: int) -> dict[str, Any]:
     names = ["mean"] if averaged else [MODES["cls_before_pooler" if n == "cls" else n] for n in pooler.split("+")]
     found: dict[str, Any] = {**size, "pooling_mode": names}
     if names == [mode for mode in LEGACY_MODES.values() if mode in names]:
-        # Older releases of sentence-transformers know only the first four keys; other keys are written only if needed.
+        # Older releases of sentence-transformers have only the first four keys; other keys are written only if needed.
         keys = [key for key, mode in LEGACY_MODES.items() if mode in names or key in list(LEGACY_MODES)[:4]]
         found = {**size, **{key: LEGACY_MODES[key] in names for key in keys}}
     return found if modules.include_prompt else {**found, "include_prompt": False}

@@ -155,7 +155,7 @@ def save_stage(module: Any, folder: Path) -> None:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Reads ``model.safetensors`` or else ``pytorch_model.bin``, as float32; pickled code in the latter is not run."""
+    """Reads ``model.safetensors``, else ``pytorch_model.bin`` (no pickled code is run); floats become float32."""
     path = folder / "model.safetensors"
     stored = load_file(path) if path.exists() else torch.load(folder / "pytorch_model.bin", "cpu", weights_only=True)
     return {name: values.float() if values.is_floating_point() else values for name, values in stored.items()}
@@ -175,6 +175,6 @@ def _activation(name: str) -> nn.Module:
         except ImportError:
             found = None
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise InputError(f"the activation {name} of a Dense module is not one of torch.nn; use one that is")
+        raise InputError(f"the activation {name} of a Dense module is not a module of torch.nn; use one that is")
     module: nn.Module = found()
     return module

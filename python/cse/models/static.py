@@ -1,4 +1,4 @@
-"""StaticEmbedding of sentence-transformers and model2vec: the mean of the vectors of the tokens of a text."""
+"""Static embeddings (StaticEmbedding of sentence-transformers, model2vec): the mean of a text's token vectors."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class StaticEncoder(OtherEncoder):
         return out
 
     def files(self) -> list[Path]:
-        """Returns the files of the modules."""
+        """Returns the JSON and weight files of the folder."""
         return sorted(path for path in Path(self.what).rglob("*") if path.suffix in (".json", ".safetensors", ".bin"))
 
 

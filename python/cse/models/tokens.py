@@ -18,8 +18,8 @@ POOLED = "pooled_mask"
 def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, fixed: bool = False) -> dict[str, Tensor]:
     """Converts a batch of texts to token ids and attention masks ``(B, T)``.
 
-    T is ``max_length`` if ``fixed``, else the length of the longest text. Not thread-safe: a fast tokenizer stores the
-    truncation and padding of its last call, so each thread needs its own.
+    T is ``max_length`` if ``fixed``, else the length of the longest text, at most ``max_length``. Not thread-safe: a
+    fast tokenizer stores the truncation and padding of its last call, so each thread needs its own tokenizer.
     """
     padding = "max_length" if fixed else True
     return dict(tokenizer(list(texts), padding=padding, truncation=True, max_length=max_length, return_tensors="pt"))
@@ -40,8 +40,8 @@ def pad(
 ) -> dict[str, Tensor]:
     """Pads the given rows of ``token_lists`` to token ids and attention masks ``(B, T)``.
 
-    Padding is added on the tokenizer's padding side. T is ``length`` if it is given, else the length
-    of the longest list.
+    Padding is added on the tokenizer's padding side. T is ``length`` if it is given, else the length of the longest of
+    these rows.
     """
     lengths = [len(tokens["input_ids"][row]) for row in rows]
     longest = max(lengths) if length is None else length

@@ -1,4 +1,4 @@
-"""Embeddings of a corpus as a file (``.npy``, ``.safetensors`` or ``.parquet``), in bounded memory, resumable.
+"""Writes embeddings of a corpus to a file (.npy, .safetensors, .parquet) in bounded memory; calls can be resumed.
 
 Embeddings are written to ``OUTPUT.part``, an array file that is mapped into memory, and ``OUTPUT.part.json`` records
 how many rows are done. A later call with the same corpus and model continues from there. When all rows are done, the
@@ -70,7 +70,7 @@ def check_format(output: str) -> None:
     """Raises ``InputError`` if the suffix is not one of ``FORMATS``, or if it needs pyarrow, which is not installed."""
     suffix = Path(output).suffix
     if suffix not in FORMATS:
-        raise InputError(f"-o {output}: the name must end in {', '.join(FORMATS)}")
+        raise InputError(f"-o {output}: the name must end in one of {', '.join(FORMATS)}")
     if suffix == ".parquet":
         try:
             import pyarrow  # noqa: F401
@@ -101,7 +101,7 @@ def model_stamp(encoder: Encoder) -> dict[str, Any]:
 
 
 def partial_precision(output: str | Path, key: dict[str, Any]) -> str | None:
-    """Returns the precision in which an interrupted call with the same corpus and model encoded its rows, or None.
+    """Returns the precision in which an interrupted call with the same key encoded its rows; None without such a call.
 
     Args:
         output: The output of the interrupted call of ``encode_to_file``.
@@ -178,7 +178,7 @@ def encode_to_file(
 
 
 def _allocate(part: Path) -> None:
-    """Reserves disk space for the whole file: on a full disk, writing to mapped memory would kill the process.
+    """Reserves disk space for the whole file, since writing to mapped memory kills the process if the disk is full.
 
     Does nothing if the operating system or the file system cannot reserve space.
     """

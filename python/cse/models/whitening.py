@@ -34,11 +34,12 @@ def fit_whitening(
 class Whitening(OtherEncoder):
     """Whitened embeddings of a model (``whitening:MODEL@FILE`` or ``whitening:MODEL@FILE@DIMS``).
 
-    The transformation is fitted on at most 100,000 lines of a text file, taken at regular intervals. The pooling is the
-    one that the folder of the model declares; for a plain transformers directory, which declares none, the first and
-    the last layer are averaged, as in the paper.
+    The transformation is fitted on at most 100,000 non-blank lines of a text file, taken at regular intervals. The
+    pooling is the one that the folder of the model declares; for a plain transformers directory, which declares none,
+    the first and the last layer are averaged, as in the paper.
 
-    Raises ``InputError`` if the name has a different form, or the file has fewer than two different lines.
+    Raises ``InputError`` if the name has a different form, or if the file cannot be read, has fewer than two different
+    lines, or does not allow DIMS dimensions.
     """
 
     summary = "whitened embeddings of a model, fitted on a text file: whitening:MODEL@FILE[@DIMS]"

@@ -26,7 +26,7 @@ class WordVectors(OtherEncoder):
     lower case, and is ignored if its lower-case form is not in the file either. The vector of a text is 0 if none of
     its words are in the file.
 
-    Raises ``InputError`` for a file that cannot be read or has lines of different lengths.
+    Raises ``InputError`` for a file that cannot be read, has no vectors, or has vectors of different lengths.
     """
 
     summary = "mean of the word vectors of a text file, like GloVe's: glove:FILE"
@@ -51,7 +51,7 @@ class WordVectors(OtherEncoder):
                 vector = np.empty(0, dtype=np.float32)
             if not len(vector) or (vectors and len(vector) != len(vectors[0])):
                 wanted = len(vectors[0]) if vectors else "at least one"
-                raise InputError(f"glove:{what}: line {number} is not a word and {wanted} numbers")
+                raise InputError(f"glove:{what}: line {number} does not consist of a word and {wanted} numbers")
             self.rows.setdefault(word, len(vectors))
             vectors.append(vector)
         if not vectors:

@@ -1,1 +1,1 @@
-"""Published tables, and the runs that repeat them: what ``cse reproduce`` does."""
+"""The code of ``cse reproduce``: published tables, and the runs that reproduce them."""

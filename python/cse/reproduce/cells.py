@@ -1,8 +1,8 @@
 """The cells of a table, each of which is trained, scored and stored in a folder.
 
-A cell is a row with one seed and, if the columns stand for settings, one column. The file ``CELL/seed-N.json`` is
-written when the cell is scored; an interrupted run stays in ``CELL/seed-N/`` and is resumed from its last checkpoint.
-``CELL/seed-N.begun.json`` has the settings with which such a run was begun.
+A cell is a row with one seed and, if the columns stand for settings, one column. The file ``CELL/seed-N.json``
+(``CELL/scores.json`` for an encoder that is not trained) is written when the cell is scored. An interrupted run stays
+in ``CELL/seed-N/`` and is resumed from its last checkpoint; ``CELL/seed-N.begun.json`` has its settings.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FROM_SYNONYMS = ("eda-synonym", "eda-insert")
 """Positives that take synonyms from the file ``--file synonyms=PATH`` if it is given, else from WordNet."""
 STSB = ("stsb.dev.tsv",)
 DEV = {"scd": ("sickr.dev.tsv",), "dclr": (*STSB, "sickr.dev.tsv")}
-"""Development sets with which papers select checkpoints, keyed by the first part of the preset; others use ``STSB``."""
+"""Development sets with which papers select checkpoints, by the first part of the preset; others use ``STSB``."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Cell:
         return place / self.folder / ("scores.json" if self.seed is None else f"seed-{self.seed}.json")
 
     def lacks(self, inputs: Inputs) -> str | None:
-        """Returns the flag that is missing for this cell, or None."""
+        """Returns the first flag that is needed for this cell but was not given, or None."""
         for name in self.recipe.needs():
             if name not in inputs.files:
                 return f"--file {name}=PATH"
@@ -104,7 +104,7 @@ def filled(value: Any, inputs: Inputs) -> Any:
 
 
 def settings_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
-    """Returns the values of ``TrainConfig`` that decide the results of a cell."""
+    """Returns the values of ``TrainConfig`` that, with ``source_of``, determine the results of a cell."""
     from ..training.defaults import with_preset
     from ..training.train_config import TrainConfig
 
@@ -175,7 +175,7 @@ def _build_index(config: TrainConfig) -> None:
 
 
 def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
-    """Returns what determines the scores of a cell: recipe, limits, precision, replaced models, hashes of files."""
+    """Returns what determines the scores of a cell: recipe, step limit, precision, model, and hashes of files."""
     from ..models.device import pick_device, pick_precision
 
     recipe = cell.recipe
@@ -231,7 +231,7 @@ def run_cell(
     progress: Callable[[int, int], None] | None = None,
     keep_models: bool = False,
 ) -> dict[str, Any]:
-    """Trains and scores a cell, or resumes it, and stores the result.
+    """Trains the encoder of a cell, or resumes its training, scores it, and stores the result.
 
     Args:
         cell: The cell.
@@ -284,7 +284,7 @@ def run_cell(
 
 
 def _train(cell: Cell, inputs: Inputs, made: dict[str, Any], place: Path, callback: Callback | None) -> Any:
-    """Trains the run of a cell, from its last checkpoint if there is one."""
+    """Trains the encoder of a cell, from the last checkpoint of its run if there is one."""
     from ..training.leftovers import has_checkpoint
     from ..training.loop import resumed_config, train
 
@@ -293,7 +293,7 @@ def _train(cell: Cell, inputs: Inputs, made: dict[str, Any], place: Path, callba
     if folder.exists() and has_checkpoint(folder) and _read(begun, made, f"the run {folder}"):
         return train(resumed_config(folder), callback, resume=folder)
     if folder.exists():
-        shutil.rmtree(folder)  # of a run that was killed before its first checkpoint
+        shutil.rmtree(folder)  # left by a run that was killed before its first checkpoint
     config = config_of(cell, inputs, place)
     _build_index(config)
     begun.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What the runs of a table will cost, before they begin: steps, time and memory."""
+"""Estimates what the training runs of a table will cost before they begin: their number, time and memory."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _cost(config: Any, rate: float) -> tuple[float, int]:
 
 @cache
 def count_rows(path: str) -> int:
-    """Returns the number of rows of a corpus, or of lines of a table."""
+    """Returns the number of rows of a .txt file, or the number of lines of any other file."""
     from ..data.corpus import Corpus
 
     if Path(path).suffix == ".txt":
@@ -94,7 +94,7 @@ def count_rows(path: str) -> int:
 
 
 def matrix_rate(device: str) -> float:
-    """Returns the floating-point operations per second of a product of large matrices, in the precision of a run."""
+    """Returns the floating-point operations per second of a product of large matrices, with ``--precision auto``."""
     import torch
 
     from ..models.device import pick_device, pick_precision

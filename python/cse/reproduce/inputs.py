@@ -13,7 +13,7 @@ from .tables import Table
 __all__ = ["Inputs", "open_inputs"]
 
 SYNONYMS = "synonyms"
-"""Name of the file of synonyms for the rows of EDA; without the file, synonyms are taken from WordNet."""
+"""Name of the file of synonyms for the EDA rows; without the file, synonyms are taken from WordNet."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def open_inputs(
     files: Sequence[str] = (),
     **settings: object,
 ) -> Inputs:
-    """Returns the inputs of the runs of a table from the values of options.
+    """Builds the inputs of the runs of a table from the values of command-line options.
 
     Args:
         table: The table.
@@ -64,7 +64,7 @@ def open_inputs(
         **settings: Further values of ``Inputs``.
 
     Raises:
-        InputError: If ``data`` is missing, a file does not exist, or no row uses a given file.
+        InputError: If ``data`` is None, a file does not exist or is not given as ``NAME=PATH``, or no row uses it.
     """
     if data is None:
         raise InputError("--data: name the folder of the evaluation data, with files like stsb.dev.tsv")
@@ -77,8 +77,8 @@ def open_inputs(
     needed = {name for row in table.rows for recipe in row.recipes.values() for name in recipe.needs()} | {SYNONYMS}
     if named.keys() - needed:
         raise InputError(
-            f"--file {min(named.keys() - needed)}: no row of {table.name} uses it; cse reproduce --list "
-            f"{table.name} says which files are used"
+            f"--file {min(named.keys() - needed)}: no row of {table.name} uses it; cse reproduce "
+            f"{table.name} --list says which files are used"
         )
     paths = {"--data": data, "--corpus": corpus, "--pairs": pairs}
     for flag, given in {**paths, **{f"--file {name}": path for name, path in named.items()}}.items():

@@ -1,4 +1,4 @@
-"""Which cells of a table are stored, which are run, and why others are not."""
+"""Which cells of a table are stored, which will be run, and why others have no scores."""
 
 from __future__ import annotations
 

@@ -69,11 +69,11 @@ def collect(table: Table, row: Row, stored: Stored) -> dict[str, Ours]:
 def paired_tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict[str, Any]]:
     """Compares each of our rows with our first row of the same model, by paired t-tests over common seeds.
 
-    There is one test for each column. Published means are not compared.
+    There is one test for each column with at least two common seeds. Published means are not compared.
 
     Returns:
-        Records of ``row``, ``against``, ``column``, ``seeds``, ``mean``, ``low``, ``high``, ``p`` and ``p_holm``, the
-        p-value adjusted over all tests.
+        Records with the keys ``row``, ``against``, ``column``, ``seeds``, ``mean``, ``low``, ``high``, ``p`` and
+        ``p_holm``, the p-value adjusted over all tests.
     """
     records: list[dict[str, Any]] = []
     first: dict[str, tuple[Row, dict[str, Ours]]] = {}
@@ -150,7 +150,7 @@ def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[s
             lines.append(f"| {row.name} | {notes[row.name]} |{' |' * len(table.columns)}")
     lines += [
         "",
-        "Ours: mean ± standard deviation over seeds, [95 % interval of the mean]; *: contains the published value.",
+        "Ours: mean ± standard deviation over seeds, [95 % interval of the mean]; *: it contains the published value.",
     ]
     lines += [f"† {remark}" for remark in remarks]
     found = paired_tests(table, rows, stored)

@@ -97,7 +97,7 @@ def _collection(folder: Path, rows: Sequence[str]) -> None:
 
 
 def _model(folder: Path, rows: Sequence[str]) -> Path:
-    """Saves a tokenizer and a BERT model with two small layers, random weights and a masked language model head."""
+    """Saves a tokenizer and a BERT masked language model with two small layers and random weights, if not saved yet."""
     import torch
     from tokenizers import BertWordPieceTokenizer
     from transformers import BertConfig, BertForMaskedLM, BertTokenizer

@@ -1,4 +1,4 @@
-"""How an encoder is scored for the cells of a table: Spearman's correlations, accuracies and nDCG, each x 100."""
+"""Scores encoders for the cells of a table: Spearman's correlations, accuracies and nDCG, each x 100."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class Scorer:
         suite: One of ``SUITES``.
         columns: Names of the table's columns; for the suite ``columns``, titles of STS tasks or names of collections.
         data: Folder of the data.
-        partial: Whether to accept files with fewer rows than the tasks have, and to use two folds instead of ten; for
-            trials.
+        partial: Whether to accept files with fewer rows than the tasks have, and to evaluate transfer tasks with two
+            folds instead of ten; for trials.
 
     Raises:
         InputError: If data are missing, invalid, or incomplete.
@@ -121,7 +121,7 @@ class Scorer:
             return {"STS-B dev": scores["STS-B dev"], "STS Avg.": scores["Avg."]}
         if self.suite in ("stsb-dev", "stsb-test"):
             return {ANY: scores[TASKS[SUITES[self.suite][0]][0]]}
-        if self.suite == "stsb-test, sickr-test":  # columns named "model, task"
+        if self.suite == "stsb-test, sickr-test":  # columns are named "model, task"
             return {column: score for column in self.columns for task, score in scores.items() if column.endswith(task)}
         return {**scores, **{name: float(row["ndcg@10"]) for name, (row,) in rows.items()}}
 

@@ -33,7 +33,7 @@ class Recipe:
     encoder: str | None = None
     """Encoder that is evaluated without training, named as in ``cse eval``."""
     pooler: str | None = None
-    """Pooling of ``encoder``."""
+    """Pooling of ``encoder``; None: its default."""
     labelled: bool = False
     """Whether the run is trained on labelled pairs, not on the corpus."""
 
@@ -79,7 +79,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A published table, and how it is repeated."""
+    """A published table, and how it is reproduced."""
 
     name: str
     source: str
@@ -89,7 +89,7 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     suite: str = ""
-    """How cells are scored, see ``suites.SUITES``; empty if no row of the table can be repeated."""
+    """How cells are scored, see ``suites.SUITES``; empty if no row of the table can be reproduced."""
     note: str = ""
     """What a reader should know about the published values."""
 
