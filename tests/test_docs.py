@@ -96,7 +96,7 @@ def t5(tmp_path_factory, tiny_bert):
 
 @pytest.fixture
 def place(small_files, tmp_path, tiny_bert, t5):
-    """A folder with the small files, and a function that replaces the names of models in a text by the paths of tiny models."""
+    """A folder with the small files, and a function that replaces model names in a text by paths of tiny models."""
     import shutil
 
     shutil.copytree(small_files, tmp_path, dirs_exist_ok=True)
