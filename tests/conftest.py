@@ -86,7 +86,7 @@ def short_rows(sample_rows):
 
 @pytest.fixture(scope="session")
 def short_corpus(tmp_path_factory, short_rows):
-    """A corpus of ``short_rows``, with its index in the folder ``tfidf`` next to it."""
+    """A corpus file of ``short_rows``, with its TF-IDF index in the folder ``tfidf`` next to it."""
     from cse import TfidfIndex
 
     path = tmp_path_factory.mktemp("short") / "short.txt"
@@ -133,7 +133,7 @@ def minilm():
 
 @pytest.fixture(scope="session")
 def glove(tmp_path_factory):
-    """The name of an encoder that averages random 16-dimensional vectors of the words in ``random_texts``."""
+    """The name of an encoder that averages random 16-dimensional word vectors of the words in ``random_texts``."""
     path = tmp_path_factory.mktemp("glove") / "v.txt"
     write_vectors(path)
     return f"glove:{path}"
@@ -141,7 +141,7 @@ def glove(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory):
-    """A BERT of two small layers with random weights, for tests that do not need a trained model."""
+    """A BERT of three small layers with random weights, for tests that do not need a trained model."""
     return make_tiny(tmp_path_factory.mktemp("tiny"), "bert")
 
 

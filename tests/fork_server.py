@@ -1,9 +1,10 @@
 """Run as a program: imports PyTorch and transformers once, then forks a process for each cse command that it receives.
 
-Reads requests from the socket whose file descriptor is its argument, until the other end is closed. A request is a
-JSON object of arguments, folder and environment, with four file descriptors: standard input, output and error of the
-command, and a socket to which the command's process id and exit code are sent. The command runs at the top level of
-this module, so that the functions that it registers with ``atexit`` are called when its process ends.
+The program is given the file descriptor of a socket, and reads requests from this socket until its other end is
+closed. A request is a JSON object with the arguments, working directory and environment of a command, sent together
+with four file descriptors: standard input, output and error of the command, and a socket to which the command's process
+id and exit code are sent. The command runs at the top level of this module, so that the functions that it registers
+with ``atexit`` are called when its process ends.
 """
 
 import atexit
@@ -41,7 +42,11 @@ REQUEST_BYTES = 1 << 20
 
 
 def receive(requests):
-    """Forks for each request; returns the request in the process that is to run it, and None at the end."""
+    """Forks a process for each request.
+
+    Returns the request and its streams in the process that runs the command, and None in the server once the socket is
+    closed.
+    """
     while True:
         message, descriptors, *_ = socket.recv_fds(requests, REQUEST_BYTES, 4)
         if not message:
@@ -54,7 +59,7 @@ def receive(requests):
                 requests.close()
                 os.close(answers)
                 return json.loads(message), streams
-            # This process waits for the command, as only a parent can, so that the server need not.
+            # Only the parent of the command can wait for it; this process does, so that the server can continue.
             for stream in streams:
                 os.close(stream)
             os.write(answers, f"{pid}\n".encode())
@@ -76,7 +81,7 @@ def reap():
 
 
 def become(request, streams):
-    """Gives this process the streams, folder, environment and arguments of a request."""
+    """Gives this process the streams, working directory, environment and arguments of a request."""
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
         os.close(stream)

@@ -3,8 +3,8 @@
     python tests/kill_at_random.py [--kills 20] [--seed 0]
 
 The run uses the focal loss and UNA. Half of the kills wait until a checkpoint is being written. At the end, weights,
-log and scores must be bit-identical to those of the uninterrupted run. pytest does not collect this file, because it
-takes a few minutes: every kill needs a new process.
+log and scores must be bit-identical to those of the uninterrupted run. The test takes a few minutes, because every kill
+needs a new process; pytest does not collect it, because of its file name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STEPS = 400
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random moments")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random moments of the kills")
     options = parser.parse_args()
     moments = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name:
@@ -84,7 +84,10 @@ def start(command: list[object], folder: Path) -> subprocess.Popen[bytes]:
 
 
 def kill(process: subprocess.Popen[bytes], run: Path, moments: random.Random, during_save: bool) -> bool:
-    """Kills a process at a random moment after its first new checkpoint; returns False if the process ended first."""
+    """Kills a process at a random moment after its first new checkpoint; returns False if the process ended first.
+
+    With ``during_save``, the kill is delayed until a checkpoint is being written.
+    """
     before = last_step(run)
     until = time.monotonic() + 180
     while last_step(run) == before:

@@ -68,14 +68,14 @@ class NextSentence(Pairing):
 
 
 class Substitution(Edit):
-    """Replaces a word by a masked language model's prediction; each process edits only the rows that it encodes."""
+    """Replaces a word of each sentence by the prediction of a masked language model."""
 
     @dataclass(frozen=True)
     class Options:
         model: str = ""
 
     summary = "substitution by a masked language model"
-    expensive = True
+    expensive = True  # a process edits only the rows that it encodes
     seen: ClassVar[list[int]] = []  # number of rows in each call
 
     def __init__(self, options, context):
@@ -175,7 +175,7 @@ class SelfContrast(BatchTerm):
 
 
 class Average(EncoderMethod):
-    """An exponential moving average of the weights, which is evaluated and saved."""
+    """An exponential moving average of the weights, which is evaluated and saved in their place."""
 
     def __init__(self, options, context):
         super().__init__(options, context)
@@ -206,7 +206,7 @@ class Average(EncoderMethod):
 
 
 class BallTerm(BatchTerm):
-    """A loss term with a trainable parameter, which is applied to gathered embeddings."""
+    """A loss term with a trainable parameter, computed from the embeddings of all processes."""
 
     def __init__(self, options, context):
         super().__init__(options, context)

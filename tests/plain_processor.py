@@ -1,7 +1,8 @@
-"""Importing this module hides the bfloat16 instructions of the processor, so that results do not depend on it.
+"""Importing this module hides the bfloat16 instructions of the processor, so that results do not depend on the machine.
 
-The tests compare runs to 1e-5, and ``--precision auto`` means bfloat16 on a processor with such instructions. Processes
-that the tests start without ``forked.py`` get ``--precision fp32`` instead.
+The tests compare runs with a tolerance of 1e-5, and ``--precision auto`` may choose bfloat16 on a processor with such
+instructions. Processes that are started without ``forked.py`` do not import this module; tests that compare their
+results set the precision to fp32.
 """
 
 from cse.models import device

@@ -6,7 +6,7 @@ WORDS = [f"word{number}" for number in range(200)]
 
 
 def some_texts(count, seed=1, most=12):
-    """Returns ``count`` random texts of at least three words."""
+    """Returns ``count`` random texts of at least three and fewer than ``most`` words."""
     draw = np.random.default_rng(seed)
     return [" ".join(draw.choice(WORDS, draw.integers(3, most))) for _ in range(count)]
 

@@ -1,4 +1,4 @@
-"""A Ray cluster for tests, and functions that find and wait for its processes."""
+"""A Ray cluster for tests, and functions that find its processes and wait for conditions."""
 
 import os
 import time

@@ -36,7 +36,7 @@ def weights(folder):
 
 
 def same_run(first, second):
-    """Asserts that two runs have the same weights, log and scores, bit by bit."""
+    """Asserts that two runs have bit-identical weights, and equal logs and scores apart from timings."""
     one, two = weights(first), weights(second)
     assert one.keys() == two.keys()
     assert all(torch.equal(one[name], two[name]) for name in one)
@@ -59,7 +59,7 @@ def start(config, folder, extra=()):
 
 
 def kill_after(process, run, step, number=signal.SIGKILL):
-    """Sends a signal as soon as a checkpoint of this or a later step exists; returns the output of the process."""
+    """Sends a signal once a checkpoint of this or a later step exists; returns the stdout and stderr of the process."""
     until = time.monotonic() + 120
     while time.monotonic() < until and process.poll() is None:
         if any(int(path.name.split("-")[1]) >= step for path in list_checkpoints(run)):
@@ -80,7 +80,7 @@ VIEWS = {
 
 
 def gradients(run, batches, world=None, **changes):
-    """Returns the summed gradients of batches, and the metrics of the first; ``changes`` apply to ``run.forward``."""
+    """Returns gradients summed over batches, and metrics of the first batch; ``changes`` apply to ``run.forward``."""
     state = run.state
     metrics = [propagate(state, batch, replace(run.forward, **changes), world or World()) for batch in batches]
     found = {name: p.grad.clone() for name, p in state.weights().items() if p.grad is not None}

@@ -72,8 +72,8 @@ def test_random_replacements_are_drawn_uniformly_from_other_terms(tmp_path):
     assert chisquare(counts[np.arange(len(index)) != own]).pvalue > 1e-4
 
 
-def test_positives_replace_words_of_low_tfidf(sample_index, sample_rows):
-    """Words of high TF-IDF are replaced in negatives and kept in positives."""
+def test_positives_replace_words_of_lower_tfidf_than_negatives(sample_index, sample_rows):
+    """In positives, the mean TF-IDF of the replaced words is less than 60 % of the mean in negatives."""
 
     def weight_of_replaced(mode):
         total, number = 0.0, 0
@@ -99,7 +99,7 @@ def test_a_radius_may_be_a_share_of_the_vocabulary(sample_index, sample_rows):
             sample_index.augment(few, radius=radius)
 
 
-def test_copies_equal_separate_draws(indexed, sample_index, sample_rows, cse, tmp_path):
+def test_copies_equal_separate_calls_of_augment(indexed, sample_index, sample_rows, cse, tmp_path):
     few = tmp_path / "few.txt"
     few.write_text("\n".join(sample_rows[:20]) + "\n", encoding="utf8")
     done = cse("augment", few, "--copies", 3, "--seed", 5, cwd=indexed)
@@ -152,7 +152,7 @@ def test_default_radius_is_a_hundredth_of_the_vocabulary(words, twin):
 
 
 def frequencies(index, word, draws, radius, **options):
-    """Returns how often each rank replaces ``word`` in a sentence of this word alone, and the rank of ``word``."""
+    """Returns how often the term of each rank replaces ``word``, the only word of a text, and the rank of ``word``."""
     rank = {index.terms[t]: place for place, t in enumerate(index.by_rank)}
     negatives = index.augment([word] * draws, seed=5, radius=radius, **options)
     counts = np.zeros(len(index), dtype=int)
@@ -162,7 +162,7 @@ def frequencies(index, word, draws, radius, **options):
 
 
 @pytest.mark.parametrize("place", ["first", "rare", "common", "last", "middle"])
-def test_draws_follow_the_maximum_scores_within_the_radius(sample_index, place):
+def test_replacements_are_drawn_in_proportion_to_their_maximum_scores(sample_index, place):
     index, radius, draws = sample_index, 40, 200_000
     v = len(index)
     ranks = {"first": 0, "middle": v // 2, "last": v - 1}
@@ -194,7 +194,7 @@ def test_probabilities_follow_the_published_formula():
     expected = [min(1, 0.5 * 4 * (s - 0.1) / total) for s in scores]
     assert not all_equal
     assert p == pytest.approx(expected)
-    assert max(expected) == 1  # the formula itself gives 1 here
+    assert max(expected) == 1  # by the formula; not because the largest probability is set to 1
 
 
 def test_all_words_with_the_largest_probability_get_probability_one():

@@ -12,7 +12,7 @@ from cse.data.reading import reading_options
 
 def test_an_interrupt_stops_the_core(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    writer = os.open(tmp_path / "pipe", os.O_RDWR)  # an open writer: unless cancelled, the core reads for ever
+    writer = os.open(tmp_path / "pipe", os.O_RDWR)  # while it is open, the core reads until cancelled
     os.write(writer, b"a sentence\n")
     seen = []
 
@@ -31,7 +31,7 @@ def test_an_interrupt_stops_the_core(tmp_path):
     assert time.monotonic() - started < 10
 
 
-def test_results_and_exceptions_are_passed_on():
+def test_results_and_exceptions_reach_the_caller():
     assert in_thread(lambda progress: 3, print) == 3
     with pytest.raises(ZeroDivisionError):
         in_thread(lambda progress: 1 / 0, print)

@@ -1,4 +1,4 @@
-"""Checks before training: a run that cannot learn anything is refused, with advice on what to change."""
+"""Checks before training: runs that cannot learn are refused, and the share of cut-off texts is reported."""
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def test_positives_that_are_all_masked_or_unchanged_are_refused(of_rows, positiv
     ("texts", "remedy"),
     [(CHINESE, "Chinese, Japanese, Thai"), (EMOJI, "without letters"), (["word"], "the index was built")],
 )
-def test_negatives_that_are_all_unchanged_are_refused_with_advice_for_their_script(of_rows, texts, remedy):
+def test_negatives_that_are_all_unchanged_are_refused_with_advice(of_rows, texts, remedy):
     rows = [text + end for text in texts for end in ("!" * i for i in range(16 // len(texts)))]
     with pytest.raises(InputError, match=rf"^--negative una: none of 16 sampled .*{remedy}"):
         of_rows(rows, negatives=("una",))

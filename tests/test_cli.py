@@ -14,7 +14,7 @@ from cse.cli import console
 
 
 def refused(done, *phrases):
-    """Checks for exit code 2, one line on stderr with these phrases, nothing on stdout, no traceback."""
+    """Asserts exit code 2, an error message with these phrases as the last line of stderr, and an empty stdout."""
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     message = done.stderr.strip().splitlines()[-1]
@@ -24,7 +24,7 @@ def refused(done, *phrases):
     assert done.stdout == ""
 
 
-def test_help_is_fast_and_imports_neither_torch_nor_transformers(cse):
+def test_help_is_fast_and_imports_no_large_packages(cse):
     started = time.perf_counter()
     done = cse("--help")
     assert done.returncode == 0
@@ -76,7 +76,7 @@ def test_building_an_index_does_not_import_torch(sample, tmp_path):
 @pytest.mark.parametrize(
     "command", ["build-tfidf", "merge-tfidf", "train", "eval", "augment", "explain", "encode", "runs", "plot", "report"]
 )
-def test_every_command_has_help_with_defaults_and_json(cse, command):
+def test_help_of_commands_lists_defaults_and_json(cse, command):
     done = cse(command, "--help")
     assert done.returncode == 0
     assert "--json" in done.stdout
@@ -295,7 +295,7 @@ def test_errors_name_the_invalid_flag(cse, indexed, tiny_bert, tmp_path, flags, 
     assert not (tmp_path / "runs").exists()
 
 
-def test_unknown_tokenizers_commands_and_options_are_named(cse, indexed, sample, tmp_path):
+def test_unknown_tokenizers_commands_and_options_are_refused(cse, indexed, sample, tmp_path):
     refused(
         cse("build-tfidf", sample, "--tokenizer", "odd", "-o", tmp_path / "x"), "--tokenizer", "unicode, whitespace"
     )
@@ -311,7 +311,7 @@ def test_unknown_tokenizers_commands_and_options_are_named(cse, indexed, sample,
     refused(cse("augment", sample, "--encoding-errors", "odd", cwd=indexed), "--encoding-errors")
 
 
-def test_every_command_refuses_a_corpus_of_blank_lines(cse, tiny_bert, tmp_path):
+def test_train_and_encode_refuse_a_corpus_of_blank_lines(cse, tiny_bert, tmp_path):
     path = corpus(tmp_path, b"\n\n")
     refused(cse("train", path, "--model", tiny_bert, cwd=tmp_path), "corpus.txt: all 2 lines are blank")
     refused(cse("encode", tiny_bert, path, "-o", tmp_path / "v.npy"), "corpus.txt: all 2 lines are blank")

@@ -88,7 +88,7 @@ def test_cluster_finds_the_topics_and_their_words(topics, tmp_path, cse):
         for each in found["groups"]:
             (topic,) = {row % 3 for row in each["members"] if row < 60}
             assert len(each["words"]) == 3
-            assert set(each["words"]) <= set(TOPICS[topic].split())  # and not "the"
+            assert set(each["words"]) <= set(TOPICS[topic].split())  # so not "the"
             assert all(set(text.split()[1:]) <= set(TOPICS[topic].split()) for text in each["examples"])
             assert len(set(each["examples"])) == 3
         with open(tmp_path / "g.csv", encoding="utf8") as file:
@@ -98,7 +98,7 @@ def test_cluster_finds_the_topics_and_their_words(topics, tmp_path, cse):
     assert "21 rows: " in shown
 
 
-def test_words_of_a_group_have_mean_tfidf_furthest_above_that_of_the_corpus(topics):
+def test_words_and_first_example_of_a_group_follow_their_definitions(topics):
     from cse import TfidfIndex
 
     index = SearchIndex.build(
@@ -121,7 +121,7 @@ def test_words_of_a_group_have_mean_tfidf_furthest_above_that_of_the_corpus(topi
 
 @pytest.mark.parametrize("by", ["encoder", "bm25"])
 @pytest.mark.parametrize("margin", [None, 0.1])
-def test_mined_negatives_are_in_the_rank_window_and_below_the_margin(glove, by, margin):
+def test_mined_negatives_are_within_the_rank_window_and_the_margin(glove, by, margin):
     encoder = Encoder(glove)
     texts = some_texts(300)
     anchors = [" ".join(text.split()[:3]) for text in texts[:40]]
@@ -190,7 +190,7 @@ def test_mined_triples_can_be_opened_as_labelled_pairs(topics, tmp_path, cse, fo
         (("mine", "c.txt", "--queries", "c.txt", "-o", "t.csv"), "--queries c.txt: is not a table"),
     ],
 )
-def test_bad_input_is_refused_in_one_sentence(topics, tmp_path, cse, arguments, phrase):
+def test_invalid_arguments_and_files_are_refused(topics, tmp_path, cse, arguments, phrase):
     for name in ("c.txt", "v.txt"):
         shutil.copy(topics / name, tmp_path)
     (tmp_path / "three.csv").write_text("a,b,c\n1,2,3\n", encoding="utf8")

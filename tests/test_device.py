@@ -54,7 +54,7 @@ class Copies(TorchDispatchMode):
 
 
 class Noise(FeatureMethod):
-    """Adds random numbers from ``step.uniform`` to the embeddings of the batch."""
+    """Adds random numbers from ``step.uniform`` to the embeddings of views with one row per row of the batch."""
 
     def forward(self, views, step):
         batch = len(step.rows)
@@ -104,7 +104,7 @@ def test_always_passing_the_mask_does_not_change_the_hidden_states(family, padde
 
 
 @pytest.mark.parametrize(("values", "graphs"), [({}, True), ({"accumulate": 2}, False), ({"chunk_size": 4}, False)])
-def test_graphs_are_requested_only_with_one_pass_per_step(run_config, values, graphs, monkeypatch):
+def test_cuda_graphs_are_requested_only_with_one_pass_per_step(run_config, values, graphs, monkeypatch):
     given = []
     monkeypatch.setattr("cse.training.modules.compile_backbone", lambda backbone, device, graphs: given.append(graphs))
     prepare(run_config.replace(compile=True, **values))

@@ -1,7 +1,7 @@
 """Digests of results that must be equal on every machine: index, matrix, and negatives for combinations of options.
 
-``python tests/test_digests.py`` computes them anew and writes tests/digests.json; a commit that does so says which
-digests change and why.
+``python tests/test_digests.py`` computes the digests again and writes tests/digests.json; a commit that changes this
+file says which digests change and why.
 """
 
 import hashlib

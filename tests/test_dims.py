@@ -50,7 +50,7 @@ def test_matryoshka_loss_is_the_sum_over_truncated_embeddings(config):
         settings = {"logits": "focal", "temperature": run.config.temperature, "duplicates": step.duplicates}
         expected = sum(
             contrastive_loss({name: z[:, :size] for name, z in views.embeddings.items()}, **settings)
-            for size in (16, 8)  # the loss of all 32 is the contrastive loss of the run
+            for size in (16, 8)  # the loss of all 32 dimensions is the contrastive loss of the run
         )
     torch.testing.assert_close(found, expected)
 

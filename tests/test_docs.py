@@ -1,4 +1,4 @@
-"""Every code block in README.md and docs/ runs, with tiny models and small files instead of those that it names."""
+"""Runs the code blocks in README.md and docs/ with tiny models and small files instead of those that they name."""
 
 import json
 import re
@@ -15,7 +15,7 @@ if not (ROOT / "docs").is_dir():
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Commands with these phrases are parsed but not run, because they need a cluster, several processes, a published
-# checkpoint, all data, or a user who types queries.
+# checkpoint, full data sets, or a user who types queries.
 PARSED = ("--engine ray", "torchrun", "make ", "--preset simcse-sup-bert-base", "asks for queries", "una-table1 --data")
 # Names in the documentation and their replacements, which are made in this order.
 NAMES = {
@@ -100,7 +100,7 @@ def t5(tmp_path_factory, tiny_bert):
 
 @pytest.fixture
 def place(small_files, tmp_path, tiny_bert, t5):
-    """A folder with the small files, and a function that replaces names of models by tiny models."""
+    """A folder with the small files, and a function that replaces model names in a text by paths of tiny models."""
     import shutil
 
     shutil.copytree(small_files, tmp_path, dirs_exist_ok=True)

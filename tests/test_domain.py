@@ -50,7 +50,7 @@ def drawn(*shape):
 
 
 @pytest.mark.parametrize("which", ["anchor", "both", "cross"])
-def test_keep_is_the_divergence_of_the_similarities_to_other_rows(which):
+def test_keep_is_the_divergence_of_new_from_old_similarities(which):
     from cse.views import Views
 
     old = {"anchor": drawn(5, 4), "positive": drawn(5, 3, 4)[:, 0]}
@@ -198,7 +198,7 @@ def test_searches_consist_of_words_of_the_document(kind, sample_rows, sample_ind
         assert len(words) <= 5 or search == text
         if kind == "ordered":
             places = [terms.index(word) for word in words]
-            # A repeated word may have been drawn at a later place than the first.
+            # A repeated word may have been drawn at a place after its first occurrence.
             assert places == sorted(places) or len(set(terms)) < len(terms)
         if kind == "span":
             assert search in text
@@ -311,7 +311,7 @@ def test_scores_without_labels_follow_their_definitions(collection):
     assert changed["known all words"] == pytest.approx(np.mean([1 / rank for rank in ranks]), abs=1e-6)
 
 
-def test_limit_gives_at_most_a_tenth_of_false_alarms():
+def test_limit_flags_at_most_a_tenth_of_harmless_runs():
     generator = np.random.default_rng(0)
     for size in (3, 10, 47):
         score, harmful = generator.standard_normal(size), generator.random(size) < 0.4

@@ -55,7 +55,7 @@ def test_attention_without_dropped_elements_equals_that_of_transformers(request,
     assert fast.backbone.config._attn_implementation == dropout.ATTENTION
     batch = tokenize(plain.tokenizer, [sample_rows[0], "short", sample_rows[2]], 32)
     assert torch.allclose(plain.eval()(batch), fast.eval()(batch), atol=1e-6)
-    # In training mode, with masks that keep every element, and without scaling of hidden states.
+    # In training mode, embeddings are equal if masks keep every element and hidden states are not scaled.
     calls = []
 
     def everything(shape, p):

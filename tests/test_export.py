@@ -1,4 +1,4 @@
-"""ONNX export: equal embeddings in onnxruntime, 8-bit weights, and where the exported files are found."""
+"""ONNX export: equal embeddings in onnxruntime and PyTorch, 8-bit weights, prompts, and errors."""
 
 import json
 import shutil
@@ -102,7 +102,7 @@ def test_an_onnx_encoder_uses_the_prompts_of_its_folder(exported, tmp_path):
     np.testing.assert_allclose(one.encode(TEXTS[:2]), plain.encode([f"a text: {t}" for t in TEXTS[:2]]), atol=1e-4)
 
 
-def test_the_cost_of_int8_is_printed(exported, pairs, retrieval):
+def test_export_prints_the_size_and_accuracy_of_int8_weights(exported, pairs, retrieval):
     run, printed = exported
     assert printed["int8_bytes"] < 0.7 * printed["bytes"]  # not 0.25: the graph is a large part of a small model
     assert 0.9 < printed["int8_lowest_cosine"] <= printed["int8_cosine"] < 1
@@ -125,8 +125,8 @@ def test_sentence_transformers_loads_the_exported_file(exported):
     np.testing.assert_allclose(theirs, Encoder(folder, device="cpu").encode(TEXTS[:4]), atol=1e-4)
 
 
-def test_a_copy_is_exported_to_a_new_folder(exported, tmp_path, monkeypatch):
-    """To save time, ``write_onnx`` copies a file that was exported before."""
+def test_export_to_a_new_folder_copies_the_model(exported, tmp_path, monkeypatch):
+    """To save time, ``write_onnx`` is replaced by a function that copies a file exported before."""
     run, printed = exported
     monkeypatch.setattr(
         onnx_export, "write_onnx", lambda transformer, tokenizer, file: shutil.copy(printed["file"], file)

@@ -53,7 +53,7 @@ class Noise(FeatureMethod):
 
 
 class Norm(BatchTerm):
-    """Penalises the difference from a second forward pass of the anchors; has a trainable scale."""
+    """Penalises differences between two forward passes of the anchors; has a trainable scale."""
 
     @dataclass(frozen=True)
     class Options:

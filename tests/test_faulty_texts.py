@@ -1,4 +1,4 @@
-"""Faulty texts and tables: errors name the fault and its position."""
+"""Faulty texts and tables, refused with the position of the fault, and unusual texts and file names."""
 
 import json
 import os

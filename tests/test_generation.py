@@ -115,7 +115,7 @@ def test_back_translation_applies_the_second_model_to_texts_of_the_first(writers
     assert both(texts[:3], 0) == second(first(texts[:3], 0), 0)
 
 
-def test_rows_that_are_too_long_for_the_model_are_truncated(writers):
+def test_a_row_longer_than_the_maximum_input_is_accepted(writers):
     found = Generator(str(writers / "marian"), GenerationOptions(**SHORT))(["word " * 500], 0)
     assert len(found) == 1
 

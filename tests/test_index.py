@@ -1,4 +1,4 @@
-"""The index: comparison with the reference implementation and scikit-learn, saving and opening."""
+"""The TF-IDF index: comparison with the reference implementation and scikit-learn, saving and opening."""
 
 import gzip
 import json
@@ -85,7 +85,7 @@ def test_index_and_matrix_do_not_depend_on_the_number_of_threads(sample, tmp_pat
 
 def test_several_plain_and_compressed_files_equal_one_joined_file(sample, tmp_path):
     rows = sample.read_bytes().splitlines(keepends=True)
-    plain = write(tmp_path / "a.txt", b"".join(rows[:4000]).rstrip(b"\n"))  # no final newline: still a row
+    plain = write(tmp_path / "a.txt", b"".join(rows[:4000]).rstrip(b"\n"))  # no newline at the end of the last row
     packed = tmp_path / "b.txt.gz"
     packed.write_bytes(gzip.compress(b"".join(rows[4000:7000])) + gzip.compress(b"".join(rows[7000:])))
     joined, whole = TfidfIndex.build([plain, packed]), TfidfIndex.build(sample)
@@ -184,7 +184,7 @@ def test_merged_shards_equal_one_build_byte_for_byte(sample, tmp_path, cse):
     rows = sample.read_bytes().splitlines(keepends=True)
     cuts = [(0, 3000), (3000, 3001), (3001, 10_000)]
     files = [write(tmp_path / f"{n}.txt", b"".join(rows[a:b])) for n, (a, b) in enumerate(cuts)]
-    write(files[1], b"\n \n" + files[1].read_bytes())  # blank rows count in the row numbers, too
+    write(files[1], b"\n \n" + files[1].read_bytes())  # blank rows are numbered, too
     for n, file in enumerate(files):
         assert cse("build-tfidf", file, "-o", tmp_path / f"shard{n}").returncode == 0
     done = cse("merge-tfidf", *(tmp_path / f"shard{n}" for n in range(3)), "-o", tmp_path / "all", "--json")

@@ -28,7 +28,7 @@ ROWS = [(text or "").replace("\r\n", " ").replace("\n", " ") for text in TEXTS]
 
 
 def table(folder, suffix, texts=TEXTS):
-    """Writes a table whose column ``text``, between two others, holds the texts; .tsv allows no line breaks or tabs."""
+    """Writes a table with the texts in the second of three columns; in .tsv, they must have no tabs or line breaks."""
     path = folder / f"corpus{suffix}"
     if suffix == ".parquet":
         pq.write_table(pa.table({"id": range(len(texts)), "text": texts, "z": ["x"] * len(texts)}), path)
@@ -101,7 +101,7 @@ def test_the_trainer_finds_a_table_through_its_index(tmp_path, sample_rows, tiny
     )
     done = cse(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    # The run equals one whose corpus and column are named.
+    # The run equals one whose flags name the corpus and the column.
     again = cse(*arguments, "--name", "again", "corpus.parquet", "--column", "text", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert json.loads(done.stdout)["before"] == json.loads(again.stdout)["before"]

@@ -17,7 +17,10 @@ TAU = 0.1
 
 
 def slow(base, z, valid):
-    """Returns the mean of KL(p || q) over the valid rows, computed with loops."""
+    """Returns the mean over valid rows of KL(p || q), computed with loops.
+
+    p and q are the softmax of a row's cosines to the other valid rows, divided by TAU, in ``base`` and in ``z``.
+    """
     rows = [i for i in range(len(z)) if valid[i]]
     total = 0.0
     for i in rows:

@@ -1,4 +1,4 @@
-"""Special models of sentence-transformers: StaticEmbedding can encode but not train, and other kinds are refused."""
+"""Special models of sentence-transformers: a StaticEmbedding can encode but not be trained; other kinds are refused."""
 
 import json
 

@@ -99,7 +99,7 @@ def test_a_saved_adapter_is_loaded_by_cse_and_sentence_transformers(config, tmp_
     np.testing.assert_allclose(Encoder(kept, device="cpu").encode(TEXTS), expected, atol=1e-5)
     np.testing.assert_allclose(SentenceTransformer(str(kept), device="cpu").encode(TEXTS), expected, atol=1e-5)
     assert [stage.kind for stage in read_modules(kept).stages] == ["Dense"]
-    # Training can start from the adapter, too, but its result cannot be saved as an adapter of the adapter.
+    # Training can start from the adapter, too, but the new model cannot be saved as an adapter of the adapter.
     values["model"] = str(kept)
     assert (train(config.replace(**values, name="again")).folder / "last" / "model.safetensors").exists()
     with pytest.raises(InputError, match=r"--keep-adapter: .* is an adapter itself"):

@@ -77,7 +77,7 @@ def some_partners(views, objective, masks=None):
 
 
 def double_loop(views, *, objective, logits, mixed, alpha=1.0, masks=None, duplicates=None, partner=None):
-    """Mean over anchors of -log(e^positive / sum of the denominator), computed term by term."""
+    """Returns the mean over anchors of -log(e^positive / sum of e^term), computed logit by logit."""
     masks = masks or {}
     pairs = [pair for pair in PAIRS if pair[1] in views]
     columns = [name for name in ("hard_negative", "synthetic") if name in views and name not in dict(pairs)]
@@ -123,7 +123,7 @@ def double_loop(views, *, objective, logits, mixed, alpha=1.0, masks=None, dupli
 
 
 def release_terms(z1, z2, i, holds):
-    """Returns the terms of MixCSE's released code: mixtures of unnormalised neighbours, with two diagonals set to 0."""
+    """Returns the logits that MixCSE's released code adds for row i, from mixtures of neighbours; two are set to 0."""
     terms = []
     for k in range(B):
         if holds("positive", k) and holds("positive", (k + 1) % B):
@@ -308,7 +308,7 @@ def test_partners_are_uniform_over_valid_views_of_other_rows(left_out):
     assert seen[~allowed].sum() == 0
     expected = 3000 / allowed.sum(1, keepdim=True)
     chi = ((seen - expected) ** 2 / expected)[allowed].sum().item()
-    assert chi < 90  # with at most 6 * 9 degrees of freedom, exceeded in one of a thousand runs
+    assert chi < 90  # at most 6 * 9 degrees of freedom; by chance, fewer than 2 of 1,000 sums are larger
 
 
 def test_unknown_objectives_and_missing_partners_are_refused():
