@@ -17,8 +17,8 @@ class ReadOptions(TypedDict, total=False):
     """Options for reading files."""
 
     encoding_errors: str
-    """``strict`` (default): invalid UTF-8 raises ``InputError``. ``replace``: invalid bytes become U+FFFD, and the rows with
-    such bytes are counted."""
+    """``strict`` (default): invalid UTF-8 raises ``InputError``. ``replace``: invalid bytes become U+FFFD, and the rows
+    with such bytes are counted."""
     max_line_bytes: int
     """Maximum length of a row in bytes; a longer row raises ``InputError``. Default: 2**20."""
     threads: int

@@ -148,8 +148,8 @@ def compare(
 
     Except in suites without examples (``geometry``), every difference has a 95 % interval from a bootstrap over
     examples, and a p-value that is adjusted over the tasks. Both hold for these two checkpoints only; two seeds of the
-    same method may differ just as much. If ``a`` and ``b`` are lists of models, each trained by one method with the same
-    seeds in the same order, the methods are compared with a paired t-test over seeds.
+    same method may differ just as much. If ``a`` and ``b`` are lists of models, each trained by one method with the
+    same seeds in the same order, the methods are compared with a paired t-test over seeds.
 
     Args:
         a: A model, as for ``evaluate``, or a list of at least two models.

@@ -44,7 +44,7 @@ Advance = Callable[[], object]
 
 @dataclass(frozen=True)
 class TransferTask:
-    """A task: its title, the rows of each complete file by split (``all``: a single file), and whether rows are pairs."""
+    """A task: its title, number of rows by split when complete (``all``: a single file), and whether rows are pairs."""
 
     title: str
     rows: dict[str, int]
