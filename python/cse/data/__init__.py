@@ -1,1 +1,1 @@
-"""Reading text files and tables into rows. No module in this package imports torch."""
+"""Reads text files and tables into rows. No module in this package imports torch."""

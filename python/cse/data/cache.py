@@ -2,8 +2,9 @@
 
 Each entry is a folder with a ``meta.json`` that is written last and holds the size and the CRC-32 of each file. When an
 entry is opened, its files are read once and checked against these values (0.7 s per GB), because a run would not notice
-damaged data. An entry that fails the check, or has no ``meta.json``, is written again. Entries are found by a hash of
-their key. If an input file changes, its key changes; the old entry remains until ``cse cache --clear``.
+damaged data. An entry that fails the check, or has no ``meta.json``, is written again. The name
+of an entry contains a hash of its key. If an input file changes, the key changes too, and a new entry is written; the
+old one remains until ``cse cache --clear``.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def open_entry(
 
 
 def entries(cache: Path) -> list[Entry]:
-    """Returns the entries of a cache folder, sorted by name; ``meta`` is empty for a damaged one."""
+    """Returns the entries of a cache folder, sorted by name; ``meta`` is empty if it cannot be read."""
     if not cache.is_dir():
         return []
     folders = [path for path in sorted(cache.iterdir()) if NAME.fullmatch(path.name) and path.is_dir()]

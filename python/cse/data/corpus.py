@@ -1,4 +1,4 @@
-"""The corpus of a training run: rows in memory or in mapped files."""
+"""The rows of a corpus, in memory or in memory-mapped files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Corpus:
     def __init__(self, rows: _core.Rows | StoredRows, joined_lines: int) -> None:
         self._core = rows
         self.joined_lines = joined_lines
-        """Number of table fields in which a line break was replaced by a space."""
+        """Number of table fields, or of texts in memory, in which a line break was replaced by a space."""
         self._in_memory = False
 
     @classmethod
@@ -50,7 +50,7 @@ class Corpus:
         cache: str | None = None,
         progress: ProgressCallback | None = None,
     ) -> Corpus:
-        """Opens files; they are read into memory if they have less than ``IN_MEMORY_BYTES`` in total, else mapped.
+        """Opens files: reads them into memory if smaller than ``IN_MEMORY_BYTES`` in total, else maps cached rows.
 
         Args:
             files: The inputs that ``cse.data.readers.resolve`` returned.

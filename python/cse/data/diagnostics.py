@@ -1,4 +1,4 @@
-"""Findings of ``cse doctor``: problems of a corpus, derived from its counts, each with a recommendation."""
+"""Findings of ``cse doctor``: problems of a corpus, each with a recommendation."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         add(
             "note",
             f"{seen['singletons'] / seen['terms']:.0%} of the terms occur in one sentence only",
-            "cse augment --min-df 2 draws replacements from the others",
+            "cse augment --min-df 2 draws replacements from the other terms",
         )
     if documents < 10_000:
         add("note", f"only {_rows(documents)}", "the published results use a million rows")

@@ -37,7 +37,8 @@ def hold_out(corpus: Corpus, seed: int, wanted: bool, rows: Rows | None = None) 
     """Splits a corpus into training rows and held-out rows for the label-free score.
 
     At most min(2000, 5 % of the rows) are held out; they have at least 8 words and distinct texts, and the choice
-    depends on seed and row number. Blank rows and rows with the same text as a held-out row are excluded from training.
+    depends on seed and row number. If these conditions leave fewer than two rows, none is held out. Blank rows and rows
+    with the same text as a held-out row are excluded from training.
 
     Args:
         corpus: The corpus.

@@ -35,8 +35,8 @@ def pair_columns(
     """Returns the names of the two or three columns to read: anchor, positive and optionally hard negative.
 
     Without ``columns``, the roles follow from the column names (``NAMES``). Columns of identifiers (``id``, ``idx``,
-    ``..._id``) are left out. If the anchor or the positive cannot be identified by its name, columns
-    with other names take the missing roles in order.
+    ``..._id``) are left out. If the anchor or the positive cannot be identified by its name, columns with other names
+    take the missing roles in order.
 
     Args:
         path: A table.
@@ -125,7 +125,10 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
         masks.append(kept)
     chosen: npt.NDArray[np.bool_] = np.logical_and.reduce([np.array(mask, dtype=bool) for mask in masks])
     if not chosen.any():
-        raise InputError(f"--min-score {min_score:g}: no row has such a score; give a lower one")
+        raise InputError(
+            f"--min-score {min_score:g}: no row (selected by --where, if given) has at least this score; give a lower "
+            "one"
+        )
     return chosen
 
 

@@ -45,7 +45,10 @@ class LabelledPairs:
             filled &= self.chosen
         rows: Rows = np.flatnonzero(filled)
         if not len(rows):
-            raise InputError("--pairs: every row has an empty cell; at least one complete row is needed")
+            raise InputError(
+                "--pairs: every row (selected by --where or --min-score, if given) has an empty cell; at least one "
+                "complete row is needed"
+            )
         return rows
 
     @property
@@ -80,7 +83,7 @@ def open_pairs(
         reading: Further arguments of ``Corpus.open``.
 
     Raises:
-        InputError: For a file that is not a table, or that lacks a column.
+        InputError: For a file that is not a table or lacks a column, and as for ``pair_columns`` and ``chosen_rows``.
     """
     texts = [name for name in readers.expand(files) if not readers.is_table(name)]
     if texts:

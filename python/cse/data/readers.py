@@ -122,8 +122,8 @@ def find_again(path: str) -> str:
 def _check_quotes(path: str) -> None:
     """Raises ``InputError`` if a quoted field of a csv file is not closed.
 
-    In this case, pyarrow silently reads the rest of the file as that field. The check is therefore made only if the
-    last field of the file contains a line break.
+    In this case, pyarrow silently reads the rest of the file as that field. This function is therefore called only if
+    the last field that was read contains a line break.
     """
     import csv
 
@@ -251,7 +251,7 @@ def _column_names(path: str, wanted: str | None) -> list[str]:
 
 
 def _json_names(path: str, wanted: str | None) -> list[str]:
-    """Returns the field names of the first 10,000 records, or of those up to ``wanted``, if found.
+    """Returns the field names of the first 10,000 records, or only up to the first record with the field ``wanted``.
 
     One record is not enough, because records may omit empty fields.
     """

@@ -17,7 +17,8 @@ class ReadOptions(TypedDict, total=False):
     """Options for reading files."""
 
     encoding_errors: str
-    """``strict`` (default): invalid UTF-8 raises ``InputError``. ``replace``: it is replaced by U+FFFD and counted."""
+    """``strict`` (default): invalid UTF-8 raises ``InputError``. ``replace``: invalid bytes become U+FFFD, and the rows
+    with such bytes are counted."""
     max_line_bytes: int
     """Maximum length of a row in bytes; a longer row raises ``InputError``. Default: 2**20."""
     threads: int
@@ -35,7 +36,7 @@ class SourceFile:
         path: Path as given.
         bytes: Size of the file as stored, before decompression.
         rows: Number of rows.
-        xxh3: 128-bit XXH3 hash, hexadecimal.
+        xxh3: 128-bit XXH3 hash of the file as stored, hexadecimal.
     """
 
     path: str

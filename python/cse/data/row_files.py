@@ -46,7 +46,7 @@ def stored_bytes(files: Sequence[str | Column]) -> int:
 
 
 def count_repeats(hashes: npt.NDArray[np.uint64], words: npt.NDArray[np.uint32]) -> int:
-    """Returns the number of non-blank rows whose hash equals that of an earlier row."""
+    """Returns the number of non-blank rows whose hash equals the hash of an earlier row."""
     ordered = np.sort(hashes[words > 0])  # np.unique is many times slower for millions of rows
     return int((ordered[1:] == ordered[:-1]).sum())
 

@@ -1,4 +1,4 @@
-"""Sentences as lists of words, separated by white space."""
+"""Cuts sentences in two between words, which are separated by white space."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Encodes(Protocol):
     def encode(
         self, texts: Sequence[str], *, batch_size: int = ..., progress: Progress | None = ...
     ) -> npt.NDArray[np.float32]:
-        """Returns embeddings ``(n, D)`` float32; calls ``progress`` with the number of texts since the last call."""
+        """Returns embeddings ``(n, D)`` float32; ``progress`` gets the number of texts encoded since its last call."""
         ...
 
 
@@ -81,7 +81,7 @@ class Sample:
     """Results on the individual examples of a task, from which ``cse compare`` computes intervals."""
 
     task: str
-    """Name of the task, as in the rows of the report."""
+    """Name of the task in the report, in some evaluations followed by the metric: ``FILE: mrr``."""
     values: npt.NDArray[np.float64]
     """``(n,)`` score of each example, or its cosine if ``gold`` is given."""
     gold: npt.NDArray[np.float64] | None = None
@@ -127,7 +127,7 @@ class Evaluation(ABC):
 
     @abstractmethod
     def work(self) -> int:
-        """Returns the number of units of progress: one for each text that is encoded, plus any further work."""
+        """Returns the number of units of progress: usually one for each text that is encoded, plus any further work."""
 
     @abstractmethod
     def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:

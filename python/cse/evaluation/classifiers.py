@@ -35,8 +35,8 @@ class Classifier(Protocol):
 
 
 Fit = Callable[[Matrix, Labels, float, "tuple[Matrix, Labels] | None"], Classifier]
-"""Trains a classifier on features ``(n, D)``, labels ``(n,)`` and a penalty. The last argument is validation data for
-early stopping, or None."""
+"""Trains a classifier on features ``(n, D)`` and labels ``(n,)`` with a penalty. The last argument is validation data
+for early stopping, or None."""
 
 
 def converged(x: Matrix, y: Labels, penalty: float, valid: tuple[Matrix, Labels] | None = None) -> Classifier:
@@ -71,7 +71,7 @@ def senteval(
 
 
 class AdamClassifier:
-    """The classifier of ``senteval``."""
+    """The classifier that ``senteval`` trains."""
 
     def __init__(self, penalty: float, seed: int) -> None:
         self.penalty, self.seed = penalty, seed

@@ -69,7 +69,7 @@ def mean_cosine(vectors: npt.NDArray[np.floating]) -> float:
 class Geometry(Evaluation):
     """Geometry of the embeddings of the sentences in a TSV file of scored pairs.
 
-    Alignment is computed over the pairs with a score above 4.
+    Alignment is computed over the pairs with a gold score above 4.
     """
 
     summary = "alignment, uniformity, effective rank and mean cosine on --data FILE.tsv (score, sentence1, sentence2)"

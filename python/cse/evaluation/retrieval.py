@@ -38,7 +38,7 @@ __all__ = ["Retrieval", "RetrievalOptions", "ndcg", "rank_documents", "recall", 
 DEPTH = 100
 # Number of documents encoded and ranked at a time, which bounds memory.
 BLOCK = 4096
-# The number of documents if they are cut into passages.
+# The same, if documents are cut into passages.
 PASSAGES_BLOCK = 256
 
 Relevance = Mapping[str, int]
@@ -82,11 +82,11 @@ def rank_documents(
     """Returns the ids of the ``depth`` documents with the highest cosine for each query, best first.
 
     With ``passages``, documents are cut into passages of at most this many tokens (0: as many as the model reads), and
-    the score of a document is that of its best passage.
+    the score of a document is the score of its best passage.
 
     If the encoder has ``encode_query`` and ``encode_document``, they are used, so that the prompts of its model apply;
-    if its ``similarity_name`` is ``dot``, documents are ranked by dot products. At most ``BLOCK`` documents have their
-    embeddings in memory at a time.
+    if its ``similarity_name`` is ``dot``, documents are ranked by dot products. The embeddings of at most ``BLOCK``
+    documents are in memory at a time.
     """
     cut = _cutter(encoder, passages)
     rows = BLOCK if cut is None else PASSAGES_BLOCK
@@ -97,7 +97,7 @@ def rank_documents(
         return np.asarray(vectors, dtype=np.float64) if by_dot else unit(vectors)
 
     wanted = comparable(ask(list(queries), progress=progress))
-    # Documents of equal score must be in descending order of id; the ids are, and the sort below is stable.
+    # Documents of equal score must be in descending order of id: ``ids`` has this order, and the sort below is stable.
     ids = sorted(documents, reverse=True)
     scores = np.empty((len(queries), 0))
     found = np.empty((len(queries), 0), dtype=np.int64)
@@ -129,7 +129,7 @@ def _cutter(encoder: Encodes, passages: int | None) -> Cutter | None:
 
 
 def _passages(cut: Cutter, texts: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Returns the passages of all texts, and the number of the first passage of each; a blank text is one passage."""
+    """Returns the passages of all texts, and the position of each text's first passage; a blank text is one passage."""
     parts: list[str] = []
     firsts: list[int] = []
     for text, spans in zip(texts, cut(texts), strict=True):
@@ -147,7 +147,8 @@ class RetrievalOptions:
         int | None,
         Field(
             ge=0,
-            description="cut documents into passages of N tokens or fewer (0: as the model); the best passage counts",
+            description="cut documents into passages of at most N tokens (0: the model's maximum); the best passage "
+            "of a document counts",
         ),
     ] = None
 

@@ -1,4 +1,4 @@
-"""Evaluation and comparison of models with suites: ``cse eval`` and ``cse compare``, and the same in Python."""
+"""Evaluates and compares models: the functions behind ``cse eval`` and ``cse compare``."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Comparison:
     """The differences between two models a and b."""
 
     a: str
-    """Model, or the models of several seeds separated by commas."""
+    """Name of the model; for several seeds, the names of their models, separated by commas."""
     b: str
     seeds: bool
     """True if methods are compared over seeds, False if checkpoints are compared over examples."""
@@ -108,11 +108,11 @@ def evaluate(
         allow_partial: Accept incomplete STS and transfer files.
         pooler: See ``cse.Encoder``; must be None for an encoder in memory.
         prompt: Name of a prompt of the model, or a text; see ``cse.Encoder``. Must be None for an encoder in memory.
-        dims: Numbers of dimensions; the embeddings are evaluated truncated to each of them. None: not truncated.
+        dims: Numbers of leading dimensions; embeddings are truncated to each of them in turn. None: not truncated.
         device: A PyTorch device; see ``cse.Encoder``.
         precision: ``fp32``, ``bf16`` or ``auto``; see ``cse.Encoder``.
         threads: Number of CPU threads, 0 for all cores. None: PyTorch's setting is not changed.
-        progress: Called with the units of work done so far, and their total; each text that is encoded is one unit.
+        progress: Called with the units of work done so far, and their total; a unit is usually one encoded text.
 
     Returns:
         The scores, for example in ``evaluate(...).reports["sts"].rows`` or ``evaluate(...).to_dict()``.
@@ -147,10 +147,10 @@ def compare(
 ) -> Comparison:
     """Compares model b with model a, like ``cse compare``.
 
-    Every difference has a 95 % interval from a bootstrap over examples, and a p-value that is adjusted over the tasks.
-    These apply to the two checkpoints; two seeds of the same method may differ just as much. If ``a`` and ``b`` are
-    lists of models, each trained by one method with the same seeds in the same order, the methods are compared with a
-    paired t-test over seeds.
+    Except in suites without examples (``geometry``), every difference has a 95 % interval from a bootstrap over
+    examples, and a p-value that is adjusted over the tasks. Both hold for these two checkpoints only; two seeds of the
+    same method may differ just as much. If ``a`` and ``b`` are lists of models, each trained by one method with the
+    same seeds in the same order, the methods are compared with a paired t-test over seeds.
 
     Args:
         a: A model, as for ``evaluate``, or a list of at least two models.

@@ -56,7 +56,7 @@ def paired_bootstrap(
 
 
 def sentence_clusters(left: Sequence[str], right: Sequence[str]) -> list[npt.NDArray[np.int64]]:
-    """Groups pairs that share a sentence, directly or through other pairs; returns the positions of each group."""
+    """Returns the positions of pairs by group; pairs that share a sentence, directly or via others, form a group."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
@@ -94,8 +94,8 @@ def resampled_difference(
 ) -> tuple[Difference, Vector]:
     """Returns the difference between the scores of two sides on the same examples, with a paired bootstrap.
 
-    Clusters of examples are drawn with replacement, and the score (with ``gold``, also the ranks) is recomputed for
-    each resample. Each side may consist of several checkpoints (seeds), whose scores are averaged.
+    Clusters of examples are drawn with replacement, and the score (including the ranks, if ``gold`` is given) is
+    recomputed for each resample. Each side may consist of several checkpoints (seeds), whose scores are averaged.
 
     Args:
         before: For each checkpoint of the first side, the values of the examples, ``(n,)``.
@@ -104,7 +104,8 @@ def resampled_difference(
         clusters: Positions of examples that are drawn together; see ``sentence_clusters``. None: examples
             are drawn individually.
         resamples: Number of bootstrap samples.
-        seed: Seed of the resampling. With the same seed, two tasks get the same draws if they have the same size.
+        seed: Seed of the resampling. With the same seed, tasks with equally many clusters (without clusters: examples)
+            get the same draws.
 
     Returns:
         The difference, and its value in each resample ``(resamples,)``, to be averaged over tasks.

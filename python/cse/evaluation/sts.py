@@ -73,7 +73,7 @@ class Task:
 
 @dataclass(frozen=True)
 class PairScore:
-    """Spearman's correlation x 100, number of pairs, alignment of the pairs with a score above 4, and uniformity."""
+    """Spearman's correlation x 100, number of pairs, alignment of pairs with gold scores above 4, and uniformity."""
 
     spearman: float
     pairs: int
@@ -216,7 +216,7 @@ def score_pairs(model: Encodes, pairs: Pairs, progress: Callable[[int], None] | 
 def score_vectors(pairs: Pairs, left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> PairScore:
     """Scores the embeddings ``(n, D)`` of sentence pairs.
 
-    The correlation is NaN if all cosines are equal; alignment is NaN if no pair has a score above 4. Uniformity is
+    The correlation is NaN if all cosines are equal; alignment is NaN if no pair has a gold score above 4. Uniformity is
     computed over the distinct sentences.
     """
     from scipy.stats import spearmanr
@@ -245,7 +245,9 @@ def pair_cosines(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]
 class STSOptions:
     """Options of the STS evaluation."""
 
-    allow_partial: Annotated[bool, Field(description="accept incomplete files; no average is reported")] = False
+    allow_partial: Annotated[
+        bool, Field(description="accept incomplete files, and omit the average if there are any")
+    ] = False
 
 
 class STS(Evaluation):

@@ -1,16 +1,16 @@
 """Transfer tasks by SentEval's protocol: logistic regression on frozen embeddings (Conneau and Kiela 2018).
 
-=====  ==========================  ==========================================================================
-task   files                       protocol
-=====  ==========================  ==========================================================================
-MR     ``mr.tsv``                  nested cross-validation over 10 folds; mean accuracy of the outer folds
-CR     ``cr.tsv``                  the same
-SUBJ   ``subj.tsv``                the same
-MPQA   ``mpqa.tsv``                the same
-SST2   ``sst2.{train,dev,test}``   penalty chosen on dev; trained on train, accuracy on test
-TREC   ``trec.{train,test}``       penalty chosen by cross-validation over 10 folds of train; accuracy on test
-MRPC   ``mrpc.{train,test}``       the same, on the features [abs(u - v), u * v]; accuracy, and F1
-=====  ==========================  ==========================================================================
+=====  =============================  =======================================================================
+task   files                          protocol
+=====  =============================  =======================================================================
+MR     ``mr.tsv``                     nested cross-validation over 10 folds; mean accuracy of the outer folds
+CR     ``cr.tsv``                     as for MR
+SUBJ   ``subj.tsv``                   as for MR
+MPQA   ``mpqa.tsv``                   as for MR
+SST2   ``sst2.{train,dev,test}.tsv``  penalty chosen on dev; trained on train, accuracy on test
+TREC   ``trec.{train,test}.tsv``      penalty chosen by 10-fold cross-validation on train; accuracy on test
+MRPC   ``mrpc.{train,test}.tsv``      as for TREC, on the features [abs(u - v), u * v]; accuracy and F1
+=====  =============================  =======================================================================
 
 Files are tab-separated: label, text; for MRPC label, sentence1, sentence2. The penalty is one of 1e-5, 1e-4, 1e-3 and
 1e-2, as in SentEval. The classifier either minimises SentEval's objective (``converged``), in which case only the folds
@@ -44,7 +44,7 @@ Advance = Callable[[], object]
 
 @dataclass(frozen=True)
 class TransferTask:
-    """A task: its title, and the number of rows of each complete file by split (``all`` for a single file)."""
+    """A task: its title, number of rows by split when complete (``all``: a single file), and whether rows are pairs."""
 
     title: str
     rows: dict[str, int]
@@ -73,7 +73,9 @@ TASKS = {
 class TransferOptions:
     """Options of the transfer evaluation."""
 
-    allow_partial: Annotated[bool, Field(description="accept incomplete files; no average is reported")] = False
+    allow_partial: Annotated[
+        bool, Field(description="accept incomplete files, and omit the average if there are any")
+    ] = False
     folds: Annotated[int, Field(ge=2, description="folds of the cross-validation; SentEval uses 10")] = 10
     classifier: Annotated[
         Literal["converged", "senteval"],
@@ -90,7 +92,7 @@ class Split:
 
 
 def read_split(path: Path, columns: int) -> tuple[list[list[str]], list[str]]:
-    """Reads a TSV file of a label and ``columns`` texts; returns the texts by column, and the labels.
+    """Reads a TSV file with a label and ``columns`` texts per line; returns the texts by column, and the labels.
 
     Raises ``InputError`` for invalid UTF-8, or a line with a wrong number of fields.
     """

@@ -1,1 +1,1 @@
-"""Reading of stored runs, and pictures and pages made from them."""
+"""Reads stored runs, and makes pictures and report pages from them."""

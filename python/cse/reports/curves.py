@@ -171,8 +171,8 @@ def cosine_panels(run: StoredRun) -> list[Panel]:
         legend(axes)
 
     caption = (
-        "Mean cosine of the anchors of a batch with their positives and their negatives. Negatives whose "
-        "cosine is close to that of the positives are hard; a negative with a far lower cosine adds little to the "
+        "Mean cosine of the anchors of a batch with their positives and their negatives. Negatives are hard if their "
+        "cosine is close to the cosine of the positives; a negative with a far lower cosine adds little to the "
         "gradient." + _means([run])
     )
     return [Panel("cosines", "Cosines during training", caption, draw)]

@@ -42,7 +42,7 @@ class HeldOut:
     sentences: list[str]
     """Held-out sentences, or the distinct sentences of the development sets."""
     synthetic: list[str]
-    """A synthetic negative for each sentence; may be empty."""
+    """One synthetic negative per sentence; an empty list if the run has none."""
 
     @property
     def texts(self) -> list[str]:
@@ -171,7 +171,10 @@ def held_out(run: StoredRun) -> HeldOut:
         raise InputError(f"{run.folder}: has no data.json, in which later versions of cse store the held-out sentences")
     sentences = run.texts["held_out"]
     if len(sentences) < 2:
-        raise InputError(f"{run.folder}: no sentences were held out, because too few have 8 words or more")
+        raise InputError(
+            f"{run.folder}: no sentences were held out; this takes at least 40 rows, and two different ones "
+            "of 8 words or more"
+        )
     return HeldOut({}, sentences, run.texts["synthetic"])
 
 
@@ -194,7 +197,7 @@ def compare_models(
     config = run.config
     if config.get("encoder_methods"):
         name = config["encoder_methods"][0]
-        raise InputError(f"--encoder-method {name}: changes the model before training, and that model is not stored")
+        raise InputError(f"--encoder-method {name}: changes the model before step 1, and the result is not stored")
     pooler = config["pooler"]
     if pooler == "cls" and not config.get("keep_head"):
         pooler = "cls_before_pooler"  # the head is used in training only

@@ -168,7 +168,7 @@ def _logged(run: StoredRun) -> list[dict[str, str]]:
 
 
 def _facts(run: StoredRun) -> dict[str, str]:
-    """Returns the summary of model and data shown before training; for an older run, some of its settings."""
+    """Returns the stored summary of model and data (for an older run, some settings instead), and the steps done."""
     if run.texts is not None:
         facts: dict[str, str] = run.texts["facts"]
     else:

@@ -23,9 +23,10 @@ class Material:
 
     Args:
         run: The run.
-        word: The word whose window of ranks is shown. Default: the first word that UNA replaced in the examples.
+        word: The word whose possible replacements by UNA are shown. Default: the first word that UNA replaced in the
+            stored examples.
         device: A PyTorch device for encoding held-out texts.
-        method: ``tsne`` or ``pca``, for maps.
+        method: How sentences are projected to maps, ``tsne`` or ``pca``.
         progress: See ``compare_models``.
         encode: If False, pictures that need encoded texts raise ``InputError``.
     """
@@ -67,7 +68,7 @@ class Material:
         return sentence_map(self.compared, self.method)
 
     def ranks(self) -> list[Panel]:
-        """Returns the panels of UNA's window; raises ``InputError`` if there is no index or no word."""
+        """Returns the panels of ``rank_panels`` for the word; raises ``InputError`` if there is no index or no word."""
         config = self.run.config
         folder = config.get("tfidf", "tfidf")
         if "una" not in config.get("negatives", ()) and self.word is None:

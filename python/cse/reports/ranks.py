@@ -108,8 +108,8 @@ def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -
         Panel(
             "ranks-window",
             f"Window of \u201c{shown_word}\u201d",
-            "The enlarged band, with some of its terms labelled. A term is drawn with a probability proportional "
-            "to its maximum score; the word itself is never drawn.",
+            "The enlarged band, with some of its terms labelled. UNA chooses a term with a probability proportional "
+            "to its maximum score, and never the word itself.",
             window,
         ),
     ]

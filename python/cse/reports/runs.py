@@ -25,7 +25,7 @@ MOVED = {"margin", "mix_lambda", "mix_variant", "hard_negative_weight"}
 
 @dataclass(frozen=True)
 class StoredRun:
-    """The contents of the files of a run, as far as they exist."""
+    """The contents of the files of a run; files that do not exist give empty values or None."""
 
     folder: Path
     config: dict[str, Any]
@@ -70,7 +70,10 @@ class StoredRun:
 
     @property
     def best(self) -> dict[str, Any]:
-        """The evaluation of ``best/``; for an unfinished run, the best one by Spearman's correlation, else the last."""
+        """The evaluation of ``best/``.
+
+        In an unfinished run, the evaluation with the best Spearman's correlation, or the last one if none has it.
+        """
         if self.result is not None:
             found: dict[str, Any] = {"step": self.result["best_step"], **self.result["best"]}
             return found
@@ -177,7 +180,7 @@ def _stored(path: Path) -> dict[str, Any] | None:
 
 
 def find_runs(folder: str | Path) -> list[StoredRun]:
-    """Returns the run in ``folder``, or the runs in its subfolders by name (``seed2`` before ``seed10``).
+    """Returns the run in ``folder``, or the runs in its subfolders, sorted by name (``seed2`` before ``seed10``).
 
     Raises ``InputError`` if there are none.
     """
@@ -200,7 +203,7 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def differing(runs: Sequence[StoredRun]) -> list[str]:
-    """Returns the names of the settings that are not equal in all runs, in the order of the first configuration."""
+    """Returns the names of the settings that are not equal in all runs, in the order of their first occurrence."""
     names = dict.fromkeys(name for run in runs for name in run.settings)
     return [name for name in names if any(run.settings.get(name) != runs[0].settings.get(name) for run in runs[1:])]
 

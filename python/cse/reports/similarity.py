@@ -91,22 +91,22 @@ class SentenceMap:
     """``(n, 2)`` positions, as in ``after``."""
     after: Points
     group: npt.NDArray[np.int64]
-    """``(n,)``: index of each sentence's group in ``groups``, which are found in the embeddings after training."""
+    """``(n,)`` index of each sentence's group in ``groups``; groups are found in the embeddings after training."""
     groups: list[Group]
     method: str
     """A description of how the positions were computed."""
 
 
 def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> SentenceMap:
-    """Projects the held-out sentences to two dimensions.
+    """Projects the held-out sentences, at most ``SHOWN``, to two dimensions.
 
     Groups are found by k-means in the embeddings after training. With t-SNE, the positions after training are
     initialised with the positions before training, so that the two maps look similar where the embeddings are similar.
 
     Args:
         found: The embeddings.
-        method: ``tsne`` (van der Maaten and Hinton 2008), or ``pca``, the first two principal
-            components. Fewer than 21 sentences and collapsed embeddings are always projected with ``pca``.
+        method: ``tsne`` (van der Maaten and Hinton 2008), or ``pca``, the first two principal components. Fewer than 21
+            sentences, or collapsed embeddings, are always projected with ``pca``.
         examples: Number of example sentences of each group.
     """
     from sklearn.cluster import KMeans

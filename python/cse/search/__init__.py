@@ -1,4 +1,4 @@
-"""Vector search over a corpus: nearest rows, duplicates, groups and hard negatives.
+"""Vector search over a corpus: nearest rows, near-duplicates, clusters and hard negatives.
 
 ``index`` builds, opens and searches an index folder, whose files are described in ``store``. ``nearest`` and ``pairs``
 implement the exact searches over its vectors, ``bm25`` the search by words, and ``fusion`` the combination of two

@@ -1,4 +1,4 @@
-"""BM25 search with the library bm25s (extra ``cse[search]``); texts are split by the ``unicode`` tokenizer."""
+"""BM25 search with the library bm25s (extra ``cse[search]``); the ``unicode`` tokenizer splits texts into terms."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Bm25:
             if progress:
                 progress(len(block))
         if not vocabulary:
-            raise InputError("--hybrid: no row of the corpus contains a word; omit this option")
+            raise InputError("BM25: no row of the corpus contains a word; leave out the option that uses BM25")
         index = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
         index.index((rows, vocabulary), show_progress=False)
         return cls(index)

@@ -78,8 +78,8 @@ def extend(
         skip: Number of rows at the beginning of the corpus that are not appended.
         batch_size: Texts per forward pass.
         progress: Called with the number of rows done since its last call.
-        commit: Commit every ``BLOCK`` rows; if False, only once at the end, so that an interrupted call changes
-            nothing.
+        commit: True: commit every ``BLOCK`` rows. False: commit only once, at the end, so that an interrupted call
+            changes nothing.
     """
     before = store.rows - skip  # rows of the index that are not from this corpus
     wanted = before + len(corpus)

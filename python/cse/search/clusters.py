@@ -29,7 +29,7 @@ class Cluster:
     rows: Rows
     """The rows, ascending."""
     words: list[str]
-    """The terms whose mean TF-IDF in the group exceeds their mean over all groups by the most."""
+    """The terms whose mean TF-IDF in this group exceeds their mean in the rows of all groups by the largest amounts."""
     examples: Rows
     """The rows nearest to the mean of the group, nearest first; no text is repeated."""
 
@@ -45,7 +45,7 @@ def cluster(
     """Assigns a group to each vector of an index.
 
     Args:
-        index: An index without passages.
+        index: An index without passages, so that each row that is not blank has one vector.
         method: ``kmeans`` for scikit-learn's MiniBatchKMeans, whose time is linear in the number of rows, or
             ``hdbscan`` for its HDBSCAN, whose time is quadratic. HDBSCAN chooses the number of groups itself and
             may leave some rows out of all groups.

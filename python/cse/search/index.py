@@ -29,7 +29,7 @@ from .vectors import Unit, Vectors, unit
 __all__ = ["Hit", "SearchIndex"]
 
 Floats = npt.NDArray[np.float32]
-# Row, score, and position of the vector that was found; None: the hit shows the whole text of the row.
+# Row, score, and position of the vector that was found; position None: the hit shows the whole text of the row.
 Found = tuple[int, float, int | None]
 # Minimum number of rows taken from each of the two rankings that --hybrid fuses.
 FUSED = 100
@@ -44,7 +44,7 @@ class Hit:
     id: str
     """Id of the row; its number if the index has no ids."""
     score: float
-    """Cosine (or dot product, if the model uses it) with the query; with ``hybrid``, the sum of reciprocal ranks."""
+    """Cosine (or dot product, if the model uses it) with the query; with ``hybrid``, the fused score."""
     text: str
     """Text of the row, or the passage that was found if rows are cut into passages."""
 
@@ -84,7 +84,8 @@ class SearchIndex:
         """Builds the index of a corpus, or completes an existing one.
 
         If the folder already contains an index, its model and settings must be the same, and the corpus must begin
-        with its rows; the remaining rows are added. To complete an interrupted build, call ``build`` again.
+        with the rows of the index; the remaining rows are added. To complete an interrupted build, call ``build``
+        again.
 
         Args:
             encoder: The encoder.
@@ -203,7 +204,7 @@ class SearchIndex:
 
     @property
     def rows(self) -> npt.NDArray[np.int64]:
-        """Row of each vector, ``(vectors,)`` int64, ascending."""
+        """Row number of each vector, ``(vectors,)`` int64, ascending."""
         found: npt.NDArray[np.int64] = self._places["row"]
         return found
 

@@ -217,7 +217,7 @@ class PartsStore:
     def open(cls, folder: Path) -> PartsStore | None:
         """Opens a folder; returns None if it contains no parts.
 
-        Raises ``InputError`` if the parts were written by another command, or if some are missing.
+        Raises ``InputError`` if the parts were written by another command, are incomplete, or contain no rows.
         """
         manifest = read_manifest(folder)
         if manifest is None:
@@ -253,7 +253,7 @@ class PartsStore:
         return places
 
     def ids(self, rows: Sequence[int]) -> list[str]:
-        """Returns the numbers of some rows."""
+        """Returns the numbers of some rows as text, since parts have no ids."""
         return [str(row) for row in rows]
 
     def texts(self, rows: Sequence[int]) -> list[str]:

@@ -31,7 +31,7 @@ def parse_ranks(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Mined:
-    """Negatives of a pair: rows of the corpus, their cosines with the anchor, and the cosine of the positive."""
+    """Negatives of one pair, as rows of the corpus; cosines of these rows and of the positive with the anchor."""
 
     pair: int
     rows: Rows
@@ -44,9 +44,9 @@ class Mining:
     """How hard negatives are chosen.
 
     Candidates are the rows of the corpus whose ranks for the anchor lie in a given window. Two kinds of rows are left
-    out: rows with the text of the anchor or of one of its positives, and rows that may be further positives because
-    their cosine with the anchor exceeds the positive's cosine minus a margin (Moreira et al. 2024, arXiv:2407.15831,
-    call this positive-aware mining).
+    out: rows whose text is the anchor or one of its positives, and rows that may be further positives because their
+    cosine with the anchor exceeds the positive's cosine minus a margin (Moreira et al. 2024, arXiv:2407.15831, call
+    this positive-aware mining).
 
     Attributes:
         ranks: First and last rank, from 1, in the ranking of the whole corpus.

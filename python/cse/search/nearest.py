@@ -2,8 +2,8 @@
 
 Products are computed in float32, block by block, so that the vectors are read once and few products are in memory. A
 row is a candidate if its exact product may be among the k largest, given the maximum rounding error of float32. The
-products of the candidates are then computed again in float64, and the rows are ranked by these. The result equals that
-of a brute-force search in float64, for any number of threads and any block size.
+products of the candidates are then computed again in float64 to rank the rows. The result equals the result of a
+brute-force search in float64, for any number of threads and any block size.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ def near_pairs(
 ) -> Iterator[tuple[Rows, Rows, Doubles]]:
     """Yields all pairs of rows i < j whose cosine, rounded to six decimals, is at least ``threshold``.
 
-    Products are computed in float32 in blocks of the upper triangle; those near the threshold are computed again in
-    float64, so the result equals that of a brute-force search.
+    Products are computed in float32 in blocks of the upper triangle; those that may reach the threshold are computed
+    again in float64, so the result equals the result of a brute-force search.
 
     Args:
         vectors: n vectors of unit length.

@@ -47,7 +47,7 @@ def _tokens(encoder: Encoder, passages: int | str) -> int:
 def check_settings(store: Store, encoder: Encoder, int8: bool | None, passages: int | str | None, grows: bool) -> None:
     """Raises ``InputError`` if settings given by the caller differ from the settings of the index.
 
-    If the index grows, the precision of the encoder must be that of the index, too.
+    If rows are about to be added (``grows``), the precision of the encoder must also equal the precision of the index.
     """
     known = store.manifest
     given: dict[str, object] = {}
@@ -69,7 +69,7 @@ def check_settings(store: Store, encoder: Encoder, int8: bool | None, passages: 
 
 
 def check_model(store: Store, encoder: Encoder) -> None:
-    """Raises ``InputError`` if an index was built with another model."""
+    """Raises ``InputError`` if an index was built with another model, prompt or number of dimensions."""
     known = store.manifest
     for name, value in (("prompt", getattr(encoder, "given_prompt", None)), ("dims", getattr(encoder, "dims", None))):
         if name in known and known[name] != value:  # indexes of older versions lack these settings

@@ -4,15 +4,15 @@
 file                content
 ==================  ==================================================================================================
 ``manifest.json``   format, model, settings, and the numbers of rows and vectors that are complete; written last
-``vectors.npy``     the vectors ``(vectors, D)``, float32, or int8 with one float32 scale each in ``scales.f32``
-``places.bin``      row of each vector, and the range of characters of its text that was encoded (``PLACE``)
+``vectors.npy``     the vectors ``(vectors, D)``: float32, or int8 with a float32 scale per vector in ``scales.f32``
+``places.bin``      row of each vector, and the range of characters in the row's text that was encoded (``PLACE``)
 ``texts.txt``       text of each row and a line feed, in UTF-8; ``texts.u64``: byte offset of the end of each text
-``ids.txt``         id of each row, in the same form, with ``ids.u64``; absent if the index has no ids
+``ids.txt``         id of each row, with ``ids.u64``, in the same form as the texts; absent if the index has no ids
 ``hashes.u64``      hash of each row, to check whether a corpus begins with the rows of the index
-``bm25/``           BM25 index for ``--hybrid``
+``bm25/``           BM25 index; absent until a search needs it
 ==================  ==================================================================================================
 
-Data is only ever appended to files. If a process is killed while it writes, the files contain more data than the
+Rows are only ever appended to files. If a process is killed while it writes, the files contain more data than the
 manifest says; the next process that writes to the index removes the surplus. The manifest is replaced atomically.
 """
 
