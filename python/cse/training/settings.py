@@ -94,7 +94,7 @@ class Data:
     """Text files, patterns or tables (``cse.data.readers.resolve``). Default: the files of the TF-IDF index."""
     pairs: Annotated[tuple[str, ...], Paths(), Shown("FILE")] = ()
     """Table of anchor, positive and optionally hard negative, instead of CORPUS."""
-    columns: Annotated[tuple[str, ...], Shown("A,B[,C]", default="by their names")] = ()
+    columns: Annotated[tuple[str, ...], Shown("A,B[,C]", default="recognised by name")] = ()
     """Columns of --pairs.
 
     Two or three; see ``cse.data.pair_columns``."""
