@@ -47,7 +47,7 @@ def trained(tmp_path_factory, sample, tiny_bert, tiny_roberta):
     return run
 
 
-SHARED = [name for name in POOLERS if name != "mask"]  # sentence-transformers has no pooler mask
+SHARED = [name for name in POOLERS if name != "mask"]  # sentence-transformers has no equivalent of mask
 CASES = [("bert", pooler) for pooler in SHARED] + [("roberta", "cls"), ("roberta", "avg_first_last")]
 
 

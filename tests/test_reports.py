@@ -79,7 +79,7 @@ def run(folder, corpus, tiny_bert):
 
 @pytest.fixture(scope="module")
 def dev_run(folder, corpus, tiny_bert, sample_rows):
-    """A run with a development set and no synthetic negatives; matplotlib hides labels with a leading underscore."""
+    """A run with a development set and no synthetic negatives; matplotlib would hide its name, which begins with _."""
     both = zip(sample_rows[700:760], sample_rows[760:820], strict=True)
     lines = [f"{number % 6}\t{one}\t{two}\n" for number, (one, two) in enumerate(both)]
     (folder / "dev.tsv").write_text("".join(lines), encoding="utf8")
@@ -404,7 +404,7 @@ def test_collapsed_embeddings_can_be_drawn(material):
 
 
 def simulated(colour, matrix):
-    """Returns a colour in CIELAB as seen with the deficiency that a matrix on linear RGB simulates (Machado et al. 2009)."""
+    """Returns a colour in CIELAB as seen with a deficiency; ``matrix`` acts on linear RGB (Machado et al. 2009)."""
     channels = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     xyz = np.array(

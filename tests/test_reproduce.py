@@ -1,4 +1,4 @@
-"""Tests of `cse reproduce`: published tables, recipes, and cells (one run each) that are stored and compared."""
+"""Tests of `cse reproduce`: published tables, recipes, stored cells (one run each), and comparisons of values."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Output in parts, one per input file, equals the output for one file, with every engine and after interruptions."""
+"""Output in parts, one per input file, equals the output for a single file, with every engine and after interruptions."""
 
 import gzip
 import json
@@ -167,7 +167,7 @@ with parts.locked():
 
 
 def augment_job(folder, manifest):
-    """Returns an augmentation job for the files of a manifest, and its parts in another folder."""
+    """Returns an augmentation job for the files that a manifest lists, and its ``Parts`` in ``folder``."""
     known = json.loads(Path(manifest).read_text())
     index = TfidfIndex.open()
     job = AugmentJob("tfidf", 0, None, dict(index.draw_options()), 1, "text", "zst", READING)

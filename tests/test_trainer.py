@@ -398,7 +398,7 @@ def test_a_task_that_is_solved_from_the_start_is_reported(minilm, sample_rows, t
     assert not any("solved from the start" in note for note in own.notes)
 
 
-def test_a_una_interval_longer_than_the_run_causes_a_warning(base):
+def test_a_warning_is_given_if_una_is_used_only_in_the_first_step(base):
     def warned(every):
         config = base.replace(negatives=("una",), una={"every": every})
         return prepare(config).facts.get("warning", "")

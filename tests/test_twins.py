@@ -154,7 +154,7 @@ def test_substituted_words_are_the_most_likely_whole_words(masked_model, sample_
     texts, rows = sample_rows[:12], np.arange(12)
     found = method(texts, rows, Draws(3, 1))
     assert found == method(texts, rows, Draws(3, 1))
-    assert found[4:7] == method(texts[4:7], rows[4:7], Draws(3, 1))  # not on the other rows
+    assert found[4:7] == method(texts[4:7], rows[4:7], Draws(3, 1))  # not affected by other rows
     tokenizer, model = (
         AutoTokenizer.from_pretrained(masked_model),
         AutoModelForMaskedLM.from_pretrained(masked_model).eval(),
