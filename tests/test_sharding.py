@@ -1,4 +1,4 @@
-"""Output in parts, one per input file, equals the output for a single file, with every engine and after interruptions."""
+"""Output in parts, one per input file, equals the output for a single file, with any engine and after interruptions."""
 
 import gzip
 import json
