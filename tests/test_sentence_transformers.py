@@ -140,7 +140,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_trainer_gives_the_same_weights_as_cse_train(run_config, without_dropout, triples, tmp_path, name):
-    """The trainer and cse train each run six steps in float64, without dropout, with the same batches in the same order."""
+    """Both run six steps (the trainer and cse train), in float64, without dropout, with the same order of batches."""
     settings, options, drawn = RUNS[name]
     if name == "weighted":
         triples.to_csv(tmp_path / "triples.csv")
