@@ -21,7 +21,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 # The slowest tests begin first, so that the processes of pytest-xdist end at about the same time.
 SLOWEST = (
-    "test_the_default_recipe_of_minilm_raises_stsb_dev",
+    "test_focal_loss_and_una_raise_stsb_dev_of_minilm",
     "test_two_processes_train_resume_and_end_together",
     "test_a_task_that_is_solved_from_the_start_is_reported",
     "test_two_processes_have_the_gradients_of_one",

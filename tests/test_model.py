@@ -1,4 +1,4 @@
-"""Saved models in transformers and sentence-transformers; poolers; finding models; scores on sentence pairs."""
+"""Tests of saved models in transformers and sentence-transformers, of poolers, and of files of sentence pairs."""
 
 import json
 import math
@@ -47,7 +47,7 @@ def trained(tmp_path_factory, sample, tiny_bert, tiny_roberta):
     return run
 
 
-SHARED = [name for name in POOLERS if name != "mask"]  # which other libraries have, too; test_systems.py tests mask
+SHARED = [name for name in POOLERS if name != "mask"]  # sentence-transformers has no equivalent of mask
 CASES = [("bert", pooler) for pooler in SHARED] + [("roberta", "cls"), ("roberta", "avg_first_last")]
 
 
@@ -58,12 +58,12 @@ def test_saved_model_gives_the_same_vectors_in_sentence_transformers(trained, ki
     folder = trained(kind, pooler)
     ours = Encoder(folder, device="cpu").encode(TEXTS)
     theirs = SentenceTransformer(str(folder), device="cpu")
-    assert theirs.max_seq_length == 64  # the limit of the source model, not max_length=8
+    assert theirs.max_seq_length == 64  # the limit of the model before training, not max_length=8
     np.testing.assert_allclose(ours, theirs.encode(TEXTS), atol=1e-5)
 
 
 @pytest.mark.parametrize(("kind", "pooler"), CASES)
-def test_transformers_loads_a_saved_model_without_new_weights(trained, kind, pooler):
+def test_a_saved_model_has_the_same_weights_and_vectors_in_transformers(trained, kind, pooler):
     folder = trained(kind, pooler)
     model, report = AutoModel.from_pretrained(folder, output_loading_info=True)
     assert not report["missing_keys"]
@@ -92,7 +92,7 @@ def test_trained_minilm_keeps_its_pooling_normalisation_and_length(trained, mini
     assert not report["missing_keys"]
 
 
-def test_module_types_have_names_that_every_release_reads(trained):
+def test_modules_are_saved_under_their_names_in_sentence_transformers_models(trained):
     modules = json.loads((trained("bert", "avg_top2") / "modules.json").read_text())
     assert [module["type"] for module in modules] == [
         "sentence_transformers.models.Transformer",
@@ -102,13 +102,13 @@ def test_module_types_have_names_that_every_release_reads(trained):
 
 
 @pytest.mark.parametrize("pooler", SHARED)
-def test_a_saved_model_is_loaded_with_its_own_pooling(trained, pooler):
+def test_a_saved_model_is_loaded_with_its_pooler(trained, pooler):
     encoder = Encoder(trained("bert", pooler), device="cpu")
     assert encoder.model.pooler == ("cls_before_pooler" if pooler == "cls" else pooler)
     assert not encoder.plain
 
 
-def test_an_encoder_is_plain_if_its_pooler_is_a_guess(tiny_bert):
+def test_an_encoder_is_plain_only_if_no_pooler_is_declared_or_given(tiny_bert):
     assert Encoder(tiny_bert, device="cpu").plain
     assert not Encoder(tiny_bert, pooler="cls", device="cpu").plain
 
@@ -144,7 +144,7 @@ def test_poolers_equal_their_definitions():
     torch.testing.assert_close(pool("mask", states, mask, ids, 9), torch.stack([states[3][0, 0], states[3][1, 2]]))
 
 
-def test_embeddings_do_not_depend_on_batches(trained):
+def test_embeddings_do_not_depend_on_the_batch_size(trained):
     encoder = Encoder(trained("bert", "avg"), device="cpu")
     one = np.concatenate([encoder.encode([text]) for text in TEXTS])
     np.testing.assert_allclose(encoder.encode(TEXTS, batch_size=3), one, atol=1e-5)
@@ -291,7 +291,7 @@ def test_headers_and_csv_files_of_pairs_are_read(tmp_path, name, content):
         ("p.csv", 'score,sentence1,sentence2\n1,a,b\n2,"a,b\n', "the quotes of the record at line 3 do not match"),
     ],
 )  # fmt: skip
-def test_unknown_headers_and_bad_records_are_named_by_line(tmp_path, name, content, message):
+def test_errors_about_headers_and_records_give_the_line_number(tmp_path, name, content, message):
     path = tmp_path / name
     path.write_text(content, encoding="utf8")
     with pytest.raises(InputError, match=message):
@@ -299,14 +299,14 @@ def test_unknown_headers_and_bad_records_are_named_by_line(tmp_path, name, conte
 
 
 @pytest.mark.parametrize("line", ["5.0\tonly one", "five\ta\tb", "nan\ta\tb", "a,b,c"])
-def test_the_number_of_an_invalid_line_is_named(tmp_path, line):
+def test_errors_about_invalid_lines_give_the_line_number(tmp_path, line):
     path = tmp_path / "pairs.tsv"
     path.write_text(f"1\ta\tb\n{line}\n", encoding="utf8")
     with pytest.raises(InputError, match=r"pairs\.tsv: line 2"):
         read_pairs(path)
 
 
-def test_sentence_encoders_from_elsewhere_get_the_recipe_adapt(trained, tiny_bert, minilm, tmp_path):
+def test_sentence_encoders_not_trained_with_cse_have_the_family_adapt(trained, tiny_bert, minilm, tmp_path):
     import shutil
 
     from cse.models.resolve import find_model
@@ -319,4 +319,4 @@ def test_sentence_encoders_from_elsewhere_get_the_recipe_adapt(trained, tiny_ber
     shutil.copytree(ours, theirs)
     (theirs / "config_sentence_transformers.json").write_text('{"__version__": {"pytorch": "2"}}')
     assert find_model(str(theirs)).family == "adapt"
-    assert find_model(str(trained(minilm, None))).family == "adapt"  # also after training with cse
+    assert find_model(str(trained(minilm, None))).family == "adapt"  # training with cse does not change it

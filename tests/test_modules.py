@@ -1,4 +1,4 @@
-"""Models made of sentence-transformers modules keep them in training and give the same vectors in both libraries."""
+"""Models made of sentence-transformers modules keep them in training and have equal vectors in both libraries."""
 
 import json
 
@@ -102,12 +102,12 @@ def test_a_trained_model_keeps_its_modules(tmp_path, tiny_bert, sample, name):
 @pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", [*MODES, "lasttoken+avg+cls_before_pooler"])
-def test_pooling_equals_that_of_sentence_transformers(name, side, pooled):
+def test_pooling_equals_sentence_transformers(name, side, pooled):
     states = torch.randn(5, 9, 6, dtype=torch.float64)
     lengths = torch.tensor([9, 1, 4, 6, 3])
     mask = (torch.arange(9) < lengths[:, None]).long()
     mask = mask.flip(1) if side == "left" else mask
-    # The first two tokens are the prompt; row 1 has no others, hence nothing to average, and is left out.
+    # With ``pooled``, the first two tokens are a prompt that is not pooled. Row 1, of one token, is left out.
     rows = torch.tensor([0, 2, 3, 4]) if pooled else torch.arange(5)
     states, mask = states[rows], mask[rows]
     modes = [MODES[each] for each in name.split("+")]
@@ -121,7 +121,7 @@ def test_pooling_equals_that_of_sentence_transformers(name, side, pooled):
 
 
 @pytest.mark.parametrize("name", ["avg+avg", "avg+mask", "avg_top2+max", "nonsense", "avg+"])
-def test_invalid_names_of_poolers_are_refused(tiny_bert, name):
+def test_invalid_pooler_names_are_refused(tiny_bert, name):
     with pytest.raises(InputError, match="is unknown"):
         Encoder(tiny_bert, pooler=name, device="cpu")
 
@@ -157,8 +157,8 @@ def test_merging_with_the_base_averages_dense_modules(tmp_path, tiny_bert, sampl
     torch.testing.assert_close(found[1], found[0] / 2, atol=1e-6, rtol=1e-4)
 
 
-def test_directories_in_the_old_layout_load(tmp_path, tiny_bert):
-    """Old layout: transformer in a subfolder, pickled Dense weights, lower-casing in sentence_bert_config.json."""
+def test_folders_in_the_old_layout_can_be_loaded(tmp_path, tiny_bert):
+    """The old layout has the transformer in a subfolder, pickled Dense weights, and do_lower_case in a JSON file."""
     folder = tmp_path / "model"
     model = sentence_model(folder, tiny_bert, modules=[pooling("mean"), dense(16, nn.Sigmoid())])
     vectors = model.encode([text.lower() for text in TEXTS])

@@ -17,7 +17,7 @@ from random_texts import some_texts
 
 
 def brute_force(vectors, queries, k):
-    """Returns the float64 products and row numbers of the k nearest rows, with ties in row order."""
+    """Returns the float64 products and row numbers of the k nearest rows of each query; ties are in row order."""
     rows = np.arange(len(vectors))
     given = Float32(queries)
     scores = np.stack([exact_products(given, np.full(len(rows), q), vectors, rows) for q in range(len(queries))])
@@ -28,7 +28,7 @@ def brute_force(vectors, queries, k):
 
 @pytest.mark.parametrize("products", [256, 4096, 1 << 22])
 @pytest.mark.parametrize(("rows", "queries", "k"), [(3000, 37, 10), (3000, 1, 5), (300, 5, 300), (7, 3, 50)])
-def test_nearest_rows_equal_those_of_brute_force(monkeypatch, products, rows, queries, k):
+def test_nearest_rows_equal_brute_force(monkeypatch, products, rows, queries, k):
     monkeypatch.setattr(nearest, "PRODUCTS", products)
     monkeypatch.setattr(nearest, "CANDIDATES", products)
     draw = np.random.default_rng(rows + queries)
@@ -56,7 +56,7 @@ def test_nearest_rows_are_exact_for_ascending_and_equal_products(monkeypatch):
     np.testing.assert_array_equal(nearest.nearest(same, query, 9)[1], [np.arange(9)])
 
 
-def test_int8_changes_an_element_by_at_most_half_its_scale():
+def test_int8_changes_an_element_by_at_most_half_the_scale_of_its_row():
     values = np.random.default_rng(0).standard_normal((50, 30)).astype(np.float32)
     values[7] = 0
     stored, scales = quantize(values)
@@ -68,7 +68,7 @@ def test_int8_changes_an_element_by_at_most_half_its_scale():
 
 
 @pytest.mark.parametrize("threshold", [0.99, 0.9, 0.3, -1])
-def test_near_pairs_and_groups_equal_those_of_brute_force(monkeypatch, threshold):
+def test_near_pairs_and_groups_equal_brute_force(monkeypatch, threshold):
     monkeypatch.setattr(pairs, "BLOCK_ROWS", 50)
     monkeypatch.setattr(pairs, "BLOCK_COLUMNS", 90)
     monkeypatch.setattr(pairs, "EDGES", 100)
@@ -114,7 +114,7 @@ def test_equal_rows_have_a_cosine_of_1():
 
 
 @pytest.mark.parametrize("threshold", [-1.01, 1.5, float("nan"), True])
-def test_a_threshold_that_is_no_cosine_is_refused(threshold):
+def test_a_threshold_that_is_not_a_cosine_is_refused(threshold):
     with pytest.raises(InputError, match=r"--threshold: must be a cosine, from -1 to 1"):
         pairs.check_threshold(threshold)
 
@@ -138,7 +138,7 @@ def test_bm25_scores_equal_the_formula():
             assert index.search(query, k).tolist() == best[:k]
 
 
-def test_fusion_adds_reciprocal_ranks():
+def test_fusion_adds_reciprocals_of_60_plus_rank():
     found = fuse([[4, 7, 1], [7, 9]], 10)
     expected = {4: 1 / 61, 7: 1 / 62 + 1 / 61, 1: 1 / 63, 9: 1 / 62}
     assert [row for row, _ in found] == [7, 4, 9, 1]
@@ -161,5 +161,5 @@ def test_passages_cover_a_text_and_begin_and_end_between_words():
             for (_, end), (start, _) in pairwise(spans):
                 assert start <= end + 1
             assert [start for start, _ in spans] == sorted({start for start, _ in spans})
-    assert windows("x" * 50, [(each, each + 1) for each in range(50)], 20)[0] == (0, 20)  # one long word
+    assert windows("x" * 50, [(each, each + 1) for each in range(50)], 20)[0] == (0, 20)  # a long word is cut
     assert windows(" \t", [], 8) == []

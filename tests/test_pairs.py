@@ -1,4 +1,4 @@
-"""Labelled pairs and triples, and models that keep their MLP head."""
+"""Tests of training on labelled pairs and triples, and of models that keep their MLP head."""
 
 import json
 
@@ -60,7 +60,7 @@ def test_final_scores_equal_those_of_the_saved_model(base, triples, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
-def test_every_table_format_is_read_and_blank_rows_are_skipped(tmp_path, triples, base, kind):
+def test_every_table_format_is_read_and_rows_with_blank_cells_are_skipped(tmp_path, triples, base, kind):
     rows = [*triples[:50], ("an anchor", "", "a negative"), *triples[50:]]
     path = table(tmp_path, kind, rows)
     pairs = open_pairs([str(path)], [])
@@ -75,7 +75,7 @@ def test_every_table_format_is_read_and_blank_rows_are_skipped(tmp_path, triples
         assert batch.blocks[name].texts == [rows[row][place] for row in batch.rows]
 
 
-def test_two_columns_have_no_hard_negatives_and_columns_can_be_named(tmp_path, triples, base):
+def test_columns_can_be_named_and_invalid_choices_are_refused(tmp_path, triples, base):
     path = table(tmp_path, "csv", triples)
     run = prepare(base.replace(pairs=path, columns=("hard_neg", "sent0")))
     assert "hard_negative" not in run.batches[0].views
@@ -94,7 +94,7 @@ def test_two_columns_have_no_hard_negatives_and_columns_can_be_named(tmp_path, t
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_known_names_set_column_roles_and_identifiers_are_ignored(tmp_path, kind):
+def test_column_names_determine_roles_and_id_columns_are_ignored(tmp_path, kind):
     rows = [(str(227 + i), f"an answer {i}", f"a question {i}") for i in range(9)]
     pairs = open_pairs([str(table(tmp_path, kind, rows, ("ID", "Answer", "question")))], [])
     assert pairs.anchors.take([0]) == ["a question 0"]
@@ -115,7 +115,7 @@ def test_known_names_set_column_roles_and_identifiers_are_ignored(tmp_path, kind
         (("question", "query", "answer"), "columns question and query may both be the anchor; .* --columns"),
     ],
 )
-def test_columns_of_unclear_role_are_refused_with_the_remedy(tmp_path, names, message):
+def test_error_for_columns_of_unclear_role_suggests_an_option(tmp_path, names, message):
     path = table(tmp_path, "csv", [(f"one {i}", f"two {i}", str(i % 5)) for i in range(9)], names)
     with pytest.raises(InputError, match=message):
         open_pairs([str(path)], [])
@@ -124,7 +124,7 @@ def test_columns_of_unclear_role_are_refused_with_the_remedy(tmp_path, names, me
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_rows_that_are_positives_are_selected_by_label_or_score(tmp_path, kind, base):
+def test_positives_are_selected_by_label_or_score(tmp_path, kind, base):
     rows = [(f"one {i}", f"two {i}" if i != 4 else "", i % 2, i / 10) for i in range(60)]
     if kind == "csv":
         rows = [tuple(map(str, row)) for row in rows]
@@ -149,7 +149,7 @@ def test_rows_that_are_positives_are_selected_by_label_or_score(tmp_path, kind, 
             open_pairs([str(path)], [], **values)
 
 
-def test_examples_show_all_columns(tmp_path, base, triples, capsys):
+def test_examples_shown_before_training_have_all_columns(tmp_path, base, triples, capsys):
     run = prepare(base.replace(pairs=table(tmp_path, "csv", triples)))
     console.print_examples(run.examples)
     shown = capsys.readouterr().err
@@ -217,7 +217,7 @@ def test_a_kept_head_is_part_of_the_saved_model(tmp_path, triples, base, kind, r
         with torch.no_grad():
             pooled = AutoModel.from_pretrained(folder).eval()(**tokens).pooler_output
         assert np.allclose(pooled.numpy(), vectors, atol=1e-5)
-    # A further run starts from the stored head.
+    # A run that starts from the saved model loads its head.
     again = prepare(base.replace(pairs=config.pairs, model=folder, pooler="cls"))
     stored = encoder.model.head[0].weight
     assert torch.equal(again.state.encoder.head[0].weight, stored)
@@ -225,7 +225,7 @@ def test_a_kept_head_is_part_of_the_saved_model(tmp_path, triples, base, kind, r
     assert not (dropped / "2_Dense").exists()
 
 
-def test_supervised_presets_equal_the_settings_of_the_paper():
+def test_supervised_presets_have_the_batch_size_epochs_and_rates_of_the_paper():
     found = {name: preset_values(f"simcse-sup-{name}") for name in ("bert-base", "bert-large", "roberta-base")}
     found["roberta-large"] = preset_values("simcse-sup-roberta-large")
     assert [values["lr"] for values in found.values()] == [5e-5, 1e-5, 5e-5, 1e-5]

@@ -52,7 +52,7 @@ def test_dropout_encodes_one_block_of_texts_twice(run_config):
     assert list(blocks) == ["anchor"]
 
 
-def test_spans_are_independent_runs_of_50_to_90_percent_of_the_words():
+def test_spans_are_independent_and_have_50_to_90_percent_of_the_words():
     text = " ".join(f"w{i}" for i in range(20))
     lengths, starts = [], []
     for anchor, positive in pairs("spans", [text] * 4000):
@@ -71,14 +71,14 @@ def test_spans_are_independent_runs_of_50_to_90_percent_of_the_words():
         made("spans", ["a b c d"], shortest=0.9, longest=0.5)
 
 
-def test_spans_of_long_rows_have_a_limited_number_of_words():
+def test_most_words_limits_the_spans_of_long_rows():
     lengths = {}
     for count in (10, 30, 200):
         text = " ".join(f"w{i}" for i in range(count))
         found = pairs("spans", [text] * 3000, shortest=0.3, longest=0.7, most_words=24)
         assert all(is_span(part, text.split()) for pair in found[:50] for part in pair)
         lengths[count] = [len(part.split()) for pair in found for part in pair]
-    # A span of a row of n words has min(0.3 n, 8) to min(0.7 n, 24) words.
+    # In a row of n words, a span has min(0.3 n, 8) to min(0.7 n, 24) words.
     assert {count: (min(each), max(each)) for count, each in lengths.items()} == {10: (3, 7), 30: (8, 21), 200: (8, 24)}
     assert np.mean(lengths[200]) == pytest.approx(16, abs=0.2)
     short = [" ".join(f"w{i}" for i in range(9))] * 100
@@ -119,7 +119,7 @@ def test_halves_share_no_word_and_single_words_have_no_positive():
     assert made("halves", ["a b c d e", "one"]).mask.tolist() == [True, False]
 
 
-def test_uda_replaces_words_of_low_score(sample_index, sample_rows):
+def test_uda_equals_augment_in_positive_mode(sample_index, sample_rows):
     edited = made("uda", sample_rows[:50], sample_index)
     assert edited == sample_index.augment(sample_rows[:50], seed=1, beta=0.3, mode="positive")
 
@@ -141,7 +141,7 @@ def test_every_kind_of_positive_trains_with_every_loss_and_una(
     log = [record for record in map(json.loads, lines) if "loss" in record]
     assert len(log) == 3
     assert all(np.isfinite(record["loss"]) and "cos_syn" in record for record in log)
-    # Single words: halves masks them; crop and delete leave them unchanged, as dropout positives.
+    # Rows of one word: halves leaves them out of the loss; crop and delete do not change them (dropout positives).
     masked, unchanged = (sum(record.get(f"{kind}/positive", 0) for record in log) for kind in ("masked", "unchanged"))
     assert (masked > 0) == (name == "halves")
     assert (unchanged > 0) == (name in ("crop", "delete"))

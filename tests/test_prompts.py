@@ -47,7 +47,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_vectors_with_prompts_equal_those_of_sentence_transformers(models, name):
+def test_vectors_with_prompts_equal_sentence_transformers(models, name):
     folder, _ = models(name, **CASES[name])
     ours, theirs = Encoder(folder, device="cpu"), SentenceTransformer(str(folder), device="cpu")
     pairs = [
@@ -66,7 +66,7 @@ def test_vectors_with_prompts_equal_those_of_sentence_transformers(models, name)
     assert np.array_equal(Encoder(folder, device="cpu", prompt="compare this ").encode(TEXTS), prompted)
 
 
-def test_unknown_names_of_prompts_are_refused(models, tiny_bert):
+def test_unknown_prompt_names_are_refused(models, tiny_bert):
     folder, _ = models("plain")
     with pytest.raises(InputError, match=r"--prompt: 'queri' is unknown \(did you mean query\?\)"):
         Encoder(folder, device="cpu", prompt="queri")
@@ -112,10 +112,10 @@ def test_similarity_is_the_dot_product_if_the_model_declares_it(models, tmp_path
     order = [[list(texts)[place] for place in np.argsort(-row)] for row in expected]
     assert rank_documents(ours, queries, texts) == order
     lengths = np.linalg.norm(theirs.encode(list(texts.values())), axis=1)
-    assert lengths.max() - lengths.min() > 1e-3  # hence cosines are not proportional to dot products
+    assert lengths.max() - lengths.min() > 1e-3  # so cosines are not proportional to dot products
 
 
-def test_encode_eval_and_compare_accept_a_prompt(models, tmp_path, cse):
+def test_encode_eval_and_compare_have_the_option_prompt(models, tmp_path, cse):
     folder, theirs = models("plain")
     (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
     done = cse("encode", folder, "some.txt", "-o", "x.npy", "--prompt", "query", cwd=tmp_path)
@@ -210,7 +210,7 @@ def test_prompt_auto_depends_on_the_role_of_the_column(config, tmp_path):
 
 
 @pytest.mark.parametrize(("given", "name"), [("sts", "sts"), ("of my own : ", "default"), ("", None)])
-def test_a_trained_model_keeps_its_prompts(config, given, name):
+def test_a_trained_model_keeps_its_prompts_and_defaults_to_the_given_one(config, given, name):
     best = train(config.replace(prompt=given)).folder / "best"
     settings = json.loads((best / "config_sentence_transformers.json").read_text())
     assert settings["default_prompt_name"] == name
@@ -229,6 +229,6 @@ def test_prompts_excluded_from_pooling_are_excluded_in_training(config, models):
     expected = theirs.encode(batch.blocks["anchor"].texts, prompt_name="sts")
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
     assert isinstance(theirs[1], Pooling)
-    # The loss term mlm has its own model, which does not accept the mask of pooled tokens.
+    # The loss term mlm calls another model, which does not accept the mask of pooled tokens as an input.
     config = config.replace(model=str(folder), prompt="sts", loss_terms=("mlm",), chunk_size=2)
     assert train(config).steps == 2

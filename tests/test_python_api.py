@@ -1,4 +1,4 @@
-"""cse.evaluate and cse.compare, which the commands call, and cse.sklearn.Encoder."""
+"""Tests of cse.evaluate, cse.compare and cse.sklearn.Encoder."""
 
 import json
 import pickle
@@ -31,7 +31,7 @@ def pairs(tmp_path_factory, sample_rows):
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory):
-    """The folder of a small model whose weights differ from those of tiny_bert."""
+    """The folder of a copy of tiny_bert with noise added to its weights."""
     import torch
 
     from conftest import make_tiny
@@ -123,7 +123,7 @@ def test_evaluate_refuses_invalid_arguments(tiny_bert, pairs, tmp_path):
         cse.evaluate(tmp_path / "none", data=pairs)
 
 
-def test_importing_cse_imports_no_torch():
+def test_importing_cse_does_not_import_torch():
     code = "import sys, cse; cse.evaluate; cse.compare; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
@@ -154,7 +154,7 @@ def test_sklearn_encoder_works_in_a_grid_search(tiny_bert, sample_rows, sklearn_
     assert (again.predict(texts) == search.predict(texts)).all()
 
 
-def test_sklearn_encoder_follows_the_transformer_interface(tiny_bert, sample_rows, sklearn_encoder):
+def test_sklearn_encoder_follows_the_conventions_of_scikit_learn(tiny_bert, sample_rows, sklearn_encoder):
     from sklearn.base import clone
     from sklearn.exceptions import NotFittedError
 

@@ -1,4 +1,4 @@
-"""Building on a Ray cluster gives the same bytes as a local build, even if a worker is killed."""
+"""An index built on a Ray cluster has the same bytes as one built locally, even if a worker is killed."""
 
 import json
 import os
@@ -30,15 +30,14 @@ def shards(tmp_path, sample_rows, monkeypatch):
     return tmp_path
 
 
-def test_an_index_built_on_a_cluster_equals_a_local_build(cluster, shards):
+def test_an_index_built_on_a_cluster_equals_one_built_locally(cluster, shards):
     info, files, joined = build_index("shard*.txt", "ray", engine="ray", **OPTIONS)
     whole = TfidfIndex.build("shard*.txt")
     assert Path("ray/index.safetensors").read_bytes() == whole.to_bytes()
     assert (info, files, joined) == (whole.info, whole.files, 0)
 
 
-def test_a_shard_may_be_blank_unless_all_are(cluster, shards):
-    """As in a local build."""
+def test_blank_shards_are_accepted_unless_all_shards_are_blank(cluster, shards):
     Path("shard1.txt").write_text("\n \n")
     Path("shard3.txt").write_text("...\n")
     build_index("shard*.txt", "ray", engine="ray", **OPTIONS)
@@ -61,7 +60,7 @@ def test_the_command_joins_a_running_cluster(cluster, shards, cse):
 
 
 def test_a_killed_worker_is_replaced(cluster, shards):
-    """The third shard is a pipe without data, so its worker waits until it is killed; its successor gets the data."""
+    """The third shard is a pipe without data: its worker waits until killed, and the replacement reads the data."""
     path = Path("shard2.txt")
     text = path.read_bytes()
     path.unlink()

@@ -1,4 +1,4 @@
-"""Stored runs, their pictures, and the report page of a run."""
+"""Tests of the files of a run, and of the pictures and the report page that are made from them."""
 
 import itertools
 import json
@@ -79,7 +79,7 @@ def run(folder, corpus, tiny_bert):
 
 @pytest.fixture(scope="module")
 def dev_run(folder, corpus, tiny_bert, sample_rows):
-    """A run with a development set and no synthetic negatives; matplotlib omits labels with a leading underscore."""
+    """A run with a development set and no synthetic negatives; matplotlib would hide its name, which begins with _."""
     both = zip(sample_rows[700:760], sample_rows[760:820], strict=True)
     lines = [f"{number % 6}\t{one}\t{two}\n" for number, (one, two) in enumerate(both)]
     (folder / "dev.tsv").write_text("".join(lines), encoding="utf8")
@@ -145,7 +145,7 @@ def drawn_axes(panel):
         return figure([panel]).axes[0]
 
 
-def test_a_run_stores_its_descriptions_examples_and_held_out_sentences(run, corpus):
+def test_data_json_holds_facts_examples_and_held_out_sentences(run, corpus):
     stored = json.loads((run / "data.json").read_text(encoding="utf8"))
     rows = corpus.read_text(encoding="utf8").splitlines()
     assert len(stored["held_out"]) == len(stored["synthetic"]) == 30  # 5 % of 600
@@ -167,7 +167,7 @@ def test_a_run_stores_its_descriptions_examples_and_held_out_sentences(run, corp
 
 
 @pytest.mark.parametrize("which", ["page", "dev_page"])
-def test_the_page_is_well_formed_and_loads_nothing(which, request):
+def test_the_page_is_well_formed_and_loads_no_other_file(which, request):
     html = request.getfixturevalue(which).html
     parsed = Parsed(html)
     names = [attributes["id"] for _, attributes in parsed.elements if "id" in attributes]
@@ -216,7 +216,7 @@ def test_the_page_says_what_was_trained_and_how_to_load_it(page, run):
     assert page.html.count("<svg") == 12  # loss, rate, score, cosines, alignment, focal, 2 ranks, 2 pairs, 2 maps
 
 
-def test_scores_before_and_after_equal_those_of_the_log(material, dev_material):
+def test_scores_before_and_after_training_equal_the_log(material, dev_material):
     stored = material.run
     names = [("mrr", 1), ("found_first", 100), ("alignment", 1), ("uniformity", 1)]
     assert abs(stored.evaluations[0]["uniformity"] - stored.best["uniformity"]) > 0.01  # the models differ
@@ -252,7 +252,7 @@ def test_the_verdict_on_a_change_depends_on_its_interval():
     assert Change("x", float("nan"), 1.1, float("nan"), float("nan")).verdict == ""
 
 
-def test_neighbours_equal_those_of_brute_force(material):
+def test_neighbours_equal_brute_force(material):
     compared = material.compared
     listed, changed, total = neighbours(compared, count=100)
     texts = compared.held_out.sentences
@@ -328,7 +328,7 @@ def test_a_picture_of_several_runs_names_each_run(run, dev_run):
     assert [panel.name for panel in alignment_panels(stored)] == ["alignment-mrr", "alignment-spearman"]
 
 
-def test_long_series_are_averaged_over_equal_numbers_of_steps():
+def test_long_series_are_averaged_over_blocks_of_steps():
     steps, values = np.arange(1.0, 1004.0), np.random.default_rng(0).random(1003)
     x, y, size = thinned(steps, values, points=100)
     assert size == 11
@@ -347,7 +347,7 @@ def test_focal_curves_equal_the_formula(run):
         assert lines[label].get_ydata() == pytest.approx(s * (s + margin))
 
 
-def test_the_shown_ranks_are_those_that_words_are_drawn_from(sample_index):
+def test_rank_plots_show_the_window_from_which_words_are_drawn(sample_index):
     word = "river"
     whole, window = rank_panels(sample_index, word, 40)
     scores = np.asarray(sample_index.max_score)[sample_index.by_rank]
@@ -369,7 +369,7 @@ def test_the_shown_ranks_are_those_that_words_are_drawn_from(sample_index):
         rank_panels(sample_index, "two words")
 
 
-def test_the_default_word_is_the_first_replaced_one(run):
+def test_the_default_word_of_rank_plots_is_the_first_replaced_word(run):
     stored = read_run(run)
     example = stored.texts["examples"][0]
     start, end = example["spans"][0]
@@ -404,7 +404,7 @@ def test_collapsed_embeddings_can_be_drawn(material):
 
 
 def simulated(colour, matrix):
-    """Returns the CIELAB values of a colour as seen with a deficiency, a matrix on linear RGB (Machado et al. 2009)."""
+    """Returns a colour in CIELAB as seen with a deficiency; ``matrix`` acts on linear RGB (Machado et al. 2009)."""
     channels = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     xyz = np.array(
@@ -433,12 +433,12 @@ def test_colours_differ_for_colour_blind_readers(vision, dark):
     if not dark:
         assert shown == list(COLOURS)
     seen = [simulated(colour, np.array(VISION[vision])) for colour in shown]
-    # A difference of 2.3 is just noticeable.
+    # In CIELAB, a difference of 2.3 is just noticeable.
     assert min(np.linalg.norm(one - other) for one, other in itertools.combinations(seen, 2)) > 12
 
 
 @pytest.mark.parametrize("form", ["png", "svg"])
-def test_files_of_pictures_are_deterministic(material, form):
+def test_picture_files_are_deterministic(material, form):
     panels = pictures("training", [material])[0].panels
     first = drawn(panels, form)
     assert first == drawn(panels, form)
@@ -482,12 +482,12 @@ def copy_of(run, folder, *left_out):
     return folder / "copy"
 
 
-def test_the_page_of_a_run_without_data_json_says_what_is_missing(run, tmp_path):
+def test_the_page_says_what_is_missing_without_data_json(run, tmp_path):
     page = report_page(Material(read_run(copy_of(run, tmp_path, "data.json")), device="cpu"))
     assert set(page.left_out) == {"changes on held-out texts", "positives and negatives", "pairs", "map", "ranks"}
     text = "".join(Parsed(page.html).text)
     assert text.count("no data.json") == 4
-    assert "mrr_se" in text  # scores of the log are shown instead of those with intervals
+    assert "mrr_se" in text  # the scores of the log are shown instead
 
 
 def test_an_unfinished_run_has_a_page(run, tmp_path):
@@ -541,10 +541,10 @@ def test_runs_are_listed_with_the_settings_that_differ(cse, run, dev_run, folder
     assert "│ focal" in table
     one = cse("runs", run)
     assert ": 1 run" in " ".join(one.stdout.split())
-    assert "loss" not in one.stdout  # nothing differs
+    assert "loss" not in one.stdout  # with one run, no setting differs
 
 
-def test_a_folder_that_is_no_run_is_refused_with_a_hint(cse, run, folder, tmp_path):
+def test_a_folder_that_is_not_a_run_is_refused_with_a_hint(cse, run, folder, tmp_path):
     refused(cse("report", tmp_path / "none"), "no such folder", "cse runs")
     refused(cse("report", tmp_path), "config.toml is missing")
     refused(cse("report", run / "best"), "is inside the folder of a run", str(run))
@@ -563,7 +563,7 @@ def test_a_folder_that_is_no_run_is_refused_with_a_hint(cse, run, folder, tmp_pa
 
 
 @pytest.mark.parametrize(("package", "named"), [("matplotlib", "matplotlib"), ("sklearn", "scikit-learn")])
-def test_a_missing_extra_is_named(monkeypatch, package, named):
+def test_the_error_for_a_missing_package_names_the_extra(monkeypatch, package, named):
     import importlib.util
 
     find = importlib.util.find_spec
@@ -572,7 +572,7 @@ def test_a_missing_extra_is_named(monkeypatch, package, named):
         require_extra("cse plot")
 
 
-def test_listing_runs_imports_no_torch(run):
+def test_listing_runs_does_not_import_torch_or_matplotlib(run):
     import sys
 
     script = (
@@ -613,11 +613,11 @@ def test_the_page_opens_without_a_console_error(page, tmp_path):
     control, shown = tmp_path / "control.html", tmp_path / "page.html"
     control.write_text("<p>control</p><script>nothing()</script>", encoding="utf8")
     shown.write_text(page.html, encoding="utf8")
-    assert console(browser, control, tmp_path / "profile")  # the error in its script
+    assert console(browser, control, tmp_path / "profile")  # the error in the script is found
     assert console(browser, shown, tmp_path / "profile") == []
 
 
-def test_every_kind_has_a_picture(material):
+def test_every_kind_of_picture_has_its_panels(material):
     assert {kind: len(pictures(kind, [material])[0].panels) for kind in KINDS} == {
         "training": 3,
         "cosines": 1,

@@ -1,4 +1,4 @@
-"""cse reproduce: published tables, recipes, stored cells, and our values next to the published ones."""
+"""Tests of `cse reproduce`: published tables, recipes, stored cells (one run each), and comparisons of values."""
 
 import json
 import math
@@ -39,7 +39,7 @@ def scorer_of(table, inputs):
     return Scorer(table.suite, table.columns, inputs.data, inputs.partial)
 
 
-def test_tables_are_complete_and_recipes_name_what_exists():
+def test_tables_have_the_published_values_and_recipes_use_known_names():
     published = tomllib.loads((files("cse") / "resources" / "published.toml").read_text(encoding="utf8"))["table"]
     assert {each["id"] for each in published} <= tables().keys()
     for each in published:
@@ -71,7 +71,7 @@ def test_every_recipe_is_a_valid_configuration(small, tmp_path):
     assert seen > 200
 
 
-def test_changes_of_columns_are_merged_into_the_settings_of_rows():
+def test_settings_of_a_column_are_merged_into_the_settings_of_the_row():
     table = find_table("una-tableC5")
     row = next(each for each in table.rows if each.method == "beta 0.7")
     assert row.recipes["UNA"].settings == {"una": {"beta": 0.7}}
@@ -105,7 +105,7 @@ def test_a_cell_stored_with_other_settings_is_refused(small, tmp_path):
         read_cell(cell, inputs, scorer, tmp_path)
 
 
-def test_incomplete_evaluation_data_are_refused_before_a_run(small):
+def test_incomplete_evaluation_data_are_refused(small):
     data = small("una-table1").data
     with pytest.raises(InputError, match=r"sts12.test.tsv: 24 pairs, but STS12 has 3,108; scores would not be"):
         Scorer("sts", (), data)
@@ -113,7 +113,7 @@ def test_incomplete_evaluation_data_are_refused_before_a_run(small):
         Scorer("transfer", (), small("una-table2").data)
 
 
-def test_each_corpus_has_its_index_and_a_recipe_may_name_its_corpus(small, tmp_path):
+def test_each_corpus_has_its_own_index_and_a_recipe_may_name_a_corpus(small, tmp_path):
     table, inputs = find_table("una-table1"), replace(small("una-table1"), corpus=tmp_path / "other.txt")
     (cell,) = cells_of(table, table.find_rows(["UNA, bert-base-uncased"]), [0])
     folders = set()
@@ -176,7 +176,7 @@ def test_each_suite_scores_the_columns_of_its_table(small, name, tmp_path):
     assert all(math.isfinite(each.mean) or name.startswith("focal-table3") for each in found.values())
 
 
-def test_scores_equal_those_of_cse_eval(small, tiny_bert):
+def test_scores_equal_cse_eval(small, tiny_bert):
     from cse import Encoder, evaluate
 
     data = small("una-table1").data
@@ -189,7 +189,7 @@ def test_scores_equal_those_of_cse_eval(small, tiny_bert):
 
 
 def stored_cells(scores):
-    """Returns the stored cells of each row, one per column and seed, for scores by (row, column) and seed."""
+    """Returns the stored cells by row; ``scores`` has a dict from seed to score for each pair (row, column)."""
     found = {}
     for (row, column), values in scores.items():
         for seed, value in values.items():
@@ -197,12 +197,12 @@ def stored_cells(scores):
     return found
 
 
-def test_intervals_and_paired_tests_equal_those_of_scipy():
+def test_intervals_and_paired_tests_equal_scipy():
     table = find_table("simcse-table1")
     rows = table.find_rows(["none (unsup SimCSE)", "crop 10%", "crop 20%"])
     generator = np.random.default_rng(0)
     values = {row.name: dict(enumerate(generator.normal(80, 1, 5))) for row in rows}
-    values[rows[2].name].pop(4)  # one seed fewer; only seeds of both rows are paired
+    values[rows[2].name].pop(4)  # one seed fewer: only seeds that both rows have are paired
     stored = stored_cells({(name, None): each for name, each in values.items()})
     ours = collect(table, rows[0], stored)["value"]
     first = list(values[rows[0].name].values())
@@ -223,7 +223,7 @@ def test_intervals_and_paired_tests_equal_those_of_scipy():
     assert larger["p_holm"] == pytest.approx(max(smaller["p_holm"], larger["p"]))
 
 
-def test_published_values_stand_beside_ours_and_misprints_are_marked():
+def test_published_values_and_ours_are_printed_and_misprints_are_marked():
     table = find_table("focal-table2")
     rows = table.find_rows(["Focal-InfoNCE, bert-base-uncased", "DeCLUTR"])
     stored = {
@@ -288,7 +288,7 @@ def test_the_command_prints_a_smoke_table(cse, tmp_path):
         (["una-table1", "--smoke", "--picture", "x.pdf"], "the name must end in .png or .svg"),
     ],
 )
-def test_invalid_arguments_are_refused_in_one_line(cse, tmp_path, arguments, message):
+def test_invalid_arguments_are_refused_with_a_message_of_one_line(cse, tmp_path, arguments, message):
     done = cse("reproduce", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr

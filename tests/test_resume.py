@@ -75,7 +75,7 @@ def test_a_resumed_run_keeps_its_precision(run_config, processor):
         resumed_config(folder, {"precision": other})
 
 
-def test_a_stored_precision_of_auto_means_fp32_on_the_cpu(run_config, processor, monkeypatch):
+def test_a_run_stored_with_precision_auto_is_resumed_in_fp32_on_the_cpu(run_config, processor, monkeypatch):
     processor(("AVX512-BF16",), 2.0)
     folder = train(run_config.replace(save_every=1, max_steps=1, eval_every=0)).folder
     (folder / "config.toml").unlink()
@@ -98,7 +98,7 @@ def test_a_signal_saves_the_run_and_prints_how_to_resume(run_config, tmp_path, c
     assert json.loads(done.stdout)["steps"] == stopped + 2
 
 
-def test_only_settings_that_do_not_change_the_result_may_change(finished_run, cse):
+def test_settings_that_change_the_result_cannot_change_on_resume(finished_run, cse):
     assert [path.name for path in list_checkpoints(finished_run)] == ["step-00000004", "step-00000008"]
     done = cse("train", "--resume", finished_run, "--lr", "0.5", "--seed", "3", "--max-steps", "9")
     assert done.returncode == 2
@@ -107,7 +107,7 @@ def test_only_settings_that_do_not_change_the_result_may_change(finished_run, cs
         resumed_config(finished_run / "best")
 
 
-def test_a_changed_corpus_is_refused(run_config, tmp_path, sample_rows):
+def test_resuming_with_a_changed_corpus_is_refused(run_config, tmp_path, sample_rows):
     corpus = tmp_path / "c.txt"
     corpus.write_text("\n".join(sample_rows[:300]), encoding="utf8")
     result = train(run_config.replace(corpus=corpus, max_steps=2, save_every=1))
@@ -139,7 +139,7 @@ def test_every_file_of_a_checkpoint_is_verified(finished_run):
     best = {path: path.read_bytes() for path in (folder / "best").rglob("*") if path.is_file()}
     for path in files:
         data = path.read_bytes()
-        # Replaced, not modified, because the weights in best/ are hard links to those of the run.
+        # A modified file would change the weights in best/ of the run as well: they are hard links.
         path.unlink()
         with pytest.raises(RunError, match=r"is damaged.*use the one before: cse train --resume .*step-00000004"):
             train(resumed_config(folder), resume=folder)
@@ -220,7 +220,7 @@ def test_resuming_from_an_earlier_checkpoint_removes_later_ones(run_config):
     assert [path.name for path in list_checkpoints(folder)] == ["step-00000007"]
 
 
-def test_options_of_the_run_may_be_given_again(run_config):
+def test_options_of_the_run_may_be_repeated_on_resume(run_config):
     config = run_config.replace(**LOSSES["focal una"], save_every=4, max_steps=4)
     folder = train(config).folder
     radius = TfidfIndex.open(config.tfidf).default_radius
@@ -248,7 +248,7 @@ class Progress(Callback):
 
 
 def test_a_run_is_locked_before_its_checkpoint_is_read(finished_run, monkeypatch):
-    """If it were read first, another process could continue the run in between, and its steps would be repeated."""
+    """If the checkpoint were read first, another process could train in between, and its steps would be repeated."""
     import cse.training.outputs as outputs
 
     shutil.rmtree(list_checkpoints(finished_run)[-1])
@@ -261,7 +261,7 @@ def test_a_run_is_locked_before_its_checkpoint_is_read(finished_run, monkeypatch
 
 
 def leave(folder, name="best"):
-    """Makes a temporary folder like that of a process killed while it writes the folder ``name``."""
+    """Makes the temporary folder that is left when a process is killed while it writes the folder ``name``."""
     part = folder / f".cse-new-abcd_123-{name}"
     part.mkdir(parents=True)
     (part / "model.safetensors").write_bytes(b"x")
@@ -279,7 +279,7 @@ def test_leftovers_of_killed_processes_are_removed(run_config, finished_run):
     (folder / ".cse-core-x.tmp").write_bytes(b"x")
     train(resumed_config(folder), resume=folder)
     assert hidden(folder) == []
-    # The folder of the runs may hold other files: only unlocked folders with temporary names are removed.
+    # The folder that holds the runs may hold other files: only unlocked folders with temporary names are removed.
     (folder.parent / ".cse-mine").mkdir()
     with fresh_folder(folder.parent / "being written"):
         train(run_config.replace(max_steps=1))
@@ -352,7 +352,7 @@ except RunError as error:
 
 @pytest.fixture
 def full(monkeypatch):
-    """A function that makes all later checkpoints fail to be written."""
+    """A function that makes every later attempt to write a checkpoint fail."""
     import cse.training.checkpoint as checkpoint
 
     def fill():
@@ -387,7 +387,7 @@ class Warnings(Callback):
 
 
 def test_a_finished_run_can_be_extended(run_config, cse):
-    """Even without --save-every, because the last step is always stored as a checkpoint."""
+    """This needs no --save-every, because the last step is always stored as a checkpoint."""
     folder = train(run_config.replace(lr_scheduler="constant", name="run")).folder
     assert [path.name for path in list_checkpoints(folder)] == ["step-00000008"]
     done = cse("train", "--resume", folder, "--max-steps", "10")
@@ -406,7 +406,7 @@ def test_without_save_every_a_failed_checkpoint_is_only_a_warning(run_config, fu
 
 
 def test_a_full_disk_keeps_the_previous_checkpoint(run_config, tmp_path):
-    """A limit on file sizes simulates a full disk: the encoder fits, but not the moments of the optimizer."""
+    """A limit on file sizes simulates a full disk: the weights can be written, but not the state of the optimizer."""
     folder = train(run_config.replace(save_every=4, max_steps=4, eval_every=0)).folder
     (checkpoint,) = list_checkpoints(folder)
     sizes = {path.name: path.stat().st_size for path in checkpoint.iterdir()}

@@ -1,4 +1,4 @@
-"""Output of explain for words that cannot be replaced."""
+"""Tests the output of ``explain`` for words that cannot be replaced."""
 
 from cse import TfidfIndex
 

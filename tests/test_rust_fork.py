@@ -1,4 +1,4 @@
-"""The core works in worker processes of every start method. Each case is a process group with a time limit."""
+"""The Rust core works in worker processes of every start method. Each case is a process group with a time limit."""
 
 import os
 import signal
@@ -83,7 +83,7 @@ CASES = {
 
 
 def run_limited(arguments):
-    """Runs a command; kills it and its children if it takes too long."""
+    """Runs a command; kills it and its children if they run for more than ``SECONDS`` seconds."""
     process = subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
@@ -105,7 +105,7 @@ def test_workers_of_every_start_method_open_build_and_augment(tmp_path, sample, 
 
 
 @pytest.mark.parametrize("case", ["fork_of_a_fork", "data_loader", "joblib"])
-def test_forked_workers_of_libraries_open_build_and_augment(tmp_path, sample, case):
+def test_the_core_works_in_nested_forks_and_in_workers_of_libraries(tmp_path, sample, case):
     if case == "joblib":
         pytest.importorskip("joblib")
     script = tmp_path / "script.py"

@@ -1,4 +1,4 @@
-"""Input of the core: rows of any length, files that are not text, files without rows."""
+"""Tests of input to the Rust core: rows of any length, files that are not text, files without rows."""
 
 import bz2
 import gzip
@@ -55,7 +55,7 @@ def test_doctor_needs_little_memory_for_rows_of_any_length(tmp_path, kind):
 
 def test_rows_after_an_over_long_row_keep_their_numbers(tmp_path):
     path = tmp_path / "a.txt"
-    # Multi-byte characters, so that some limits fall inside one; rows both longer and shorter than a chunk.
+    # Some limits fall inside a multi-byte character; some rows are longer than a chunk of input, others shorter.
     rows = ["short row here", "\u00e9" * 900_000, "bad &amp; row", "\U0001f600" * 200 + " x", "a\ttab"]
     path.write_text("\n".join(rows) + "\n", encoding="utf8")
     for limit in range(100, 110):
@@ -109,7 +109,7 @@ FORMATS = {
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("errors", ["strict", "replace"])
-def test_files_that_are_not_text_are_refused_and_named(tmp_path, name, errors, sample_index):
+def test_errors_about_files_that_are_not_text_give_path_and_advice(tmp_path, name, errors, sample_index):
     content, advice = FORMATS[name]
     path = tmp_path / "corpus.txt"
     path.write_bytes(content)
@@ -192,6 +192,6 @@ def test_an_empty_file_is_accepted_but_an_empty_corpus_is_refused(tmp_path, samp
         with pytest.raises(InputError, match=r"empty\.txt and 1 more: contains no rows"):
             call()
     assert not out.exists()
-    # A shard may be empty, but not the merged index.
+    # A shard may be empty, but the merged index may not.
     shards = [_core.count([str(path)], WORDS, READING) for path in (empty, text)]
     assert TfidfIndex.from_bytes(_core.merge(shards)).info.rows == 2

@@ -1,4 +1,4 @@
-"""Output of the core: standard output that is closed before or during writing, and temporary files."""
+"""Tests of output from the Rust core: standard output closed before or during writing, and temporary files."""
 
 import os
 import signal
@@ -116,7 +116,7 @@ READING = {"encoding_errors": "strict", "max_line_bytes": 1 << 20, "threads": 2}
 
 
 def cancelled(work, started):
-    """Cancels a call in a thread once ``started`` is true; returns its exception and the seconds until its end."""
+    """Cancels ``work`` in a thread once ``started`` is true; returns its exception and the seconds until it ended."""
     progress, raised = _core.Progress(), []
 
     def run():
@@ -178,7 +178,7 @@ def test_writing_to_a_full_pipe_can_be_cancelled(indexed, sample):
     process.communicate()
 
 
-def test_messages_name_paths_as_they_were_typed(tmp_path, indexed, sample, cse):
+def test_messages_show_paths_as_they_were_typed(tmp_path, indexed, sample, cse):
     done = cse("augment", sample, "-o", "nosuch/x.txt", cwd=indexed)
     assert done.returncode == 2
     assert done.stderr.strip() == "Error: nosuch/x.txt: there is no folder nosuch; create it, or check the path"

@@ -1,4 +1,4 @@
-"""SearchIndex and cse search: exact search, building, resuming, adding rows, passages, int8, BM25."""
+"""Tests of SearchIndex and `cse search`: exact search, building, resuming, adding rows, passages, int8, BM25."""
 
 import json
 import math
@@ -26,7 +26,7 @@ def encoder(glove):
     return Encoder(glove)
 
 
-def test_search_results_equal_those_of_brute_force(tmp_path, encoder):
+def test_search_results_equal_brute_force(tmp_path, encoder):
     texts = some_texts(500)
     texts[17], texts[30] = "", "  "
     ids = [f"id-{row}" for row in range(500)]
@@ -51,7 +51,7 @@ def test_search_results_equal_those_of_brute_force(tmp_path, encoder):
     assert (tmp_path / "index" / "texts.txt").read_text(encoding="utf8").split("\n")[:-1] == texts
 
 
-def test_an_index_without_a_folder_is_deleted_with_its_object(encoder):
+def test_the_temporary_folder_of_an_index_is_deleted_with_the_object(encoder):
     index = SearchIndex.build(encoder, ["word1 word2", "word3"])
     folder = index.folder
     assert folder.is_dir()
@@ -61,7 +61,7 @@ def test_an_index_without_a_folder_is_deleted_with_its_object(encoder):
 
 
 class Counted:
-    """An encoder that counts the texts it encodes, and fails once it has encoded ``least`` of them."""
+    """An encoder that counts the texts it encodes, and fails once it has encoded at least ``least`` of them."""
 
     def __init__(self, encoder, least=math.inf):
         self._encoder, self.left, self.texts = encoder, least, 0
@@ -172,7 +172,7 @@ def test_added_rows_are_found_and_an_interrupted_add_changes_nothing(tmp_path, m
         index.add(["word1"], ids=["a"])
 
 
-def test_another_corpus_model_or_setting_is_refused(tmp_path, glove, encoder):
+def test_an_index_of_another_corpus_model_or_setting_is_refused(tmp_path, glove, encoder):
     texts = some_texts(20)
     folder = tmp_path / "index"
     SearchIndex.build(encoder, texts, folder, int8=True, passages=8)
@@ -198,7 +198,7 @@ def test_another_corpus_model_or_setting_is_refused(tmp_path, glove, encoder):
     assert SearchIndex.open(tmp_path / "moved", Encoder(f"glove:{tmp_path}/v.txt")).texts([2]) == index.texts([2])
 
 
-def test_a_model_may_be_moved_but_not_changed(tmp_path, tiny_bert, sample_rows):
+def test_the_model_of_an_index_may_be_moved_but_not_changed(tmp_path, tiny_bert, sample_rows):
     shutil.copytree(tiny_bert, tmp_path / "model")
     index = SearchIndex.build(Encoder(tmp_path / "model", device="cpu"), sample_rows[:20], tmp_path / "index")
     hits = index.search(sample_rows[3:5], 2)
@@ -352,7 +352,7 @@ def test_hybrid_search_without_bm25s_says_how_to_install_it(monkeypatch, encoder
 
 @pytest.fixture
 def corpus(tmp_path, glove):
-    """A folder with word vectors v.txt, a table c.csv, queries q.txt, and blank.txt without text."""
+    """A folder with word vectors v.txt, a table c.csv, queries q.txt, and a file without text, blank.txt."""
     shutil.copy(glove.removeprefix("glove:"), tmp_path / "v.txt")
     rows = [f"n{row},{text}\n" for row, text in enumerate(some_texts(50))]
     (tmp_path / "c.csv").write_text("name,text\n" + "".join(rows), encoding="utf8")

@@ -1,4 +1,4 @@
-"""The losses and negatives of cse in the trainer of sentence-transformers."""
+"""Tests of the losses and negatives of cse in the trainer of sentence-transformers."""
 
 import json
 import subprocess
@@ -42,7 +42,7 @@ def in_order(dataset, batch_size, drop_last, **_):
 
 
 def load(folder, double=True):
-    """Loads a plain folder as a `SentenceTransformer` with mean pooling."""
+    """Loads the folder of a transformer as a `SentenceTransformer` with mean pooling."""
     model = SentenceTransformer(str(folder), device="cpu")
     model.max_seq_length = LENGTH
     return model.double() if double else model
@@ -140,7 +140,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_trainer_gives_the_same_weights_as_cse_train(run_config, without_dropout, triples, tmp_path, name):
-    """Six steps in float64, without dropout, with the same order of batches."""
+    """Both run six steps (the trainer and cse train), in float64, without dropout, with the same order of batches."""
     settings, options, drawn = RUNS[name]
     if name == "weighted":
         triples.to_csv(tmp_path / "triples.csv")
@@ -170,7 +170,7 @@ def test_the_trainer_gives_the_same_weights_as_cse_train(run_config, without_dro
     for block, column in (("anchor", "anchor"), ("positive", "positive"), ("hard_negative", "negative")):
         if block in batches[0].blocks:
             columns[column] = [text for batch in batches for text in batch.blocks[block].texts]
-    columns.setdefault("positive", columns["anchor"])  # dropout positives
+    columns.setdefault("positive", columns["anchor"])  # positives that differ from the anchors only by dropout
     collator = None
     if drawn is not None:
         columns["row"] = np.concatenate([batch.rows for batch in batches]).tolist()
@@ -232,7 +232,7 @@ def test_cached_gradients_repeat_the_dropout_masks(tiny_bert, triples):
 
 
 def test_pairs_encode_each_negative_twice(tiny_bert, triples):
-    """Expected: NT-Xent over 4B views, where two encodings of a negative, with different dropout, are a pair."""
+    """Compared with NT-Xent over 4B views, where two encodings of a negative, with different dropout, are a pair."""
     model = load(tiny_bert).train()
     features = features_of(model, triples.select(range(5)))
     torch.manual_seed(1)
@@ -315,7 +315,7 @@ def test_processes_with_different_numbers_of_rows_are_refused(monkeypatch):
         check_equal_rows(torch.zeros(4, 2))
 
 
-def test_a_missing_extra_is_named():
+def test_the_error_for_a_missing_package_names_the_extra():
     code = "import sys; sys.modules['{0}'] = None; import cse.sentence_transformers"
     for name in ("sentence_transformers", "datasets"):
         done = subprocess.run([sys.executable, "-c", code.format(name)], capture_output=True, text=True, check=False)
@@ -434,7 +434,7 @@ def test_negatives_depend_on_row_numbers_not_on_order(sample_rows, sample_index,
         if surface is None:
             assert unchanged[:, copy].sum() == report.unchanged > 0
     if surface is None:
-        assert unchanged[2].all()  # has no words
+        assert unchanged[2].all()  # a text without words
         assert not unchanged[3:].any()
     for size in (7, 1000):
         order = np.random.default_rng(0).permutation(len(texts))
@@ -447,7 +447,7 @@ def test_negatives_depend_on_row_numbers_not_on_order(sample_rows, sample_index,
     assert one["hard"][:] == found["negative_1"][:]  # row numbers are positions by default
 
 
-def test_the_collator_draws_anew_in_every_epoch(tiny_bert, sample_rows, sample_index, indexed):
+def test_the_collator_draws_new_negatives_in_every_epoch(tiny_bert, sample_rows, sample_index, indexed):
     model = load(tiny_bert)
     texts = sample_rows[:12]
     dataset = number_rows(Dataset.from_dict({"anchor": texts, "positive": texts, "label": [0.0] * 12}))
@@ -471,7 +471,7 @@ def test_the_collator_draws_anew_in_every_epoch(tiny_bert, sample_rows, sample_i
             assert torch.equal(batch[f"{name}_input_ids"], expected["input_ids"])
         drawn.append(table["negative_1"][:])
     assert drawn[0] != drawn[1]
-    without = collator([{"anchor": text, "positive": text} for text in texts])  # evaluation
+    without = collator([{"anchor": text, "positive": text} for text in texts])  # as in evaluation
     assert [key for key in without if key.endswith("_input_ids")] == ["anchor_input_ids", "positive_input_ids"]
 
 
@@ -498,7 +498,7 @@ class Recording(NegativesCollator):
         return batch
 
 
-def test_a_resumed_trainer_uses_the_right_epoch(tiny_bert, sample_rows, sample_index, tmp_path):
+def test_a_resumed_trainer_continues_with_the_same_epochs_and_rows(tiny_bert, sample_rows, sample_index, tmp_path):
     texts = sample_rows[:16]
     dataset = number_rows(Dataset.from_dict({"anchor": texts, "positive": texts}))
     values = {"num_train_epochs": 3, "batch_sampler": "batch_sampler", "seed": 1, "logging_steps": 100}
@@ -535,7 +535,7 @@ def test_a_resumed_trainer_uses_the_right_epoch(tiny_bert, sample_rows, sample_i
     assert rest.seen[-3:] == whole.seen[-3:]
 
 
-def test_bad_datasets_are_refused(sample_rows, sample_index, tmp_path):
+def test_invalid_arguments_of_the_negatives_are_refused(sample_rows, sample_index, tmp_path):
     dataset = Dataset.from_dict({"anchor": sample_rows[:3], "number": [1, 2, 3]})
     with pytest.raises(InputError, match="column text: the dataset has no such column; it has anchor, number"):
         add_negatives(dataset, sample_index, "text")
@@ -560,7 +560,7 @@ def test_bad_datasets_are_refused(sample_rows, sample_index, tmp_path):
 # The evaluator
 
 
-def test_the_evaluator_gives_the_scores_of_cse(tiny_bert, sample_rows, tmp_path):
+def test_the_evaluator_gives_the_same_scores_as_cse(tiny_bert, sample_rows, tmp_path):
     from cse import Encoder
 
     model = load(tiny_bert, double=False)
@@ -594,7 +594,7 @@ if os.environ["RANK"] == "0":
 
 
 def gathered_weights(given, processes):
-    """Trains three steps of eight rows for each case; returns the weights by case. Called in every process."""
+    """Trains a model for three steps of eight rows in each case; returns the weights by case."""
     values = json.loads(Path(given).read_text(encoding="utf8"))
     found = {}
     for name, options in values["cases"].items():

@@ -1,4 +1,4 @@
-"""Settings of a run: presets, flags that override a stored configuration, and conflicting settings."""
+"""Tests of the settings of a run: presets, flags that override a stored configuration, and conflicting settings."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from cse.training.repeating import repeated
 
 
 def stored_by(tmp_path, family="bert-base", **values):
-    """Returns the contents of the configuration file of a run with these values."""
+    """Returns the contents of the configuration file of a run with the settings ``values``."""
     import tomllib
 
     return tomllib.loads(resolve(TrainConfig(**values), family).to_toml())
@@ -53,7 +53,7 @@ def test_flags_override_a_stored_configuration(tmp_path, first, given, expected)
     assert {name: getattr(config, name) for name in expected} == expected
 
 
-def test_a_repeated_run_with_another_model_has_its_defaults(tmp_path):
+def test_a_run_repeated_with_another_model_has_the_defaults_of_that_model(tmp_path):
     stored = stored_by(tmp_path, batch_size=48)
     kept, _ = repeated(stored, {"model": "roberta-base"})
     config = resolve(TrainConfig(**merge({"model": "roberta-base"}, kept)), "roberta-base")
@@ -136,7 +136,7 @@ def test_config_toml_stores_given_values_apart_from_resolved_ones(tmp_path, samp
     assert repeated(stored, {"output": "elsewhere"})[0]["temperature"] == 0.07
     kept, _ = repeated(stored, {"loss": "standard"})
     assert resolve(TrainConfig(**merge({"loss": "standard"}, kept)), "bert-base").temperature == 0.05
-    # A resumed run stores both, and adds the values given when it is resumed.
+    # A resumed run stores both, and adds the values that are given on resuming.
     again = train(resumed_config(run.folder, {"max_steps": 3}), resume=run.folder)
     stored = tomllib.loads((again.folder / "config.toml").read_text(encoding="utf8"))
     assert (stored["given"]["max_steps"], stored["given"]["loss"], stored["temperature"]) == (3, "focal", 0.07)
@@ -158,7 +158,7 @@ def test_the_una_presets_need_a_treebank_index(tmp_path, sample, tiny_bert, cse)
 
 
 @pytest.mark.parametrize("value", ["5", "true", "[1, 2]", '[["a"]]'])
-def test_a_corpus_of_the_wrong_type_in_a_configuration_is_named(tmp_path, cse, value):
+def test_error_for_a_corpus_of_the_wrong_type_names_file_and_option(tmp_path, cse, value):
     (tmp_path / "config.toml").write_text(f"corpus = {value}\n")
     done = cse("train", "--config", "config.toml", cwd=tmp_path)
     assert done.returncode == 2

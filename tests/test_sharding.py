@@ -1,4 +1,4 @@
-"""Folders of parts: many files give the same output as one file, with every engine and after interruptions."""
+"""Output in parts, one per input file, equals the output for a single file, with any engine and after interruptions."""
 
 import gzip
 import json
@@ -137,7 +137,7 @@ def test_a_later_call_makes_only_the_missing_parts(shards, cse):
     assert json.loads(Path("parts/manifest.json").read_text())["parts"][:4] == manifest["parts"]
 
 
-def test_a_later_call_completes_a_killed_one(shards, cse, tmp_path):
+def test_a_later_call_makes_the_parts_that_a_killed_call_lacks(shards, cse, tmp_path):
     """The third file is a pipe without data, so the call waits for its rows until it is killed."""
     assert cse("augment", "--parts", "shard*", "-o", "whole").returncode == 0
     pipe = Path("shard2.txt")
@@ -167,7 +167,7 @@ with parts.locked():
 
 
 def augment_job(folder, manifest):
-    """Returns an augmentation job for the files of a manifest, and its parts in another folder."""
+    """Returns an augmentation job for the files that a manifest lists, and its ``Parts`` in ``folder``."""
     known = json.loads(Path(manifest).read_text())
     index = TfidfIndex.open()
     job = AugmentJob("tfidf", 0, None, dict(index.draw_options()), 1, "text", "zst", READING)
@@ -201,7 +201,7 @@ def test_unsuitable_output_folders_and_flags_are_refused(shards, cse, glove):
     assert not Path("x").exists()
 
 
-def test_an_index_of_other_files_is_refused(shards, cse):
+def test_files_changed_after_the_index_was_built_are_refused(shards, cse):
     with open("shard3.txt", "a") as file:
         file.write("one more row\n")
     refused(cse("augment", "--parts", "shard*", "-o", "parts"), "shard3.txt: has", "when the index tfidf was built")
@@ -220,7 +220,7 @@ def test_only_the_part_of_a_changed_file_is_missing(shards, cse):
 
 
 @pytest.mark.parametrize("form", ["npy", "safetensors", "parquet"])
-def test_vectors_of_many_files_equal_those_of_one_file(shards, cse, glove, form):
+def test_vectors_encoded_in_parts_equal_vectors_encoded_at_once(shards, cse, glove, form):
     done = cse("encode", glove, "--parts", "shard*", "-o", "parts", "--format", form, "--json")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
@@ -250,7 +250,7 @@ def test_parts_are_never_overwritten_by_an_index(shards, cse, glove):
 
 
 def test_a_row_of_unknown_words_is_not_blank(shards, cse, glove):
-    """Both have a zero vector, but a search never returns a blank row."""
+    """Both rows have a zero vector, but a search never returns a blank row."""
     Path("some.txt").write_text("word1 word2\n\nunknown words\nword3\n")
     assert cse("encode", glove, "--parts", "some.txt", "-o", "parts").returncode == 0
     encoder = Encoder(glove)
@@ -356,7 +356,7 @@ def test_a_cluster_writes_the_same_bytes_as_one_machine(cluster, shards, cse, gl
 
 
 def test_a_killed_worker_of_parts_is_replaced(cluster, shards, cse):
-    """The last file is a pipe without data, so its worker waits until it is killed; the next worker gets the data."""
+    """The last file is a pipe without data: its worker waits until killed, and the replacement reads the data."""
     import ray
 
     assert cse("augment", "--parts", "shard*", "-o", "whole").returncode == 0

@@ -1,4 +1,4 @@
-"""Confidence intervals and p-values compared with brute force and SciPy; coverage of intervals."""
+"""Tests of confidence intervals and p-values against brute force and SciPy, and of the coverage of intervals."""
 
 import json
 
@@ -16,7 +16,7 @@ def test_pairs_that_share_a_sentence_are_one_cluster():
     assert clusters == [[0, 5], [1, 3], [2], [4]]
 
 
-def test_spearman_differences_and_resamples_equal_those_of_scipy():
+def test_spearman_differences_and_resamples_equal_scipy():
     generator = np.random.default_rng(0)
     gold = generator.integers(0, 6, 40).astype(float)
     before, after = [gold + generator.normal(size=40) * scale for scale in (3.0, 1.0)]
@@ -40,7 +40,7 @@ def test_equal_encoders_do_not_differ():
     assert (difference.mean, difference.low, difference.high, difference.p) == (0, 0, 0, 1)
 
 
-def test_the_bootstrap_interval_covers_the_mean_in_about_95_percent():
+def test_the_bootstrap_interval_covers_the_mean_of_about_95_percent_of_samples():
     covered = 0
     for seed in range(200):
         sample = np.random.default_rng(seed).normal(0.5, 1, 60)
@@ -49,14 +49,14 @@ def test_the_bootstrap_interval_covers_the_mean_in_about_95_percent():
     assert 178 <= covered <= 199  # 190 are expected; p < 0.001 outside these limits
 
 
-def test_the_t_interval_equals_that_of_scipy():
+def test_the_t_interval_equals_scipy():
     values = [0.3, 0.5, 0.1, 0.6, 0.4]
     result, expected = t_interval(values), ttest_1samp(values, 0)
     interval = expected.confidence_interval(0.95)
     assert (result.low, result.high, result.p) == pytest.approx((interval.low, interval.high, expected.pvalue))
 
 
-def test_holm_adjusts_step_by_step():
+def test_holm_adjusted_p_values_equal_known_values():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
 

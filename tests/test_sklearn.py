@@ -1,4 +1,4 @@
-"""cse.sklearn.TfidfVectorizer: values computed from scikit-learn's counts, use in a pipeline, parameters."""
+"""Tests of cse.sklearn.TfidfVectorizer: its values, its use in a pipeline, and its parameters."""
 
 import pickle
 
@@ -18,7 +18,7 @@ from cse import InputError, TfidfIndex
 from cse.sklearn import TfidfVectorizer
 
 
-def test_tfidf_equals_the_formula_on_counts_of_scikit_learn(sample_rows):
+def test_tfidf_equals_the_formula_applied_to_counts_from_scikit_learn(sample_rows):
     rows = sample_rows[:2000]
     counter = CountVectorizer(tokenizer=str.split, token_pattern=None)
     counts = counter.fit_transform(rows).toarray()
@@ -44,7 +44,7 @@ def test_tfidf_vectorizer_works_in_a_grid_search(sample_rows):
     assert (again.predict(texts) == search.predict(texts)).all()
 
 
-def test_parameters_are_applied_and_checked(sample_rows):
+def test_parameters_of_the_vectorizer_are_applied_and_checked(sample_rows):
     rows = sample_rows[:500]
     vectorizer = TfidfVectorizer(min_df=0.01, max_features=50, norm="l2")
     assert clone(vectorizer).get_params() == vectorizer.get_params()

@@ -1,4 +1,4 @@
-"""Training steps: gradient caching, accumulation, schedules, precision, masked language modelling, loggers."""
+"""Tests of training steps: gradient caching, accumulation, schedules, precision, masked language modelling, loggers."""
 
 import json
 
@@ -49,7 +49,7 @@ def test_encoding_in_groups_by_length_gives_the_same_embeddings(run_config, side
     assert torch.allclose(found, encoder(inputs), rtol=0, atol=1e-12)
 
 
-def test_one_embedding_lookup_gives_the_gradients_of_many(run_config):
+def test_one_embedding_lookup_gives_the_same_gradients_as_several(run_config):
     encoder = prepare(run_config.replace(pooler="avg")).state.encoder.double().eval()
     table = encoder.backbone.get_input_embeddings()
     ids = torch.randint(0, 2000, (9, 6), generator=torch.Generator().manual_seed(0))
@@ -75,7 +75,7 @@ def test_one_embedding_lookup_gives_the_gradients_of_many(run_config):
 
 @pytest.mark.parametrize("dropout", [False, True])
 @pytest.mark.parametrize("name", VIEWS)
-def test_cached_gradients_equal_those_of_the_whole_batch(run_config, name, dropout, monkeypatch):
+def test_cached_gradients_equal_the_gradients_of_the_whole_batch(run_config, name, dropout, monkeypatch):
     from cse.training import chunks, step
 
     run = prepare(run_config.replace(**VIEWS[name]))
@@ -88,7 +88,7 @@ def test_cached_gradients_equal_those_of_the_whole_batch(run_config, name, dropo
         term.train(dropout)
     with Prefetcher(run.batches, state.encoder.tokenizer, 32) as prefetcher:
         batches = prefetcher.get(0)
-    # The reference is the whole batch; with dropout, it is the same chunks, but without gradient checkpointing.
+    # The reference is the whole batch or, with dropout, the same chunks without gradient checkpointing.
     torch.manual_seed(1)
     if dropout:
         with monkeypatch.context() as patch:
@@ -197,7 +197,7 @@ def test_the_mlm_term_equals_the_loss_of_transformers(run_config):
     ids = batch.tokens["anchor"]["input_ids"]
     changed = seen["input_ids"] != ids
     assert changed.any()
-    # The labels are not accessible; the loss over the changed tokens is close to that over all selected tokens.
+    # The labels are not accessible; the loss over the changed tokens is close to the loss over all selected ones.
     labels = torch.where(changed, ids, -100)
     expected = term.model(input_ids=seen["input_ids"], attention_mask=seen["attention_mask"], labels=labels).loss
     assert float(metrics["loss/mlm"]) == pytest.approx(0.3 * float(expected.detach()), rel=0.1)

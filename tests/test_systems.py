@@ -1,4 +1,4 @@
-"""Methods of other papers: gradients with chunks and several processes, resumed runs, and formulas."""
+"""Tests of methods of other papers: gradients with chunks and in several processes, resumed runs, and formulas."""
 
 import json
 import re
@@ -29,7 +29,7 @@ from cse.views import BatchStep, RowStep, Views
 from runs import gradients, same_run, weights
 from test_distributed import DISTRIBUTED, FirstOfThree, torchrun
 
-# MASKED is replaced by a masked language model with the tokenizer of the tiny model, TINY by the tiny model.
+# Settings by name. MASKED stands for a masked language model with the tokenizer of tiny_bert, and TINY for tiny_bert.
 SYSTEMS = {
     "diffcse": {"loss_terms": ("diffcse",), "options": {"diffcse": {"generator": "MASKED", "weight": 0.5}}},
     "diffcse release": {
@@ -84,7 +84,7 @@ SYSTEMS = {
     },
     "lora": {"encoder_methods": ("lora",), "options": {"lora": {"rank": 4, "dropout": 0.1}}},
     "lora of two encoders": {"encoder_methods": ("lora",), "positive_encoder": "copy", "pooler": "avg"},
-    # METHODS is replaced by tests/methods.py, which registers methods.
+    # METHODS stands for tests/methods.py, which registers methods.
     "repetition": {"imports": ("METHODS",), "positive": "repetition"},
     "repetition as a negative": {"imports": ("METHODS",), "negatives": ("repetition", "una"), "loss": "focal"},
     "parallel": {"imports": ("METHODS",), "positive": "parallel", "options": {"parallel": {"file": "PARALLEL"}}},
@@ -151,7 +151,7 @@ def system(masked_model, tiny_bert, few):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    """Removes the methods that a test registered."""
+    """When a test ends, removes the methods that it registered."""
     monkeypatch.setattr("cse.registry.IMPORTED", {})
     with ExitStack() as stack:
         for table in (AUGMENTATIONS, ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS, LOSS_TERMS):
@@ -170,7 +170,7 @@ def in_float64(run, training=False):
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_gradients_do_not_depend_on_chunks(run_config, system, name):
+def test_gradients_do_not_depend_on_the_chunk_size(run_config, system, name):
     found = []
     for chunk_size in (None, 3):
         run = prepare(run_config.replace(**system(name)))
@@ -237,7 +237,7 @@ def test_frozen_models_are_not_stored_in_checkpoints(run_config, system):
     assert any("running_mean" in name for name in names)
 
 
-# The formulas.
+# The formulas of the methods.
 
 
 def batch_step(rows, seed=3):
@@ -495,7 +495,7 @@ def test_a_batch_of_equal_sentences_has_no_mixed_negatives(run_config):
     assert float(loss) == pytest.approx(0, abs=1e-12)
 
 
-def test_the_averaged_weights_are_saved(run_config, system):
+def test_averaging_weights_changes_the_saved_model(run_config, system):
     result = train(run_config.replace(**system("average"), max_steps=2))
     plain = train(run_config.replace(corpus=system("average")["corpus"], max_steps=2))
     averaged, trained = weights(result.folder), weights(plain.folder)
@@ -526,7 +526,7 @@ def test_a_saved_template_is_applied_and_not_truncated(run_config, tmp_path, kin
     assert np.allclose(encoder.encode(texts), states[mask].detach().numpy(), atol=1e-5)
 
 
-def test_denoising_subtracts_the_template_at_the_positions_of_the_sentence(run_config, system):
+def test_denoising_subtracts_the_vector_of_the_template_without_the_sentence(run_config, system):
     run = prepare(run_config.replace(**system("prompt")))
     in_float64(run)
     encoder, method = run.state.encoder, run.state.methods["prompt"]
@@ -555,7 +555,7 @@ def test_the_documented_table_of_combinations_is_up_to_date(cse):
 
     docs = Path(__file__).parents[1] / "docs" / "systems.md"
     if not docs.exists():
-        pytest.skip("docs/ is not beside the tests")
+        pytest.skip("there is no folder docs/ next to tests/")
     # In another process, because tests register methods in this one.
     assert cse("methods", "--combinations").stdout.strip() in docs.read_text(encoding="utf8")
     found = combinations()

@@ -1,4 +1,4 @@
-"""Tokenizers: treebank compared with NLTK, case and Unicode normal forms, and their effect on UNA."""
+"""Tests of tokenizers: treebank compared with NLTK, case and Unicode normal forms, and their effect on negatives."""
 
 import pytest
 
@@ -89,7 +89,7 @@ def test_an_index_stores_its_word_options(tmp_path, cse):
         TfidfIndex.merge([tmp_path / "other", tmp_path / "tfidf"], tmp_path / "all")
 
 
-def test_treebank_implies_plain_surface(sample, sample_rows, nltk_tokens):
+def test_a_treebank_index_implies_the_surface_plain(sample, sample_rows, nltk_tokens):
     index = TfidfIndex.build(sample, tokenizer="treebank")
     assert index.augment(sample_rows[:50]) == index.augment(sample_rows[:50], surface="plain")
     for row, text in enumerate(sample_rows[:50]):
@@ -105,7 +105,7 @@ def test_treebank_implies_plain_surface(sample, sample_rows, nltk_tokens):
         index.augment(sample_rows[:1], surface="keep")
 
 
-def test_a_filtered_index_shows_only_some_terms_and_is_not_saved(sample, sample_rows, tmp_path, cse):
+def test_a_filtered_index_has_only_some_terms_and_cannot_be_saved(sample, sample_rows, tmp_path, cse):
     whole = TfidfIndex.build(sample)
     whole.save(tmp_path / "tfidf")
     some = TfidfIndex.open(tmp_path / "tfidf", min_df=3, max_terms=1000)

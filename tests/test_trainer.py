@@ -1,4 +1,4 @@
-"""Training: updates, logs, saved files, and reproducibility."""
+"""Tests of training: updates, logs, saved files, and reproducibility."""
 
 import io
 import json
@@ -262,7 +262,7 @@ def test_held_out_rows_are_distinct_long_and_never_trained_on(sample, tmp_path):
     assert not np.array_equal(split.held_out, hold_out(corpus, 4, wanted=True).held_out)
 
 
-def test_every_epoch_has_each_row_once_in_a_different_order(sample, base):
+def test_every_epoch_has_each_row_at_most_once_in_a_different_order(sample, base):
     corpus = Corpus.read([str(sample)])
     rows = np.arange(0, 10_000, 100)
     config = resolve(base.replace(batch_size=9, epochs=2, max_steps=None), "bert-base")
@@ -297,7 +297,7 @@ def test_the_number_of_steps_follows_from_epochs_and_max_steps(sample, limits, s
     assert last.epoch == (steps * config.accumulate - 1) // 11
 
 
-def test_a_given_limit_of_steps_replaces_that_of_the_recipe():
+def test_a_given_limit_of_steps_replaces_the_limit_of_the_recipe():
     for preset, given, expected in (
         ("adapt", {}, (None, 60)),
         ("adapt", {"epochs": 1}, (1, None)),
@@ -324,7 +324,7 @@ def test_a_given_limit_of_steps_replaces_that_of_the_recipe():
         ({"preset": "simcse-bert-base"}, "bert-base", "preset simcse-bert-base"),
     ],
 )
-def test_the_recipe_is_named_with_its_reason(values, family, reason):
+def test_the_name_of_the_recipe_comes_with_its_reason(values, family, reason):
     given = TrainConfig(**{"model": "m", **values})
     found = recipe_reason(resolve(given, family, "avg"), family)
     assert found.startswith(reason)
@@ -379,7 +379,7 @@ def test_merging_with_the_base_changes_only_the_saved_weights(base):
 
 
 def test_a_task_that_is_solved_from_the_start_is_reported(minilm, sample_rows, tmp_path):
-    """A contrastive encoder solves the task with dropout positives, but not with the recipe adapt."""
+    """With dropout positives, a contrastively trained encoder solves the task; with the recipe adapt, it does not."""
     (tmp_path / "rows.txt").write_text("\n".join(sample_rows[:800]) + "\n", encoding="utf8")
     config = TrainConfig(
         corpus=tmp_path / "rows.txt",
@@ -398,7 +398,7 @@ def test_a_task_that_is_solved_from_the_start_is_reported(minilm, sample_rows, t
     assert not any("solved from the start" in note for note in own.notes)
 
 
-def test_a_una_interval_longer_than_the_run_causes_a_warning(base):
+def test_a_warning_is_given_if_una_is_used_only_in_the_first_step(base):
     def warned(every):
         config = base.replace(negatives=("una",), una={"every": every})
         return prepare(config).facts.get("warning", "")
@@ -476,7 +476,7 @@ def test_the_selected_model_is_scored_on_sts_tasks_at_the_end(base, tmp_path, sa
 
 
 @pytest.mark.parametrize("damage", ["no tokenizer", "short weights", "odd tokenizer", "odd modules"])
-def test_a_broken_model_folder_is_named(base, tmp_path, tiny_bert, damage):
+def test_the_error_for_a_broken_model_folder_names_the_folder(base, tmp_path, tiny_bert, damage):
     import shutil
 
     folder = tmp_path / "broken"
@@ -508,7 +508,7 @@ def test_a_broken_model_folder_is_named(base, tmp_path, tiny_bert, damage):
         ({"una": {"odd": 2.0}}, r"una\.odd"),
     ],
 )
-def test_invalid_values_are_refused_with_their_flag(values, flag):
+def test_errors_about_invalid_values_name_the_flag(values, flag):
     with pytest.raises(InputError, match=flag):
         TrainConfig(**values)
 
@@ -526,8 +526,8 @@ def test_a_batch_larger_than_the_corpus_is_refused(base):
         train(base.replace(batch_size=20_000))
 
 
-def test_a_training_step_equals_a_separate_implementation(base):
-    """The separate implementation has views, loss, gradient clipping and AdamW."""
+def test_a_training_step_equals_a_written_out_version(base):
+    """The views, gradient clipping and AdamW are written out here; the encoder and the loss come from cse."""
     from cse.losses.contrastive import contrastive_loss
     from cse.models.dropout import use_fast_dropout
     from cse.models.encoder import load_encoder, tokenize
@@ -674,8 +674,8 @@ def test_a_configuration_read_back_from_toml_is_unchanged(tmp_path):
     assert TrainConfig.from_toml(tmp_path / "c.toml") == config
 
 
-def test_the_default_recipe_of_minilm_raises_stsb_dev(minilm, shared, indexed, tmp_path):
-    """`--loss focal --una` for a quarter of its steps. benches/adapt.py measures more steps, data sets and seeds."""
+def test_focal_loss_and_una_raise_stsb_dev_of_minilm(minilm, shared, indexed, tmp_path):
+    """Trains for a quarter of the default steps; benches/adapt.py measures more steps, data sets and seeds."""
     result = train(
         TrainConfig(
             tfidf=indexed / "tfidf",
