@@ -146,6 +146,10 @@ def test_explain_shows_each_word(cse, indexed):
     value = json.loads(cse("explain", sentence, "--json", cwd=indexed).stdout)
     assert [word["word"] for word in value["words"]] == ["Greetings", "from", "the", "real", "universe"]
     assert all(len(word["samples"]) == 4 for word in value["words"])
+    forced = "one of them, chosen at random, is always replaced"
+    assert forced in cse("explain", "the the", cwd=indexed).stdout
+    ablation = ("--replace-which", "random", "--replace-with", "random")
+    assert forced not in cse("explain", "the the", *ablation, cwd=indexed).stdout
 
 
 def test_errors_of_ranks_other_than_zero_name_the_rank(cse):
