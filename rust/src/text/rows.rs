@@ -7,7 +7,7 @@ use crate::progress::Progress;
 use crate::text::is_space;
 use crate::text::reader::{FileRecord, Input, ReadOptions, Reader, collect_results};
 
-/// Returns the number of words in a row, separated by white space.
+/// Returns the number of words in a row, that is, pieces between white space.
 pub fn count_words(row: &str) -> u32 {
     row.split(is_space).filter(|word| !word.is_empty()).count() as u32
 }
@@ -61,7 +61,7 @@ impl Rows {
         (0..self.len()).filter_map(|row| self.get(row))
     }
 
-    /// Returns the number of words in each row, separated by white space; a blank row has 0.
+    /// Returns the number of words in each row, as counted by [`count_words`]; a blank row has 0.
     pub fn word_counts(&self) -> Vec<u32> {
         self.iter().map(count_words).collect()
     }
