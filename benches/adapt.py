@@ -8,9 +8,9 @@
 Each run trains all-MiniLM-L6-v2 on the sample corpus. The scores of the trained weights and of their average with the
 base weights (``merged``) are written to benches/results/adapt.json when a run ends; stored runs are skipped. ``search``
 evaluates on about 800 pairs each of STS-B train and SICK-R train, and with the split-half score on 500 held-out
-sentences. ``accept`` also stores the cosine of every pair, from which ``table`` computes intervals: over pairs with a
-bootstrap of clusters of pairs that share a sentence (2,000 resamples, scores averaged over seeds), and over seeds with
-Student's t.
+sentences. The cosine of every pair is stored as well. From the results of ``accept``, ``table`` computes intervals:
+over pairs with a bootstrap of clusters of pairs that share a sentence (2,000 resamples, scores averaged over seeds),
+and over seeds with Student's t.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ACCEPT = ("stsb.dev", "sickr.dev", "sts16.test")
 TUNE_PAIRS = 800
 FRESH_SEEDS = (21, 22, 23, 24, 25)
 RESAMPLES = 2000
-# The recipe adapt of presets/defaults.toml, then the earlier recipe with each loss.
+# The recipe adapt of presets/defaults.toml, with and without UNA, then the earlier recipe with each loss.
 RECIPES = (
     "passages, kept, una",
     "passages, kept",
@@ -61,7 +61,7 @@ COMMON: dict[str, Any] = {
     "temperature": 0.1,
     "merge_with_base": 0.0,
 }
-# Switches off defaults of this model that the candidates do not use.
+# Replaces defaults of this model that most candidates do not use.
 PLAIN: dict[str, Any] = {"loss": "standard", "loss_terms": []}
 UNLIMITED = {"most_words": 10_000}
 # The default recipe of this model.
@@ -84,7 +84,7 @@ def sixty(shortest: float, longest: float, **settings: Any) -> dict[str, Any]:
     return spans(shortest, longest, max_steps=60, **settings)
 
 
-# Candidates of the search; each differs from the next in one or two settings.
+# Candidates of the search; each lists its changes to PLAIN and COMMON.
 CANDIDATES: dict[str, dict[str, Any]] = {
     "passages, kept": PASSAGES,
     "passages, kept, una": {**PASSAGES, **UNA},
@@ -120,8 +120,8 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "standard una spans .3 to .7, tau .07, 60 steps": sixty(0.3, 0.7, **UNA, temperature=0.07),
     "standard una spans .3 to .7, tau .05, 60 steps": sixty(0.3, 0.7, **UNA, temperature=0.05),
     "standard una spans .2 to .6, tau .05, 60 steps": sixty(0.2, 0.6, **UNA, temperature=0.05),
-    # The next three show why dropout positives harm such a model: a usual learning rate, a tenth of it, and plain SGD,
-    # whose steps are as small as the gradients.
+    # The next three show why dropout positives harm a model that has already been trained contrastively: a usual
+    # learning rate, a tenth of it, and plain SGD, whose steps are as small as the gradients.
     "dropout tau .05 lr 2e-5": {"positive": "dropout", "temperature": 0.05, "lr": 2e-5},
     "dropout tau .05 lr 2e-6": {"positive": "dropout", "temperature": 0.05, "lr": 2e-6},
     "dropout tau .05, SGD lr .1": {"positive": "dropout", "temperature": 0.05, "lr": 0.1, "optimizer": "sgd"},
@@ -131,7 +131,9 @@ CANDIDATES: dict[str, dict[str, Any]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("search", "accept", "table", "peers"))
-    parser.add_argument("--data", type=Path, help="Folder with stsb.train.tsv, sickr.train.tsv and other data sets.")
+    parser.add_argument(
+        "--data", type=Path, help="Folder of the STS files (stsb.train.tsv, ...); for peers, of retrieval collections."
+    )
     parser.add_argument("--only", nargs="*", help="Names of candidates.")
     parser.add_argument("--seeds", nargs="*", type=int)
     parser.add_argument("--collections", nargs="*", help="For peers: names of collections; default: all.")
@@ -264,7 +266,7 @@ def versions() -> dict[str, str]:
 
 
 def tables(found: dict[str, Any], what: str) -> str:
-    """Returns the table of the search, the table of the accepted runs, or both if ``what`` is ``table``."""
+    """Returns the table of ``search``, the table of ``accept``, or both if ``what`` is ``table``."""
     parts = [] if what == "accept" else [search_table(found)]
     if what != "search" and any(key.startswith("accept/") for key in found):
         parts.append(accept_table(found))

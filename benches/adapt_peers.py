@@ -9,15 +9,15 @@ collection (seconds of all threads, so that other work on the machine has little
 * ``TSDAE``: DenoisingAutoEncoderLoss of sentence-transformers, batches of 8, with the mean pooling of the model. Each
   word is deleted with probability 0.6; this file deletes the words, because the deletion in sentence-transformers
   requires data files of NLTK.
-* ``ContrastiveTension``: ContrastiveTensionLoss of sentence-transformers, batches of 32; one pair in eight consists of
-  equal texts.
+* ``ContrastiveTension``: ContrastiveTensionLoss of sentence-transformers, batches of 32; on average, one pair in eight
+  consists of equal texts.
 * ``continued MLM``: the trainer of transformers, batches of 32, 15 % of the tokens masked; the head starts
   with random weights.
 
 The last four are run with learning rates 5e-5 (the default of the trainers) and 1e-5 (the default of cse), and with
 texts of at most 64 tokens. The learning rate is constant and has no warm-up, because the number of steps depends on the
-time. The other rows of the table are BM25 (bm25s, Lucene's formula, k1 = 1.5, b = 0.75), and the ranking of BM25 fused
-by reciprocal ranks with that of the encoder before training, and after ``cse train``.
+time. The other rows of the table show BM25 (bm25s, Lucene's formula, k1 = 1.5, b = 0.75), and BM25 fused by reciprocal
+ranks with the encoder, both before training and after ``cse train``.
 """
 
 # The trainers of sentence-transformers and of transformers have no type annotations.
@@ -209,7 +209,7 @@ def damaged(rows: list[str], seed: int) -> dict[str, list[Any]]:
 
 
 def tension_pairs(rows: list[str], seed: int) -> dict[str, list[Any]]:
-    """Returns pairs: one in ``EQUAL_PAIRS`` is a document with itself, the others a document with a random document."""
+    """Returns pairs of a document with itself (on average, one in ``EQUAL_PAIRS``) or with a random document."""
     generator = np.random.default_rng(seed)
     others = generator.integers(0, len(rows), len(rows))
     equal = generator.random(len(rows)) < 1 / EQUAL_PAIRS
@@ -286,7 +286,7 @@ TRAINERS = {DEFAULT: train_cse, **OTHERS}
 
 
 def table(found: dict[str, Any]) -> str:
-    """Returns a table of differences from the model before training, for collections on which all rows were run."""
+    """Returns a table of differences from the model before training, for collections on which all methods were run."""
     seed = min(key.split("/")[2] for key in found)
     whole = ("before", *TRAINERS)
     begun = sorted({key.split("/")[0] for key in found})

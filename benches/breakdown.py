@@ -24,7 +24,7 @@ PARTS = {
 
 
 def breakdown(run: Callable[[Any], object]) -> dict[str, float]:
-    """Returns the share of each part in the time of training steps, the largest first.
+    """Returns each part's share of the time of training steps, the largest first.
 
     Args:
         run: A function that trains with cse. It is called with a profiler, which it starts and stops between steps.

@@ -2,13 +2,13 @@
 
     python benches/convert_collections.py SOURCE TARGET     # every collection whose files are in SOURCE, at any depth
 
-========  ==============================================  ==========================================================
-name      subject                                         files
-========  ==============================================  ==========================================================
-medline   medicine: 1,033 abstracts, 30 queries           MED.ALL, MED.QRY, MED.REL
-cisi      information science: 1,460 abstracts, 76        CISI.ALL, CISI.QRY, CISI.REL
-time      world news of 1963: 423 articles, 83 queries    TIME.ALL, TIME.QUE, TIME.REL
-========  ==============================================  ==========================================================
+========  =================================================  =============================
+name      subject; number of texts and converted queries     files
+========  =================================================  =============================
+medline   medicine: 1,033 abstracts, 30 queries              MED.ALL, MED.QRY, MED.REL
+cisi      information science: 1,460 abstracts, 76 queries   CISI.ALL, CISI.QRY, CISI.REL
+time      world news of 1963: 423 articles, 79 queries       TIME.ALL, TIME.QUE, TIME.REL
+========  =================================================  =============================
 
 The collections are distributed freely for research, without a licence, by the information retrieval group of the
 University of Glasgow (http://ir.dcs.gla.ac.uk/resources/test_collections/), which received them from Cornell University

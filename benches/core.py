@@ -1,10 +1,10 @@
-"""Benchmark of the Rust core against other implementations, in one run on one machine.
+"""Compares the speed of the Rust core with other implementations, in one run on one machine.
 
     python benches/core.py corpus.txt        # plain text, one sentence per line
 
-Before timing, document frequencies are compared with those of scikit-learn, negatives with those of the reference
-implementation in Python, and the counts for the whole file with those of rust/examples/std_loop.rs, which is built with
-cargo. Commands are timed as whole processes, from start to exit; times are medians of --repeat runs, and are also given
+Before anything is timed, document frequencies are compared with scikit-learn, negatives with the reference
+implementation in Python, and the counts for the whole file with rust/examples/std_loop.rs, which is built with cargo.
+Commands are timed as whole processes, from start to exit; their times are medians of --repeat runs, and are also given
 relative to `wc -w` on the same file. nlpaug is included if it is installed. Writes benches/results/core.json and prints
 a table.
 """
@@ -79,7 +79,7 @@ def build_loop() -> str:
 
 
 def check_loop(loop: str, corpus: Path) -> None:
-    """Checks that the counts of std_loop, on the file and on its halves, equal those of the whitespace tokenizer."""
+    """Checks that the counts of std_loop, on the file and on its halves, equal those of a whitespace index."""
     from cse import TfidfIndex
 
     def counts(*part: str) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def measure(corpus: Path, rows: list[str], folder: Path, repeat: int, loop: str)
 
 
 def nlpaug(rows: list[str], folder: Path) -> dict[str, float]:
-    """Times nlpaug's TF-IDF augmenter, trained and loaded as in its documentation; returns {} without nlpaug."""
+    """Times nlpaug's TF-IDF augmenter, trained and loaded as in its documentation; returns {} if it is missing."""
     try:
         import nlpaug.augmenter.word as naw
         from nlpaug.model.word_stats import TfIdf

@@ -7,8 +7,9 @@
 Each run trains all-MiniLM-L6-v2 on the documents of one collection, except for 5 to 10 % of them that are held out for
 the label-free scores; queries and judgements are never used for training. The trained weights and their averages with
 the weights of the base model are evaluated, and the scores are stored in benches/results/domain.json when the run ends.
-A run is identified by a hash of settings, seed and collection; stored runs are skipped. Figures are differences from
-the base model in points; intervals come from a bootstrap over queries, stratified by collection.
+A run is identified by a hash of settings, seed and collection; stored runs are skipped. The table shows differences
+from the base model in points (scores x 100), with intervals from a bootstrap over queries, stratified by collection,
+and from Student's t over seeds.
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="Names of candidates.")
     parser.add_argument("--collections", nargs="*", help="Names of collections.")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0])
-    parser.add_argument("--steps", type=int, help="Number of steps; default: that of the candidate.")
+    parser.add_argument("--steps", type=int, help="Number of steps, instead of the candidate's.")
     parser.add_argument("--hours", type=float, help="Start no run after this many hours.")
-    parser.add_argument("--shares", nargs="*", type=float, default=SHARES, help="Shares of the base in the averages.")
+    parser.add_argument(
+        "--shares", nargs="*", type=float, default=SHARES, help="Weights of the base model in the averages to evaluate."
+    )
     parser.add_argument("--weights", type=Path, help="Keep trained encoders in this folder, to add shares later.")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
@@ -66,7 +69,7 @@ def main() -> None:
 
 
 def search(options: argparse.Namespace) -> None:
-    """Runs what is not stored; each candidate is run on all collections before the next candidate."""
+    """Runs the candidates that are not stored; each is run on all collections before the next candidate."""
     from cse import Encoder
 
     started = time.perf_counter()
@@ -123,7 +126,7 @@ def embedded(collection: Collection, kept: Path | None) -> Embedded:
 
 
 def base_of(collection: Collection, known: dict[str, Embedded], results: Path, kept: Path | None) -> Embedded:
-    """Returns the embeddings of the base model; stores the figures of this model and of BM25 if they are not stored."""
+    """Returns the embeddings of the base model; stores the scores of this model and of BM25 if they are not stored."""
     if collection.name not in known:
         base = known[collection.name] = embedded(collection, kept)
         key = key_of({}, 0, collection)
@@ -142,7 +145,7 @@ def base_of(collection: Collection, known: dict[str, Embedded], results: Path, k
 
 
 def trained(settings: dict[str, Any], seed: int, collection: Collection, kept: Path | None) -> tuple[Any, Any]:
-    """Trains on the documents of a collection; returns the encoder and the record of the run, without figures."""
+    """Trains on the documents of a collection; returns the encoder and the record of the run, without scores."""
     from cse import Encoder, TfidfIndex, TrainConfig, train
 
     given = {"loss_terms": [], **settings}  # candidates do not inherit the default loss terms of the model
@@ -184,7 +187,7 @@ def trained(settings: dict[str, Any], seed: int, collection: Collection, kept: P
 
 
 def averages(encoder: Any, collection: Collection, base: Embedded, shares: Sequence[float]) -> dict[str, Any]:
-    """Returns the figures of the average of an encoder and the base model, for each share of the base model."""
+    """Returns the scores of the average of an encoder and the base model, for each share of the base model."""
     from cse import Encoder
 
     original: Any = Encoder(MODEL, device="cpu").model

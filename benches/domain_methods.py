@@ -1,10 +1,10 @@
-"""Losses and other methods for training on in-domain documents, added as users add methods: ``imports = (FILE,)``.
+"""Losses and other methods for training on in-domain documents; ``TrainConfig.imports`` loads them from this file.
 
 =============  ====================================================================  ==============
 name           effect                                                                registered as
 =============  ====================================================================  ==============
 keep           preserves the base model's similarities within the batch              loss term
-near-base      penalises the L2 distance to the base weights                         loss term
+near-base      penalises the squared L2 distance to the base weights                 loss term
 freeze         does not train the embeddings and the lower layers                    encoder method
 guided         masks false negatives, found with the base model (GISTEmbed)          feature method
 =============  ====================================================================  ==============
@@ -30,7 +30,7 @@ from cse.views import BatchStep, Frozen, Views
 
 
 class Base:
-    """A frozen copy of the encoder before training; the embeddings of each block of a step are computed once."""
+    """A frozen copy of the encoder before training; each block of a step, such as ``anchor``, is encoded only once."""
 
     def __init__(self, context: Any) -> None:
         self.model = Frozen(copy.deepcopy(context.trained))
@@ -46,7 +46,7 @@ class Base:
         return base
 
     def encode(self, block: str, step: BatchStep) -> Tensor:
-        """Returns the embeddings ``(B, D)`` of a block of the batch, of unit length."""
+        """Returns the unit-length embeddings ``(B, D)`` of a block of the batch."""
         if step.rows is not getattr(self._step, "rows", None):
             self._step, self._found = step, {}
         if block not in self._found:
@@ -68,7 +68,7 @@ class KeepOptions:
 
 
 class Keep(BatchTerm):
-    """KL divergence between the in-batch similarities of the base model and those of the encoder.
+    """KL divergence of the encoder's in-batch similarities from the base model's.
 
     For each row, the softmax of its similarities to the other rows is computed at a temperature, once with the base
     model without dropout (the target) and once with the encoder. ``cross`` compares anchors with the positives of other
@@ -142,7 +142,7 @@ class FreezeOptions:
     """Options of ``freeze``."""
 
     layers: int = 0
-    """Number of lower layers that are not trained, in addition to the token and position embeddings."""
+    """Number of lower layers that are not trained, in addition to the embedding layer."""
 
 
 class Freeze(EncoderMethod):
@@ -162,7 +162,7 @@ class GuidedOptions:
     """Options of ``guided``."""
 
     margin: float = 0.0
-    """A negative is masked if its cosine in the base model exceeds the cosine of the positive minus this margin."""
+    """A negative is masked if its cosine with the anchor, in the base model, exceeds the positive's minus this."""
 
 
 class Guided(FeatureMethod):
@@ -175,7 +175,7 @@ class Guided(FeatureMethod):
         self.base = Base.of(context)
 
     def forward(self, views: Views, step: BatchStep) -> Views:
-        """Returns the views with log weights of pairs, which are -inf for masked negatives."""
+        """Returns the views with log weights of pairs: -inf for masked negatives, 0 for all others."""
         anchors = self.base.encode("anchor", step)
         positives = self.base.encode("positive", step)
         limit = (anchors * positives).sum(-1, keepdim=True) - self.options.margin

@@ -15,9 +15,10 @@ import numpy.typing as npt
 Vectors = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
 
-# Documents that are held out from training for the label-free scores: 5 %, but at least 100 and at most 10 %.
+# Documents that are held out from training for the label-free scores: 5 % of the documents with at least WORDS words,
+# but at least 100, and at most 10 %.
 HELD_OUT = (0.05, 100, 0.10)
-# Number of queries of each kind that are made from each held-out document, and from all documents together.
+# Number of queries of each kind that are made from each held-out document; maximum number from all documents together.
 SEARCHES = 3
 ALL_SEARCHES = 1000
 WORDS = 6
@@ -35,7 +36,7 @@ class Known:
 
 
 class Collection:
-    """A collection (documents, queries, judgements) with all data derived from it for scoring; equal for all runs.
+    """A collection (documents, queries, judgements) with all data derived from it for scoring; the same for all runs.
 
     Args:
         folder: A folder in the format of ``cse eval --suite retrieval``.
@@ -62,7 +63,7 @@ class Collection:
         self.sample: Numbers = np.sort(generator.permutation(filled)[:ALL_SEARCHES])
 
     def rows(self, form: str) -> list[str]:
-        """Returns the rows to train on: the documents that are not held out, whole or cut into sentences."""
+        """Returns the rows to train on: the documents that are not held out, or their sentences of at least 4 words."""
         kept = np.setdiff1d(np.arange(len(self.documents)), self.held_out).tolist()
         texts = [self.documents[number] for number in kept if self.documents[number].strip()]
         if form == "documents":
@@ -95,7 +96,7 @@ class Collection:
 
     @cached_property
     def known(self) -> dict[str, Known]:
-        """Queries by kind: words drawn by TF-IDF, or a span around such a word, from held-out or from all documents."""
+        """Queries by kind: words drawn by TF-IDF, or a span around one of them, from held-out or from all documents."""
         score = dict(zip(self.index.terms, self.index.idf, strict=True))
         found: dict[str, Known] = {}
         for place, rows, times in (("held", self.held_out, SEARCHES), ("all", self.sample, 1)):

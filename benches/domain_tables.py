@@ -1,4 +1,8 @@
-"""Tables of the runs of benches/domain.py."""
+"""Tables of the runs of benches/domain.py.
+
+A candidate is a recipe of domain_candidates.py. A share is the weight of the base model in the average of the trained
+weights and the base weights. A run gives one observation for each share.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,12 @@ Vector = npt.NDArray[np.float64]
 Runs = dict[str, Any]
 
 RESAMPLES = 2000
-HARM = -0.5
-# Minimum number of trained runs of a collection, and of harmful observations for choosing a limit on a collection.
+HARM = -0.5  # a change in nDCG@10 below this is harmful
+# Minimum number of trained runs of a collection in the tables of label-free scores, and of harmful observations for
+# choosing a limit on a collection.
 ENOUGH_RUNS = 5
 ENOUGH_HARMFUL = 3
-ALARMS = 0.1
+ALARMS = 0.1  # maximum share of harmless observations that are flagged on the collection where a limit is chosen
 
 
 def bases_of(found: Runs) -> dict[str, Any]:
@@ -60,7 +65,7 @@ def stratified(values: list[Vector]) -> tuple[float, float, float]:
 
 
 def references(found: Runs) -> str:
-    """Returns a table of the scores before training, of BM25, and of both together."""
+    """Returns a table of the scores of the model before training, of BM25, and of the fusion of both."""
     bases = bases_of(found)
     names = sorted(bases)
     queries = [len(bases[name]["references"]["base"]["ndcg"]) for name in names]
@@ -192,7 +197,10 @@ def correlations(found: Runs) -> str:
 
 
 def flags(found: Runs) -> str:
-    """Returns a table of the runs that a label-free score flags; score, sign and limit are chosen on one collection."""
+    """Returns a table of the observations that a label-free score flags.
+
+    In each row, the score, its sign and the limit are chosen on one collection.
+    """
     data = enough(found)
     names = list(data)
     if not names:
@@ -201,7 +209,7 @@ def flags(found: Runs) -> str:
     for chooser in names:
         gains, scores, _ = data[chooser]
         if (gains < HARM).sum() < ENOUGH_HARMFUL:
-            lines.append(f"| {chooser} | fewer than {ENOUGH_HARMFUL} harmful runs | |{' |' * len(names)}")
+            lines.append(f"| {chooser} | fewer than {ENOUGH_HARMFUL} harmful observations | |{' |' * len(names)}")
             continue
         usable = {key: each for key, each in scores.items() if not key.startswith("mean rank")}
         best = max(usable, key=lambda key: abs(spearman(gains, usable[key])))
@@ -216,12 +224,15 @@ def flags(found: Runs) -> str:
             cells.append(f"{caught}, alarms {alarms}{' (chosen here)' if name == chooser else ''}")
         shown = f"{'below' if sign > 0 else 'above'} {sign * limit:+.1%}"
         lines.append(f"| {chooser} | {best} | {shown} | {' | '.join(cells)} |")
-    note = "Cells: shares of harmful runs (nDCG@10 falls by more than 0.5) and of other runs (alarms) that are flagged."
+    note = (
+        "Cells: shares of harmful observations (nDCG@10 falls by more than 0.5), and of the others (alarms), that are "
+        "flagged."
+    )
     return "\n".join([*lines, "", note])
 
 
 def limit_of(score: Vector, harmful: npt.NDArray[np.bool_]) -> float:
-    """Returns the highest limit with at most a tenth of the harmless runs below it."""
+    """Returns the highest limit with at most a tenth of the harmless observations below it."""
     harmless = np.sort(score[~harmful])
     allowed = int(ALARMS * len(harmless))
     if not len(harmless):

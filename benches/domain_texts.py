@@ -1,9 +1,9 @@
-"""Positives and negatives for training on in-domain documents, added as users add methods: ``imports = (FILE,)``.
+"""Positives and negatives for training on in-domain documents; ``TrainConfig.imports`` loads them from this file.
 
 =============  ====================================================================  =============
 name           texts                                                                 registered as
 =============  ====================================================================  =============
-cuts           two short spans, independent of the length of the document            positive
+cuts           two short spans; their lengths do not depend on the document          positive
 neighbours     two neighbouring passages of a document                               positive
 search         a query made of words or a span of a document, and the document       positive
 mined          another document, mined by TF-IDF or the base model                   negative
@@ -34,7 +34,7 @@ class CutsOptions:
 
 
 def span(words: list[str], length: int, place: float) -> str:
-    """Returns ``length`` consecutive words, or all if there are fewer; ``place`` (0 to 1) selects the first of them."""
+    """Returns ``length`` consecutive words, or all if there are fewer; ``place`` (0 to 1) selects where they begin."""
     length = min(length, len(words))
     start = int(place * (len(words) - length + 1))
     return " ".join(words[start : start + length])
@@ -93,7 +93,7 @@ class SearchOptions:
 
 
 class Search(Pairing):
-    """Anchors that look like search queries for a document; the document is the positive."""
+    """Anchors that look like search queries for a document; the document, or a span of it, is the positive."""
 
     Options = SearchOptions
 
@@ -116,7 +116,7 @@ class Search(Pairing):
         return Paired(anchors, positives)
 
     def search(self, text: str, size: int, key: npt.NDArray[np.float64]) -> str:
-        """Returns a query of ``size`` words; empty if no word of the text has a weight."""
+        """Returns a query of at most ``size`` words; empty if no word of the text has a weight."""
         found = self.index.tokenize(text)[: len(key)]
         weights = np.array([max(self.scores.get(term, 0.0), 0.0) for _, _, term in found])
         if not weights.any():

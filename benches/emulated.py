@@ -21,7 +21,7 @@ PRODUCTS = {
     torch.ops.aten.addmm.default,
     torch.ops.aten.bmm.default,
     torch.ops.aten.baddbmm.default,
-    # In inference mode, these two are not decomposed into the products above.
+    # In inference mode, PyTorch does not decompose these two into the products above.
     torch.ops.aten.linear.default,
     torch.ops.aten.matmul.default,
 }
@@ -30,7 +30,7 @@ COMPOSED = torch.ops.aten.scaled_dot_product_attention.default
 
 
 class EmulatedBf16(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Context manager that computes products of bfloat16 tensors on the CPU in float32, and counts them."""
+    """Context manager that computes bfloat16 products and attention on the CPU in float32, and counts both."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

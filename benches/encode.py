@@ -2,11 +2,12 @@
 
     python benches/encode.py --data DIR [--share 0.2]
 
-All distinct sentences of the seven STS tasks (or a share of them) are encoded by both alternately; the embeddings must
-be equal before anything is timed. Prints the median times, and the number of tokens with padding relative to the number
-without padding, in float32 and in bfloat16 (for SentenceTransformer: autocast around ``encode``). If the processor has
-no instructions for bfloat16, the rows in bfloat16 are left out; --emulate computes them with benches/emulated.py, but
-the times of these rows then say nothing about processors that have such instructions.
+A share of the distinct sentences of the seven STS tasks is encoded by both alternately; the float32 embeddings of the
+first 64 sentences must agree (within 1e-5) before anything is timed. Prints the median times, and the number of tokens
+with padding relative to the number without padding, in float32 and in bfloat16 (for SentenceTransformer: autocast
+around ``encode``). If the processor has no instructions for bfloat16, the rows in bfloat16 are left out; --emulate
+computes them with benches/emulated.py, but the times of these rows then say nothing about processors that have such
+instructions.
 """
 
 from __future__ import annotations

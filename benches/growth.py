@@ -1,7 +1,7 @@
 """Measures time and memory of `cse build-tfidf --no-matrix` by corpus size, for 10,000 to 10 million sentences.
 
     python benches/growth.py                 # needs 1.2 GB of temporary files; --max 300000 for a short run
-    python benches/growth.py --engine ray --max 3000000    # rows per second with 1 and 2 workers of a Ray cluster
+    python benches/growth.py --engine ray --max 3000000    # cse augment and encode, 1 and 2 workers of a Ray cluster
 
 The text is generated, so that its distribution is the same at every size. Words are sampled independently from a Zipf
 distribution with two slopes, as measured for English by Gerlach and Altmann (Physical Review X 3, 021006, 2013): 1 up
@@ -99,7 +99,7 @@ def grow(folder: Path, sizes: list[int], options: argparse.Namespace) -> dict[st
 
 
 def append(corpus: Path, start: int, end: int, seed: int) -> float:
-    """Appends sentences `start` to `end` of the generated text to the file; returns the elapsed seconds."""
+    """Appends sentences `start` to `end - 1` of the generated text to the file; returns the elapsed seconds."""
     import numpy as np
 
     started = time.perf_counter()
@@ -120,8 +120,7 @@ def sentences(rng: Any) -> bytes:
     ranks = draw(rng.random(ends[-1] + 1))
     # A word is its rank in base 16, with the lowest digit first. That digit is written as three letters, each other
     # digit as one. The most frequent words have 3 letters, the word of rank 1,000,000 has 7; first letters vary as much
-    # as possible.
-    # A row of the array is a word and its separator; unused bytes are 0 and removed at the end.
+    # as possible. A row of the array is a word and its separator; unused bytes are 0 and removed at the end.
     letters, stems = np.frombuffer(LETTERS, np.uint8), np.frombuffer(STEMS, np.uint8).reshape(16, 3)
     words = np.zeros((len(ranks), 16), np.uint8)
     words[:, :3] = stems[ranks & 15]
@@ -160,7 +159,7 @@ def count(corpus: Path) -> tuple[int, int, int]:
 
 
 def measure(corpus: Path, folder: Path, repeat: int, augment: bool) -> dict[str, Any]:
-    """Returns the output, times and memory of the commands; the peak is the maximum over all runs."""
+    """Returns the size and counts of the corpus, and the times and peak memory (maximum over the runs) of commands."""
     tfidf, out = folder / "tfidf", folder / "negatives.txt"
     builds = [run("build-tfidf", corpus, "-o", tfidf, "--no-matrix", "--json") for _ in range(repeat)]
     said = json.loads(builds[0][2])

@@ -1,14 +1,15 @@
 """Measures what bfloat16 changes: the scores of one model in both precisions, and the scores of models trained in each.
 
     python benches/precision.py encode --sts DIR --retrieval DIR [DIR ...]    # all-MiniLM-L6-v2, not trained
-    python benches/precision.py train --sts DIR [--seeds 31 32 33 34 35]      # the default recipe of minilm
+    python benches/precision.py train --sts DIR [--seeds 31 32 33 34 35]      # trains minilm
     python benches/precision.py table --sts DIR
 
 ``encode`` scores all-MiniLM-L6-v2 on the STS test sets and on retrieval collections, in float32 and in bfloat16.
-``train`` trains the default recipe of ``cse train --model minilm`` on the shipped sample with the same seeds in both
-precisions, and evaluates in float32: STS-B dev, SICK-R dev, STS16, and the label-free MRR of the run; differences
-between models of the same seed have 95 % intervals over sentence pairs and over seeds. Each result is written to
-benches/results/precision.json at once, and stored results are not computed again.
+``train`` trains with the defaults of ``cse train --model minilm``, except that the loss is ``standard`` without further
+terms, on the shipped sample, with the same seeds in both precisions. It evaluates in float32: STS-B dev, SICK-R dev,
+STS16, and the label-free MRR of the run; differences between models of the same seed have 95 % intervals over sentence
+pairs and over seeds. Each result is written to benches/results/precision.json at once, and stored results are not
+computed again.
 
 If the processor has no instructions for bfloat16, benches/emulated.py emulates them: the results equal those of such
 instructions up to the order of summation, but the times do not.
@@ -39,7 +40,7 @@ RESULTS = Path(__file__).parent / "results" / "precision.json"
 STS = ("sts16.test", "stsb.test", "stsb.dev", "sts12.test", "sickr.test", "sts13.test", "sts15.test", "sts14.test")
 TRAINED = ("stsb.dev", "sickr.dev", "sts16.test")
 SEEDS = (31, 32, 33, 34, 35)
-# bfloat16 becomes a default if no score x 100 falls by more than these limits.
+# The condition for bfloat16 as a default: no score x 100 falls by more than these limits.
 ENCODE_LIMIT, TRAIN_LIMIT = 0.05, 0.1
 
 
@@ -49,7 +50,7 @@ def main() -> None:
     parser.add_argument("--sts", type=Path, help="Folder with stsb.dev.tsv, sts16.test.tsv and the other data sets.")
     parser.add_argument("--retrieval", type=Path, nargs="*", default=[], help="Folders of retrieval collections.")
     parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS)
-    parser.add_argument("--minutes", type=float, default=1e9, help="Start nothing after this many minutes.")
+    parser.add_argument("--minutes", type=float, default=1e9, help="Start no measurement after this many minutes.")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     found: dict[str, Any] = json.loads(options.results.read_text()) if options.results.exists() else {}
@@ -77,7 +78,7 @@ def main() -> None:
 
 
 def emulates() -> bool:
-    """Returns whether bfloat16 is emulated, because the processor has no instructions for it."""
+    """Returns whether bfloat16 is emulated, which is the case if the processor has no instructions for it."""
     from cse.models.device import bf16_instructions
 
     return not bf16_instructions()
@@ -117,7 +118,7 @@ def encoding(options: Any) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]
 
 
 def sts(encoder: Any, path: Path) -> dict[str, Any]:
-    """Returns Spearman's correlation x 100 in both precisions, and the smallest cosine between their embeddings."""
+    """Returns Spearman's correlation x 100 in both precisions, and the smallest cosine of a sentence's embeddings."""
     from cse.evaluation.base import embed
     from cse.evaluation.geometry import unit
     from cse.evaluation.sts import read_pairs
@@ -150,7 +151,7 @@ def training(options: Any) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]
 
 
 def train_one(seed: int, precision: str, options: Any) -> dict[str, Any]:
-    """Trains the default recipe; returns the scores x 100 of the model that the run saves, evaluated in float32."""
+    """Trains in one precision; returns the scores x 100 of the model that the run saves, evaluated in float32."""
     from cse import Encoder, TrainConfig, train
     from cse.evaluation.geometry import unit
     from cse.evaluation.sts import read_pairs

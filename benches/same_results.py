@@ -139,8 +139,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base", help="Python interpreter of the starting revision.")
     parser.add_argument("new", help="Python interpreter of the changed revision.")
-    parser.add_argument("--minilm", action="store_true", help="Also train all-MiniLM-L6-v2 for 2 steps in each run.")
-    parser.add_argument("--only", choices=("index", "augment", "train"), help="Compare only these results.")
+    parser.add_argument(
+        "--minilm", action="store_true", help="Also train all-MiniLM-L6-v2, for 2 steps in each run; not with --only."
+    )
+    parser.add_argument(
+        "--only", choices=("index", "augment", "train"), help="Compare only these results, and the index."
+    )
     parser.add_argument("--json", type=Path, help="Write the digests of the new revision to this file.")
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT / "tests"))

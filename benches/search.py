@@ -1,11 +1,11 @@
-"""Measures exact search, near-duplicates and memory, compared with NumPy, and what int8 vectors cost in nDCG@10.
+"""Measures exact search (compared with NumPy), near-duplicates, memory, and what int8 vectors cost in nDCG@10.
 
     python benches/search.py [--rows 1000000] [--threads 2] [--rounds 5] [--json FILE]
-    python benches/search.py --data DIR          # adds nDCG@10 of MiniLM with float32 and int8 on data in BEIR's format
+    python benches/search.py --data DIR    # adds nDCG@10 of MiniLM (float32, int8, with BM25) on a set in BEIR's format
 
-Vectors are random, of unit length. Each part checks its results: the nearest rows, and the pairs of near-duplicates,
-must equal those of a brute-force search in float64. Both sides of a ratio are timed alternately in one process, and
-figures are medians over the rounds. The goals are: for one query, at most 1.3 times the time of
+Vectors are random, of unit length. The nearest rows of 20 queries, and all pairs of near-duplicates, must equal those
+of a brute-force search in float64. Both sides of a ratio are timed alternately in one process, and their times are
+medians over the rounds. The goals are: for one query, at most 1.3 times the time of
 ``numpy.argpartition(vectors @ query)``; for 1,000 queries, at most 1.5 times the time of the matrix product alone,
 which is computed in blocks that are not kept; for memory, at most 500 MB more than the file of vectors; for duplicates
 among 100,000 rows, at most 5 minutes.
@@ -33,7 +33,7 @@ K = 10
 LOADED = "from cse import Encoder; Encoder('random:2', device='cpu')"
 
 # An encoder of random vectors, so that an index of many rows is made in seconds. It also loads minilm, if that is
-# installed, so that the memory includes a model.
+# installed, so that the measured memory includes a model.
 RANDOM = """
 import zlib
 import numpy as np
@@ -171,7 +171,7 @@ def peak_of(code: str, *arguments: str) -> float:
 
 
 def memory(folder: Path, source: Path, width: int) -> dict[str, float]:
-    """Returns the peak memory of processes that search for 1,000 queries, and the size of the vector file, in MB."""
+    """Returns the peak memory of processes that answer 1,000 queries, and the size of the vector file, in MB."""
     queries = folder.with_name("queries.txt")
     queries.write_text("".join(f"query {number}\n" for number in range(1000)), encoding="utf8")
     command = [

@@ -5,10 +5,10 @@
 The text is generated as in growth.py. The first run writes the rows to the cache. After that, each of ``--rounds`` new
 processes prepares a run on the sample corpus, so that all imports are done, and then a run on the large corpus up to
 its first batch. The second run is timed, and also a loop over ten million integers, which shows how busy the machine
-is.
-Two more processes train for a few steps, one on the sample and one on the large corpus: the difference of their peaks
-of anonymous resident memory (Linux) is what the rows of the corpus cost. The rows of the first batch are compared with
-the lines of the file before anything is timed.
+is. Before the rounds, the rows of the first batch are compared with the lines of the file.
+
+Two more processes train for a few steps, one on the sample and one on the large corpus: the difference between their
+peaks of anonymous resident memory (Linux) is the cost of the rows of the corpus.
 """
 
 from __future__ import annotations

@@ -4,19 +4,21 @@
     python benches/train.py --gpu                         # BERT-base with random weights on CUDA, bf16, compiled
     python benches/train.py --gpu --model random-roberta --batch-size 512
 
-All systems train on the same sentences, in batches of 64 (``--batch-size``) of at most 32 tokens:
+All systems train on the same sentences, in batches of 64 sentences (``--batch-size``) of at most 32 tokens each:
 
 (a) cse, with the losses standard, focal and mixed, and with the standard loss and UNA's negatives at every step;
 (b) sentence-transformers' trainer with MultipleNegativesRankingLoss;
 (c) a plain loop as in SimCSE's code: every sentence twice in one forward pass, loss.item() at every step;
-(d) the minimum: 6 x matrix parameters x tokens, at the rate of a large matrix product measured in the same run.
+(d) the minimum: 6 x matrix parameters x tokens (with padding), at the rate of a large matrix product measured in the
+    same run.
 
-If peft is installed, (a) has a row with LoRA of rank 16 (--lora 16), and --memory prints the peak memory of training
-with LoRA and of training all weights, each in a separate process.
+In bf16 on the CPU, (a) has only the standard loss, with and without UNA, and (c) is left out. If peft is installed, (a)
+has a row with LoRA of rank 16, as with ``cse train --lora 16``. --memory prints the peak memory of training all weights
+and, if peft is installed, of training with LoRA, each in a separate process.
 
 The systems are timed alternately, in ``--rounds`` rounds. Figures are medians over the rounds; the first two steps of a
 round do not count (on CUDA, the first 20, in which models are compiled and graphs recorded). The plain loop's loss must
-equal cse's before anything is timed. The tokens of a step are counted over all views, without padding. On the CPU,
+equal cse's before anything is timed. The table counts the tokens of a step over all views, without padding. On the CPU,
 --breakdown also prints where the time of a step goes, as measured by PyTorch's profiler. If the processor has no
 instructions for bfloat16, the rows in bf16 are left out; --emulate computes them with benches/emulated.py, but their
 times then say nothing about processors that have such instructions.
@@ -328,7 +330,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--emulate", action="store_true", help="emulate bf16 on a processor without its instructions")
     parser.add_argument("--breakdown", action="store_true", help="also print where the time of a step goes")
-    parser.add_argument("--memory", action="store_true", help="print only the peak memory of LoRA and of full training")
+    parser.add_argument("--memory", action="store_true", help="print only the peak memory of full training and of LoRA")
     parser.add_argument("--peak", help=argparse.SUPPRESS)  # set in the processes that --memory starts
     options = parser.parse_args()
     options.device = "cuda" if options.gpu else "cpu"
@@ -403,7 +405,7 @@ def report(found: dict[tuple[str, str], list[Timing]], least: dict[str, tuple[fl
         print("bf16: left out, as the processor has no instructions for it (see --emulate)")
     elif options.emulate:
         print("bf16: emulated; the times say nothing about a processor that has instructions for it")
-    print(f"batches of {size}, {options.device}; ratios are relative to sentence-transformers")
+    print(f"batches of {size}, {options.device}; ratios above 1 mean faster than sentence-transformers")
     print(
         "| precision | system | ms a step | range | sentences/s | tokens a step | "
         "ratio to sentence-transformers, same precision | the same, per token | ratio to its default (fp32) | "
@@ -443,7 +445,7 @@ def report(found: dict[tuple[str, str], list[Timing]], least: dict[str, tuple[fl
 
 
 def middle(timings: list[Timing]) -> Timing:
-    """Returns the median time of a step, with the number of tokens."""
+    """Returns the median time of a step, with the number of tokens in the first round."""
     return timings[0]._replace(seconds=statistics.median(each.seconds for each in timings))
 
 

@@ -39,7 +39,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--tasks", nargs="+", default=["mr", "trec", "mrpc"])
-    parser.add_argument("--scale", type=float, default=1.0, help="factor of the embeddings; 20 is about sqrt(D)")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="factor by which embeddings are multiplied; 20 is about sqrt(D)"
+    )
     options = parser.parse_args()
     encoder = Encoder(options.model)
     print("| task | converged | senteval | difference | seconds: converged | senteval |")

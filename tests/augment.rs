@@ -44,7 +44,7 @@ proptest! {
     }
 
     #[test]
-    fn text_changes_if_a_word_is_replaceable(text in any::<String>(), seed: u64, row: u64, beta in 0.0f64..=1.0, plain: bool) {
+    fn text_changes_if_and_only_if_a_word_is_replaceable(text in any::<String>(), seed: u64, row: u64, beta in 0.0f64..=1.0, plain: bool) {
         let index = example();
         let surface = if plain { OutputForm::Plain } else { OutputForm::Keep };
         let options = Options { seed, beta, surface, ..Options::new(&index) };

@@ -1,4 +1,4 @@
-//! The global thread pool of rayon is never used: its threads would be missing in a forked child process.
+//! The global thread pool of rayon is never used, because its threads would be missing in a forked child process.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! One streaming pass that keeps N, `df[t]` and max c/L is therefore sufficient ([`index::build`]); all other arrays
-//! are derived when an index is opened ([`index`]). To make a hard negative of a sentence of n words
-//! ([`una::augment`]), word i is replaced with probability
+//! are derived when an index is opened ([`index`]). To make a hard negative of a sentence with n replaceable words
+//! ([`una::augment`]), word i, whose score in the sentence is s_i, is replaced with probability
 //!
 //! ```text
 //! p_i = min(1, beta * n * (s_i - min s) / sum_j (s_j - min s))
@@ -20,8 +20,8 @@
 //! prefix sums P of the scores in rank order, a draw for a word of rank k takes one uniform number on P[k-r]..P[k+r+1],
 //! excluding the interval of the word itself, and one search.
 //!
-//! Modules import each other in one direction only: [`text`] <- [`index`] <- [`una`] <- [`doctor`]; `py` uses all of
-//! them. [`error`], [`progress`], [`parallel`], [`random`], [`output`] and `wait` are used everywhere.
+//! Of the modules [`text`], [`index`], [`una`] and [`doctor`], each imports only modules to its left in this list; `py`
+//! uses all of them. [`error`], [`progress`], [`parallel`], [`random`], [`output`] and `wait` may be used by any module.
 
 pub mod checksum;
 pub mod doctor;

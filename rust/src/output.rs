@@ -10,15 +10,15 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::wait::{Until, wait};
 
-/// The names of temporary files begin with this prefix and end with this suffix; names of other files do not.
+/// Prefix and suffix of the names of temporary files. Any file with both is assumed to be such a temporary file.
 const PREFIX: &str = ".cse-core-";
 const SUFFIX: &str = ".tmp";
 
 /// A file that is written under a temporary name in the folder of its destination.
 ///
 /// [`commit`](Self::commit) renames it; dropping it without a commit removes it. If the process is killed, the file is
-/// removed when the next temporary file is created in the same folder. A symbolic link is followed. A path that is not
-/// a regular file (a device, a pipe) cannot be replaced and is written to directly.
+/// removed when the next temporary file is created in the same folder. A symbolic link to an existing file is followed. A
+/// path that is not a regular file (a device, a pipe) cannot be replaced and is written to directly.
 pub struct PendingFile {
     /// The path as it was given, for messages.
     given: PathBuf,
@@ -123,7 +123,7 @@ fn remove_abandoned(folder: &Path) {
     }
 }
 
-/// Extracts the operating system's error from an error of `tempfile`, because the latter names the temporary file.
+/// Extracts the operating system's error from an error of `tempfile`, whose message would name the temporary file.
 fn without_path(error: io::Error) -> io::Error {
     let inner = error.get_ref().and_then(|e| e.source());
     let code = inner
@@ -150,7 +150,7 @@ pub struct StandardOutput<'a> {
     progress: &'a Progress,
 }
 
-/// Bytes that can be written without blocking to a pipe that is ready (PIPE_BUF of Linux).
+/// Number of bytes that can be written to a ready pipe without blocking (PIPE_BUF on Linux).
 const PIECE: usize = 4096;
 
 impl<'a> StandardOutput<'a> {

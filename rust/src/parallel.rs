@@ -24,7 +24,7 @@ pub fn set_default_threads(threads: usize) -> Result<()> {
     check_threads(threads)?;
     DEFAULT_THREADS.store(threads, Ordering::Relaxed);
     if let Ok(mut shared) = SHARED.try_lock() {
-        std::mem::forget(shared.take()); // not dropped: dropping a pool of the parent process would wait forever
+        std::mem::forget(shared.take()); // dropping a pool of the parent process would wait forever
     }
     Ok(())
 }
@@ -37,7 +37,7 @@ fn check_threads(threads: usize) -> Result<()> {
     Ok(())
 }
 
-/// Runs `work` in a new pool of `threads` threads; 0 means the default, which is one per available core.
+/// Runs `work` in a new pool of `threads` threads; 0 means the default number, see [`set_default_threads`].
 ///
 /// This is for calls that read or write files. They do not share a pool, so a call never waits for another call that is
 /// blocked on its input.
@@ -80,7 +80,7 @@ static SHARED: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
 fn shared_pool() -> Arc<ThreadPool> {
     let process = std::process::id();
     // Do not wait for the lock: if another thread of the parent held it during a fork, it is never released in the
-    // child, and each call in the child makes a new pool.
+    // child. In this case, each call in the child makes a new pool.
     let Ok(mut shared) = SHARED.try_lock() else {
         return Arc::new(any_pool());
     };

@@ -34,8 +34,9 @@ pub(crate) fn keyed(seed: u64, epoch: u64, row: u64, stream: u64) -> ChaCha8Rng 
     ChaCha8Rng::from_seed(key)
 }
 
-/// Returns 64 random bits for each row, for all random choices other than negatives (shuffling, held-out rows, mixing
-/// partners). Different values of `stream` give independent bits; the small values are used for negatives.
+/// Returns 64 random bits for each row, for all random choices other than negatives (such as shuffling, held-out rows and
+/// the mixing partners of MixCSE). Different values of `stream` give independent bits. Small values must not be used,
+/// because the stream of a negative is its copy number.
 pub fn random_bits(seed: u64, epoch: u64, rows: &[u64], stream: u64) -> Vec<u64> {
     let mut bits = vec![0; rows.len()];
     let level = Level::new();

@@ -15,7 +15,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// Returns the count of a tally, with the file that contains the first row.
+    /// Converts a tally: finds the file that contains the first row, and the row's number in this file.
     pub(super) fn new(tally: &Tally, files: &[FileRecord]) -> Self {
         let mut found = Found {
             rows: tally.rows,
@@ -67,19 +67,19 @@ pub struct Faults<F = Found> {
     pub invalid: F,
     /// U+FFFD, which stands for bytes that were not UTF-8, in this file or in the text from which it was made.
     pub replacement: F,
-    /// UTF-8 that was read as Latin-1 and encoded as UTF-8 again: "cafÃ©".
+    /// UTF-8 that was read as Latin-1 or Windows-1252 and encoded as UTF-8 again: "cafÃ©".
     pub mojibake: F,
-    /// Control characters other than a tab.
+    /// Control characters other than a tab and those of `line_break`.
     pub control: F,
     /// A tab.
     pub tab: F,
-    /// U+2028, U+2029, U+0085 or a carriage return inside a row: other tools end a line there.
+    /// U+2028, U+2029, U+0085 or a carriage return inside a row, where other tools end a line.
     pub line_break: F,
     /// A carriage return inside a row.
     pub lone_cr: F,
     /// An HTML entity or tag, such as `&amp;` or `<br>`.
     pub markup: F,
-    /// More bytes than other commands accept.
+    /// More bytes than `ReadOptions::max_line_bytes`, the maximum for other commands.
     pub over_long: F,
     /// More than 128 words: probably not one sentence.
     pub long: F,

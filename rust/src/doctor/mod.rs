@@ -28,12 +28,12 @@ use crate::text::tokenize::Tokenizer;
 use crate::una::augment::{Augmenter, Word};
 use crate::una::options::Options;
 
-/// Number of sampled rows that are used to predict the replacement rate.
+/// Maximum number of sampled rows that are used to predict the replacement rate.
 const SAMPLE: usize = 10_000;
-/// Maximum number of row hashes that a thread keeps. If there are more rows, only half, a quarter, ... of them are
-/// checked for duplicates.
+/// Maximum number of row hashes that a thread keeps. If a thread reads more rows, only about a half, a quarter, ... of
+/// all rows are checked for duplicates.
 const HASHES: usize = 1 << 24;
-/// Number of bytes at the beginning of a row that are used to predict the replacement rate.
+/// Maximum number of bytes at the beginning of a sampled row that are used to predict the replacement rate.
 const SAMPLE_BYTES: usize = 4096;
 /// Maximum number of words in the statistics of row lengths; longer rows count as rows of this many words.
 const LONGEST: usize = 4096;
@@ -55,7 +55,7 @@ pub struct Diagnosis {
     /// Number of terms that occur in one document only.
     pub singletons: usize,
     pub default_radius: usize,
-    /// Number of rows that repeat an earlier row; an estimate if not all rows were checked.
+    /// Number of rows that repeat an earlier row (blank rows excluded); an estimate if not all rows were checked.
     pub duplicates: u64,
     pub duplicates_estimated: bool,
     /// Quantiles of the number of words in a row: 5, 50, 95 and 100 per cent, over the rows that are not blank.
@@ -67,7 +67,7 @@ pub struct Diagnosis {
     pub scripts: Vec<(&'static str, f64)>,
     pub faults: Faults,
     pub sampled_rows: usize,
-    /// Expected share of words in the sample that are replaced.
+    /// Expected share of words in the sample that are replaced with the default options of UNA.
     pub replacement_rate: f64,
     /// Share of words in the sample that cannot be replaced because they touch another word.
     pub unreplaceable_rate: f64,
@@ -94,7 +94,7 @@ struct Worker {
     sample: BinaryHeap<(u64, String)>,
 }
 
-/// The row hashes that are below a limit; the limit is lowered when there are too many hashes.
+/// The row hashes that do not exceed a limit; the limit is lowered when there are too many hashes.
 #[derive(Debug)]
 struct Hashes {
     limit: u64,
@@ -338,7 +338,7 @@ fn count_duplicates(mut hashes: Vec<Hashes>) -> (u64, bool) {
     ((repeats / share).round() as u64, limit < u64::MAX)
 }
 
-/// Returns the number of words that `share` of the rows do not exceed.
+/// Returns the smallest number of words that a fraction `share` of the rows does not exceed.
 fn quantile(lengths: &[u64], share: f64) -> usize {
     let rows: u64 = lengths.iter().sum();
     let wanted = ((rows as f64 * share).ceil() as u64).max(1);

@@ -42,7 +42,7 @@ impl Lookup {
 
     /// Inserts terms that are not in the table yet. Terms that are inserted first are found fastest.
     ///
-    /// All their slots are read before the first one is written, so that the memory accesses overlap.
+    /// The first slots of all terms are read before any slot is written, so that the memory accesses overlap.
     pub fn insert_all(&mut self, terms: &[(Key, Known)]) {
         let mask = self.slots.len() - 1;
         let slot_of = |key: &Key| key.hash() as usize & mask;

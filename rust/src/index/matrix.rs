@@ -143,8 +143,8 @@ pub fn write_npz(
     first_error.map_or(Ok(()), Err)
 }
 
-/// Records the first error of a file and ignores further writes. Otherwise, when the archive writer is dropped after an
-/// error, it would try to finish the archive and print a message to standard error.
+/// Records the first error of a file and ignores further writes. Otherwise, an archive writer that is dropped after an
+/// error would try to finish the archive and print a message to standard error.
 struct ErrorCapture<'a> {
     file: &'a mut File,
     progress: &'a Progress,

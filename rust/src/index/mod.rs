@@ -224,7 +224,7 @@ impl Index {
     }
 
     /// Returns the idf of a word that has no rank: its idf in the corpus if the filter removed the word, or ln(N) if the
-    /// word is unseen.
+    /// corpus does not contain the word.
     pub(crate) fn idf_without_rank(&self, term: &Term) -> f64 {
         let known = self.removed.get(term).copied();
         known.unwrap_or_else(|| idf(self.stats.counts.documents, 1))
@@ -236,8 +236,8 @@ impl Index {
             .partition_point(|&t| self.max_score[t as usize] > score)
     }
 
-    /// Returns the default radius: a hundredth of the vocabulary, but at most 4,000 terms, the published radius. In a
-    /// vocabulary of, say, 20,000 terms, 4,000 neighbours would not have similar weights.
+    /// Returns the default radius: a hundredth of the vocabulary, but at least 1 and at most 4,000 terms (the published
+    /// radius). In a vocabulary of, say, 20,000 terms, terms 4,000 ranks apart would not have similar scores.
     pub fn default_radius(&self) -> usize {
         (self.len() / 100).clamp(1, 4000)
     }

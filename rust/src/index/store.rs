@@ -90,8 +90,8 @@ impl Stored {
 }
 
 /// Writes `DIR/index.safetensors`, and `DIR/matrix.npz` if `parts` are given; otherwise the matrix of an older index is
-/// removed. Both files are complete before either is renamed to its final name. If the call is cancelled, neither is
-/// written.
+/// removed. Both files are complete before either is renamed to its final name. If the call is cancelled, the existing
+/// files are left unchanged.
 pub fn save(
     dir: &Path,
     stored: &Stored,
@@ -111,7 +111,7 @@ pub fn save(
     put(dir, &bytes, matrix)
 }
 
-/// Writes the bytes that [`serialize`] returned.
+/// Writes the bytes that [`serialize`] returned, and removes the matrix of an older index.
 pub fn save_bytes(dir: &Path, bytes: &[u8]) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
     put(dir, bytes, None)

@@ -227,7 +227,7 @@ pub fn row_array(value: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
     buffer.to_vec(value.py())
 }
 
-/// A column that is decoded in Python: an object with `path`, `column` and `next_block()`.
+/// A table column that is decoded in Python: an object with `path`, `column` and `next_block()`.
 struct Decoded(Py<PyAny>);
 
 impl Column for Decoded {
@@ -237,7 +237,7 @@ impl Column for Decoded {
     }
 }
 
-/// Converts the files of a corpus, which are paths or objects that decode a column.
+/// Converts the files of a corpus, each of which is a path or an object that decodes a column of a table.
 pub fn inputs(value: &Bound<'_, PyAny>) -> PyResult<Vec<Input>> {
     let items: Vec<Bound<'_, PyAny>> = convert(value, "paths", "a list of paths")?;
     let input = |item: Bound<'_, PyAny>| {
@@ -278,7 +278,7 @@ impl Text {
         Ok(Text::Repaired(String::from_utf16_lossy(&units)))
     }
 
-    /// Returns the number of texts that were repaired.
+    /// Returns the number of texts in which a lone surrogate was replaced.
     pub fn repaired(texts: &[Text]) -> u64 {
         let repaired = texts.iter().filter(|t| matches!(t, Text::Repaired(_)));
         repaired.count() as u64

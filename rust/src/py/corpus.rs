@@ -1,4 +1,4 @@
-//! Reading of a corpus: the class `Progress`, and functions that read or write the rows.
+//! Reading of a corpus: the classes `Progress` and `Rows`, and the function `write_rows`.
 
 use std::path::PathBuf;
 use std::sync::Arc;

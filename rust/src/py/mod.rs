@@ -1,4 +1,4 @@
-//! The Python module `cse._core`. All code that uses PyO3 is here.
+//! The Python module `cse._core`. All code that uses PyO3 is in this module and its submodules.
 
 use std::path::PathBuf;
 

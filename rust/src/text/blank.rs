@@ -15,7 +15,7 @@ pub fn is_blank(row: &str) -> bool {
     row.chars().all(is_space)
 }
 
-/// Returns the number of words in a row, separated by white space; a blank row has 0.
+/// Returns the number of words in a row, that is, pieces between white space; a blank row has 0.
 pub fn count_words(row: &str) -> u32 {
     row.split(is_space).filter(|word| !word.is_empty()).count() as u32
 }

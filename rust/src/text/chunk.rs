@@ -11,10 +11,10 @@ use crate::text::refused_rows::{faulty_rows, invalid_utf8, row_too_long};
 pub struct Chunk {
     /// Number of the chunk: 0, 1, 2, ... in the order of the corpus.
     pub seq: u64,
-    /// Number of its first row, counted over all files from 0.
+    /// Number of the chunk's first row, counted over all files from 0.
     pub first_row: u64,
-    /// Number of rows whose bytes were replaced (`EncodingErrors::Replace`), and the number of the first such row; set by
-    /// `for_each_row`.
+    /// Number of rows in which invalid bytes were replaced (`EncodingErrors::Replace`), and the number of the first such
+    /// row, counted like `first_row`; set by `for_each_row` and `for_each_cut_row`.
     pub repaired: u64,
     pub first_repaired: Option<u64>,
     pub(super) bytes: Vec<u8>,

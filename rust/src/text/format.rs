@@ -1,4 +1,4 @@
-//! Recognises files that are not UTF-8 text by their first bytes.
+//! Recognises, by the first bytes of a file, that it is not UTF-8 text.
 
 use std::path::Path;
 

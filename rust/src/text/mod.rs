@@ -1,4 +1,4 @@
-//! Text: splits bytes into rows, and rows into terms.
+//! Splits the bytes of a corpus into rows, and rows into terms.
 
 pub mod blank;
 pub mod chunk;

@@ -84,7 +84,7 @@ impl OpenFile {
                     self.check_line_ends(out, options)?;
                 }
                 if options.lenient {
-                    // Cut after a whole character, so that the row is still too long and no byte is invalid.
+                    // Cut after a whole character beyond the limit, so that the row is valid UTF-8 and still too long.
                     let cut = options.max_line_bytes + 1;
                     let continues = |byte: &&u8| **byte & 0xc0 == 0x80;
                     let rest = &out[cut..cut + MAX_CHAR_BYTES - 1];
@@ -108,7 +108,8 @@ impl OpenFile {
         }
     }
 
-    /// Examines the beginning of a text file and removes a UTF-8 byte order mark. A file that is not UTF-8 text is an error.
+    /// Recognises the format of a text file by its first bytes; a format other than UTF-8 text is an error unless
+    /// [`ReadOptions::lenient`] is set. Removes a UTF-8 byte order mark.
     fn recognize(&mut self, out: &mut Vec<u8>, options: &ReadOptions) -> Result<()> {
         if self.column.is_none() {
             self.format = FileFormat::of(&self.path, out);
@@ -122,7 +123,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Examines the beginning of a text file that has no line feed. A carriage return before the last byte is an error.
+    /// Examines the beginning of a text file that has no line feed. A carriage return before the last byte is an error
+    /// unless [`ReadOptions::lenient`] is set.
     fn check_line_ends(&mut self, out: &[u8], options: &ReadOptions) -> Result<()> {
         let inside = &out[..out.len().saturating_sub(1)];
         if self.column.is_none() && memchr::memchr(b'\r', inside).is_some() {

@@ -1,9 +1,9 @@
 //! Reads files as chunks of whole rows.
 //!
-//! One reader behind a lock hands chunks to any number of threads. Only reading, hashing and the search for the last
-//! `\n` happen under the lock. This works equally for plain files, `.gz`, `.zst` and standard input; row numbers are
+//! One reader behind a lock hands chunks to any number of threads. Only reading, decompressing, hashing and finding line
+//! ends happen under the lock. This works equally for plain files, `.gz`, `.zst` and standard input; row numbers are
 //! known when a chunk is handed out; and memory is bounded by the number of chunks in use. A memory map would save one
-//! copy, but it needs `unsafe`, ends the process with SIGBUS when the file shrinks, and counts the whole file as
+//! copy, but it would need `unsafe`, end the process with SIGBUS if the file shrinks, and count the whole file as
 //! resident memory.
 //!
 //! A row ends at `\n` and nowhere else. `\r` at the end of a row is dropped; U+2028, U+2029, U+0085, `\x1c` to `\x1f` and
@@ -42,8 +42,8 @@ pub struct ReadOptions {
     /// Size of a chunk: small enough for the second-level cache of a core, large enough that threads rarely wait for the
     /// lock.
     pub chunk_bytes: usize,
-    /// Do not return errors for unusual files, but describe them: rows that are too long are cut off after
-    /// `max_line_bytes`, and files that are not text are read as if they were.
+    /// Do not return errors for unusual files: cut off rows that are too long after `max_line_bytes`, and read files that
+    /// are not text as if they were.
     pub lenient: bool,
 }
 
@@ -142,8 +142,8 @@ pub fn collect_results<T>(results: Vec<Result<T, ChunkError>>) -> Result<Vec<T>>
     first.map_or(Ok(done), |first| Err(first.error))
 }
 
-/// Returns the records of `files`, including the number of rows of each, without examining the rows. The files may have no
-/// rows.
+/// Returns the records of `files`, including the number of rows in each, without examining the rows. The files may have
+/// no rows.
 pub fn count_rows(
     files: Vec<Input>,
     options: ReadOptions,
@@ -231,7 +231,7 @@ impl<'a> Reader<'a> {
             let open = state.current.as_mut().expect("opened above");
             let first_line = open.rows + 1;
             let rows = open.fill(&mut chunk.bytes, &self.options, self.progress)?;
-            let offset = open.offset - chunk.bytes.len() as u64; // a byte order mark is not in the chunk
+            let offset = open.offset - chunk.bytes.len() as u64; // `open.offset` includes a byte order mark
             chunk.path.clone_from(&open.path);
             chunk.column.clone_from(&open.column);
             if rows == 0 {
@@ -255,8 +255,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns the files that were read, once all threads are done. It is an error if all of them together have no row; some
-    /// of them may be empty.
+    /// Returns the files that were read, once all threads are done. It is an error if none of the files has a row.
     pub fn into_records(self) -> Result<Vec<FileRecord>> {
         let (records, _) = self.into_parts();
         if records.iter().all(|file| file.rows == 0) {

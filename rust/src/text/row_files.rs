@@ -53,10 +53,10 @@ impl Part {
 ///
 /// * `rows.txt`: the texts, one after the other, without separators;
 /// * `ends.u64`: the byte offset of the end of each row in `rows.txt`;
-/// * `words.u32`: the number of words in each row, separated by white space; 0 for a blank row;
+/// * `words.u32`: the number of words in each row, that is, pieces between white space; 0 for a blank row;
 /// * `hashes.u64`: the XXH3 hash (64 bits) of each row.
 ///
-/// The numbers are little-endian. Memory is bounded by the size of a chunk.
+/// The numbers are little-endian. Only one chunk is held in memory at a time.
 pub fn write(
     files: Vec<Input>,
     options: ReadOptions,

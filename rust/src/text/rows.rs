@@ -56,7 +56,7 @@ impl Rows {
         (0..self.len()).filter_map(|row| self.get(row))
     }
 
-    /// Returns the number of words in each row, separated by white space; a blank row has 0.
+    /// Returns the number of words in each row, as counted by [`count_words`]; a blank row has 0.
     pub fn word_counts(&self) -> Vec<u32> {
         self.iter().map(count_words).collect()
     }

@@ -43,7 +43,7 @@ impl FileStamp {
     }
 }
 
-/// Counts and hashes bytes as stored, before they are decoded.
+/// Reads a file, and counts and hashes its bytes as stored, before they are decoded.
 pub(crate) struct Hashed {
     inner: Box<dyn Read + Send>,
     /// The file descriptor, if reading can block.
@@ -59,8 +59,8 @@ impl Hashed {
     fn open(path: &Path) -> io::Result<Self> {
         use std::os::fd::{AsFd, AsRawFd};
 
-        // The buffered `io::stdin` is not used: its file descriptor may not be ready while there are bytes in the
-        // buffer.
+        // The buffered `io::stdin` is not used, because its file descriptor may not be ready although there are bytes
+        // in the buffer.
         let file = match is_stdin(path) {
             true => File::from(io::stdin().as_fd().try_clone_to_owned()?),
             false => File::open(path)?,
@@ -193,8 +193,9 @@ impl Source {
         })
     }
 
-    /// Returns the number and the hash of the bytes as stored, once the text has been read. Bytes that were not read
-    /// yet are read now, because a decoder may stop before the end of the file (padding), and a column is decoded in Python.
+    /// Returns the number of bytes as stored, and their hash, after the text has been read. The rest of the file is read
+    /// first, because a decoder may stop before the end of the file (padding). The file of a column, which is decoded in
+    /// Python, is read from the beginning.
     pub(crate) fn into_hash(self, path: &Path) -> io::Result<(u64, u128)> {
         let mut raw = match self {
             Source::Plain(raw) => raw,

@@ -43,13 +43,13 @@ impl Key {
         bytes
     }
 
-    /// Whether the rest of the term must be compared too.
+    /// Whether the term is longer than sixteen bytes, so that its remaining bytes must be compared too.
     pub fn is_long(&self) -> bool {
         self.len > 16
     }
 }
 
-/// Masks that keep the first 0 to 16 bytes of two words. A table replaces a branch on the length, which would be
+/// Masks that keep the first 0 to 16 bytes of two words. This table replaces a branch on the length, which would be
 /// mispredicted about half of the time.
 const KEEP: [[u64; 2]; 17] = {
     let mut masks = [[0; 2]; 17];

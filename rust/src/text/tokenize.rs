@@ -3,14 +3,15 @@
 //! - `unicode`: words according to UAX #29 (segments with at least one alphanumeric character), found separately
 //!   between ASCII spaces; each word is folded; punctuation is not a term.
 //! - `whitespace`: Python's `str.split()`; each word is folded; punctuation is part of the term.
-//! - `treebank`: NLTK's word tokenizer on the folded row ([`crate::text::treebank`]); punctuation is a term.
+//! - `treebank`: NLTK's word tokenizer on the lower-cased row ([`crate::text::treebank`]); punctuation is a term.
 //!
 //! Folding is NFKC (optional), then lower case (the default). Words are folded after they are found, so that spans refer
-//! to the original text; `treebank`, however, finds words in the lower-cased row, as published.
+//! to the original text; `treebank`, however, finds words in the lower-cased row, as published, and applies only NFKC to
+//! the words that it finds.
 //!
 //! Most text is ASCII. The first two tokenizers therefore have a fast path that finds runs of word bytes, and use the
-//! reference implementation where a run contains a byte that is not ASCII. A property test checks that both give equal
-//! results.
+//! reference implementation only in or next to a run that contains a byte that is not ASCII. A property test checks that
+//! both give equal results.
 
 use unicode_normalization::UnicodeNormalization;
 use unicode_segmentation::UnicodeSegmentation;
@@ -303,7 +304,8 @@ impl Tokenizer {
                 // Use the reference implementation if the rules for ASCII do not decide where this word ends.
                 let (here, after) = (class(end), class(end + 1));
                 let slow_from = if !ascii && !row.as_bytes()[start..end].is_ascii() {
-                    // Start one character earlier within this piece: a combining mark belongs to the character before it.
+                    // Start one character earlier unless that is a space, as a combining mark belongs to the character
+                    // before it.
                     let alone = start == 0 || class(start - 1) == Class::Space;
                     let begins = class(start) == Class::NonAscii && !alone;
                     Some(start - usize::from(begins))

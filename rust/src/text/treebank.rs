@@ -19,8 +19,8 @@
 //! - Quotes are matched by the engine `regex`, contractions by `re`. The engines differ in `\w` (combining marks, `½`) and
 //!   in `\s` (U+001C to U+001F are white space for `re` and for the final split, but not for `regex`).
 //!
-//! Both engines have their own version of Unicode, and `regex-syntax` has a third one. A letter or digit that is missing
-//! from one of these versions can be tokenized differently next to `'`, `,`, `:` or a contraction.
+//! Each of the two engines has its own version of Unicode, and `regex-syntax` has a third version. A letter or digit that
+//! is missing from one of these versions can be tokenized differently next to `'`, `,`, `:` or a contraction.
 
 use std::sync::LazyLock;
 
@@ -313,7 +313,7 @@ fn is_clitic(after: &[u8]) -> bool {
         })
 }
 
-/// Calls `piece(start, end, quote)` for each token; `quote` is the text that replaces a quote, if the token is one.
+/// Calls `piece(start, end, quote)` for each token; if the token is a quote, `quote` is the text that replaces it.
 fn cut(codes: &[u8], marks: &[u8], piece: &mut impl FnMut(usize, usize, Option<&str>)) {
     let n = codes.len();
     let mut i = 0;
@@ -349,7 +349,8 @@ fn cut(codes: &[u8], marks: &[u8], piece: &mut impl FnMut(usize, usize, Option<&
     }
 }
 
-/// Separates an apostrophe and clitics from the end of a token; `space` is true if the rule for `' ` finds a space there.
+/// Separates an apostrophe and clitics from the end of a token; `space` is true if the rule for `' ` finds a space after
+/// the token.
 fn clitics(
     codes: &[u8],
     start: usize,
@@ -420,7 +421,8 @@ fn contractions(
         })
     };
     let mut rest = start;
-    // Number of leading elements of `SPACED` that cannot match at `i`: when their rules applied, no space was before it.
+    // Number of leading elements of `SPACED` that cannot match at `i`, because there was no space before `i` when their
+    // rules were applied.
     let mut blind = 0;
     let mut i = start;
     while i < end {

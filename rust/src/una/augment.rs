@@ -1,7 +1,7 @@
 //! Selects the words of a sentence to replace and their replacements, and writes the new sentence.
 //!
-//! All random numbers come from a ChaCha8 stream whose 256-bit key is (seed, epoch, row, copy). So the negative of a
-//! row does not depend on the thread, the batch or the worker, or on whether a run was resumed.
+//! All random numbers come from a ChaCha8 stream whose 256-bit key is (seed, epoch, row, copy). The negative of a
+//! row therefore does not depend on the thread, the batch or the worker, or on whether a run was resumed.
 
 use crate::index::Index;
 use crate::index::formula::tf;
@@ -22,7 +22,8 @@ pub struct Word {
     /// Start and end of the word in the row, in bytes.
     pub start: usize,
     pub end: usize,
-    /// A number that is equal for equal terms of a row: the rank, or V + k for the k-th distinct unseen word.
+    /// A number that is equal for equal terms of a row: the rank, or V + k for the k-th distinct unseen word, where V is
+    /// the number of terms in the index.
     pub key: u32,
     /// Rank of the word; for an unseen word, the rank that its score would have.
     pub rank: usize,
@@ -30,7 +31,8 @@ pub struct Word {
     idf: f64,
     /// tf * idf in this sentence.
     pub score: f64,
-    /// Probability of being replaced; 0 if the word is not replaceable.
+    /// Probability of being replaced (unless the word is replaced by [`Augmenter::force_one`]); 0 if the word is not
+    /// replaceable.
     pub p: f64,
     /// Whether the word is replaceable. With [`OutputForm::Keep`], a word next to a letter, a digit or `_` is not.
     pub replaceable: bool,
@@ -93,7 +95,7 @@ pub struct Augmenter<'a> {
     pub replacements: Vec<Replacement>,
     /// Whether one word, drawn at random, is replaced regardless of its p.
     pub force_one: bool,
-    /// Totals over all rows so far.
+    /// Totals over all rows that were rewritten.
     pub report: Report,
 }
 
@@ -258,7 +260,8 @@ impl<'a> Augmenter<'a> {
         self.force_one = set_probabilities(words, options);
     }
 
-    /// Fills `words` and `keys`. Each step is done for all words at once, so that the accesses to the table overlap.
+    /// Fills `words` (except scores and probabilities) and `keys`. Each step is done for all words at once, so that the
+    /// accesses to the table overlap.
     fn look_up(&mut self, text: &str) {
         let Augmenter {
             index,

@@ -58,8 +58,8 @@ fn case_of(word: &str) -> Case {
 /// Changes `term` to the letter case of the word `old` that it replaces. `term` is UTF-8 and is also the part of `out`
 /// from `start` to the end.
 ///
-/// A term is left unchanged if its first letter or digit is a digit ("8th", "1970s"), or if it would become equal to `old`
-/// ("ß" in capitals is "SS").
+/// A term is left unchanged if it has no letter, if a digit precedes its first letter ("8th", "1970s"), or if it would
+/// become equal to `old` ("ß" in capitals is "SS").
 pub(crate) fn take_case(term: &[u8], old: &str, out: &mut Vec<u8>, start: usize) {
     let case = case_of(old);
     if case == Case::Lower {
@@ -106,7 +106,7 @@ mod tests {
     use super::take_case;
 
     #[test]
-    fn replacement_takes_case_of_old_word_unless_it_begins_with_digit() {
+    fn replacement_takes_case_of_old_word_unless_replacement_begins_with_digit() {
         for (old, term, expected) in [
             ("greetings", "hello", "hello"),
             ("Greetings", "hello", "Hello"),

@@ -27,7 +27,7 @@ pub struct OutputOptions {
     pub as_records: bool,
     /// Compression of a file; standard output is never compressed.
     pub compression: Compression,
-    /// Number of the first row if the files are one part of a corpus, which may be empty; `None` if they are a whole
+    /// Number of the first row if the files are one part of a corpus (a part may be empty); `None` if they are a whole
     /// corpus.
     pub first_row: Option<u64>,
 }
@@ -53,7 +53,8 @@ pub fn augment_files(
     threads: usize,
     progress: &Progress,
 ) -> Result<(Report, Vec<FileRecord>)> {
-    // The output of a chunk is kept in memory until the outputs of all earlier chunks are written.
+    // Chunks are smaller if there are several copies, because the output of a chunk is kept in memory until the outputs of
+    // all earlier chunks are written.
     let read = ReadOptions {
         chunk_bytes: (read.chunk_bytes / writing.copies.max(1) as usize).max(4096),
         ..read

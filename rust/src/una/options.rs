@@ -7,7 +7,7 @@ use crate::text::tokenize::Rule;
 /// Selection of the words to replace (step 2 of UNA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplaceWhich {
-    /// Each word with a probability that increases with its TF-IDF score, or decreases with [`Mode::Positive`].
+    /// Each word with a probability that increases with its TF-IDF score or, in [`Mode::Positive`], decreases with it.
     Tfidf,
     /// Each word with probability beta (ablation in Table 2 of the paper).
     Random,
@@ -29,7 +29,7 @@ pub enum ReplaceWith {
 pub enum Mode {
     /// Replace words with high scores, so that the meaning changes.
     Negative,
-    /// Replace words with low scores (UDA), so that the meaning changes little.
+    /// Replace words with low scores, as in UDA (Unsupervised Data Augmentation), so that the meaning changes little.
     Positive,
 }
 
@@ -95,7 +95,7 @@ pub struct Options {
     pub epoch: u64,
     /// Which negative of the row this is, counted from 0, if several are generated for one row.
     pub copy: u64,
-    /// Mean replacement probability over the words of a sentence, before clipping at 1.
+    /// Mean replacement probability over the replaceable words of a sentence, before clipping at 1.
     pub beta: f64,
     /// Number of ranks to either side from which replacements are drawn.
     pub radius: usize,
@@ -160,7 +160,8 @@ pub struct Report {
     pub words: u64,
     pub unseen: u64,
     pub replaced: u64,
-    /// Rows that were repaired because their bytes were not UTF-8 or their text was not valid Unicode.
+    /// Rows that were repaired because their bytes were not UTF-8 or their text was not valid Unicode; counted once per
+    /// row, not per copy.
     pub repaired: u64,
 }
 

@@ -63,8 +63,8 @@ pub fn replacements(
 }
 
 /// Statistics of a word: the word as written, whether it is in the index, document frequency, score, replacement
-/// probability, rank from 1, sampled replacements, and whether it can be replaced. A word that directly touches another
-/// word cannot be replaced: its probability is 0, and it has no samples.
+/// probability, rank from 1, sampled replacements, and whether it can be replaced. A word that cannot be replaced has
+/// probability 0 and no samples.
 pub type Explained = (String, bool, u64, f64, f64, usize, Vec<String>, bool);
 
 /// Returns the statistics of each word of a text, with `samples` sampled replacements.
