@@ -72,7 +72,7 @@ class Callback:
         """
 
     def on_interrupt(self, why: str) -> None:
-        """Called after SIGINT or SIGTERM, when the encoder has been saved; ``why`` states the step and how to resume."""
+        """Called after SIGINT or SIGTERM, when the encoder has been saved; ``why`` says where, and how to resume."""
 
     def on_train_end(self, result: Any) -> None:
         """Called with the ``RunResult`` when all files have been saved."""

@@ -240,7 +240,7 @@ class Data:
         return [self.corpus] if self.labelled is None else self.labelled.corpora
 
     def divide(self, context: Context, seed: int, wanted: bool) -> None:
-        """Sets ``split``, the rows to train on and, if ``wanted``, the held-out rows; tells the context the former."""
+        """Sets ``split``, the rows to train on and, if ``wanted``, the held-out rows."""
         labelled = self.labelled
         self.split = hold_out(self.corpus, seed, wanted=wanted, rows=None if labelled is None else labelled.complete())
         if labelled is not None:  # rows excluded by --where or --min-score do not count as blank
@@ -259,7 +259,7 @@ def open_data(config: TrainConfig, context: Context, progress: ProgressCallback,
 
 
 def check_sizes(batches: Batches, accumulate: int, ranks: int) -> None:
-    """Raises ``InputError`` if there are too few sentences for a batch or a step, or too few per batch for the ranks."""
+    """Raises ``InputError`` if there are too few sentences for a batch or a step, or fewer per batch than ranks."""
     rows = len(batches.rows)
     if rows < 2:
         raise InputError(
