@@ -99,10 +99,10 @@ def contrastive_loss(
             total number of rows of the anchor views; required by ``mixed="paper"``. See ``Contrastive.partner_views``.
             An anchor whose partner comes from its own row has no mixed negative.
         hard_negative_weight: alpha; the logit of the anchor's own ``hard_negative`` is increased by ln(alpha).
-        masks: ``(B,)`` bool by view name: True for the rows in which a view is valid. In other rows, the view is neither an
-            anchor nor in any denominator; an anchor whose positive is not valid is left out, too.
-        duplicates: ``(B, B)`` bool, symmetric: True for two rows with the same sentence. In the first pair of views, such
-            rows are not negatives of each other.
+        masks: ``(B,)`` bool by view name: True for the rows in which a view is valid. In other rows, the view is
+            neither an anchor nor in any denominator; an anchor whose positive is not valid is left out, too.
+        duplicates: ``(B, B)`` bool, symmetric: True for two rows with the same sentence. In the first pair of views,
+            such rows are not negatives of each other.
         roles: Roles by view name; default: see ``cse.views.roles_by_name``.
         log_weights: See ``cse.views.Views``; each is added to the logits of its pair of views.
         own_negatives: See ``cse.views.Views``.

@@ -88,7 +88,7 @@ class DiffCSE(RowTerm):
         return self.options.weight * total, count
 
     def edited(self, tokens: Any, step: RowStep, view: str) -> tuple[Tensor, Tensor]:
-        """Returns the token ids ``(n, T)`` with masks filled in, and a bool tensor, True where these ids are replaced."""
+        """Returns the token ids ``(n, T)`` with masks filled in, and bool ``(n, T)``, True for replaced tokens."""
         ids, mask = tokens["input_ids"], tokens["attention_mask"].bool()
         length = ids.shape[1]
         purposes = (f"diffcse {view} {what}" for what in ("selection", "change", "token"))

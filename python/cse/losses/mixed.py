@@ -48,8 +48,8 @@ def release_similarities(z1: Tensor, z2: Tensor, mix_lambda: float) -> Tensor:
     identity = torch.eye(len(z1), dtype=torch.bool, device=z1.device)
     first = normalize(z1, dim=-1) @ mix(z2).T
     second = mix(z1) @ normalize(z2, dim=-1).T
-    # Set to 0: (i, i - 1) in the first B columns, where mixture i - 1 contains z2_i, and (i, i + 1) in the last B columns,
-    # where mixture i contains z1_{i+1}.
+    # Set to 0: (i, i - 1) in the first B columns, since mixture i - 1 contains z2_i; (i, i + 1) in the last B columns,
+    # since mixture i contains z1_{i+1}.
     first = first.masked_fill(identity.roll(1, 0), 0.0)
     second = second.masked_fill(identity.roll(1, 1), 0.0)
     return torch.cat([first, second], dim=1)

@@ -4,7 +4,7 @@ Every rank prepares the same batches and encodes its part of the rows. The loss 
 the ranks: a batch term has the same value on every rank and is divided by the number of ranks; a row term is, on each
 rank, the sum over the rank's rows divided by the count over all rows. Gathering embeddings sums their gradients over
 the ranks in the backward pass. Summing the gradients of the parameters over the ranks then gives the gradients of one
-process with the whole batch. This holds for parameters that are used before the gather, after it, or on both sides of it.
+process with the whole batch. This holds for parameters that are used before the gather, after it, or on both sides.
 """
 
 from __future__ import annotations
