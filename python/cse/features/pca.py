@@ -34,7 +34,7 @@ class PCAJitterOptions:
     ] = "discrete"
     variant: Annotated[
         Literal["paper", "release"],
-        Field(description="release: adds the sum of the shift's entries to every entry, as the released code does"),
+        Field(description="release: adds the sum of the shift's entries to every state, as the released code does"),
     ] = "paper"
 
 
@@ -42,8 +42,8 @@ def pca_jitter(states: Tensor, mask: Tensor, alpha: Tensor, variant: str = "pape
     """Shifts all tokens of a sequence along the principal components of its tokens.
 
     For the tokens X of a sequence, X / |X| is centred, and its covariance is V diag(l) V'. The shift is
-    |X| V (alpha l), the same for every token. The sign of each column of V is chosen
-    so that its entry of largest magnitude is positive. The shift has no gradient.
+    |X| V (alpha l), the same for every token. The sign of each column of V is chosen so that its entry of largest
+    magnitude is positive. The shift has no gradient.
 
     Args:
         states: ``(n, T, D)``.

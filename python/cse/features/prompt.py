@@ -44,7 +44,7 @@ class Template:
         tokenizer: A tokenizer with a [CLS], a [SEP] and a mask token.
 
     Raises:
-        InputError: If the template does not have one ``{}`` and one mask after it, or the tokenizer lacks a token.
+        InputError: If the template does not have one ``{}`` and one mask after it, or a token is missing.
     """
 
     def __init__(self, text: str, tokenizer: Any) -> None:

@@ -3,7 +3,8 @@
 There are two kinds of terms, which differ in the part of a batch that they get, and in what is summed over processes:
 
 - A *row term* gets only rows of this process, and returns a sum and a count. The training loop adds up the sums and
-  the counts over chunks and processes, and divides the one by the other. The term runs in the precision of the encoder.
+  the counts over chunks and processes, and divides the total sum by the total count. The term runs in the precision
+  of the encoder.
 - A *batch term* gets the embeddings of all rows of the batch, and returns a scalar that is the same in all processes.
   It runs in float32.
 

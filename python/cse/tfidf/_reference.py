@@ -151,7 +151,7 @@ def probabilities(scores: list[float], beta: float, mode: str = "negative") -> t
 
 
 def in_case_of(old: str, term: str) -> str:
-    """Returns the lower-case term with the case of the word it replaces; in place of "I" or MixedCase, it stays as is.
+    """Returns the term, capitalised or in upper case if the word it replaces is; "I" and MixedCase do not count.
 
     A term whose first alphanumeric character is a digit ("8th") is not changed.
     """

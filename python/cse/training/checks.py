@@ -29,11 +29,11 @@ def check_learnable(
     rows: npt.NDArray[np.int64],
     seed: int,
 ) -> None:
-    """Raises ``InputError`` if nothing can be learned from a sample of at most 2,000 rows, or a method changes none.
+    """Raises ``InputError`` if nothing would be learned from the corpus with these methods, judged by a sample.
 
     There are three cases: all sentences are equal, so that none is a negative of another; all positives are masked, or
-    equal their anchors although the method makes new texts; or all synthetic negatives equal their sentences. For an
-    expensive method, the sample has at most 64 rows.
+    equal their anchors although the method makes new texts; or all synthetic negatives equal their sentences. The
+    sample has at most 2,000 rows, or 64 for an expensive method.
 
     Args:
         positive: Name of the method for positives, and the method.

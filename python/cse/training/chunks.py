@@ -12,7 +12,7 @@ __all__ = ["chunks_of", "in_chunks"]
 
 
 def chunks_of(rows: int, size: int | None) -> list[slice]:
-    """Returns the slices that divide ``rows`` rows into chunks of ``size``; None: one chunk, or none without rows."""
+    """Returns slices that divide ``rows`` rows into chunks of ``size`` rows (None: one chunk); [] without rows."""
     size = size or max(rows, 1)
     return [slice(start, start + size) for start in range(0, rows, size)]
 

@@ -41,7 +41,7 @@ def combinations() -> dict[tuple[str, str, str], str]:
 
 
 def markdown() -> str:
-    """Returns a Markdown table of positives (rows) by losses and forms of UNA (columns), and the numbered refusals."""
+    """Returns a Markdown table (rows: positives; columns: losses with forms of UNA), and the reasons for refusals."""
     found = combinations()
     columns = [(loss, form) for loss in LOSSES for form in UNA]
     # Positives with equal entries share a row.

@@ -140,7 +140,7 @@ def gathered_views(
     forward: Forward,
     world: World,
 ) -> Views:
-    """Returns the views of all rows of the batch; ranks exchange embeddings and local masks in one transfer."""
+    """Returns the views of all rows of the batch; ranks exchange embeddings and masks in one transfer."""
     local = encode_views(state, batch, tokens, forward)
     masks = {view: on_device(mask, forward.device) for view, mask in batch.masks.items()}
     owned = {

@@ -43,7 +43,7 @@ def given_forms(values: Mapping[str, Any], known: Collection[str]) -> dict[str, 
 
 
 def with_tables(values: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Returns the values, with options of methods that were given as tables or by their flags moved to ``options``.
+    """Moves options of methods, given as tables or under the names of their flags, to ``options``; returns all values.
 
     Args:
         values: Values by name.

@@ -61,7 +61,7 @@ class RunResult:
     notes: list[str]
     """Remarks on the interpretation of the scores."""
     neighbours: list[dict[str, str]]
-    """At most three held-out sentences with different nearest neighbours before and after training, with both."""
+    """At most three held-out sentences whose nearest neighbour changed, with the neighbours before and after."""
     sts: dict[str, float]
     """Spearman's correlation x 100 of best/ by STS task; empty without ``config.data``."""
 

@@ -27,7 +27,7 @@ PLACES: tuple[tuple[Registry[Any], type[Any], str], ...] = (
 
 @dataclass(frozen=True)
 class MethodFlag:
-    """A method's option that has its own flag."""
+    """An option of a method, with its own command-line flag."""
 
     method: str
     option: str
@@ -48,7 +48,7 @@ class MethodFlag:
 
 @cache
 def method_flags() -> tuple[MethodFlag, ...]:
-    """Returns the flags of the options of built-in methods, in the order of the registries and of the options."""
+    """Returns a ``MethodFlag`` for each flag of a built-in method, in the order of registries, methods and options."""
     found = []
     for table, group, named_by in PLACES:
         for method, kind in table.flagged().items():

@@ -31,7 +31,7 @@ __all__ = ["Modules", "build_modules", "connect", "create", "views_of"]
 
 @dataclass
 class Modules:
-    """The modules of a run; those that are methods, by name of the method."""
+    """The modules of a run: the encoders, and the methods of each kind by name."""
 
     encoder: SentenceEncoder
     second: SentenceEncoder | None

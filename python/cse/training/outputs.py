@@ -30,7 +30,7 @@ __all__ = ["copied", "describe", "opened", "resumed_folder", "run_folder", "save
 
 
 def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
-    """Returns the folder in which a resumed run continues: its folder, or a new one if ``output`` or ``name`` changed.
+    """Returns the folder in which a resumed run continues: the old one, unless ``output`` or ``name`` has changed.
 
     Raises ``InputError`` for an invalid or existing name.
     """

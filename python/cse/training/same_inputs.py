@@ -33,7 +33,7 @@ def fingerprints(rows: Corpus | LabelledPairs, tfidf: str | None, others: dict[s
 
 
 def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
-    """Raises ``InputError`` if the fingerprints of a resumed run differ from those of its start."""
+    """Raises ``InputError`` if the fingerprints of a resumed run differ from those stored when it began."""
     old, new = before.get("files", {}), now.get("files", {})
     changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
     if changed:

@@ -26,7 +26,7 @@ class SaturationCheck:
         """The probabilities in the first steps. Checkpoints store this list and ``note``."""
 
     def update(self, records: list[dict[str, Any]]) -> str | None:
-        """Adds log records; returns the note, only once, if the first 10 steps show a solved task, else None."""
+        """Adds log records; returns the note once, if the first 10 steps show that the task is solved, else None."""
         if self.note is not None or len(self.first) >= FIRST_STEPS:
             return None
         self.first += [record["p_pos"] for record in records if math.isfinite(record.get("p_pos", math.nan))]

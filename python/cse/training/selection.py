@@ -84,7 +84,7 @@ class Selector:
         return values, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[np.float64]]) -> None:
-        """Restores what ``state`` returned. It has results by sentence for the first and the last evaluation only."""
+        """Restores what ``state`` returned: results by sentence only for the first and the last evaluation."""
         self.records, self.best_step = values["records"], values["best_step"]
         self.best_record = next((each for each in self.records if each["step"] == self.best_step), {})
         self.collapsed, self.misses = values["collapsed"], values["misses"]
