@@ -65,9 +65,9 @@ def open_tokens(
 ) -> dict[int, StoredTokens]:
     """Opens the token ids of the columns whose rows are encoded unchanged, by column number.
 
-    Token ids are stored only for corpora in the cache, and only if a run reads the whole corpus; a shorter run
-    reads stored ids if there are any, and otherwise tokenizes only its own batches. Nothing is stored for a tokenizer that gives single texts token
-    type ids other than 0.
+    Token ids are stored only for corpora in the cache, and only by runs that read the whole corpus; a shorter run uses
+    stored ids if there are any, and otherwise tokenizes only its own batches. Nothing is stored for a tokenizer that
+    gives single texts token type ids other than 0.
 
     Args:
         batches: The batches of the run.
