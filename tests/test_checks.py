@@ -67,8 +67,8 @@ def test_cut_off_message_gives_the_cost_of_a_larger_length():
     lengths = np.array([10, 20, 40, 60])
     # 10 + 16 + 16 + 16 = 58 of 130 tokens; with 32: 10 + 20 + 32 + 32 = 94
     expected = (
-        "75.0% of the texts and 55.4% of their tokens cut off at 16 tokens (--max-length 32: 27.7%, for 1.6 times "
+        "75.0% of the texts and 55.4% of their tokens cut off at 16 tokens (--max-length 32: 27.7% of the tokens, for "
     )
-    assert cut_off(lengths, 16, 512) == f"{expected}the computation)"
+    assert cut_off(lengths, 16, 512) == f"{expected}1.6 times the computation)"
     assert cut_off(lengths, 16, 16) == "75.0% of the texts and 55.4% of their tokens cut off at 16 tokens"
     assert cut_off(lengths, 64, 512) == "0.0% of the texts and 0.0% of their tokens cut off at 64 tokens"

@@ -115,6 +115,6 @@ def test_a_loss_that_is_not_finite_names_its_step_and_keeps_weights_finite(tmp_p
         return states[0]
 
     monkeypatch.setattr(loop, "prepare", keep)
-    with pytest.raises(RunError, match=r"not finite at step 2 \(rows \d+, .*lower --lr"):
+    with pytest.raises(RunError, match=r"not finite at step 2 \(first rows of the batch: \d+, .*lower --lr"):
         train(config(tmp_path, sample, tiny_bert, pooler="avg"))
     assert all(torch.isfinite(weights).all() for weights in states[0].state.encoder.parameters())

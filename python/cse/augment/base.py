@@ -44,7 +44,7 @@ class View:
     dropout: float | None = None
     """Dropout probability of the transformer; None: the value in its configuration."""
     hook: str | None = None
-    """Name of the hook that changes this forward pass; see ``cse.features.hooks``."""
+    """Name of the hook that changes this forward pass; see ``cse.features.HOOKS``."""
 
     @property
     def passes(self) -> tuple[object, ...]:

@@ -128,8 +128,8 @@ def command(
         f"{report.rows:,} rows in {seconds:.2f} s ({report.rows / seconds:,.0f}/s): {report.replaced / words:.1%} of "
         f"{report.words:,} words replaced, {report.unseen / words:.1%} {unseen}, "
         f"{report.unchanged:,} rows unchanged ({report.blank:,} blank)"
-        + (f", {report.repaired:,} with repaired bytes" if report.repaired else "")
-        + (f", {joined:,} with line breaks joined" if joined else "")
+        + (f", {report.repaired:,} with invalid UTF-8 replaced" if report.repaired else "")
+        + (f", {joined:,} with line breaks replaced by spaces" if joined else "")
     )
     if drawn["replace_with"] == "radius":
         console.say(f"sampled from {console.span(index.ranks(drawn['radius']), len(index))}")

@@ -47,10 +47,10 @@ class Method(nn.Module):
 class FeatureMethod(Method):
     """Base class of methods that change or add embeddings, between the encoder and the loss.
 
-    A feature method gets the embeddings of the whole batch, which are the same in all processes of the run. Methods
-    that use other rows belong here, such as batch normalisation, queues and noise negatives. A method may have
-    parameters, which are trained, and buffers; both are kept in checkpoints, but not saved with the encoder. If
-    ``after_step`` is defined, it is called after each step.
+    A feature method gets the embeddings of the whole batch, which are the same in all processes of the run. Examples
+    are batch normalisation, queues of earlier embeddings, and noise negatives. A method may have parameters, which are
+    trained, and buffers; both are kept in checkpoints, but not saved with the encoder. If ``after_step`` is defined, it
+    is called after each step.
     """
 
     def forward(self, views: Views, step: BatchStep) -> Views:
@@ -61,8 +61,8 @@ class FeatureMethod(Method):
 class EncoderMethod(Method):
     """Base class of methods that change the encoder itself: its tokenizer, its weights, or what is evaluated and saved.
 
-    It is constructed after the encoder, ``context.trained``, has been loaded, and may change it. It may have parameters
-    and buffers; both are kept in checkpoints.
+    The method is constructed after the encoder, ``context.trained``, has been loaded, and may change the encoder. It
+    may have parameters and buffers; both are kept in checkpoints.
     """
 
     def after_step(self) -> None:

@@ -19,9 +19,9 @@ __all__ = ["CutoffOptions", "FeatureCutoff", "TokenCutoff", "TokenShuffle"]
 
 @dataclass(frozen=True)
 class CutoffOptions:
-    """Options of a cut-off; the default share is the published value for features."""
+    """Options of a cut-off; the default share is the published value for the feature cut-off."""
 
-    share: Annotated[float, Field(gt=0, lt=1, description="share that is set to 0")] = 0.2
+    share: Annotated[float, Field(gt=0, lt=1, description="share of the dimensions or tokens that is set to 0")] = 0.2
 
 
 class TokenShuffle(Hook):

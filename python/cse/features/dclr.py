@@ -20,14 +20,14 @@ __all__ = ["DCLR", "DCLROptions", "ascend"]
 
 @dataclass(frozen=True)
 class DCLROptions:
-    """Options of DCLR; the defaults are the published settings of BERT-base."""
+    """Options of DCLR; the defaults are the published settings of BERT-base, except for ``model``."""
 
     noise: Annotated[float, Field(ge=0, description="noise negatives per sentence of the batch")] = 1.0
     ascent_steps: Annotated[int, Field(ge=0, description="steps of gradient ascent for each noise negative")] = 4
     ascent_rate: Annotated[float, Field(ge=0, description="length of a step of gradient ascent")] = 1e-3
     temperature: Annotated[float, Field(gt=0, description="temperature of the loss in the gradient ascent")] = 0.05
     model: Annotated[
-        str, Field(description="encoder that weights the negatives, with the same tokenizer; empty: no weights")
+        str, Field(description="second encoder, with the same tokenizer, that weights the negatives; empty: no weights")
     ] = ""
     threshold: Annotated[
         float, Field(ge=-1, le=1, description="phi: sentences with this cosine or more are not negatives of each other")
@@ -42,7 +42,8 @@ def ascend(noise: Tensor, anchors: Tensor, positives: Tensor, steps: int, rate: 
         anchors: ``(B, D)``.
         positives: ``(B, D)``.
         steps: Number of steps.
-        rate: Length of a step of each row; the released value of 1e-3 turns a vector by about 1e-4 at D = 768.
+        rate: Length of a step of each row. Four steps of the released length, 1e-3, turn a standard normal vector by
+            about 1e-4 radians at D = 768.
         temperature: tau.
 
     Returns:

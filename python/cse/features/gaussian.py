@@ -32,7 +32,7 @@ class Gaussian(FeatureMethod):
     def forward(self, views: Views, step: BatchStep) -> Views:
         """Returns the views with the additional view ``noise``."""
         anchor = views["anchor"]
-        per_row = -(-self.options.negatives // 1)  # rounded up, so that each row draws the same number
+        per_row = -(-self.options.negatives // 1)  # rounded up, because each row draws the same number of vectors
         drawn = step.normal("gaussian", int(per_row) * anchor.shape[1]).reshape(-1, anchor.shape[1])
         count = round(self.options.negatives * len(anchor))
         return views.with_negatives("noise", drawn[torch.arange(count, device=drawn.device)].to(anchor))

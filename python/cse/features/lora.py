@@ -26,7 +26,7 @@ class LoRA(EncoderMethod):
     pooling are not changed. When the encoder is saved, the adapters are added to the weights or, with ``keep``, saved
     alone. A run can be resumed only if the files of the base weights are unchanged. ``--merge-with-base`` scales B.
 
-    Raises ``InputError`` if peft is not installed, or no layer has a name in ``targets``.
+    Raises ``InputError`` if peft is not installed, or if no layer has a name in ``targets``.
     """
 
     Options = LoRAOptions
@@ -61,5 +61,5 @@ class LoRA(EncoderMethod):
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns a learning rate of 1e-4, because adapters start at 0; it was not tuned."""
+        """Returns a learning rate of 1e-4, because the adapters' product B A starts at 0; the rate was not tuned."""
         return {"lr": 1e-4}

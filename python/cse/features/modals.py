@@ -27,7 +27,7 @@ class ModalsOptions:
         Literal["interpolation", "extrapolation", "linear", "noise"],
         Field(
             description="interpolation: towards the closest other row; extrapolation: away from the mean; "
-            "linear: by the difference of two rows; noise: by noise"
+            "linear: by the difference of two rows; noise: at random"
         ),
     ] = "interpolation"
     magnitude: Annotated[float, Field(ge=0, description="m, the strength of the change (not published)")] = 0.2

@@ -22,7 +22,7 @@ __all__ = ["Momentum", "MomentumOptions"]
 class MomentumOptions:
     """Options of the queue; the defaults are the published settings of BERT-base with batches of 64."""
 
-    size: Annotated[int, Field(ge=1, description="embeddings of earlier batches that are negatives")] = 160
+    size: Annotated[int, Field(ge=1, description="number of embeddings of earlier batches that are negatives")] = 160
     decay: Annotated[float, Field(ge=0, lt=1, description="share of the momentum encoder kept at each step")] = 0.995
 
 
@@ -30,7 +30,7 @@ class Momentum(FeatureMethod):
     """Adds the sentences of earlier batches, encoded by a moving average of the encoder, as further negatives.
 
     The momentum encoder starts as a copy of the encoder, has no dropout, and is not saved with the encoder; checkpoints
-    contain it and the queue. If the encoder has a head, the embeddings in the queue are taken after it, like the
+    contain it and the queue. If the encoder has a head, it is applied to the embeddings in the queue, as to the
     anchors.
     """
 

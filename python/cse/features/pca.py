@@ -22,9 +22,9 @@ class PCAJitterOptions:
 
     layers: Annotated[
         tuple[int, ...],
-        Field(description="layers, one of which is drawn per step; 0: output of the embeddings, n: of block n"),
+        Field(description="layers, one of which is drawn per step; 0: output of the embedding layer, n: of block n"),
     ] = (0,)
-    ratio: Annotated[float, Field(gt=0, description="standard deviation of alpha without a curriculum")] = 0.1
+    ratio: Annotated[float, Field(gt=0, description="standard deviation of alpha if curriculum is none")] = 0.1
     curriculum: Annotated[
         Literal["none", "discrete", "continuous"],
         Field(
@@ -34,7 +34,7 @@ class PCAJitterOptions:
     ] = "discrete"
     variant: Annotated[
         Literal["paper", "release"],
-        Field(description="release: adds the sum of the jitter's entries to every cell, as the released code does"),
+        Field(description="release: adds the sum of the shift's entries to every state, as the released code does"),
     ] = "paper"
 
 
@@ -42,14 +42,13 @@ def pca_jitter(states: Tensor, mask: Tensor, alpha: Tensor, variant: str = "pape
     """Shifts all tokens of a sequence along the principal components of its tokens.
 
     For the tokens X of a sequence, X / |X| is centred, and its covariance is V diag(l) V'. The shift is
-    |X| V (alpha l), the same for every token. Each component's sign is chosen so that its entry of largest magnitude is
-    positive.
-    The shift has no gradient.
+    |X| V (alpha l), the same for every token. The sign of each column of V is chosen so that its entry of largest
+    magnitude is positive. The shift has no gradient.
 
     Args:
         states: ``(n, T, D)``.
         mask: ``(n, T)``, 1 for tokens, 0 for padding. Padding is not part of the covariance and is not changed.
-        alpha: ``(n,)``.
+        alpha: ``(n,)``, the scale of each sequence's shift.
         variant: ``paper`` or ``release``; see ``PCAJitterOptions``.
 
     Returns:
@@ -75,7 +74,7 @@ def pca_jitter(states: Tensor, mask: Tensor, alpha: Tensor, variant: str = "pape
 
 
 class PCAJitter(Hook):
-    """Shifts the hidden states of one layer, drawn per step; alpha ~ N(0, ratio^2) for each sequence."""
+    """Applies ``pca_jitter`` to one layer, drawn per step, with alpha ~ N(0, ratio^2) for each sequence."""
 
     Options = PCAJitterOptions
     summary = "shifts the hidden states of a layer along their principal components (EfficientCL)"
@@ -94,7 +93,7 @@ class PCAJitter(Hook):
         return int(self.options.layers[int(float(u[0, 0]) * len(self.options.layers))])
 
     def embedded(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
-        """Returns the output of the embeddings, changed if layer 0 was drawn."""
+        """Returns the output of the embedding layer, changed if layer 0 was drawn."""
         return self.changed(states, tokens, step) if self.drawn(step) == 0 else states
 
     def layers(self, count: int, step: RowStep) -> list[int]:

@@ -32,7 +32,7 @@ class PromptOptions:
         str, Field(description="template of the positives, with the same number of tokens; empty: the same template")
     ] = 'This sentence : "{}" means [MASK].'
     denoise: Annotated[
-        bool, Field(description="in training, subtract the vector of the template without the sentence")
+        bool, Field(description="in training, subtract the mask's state in the template without the sentence")
     ] = True
 
 
@@ -44,12 +44,12 @@ class Template:
         tokenizer: A tokenizer with a [CLS], a [SEP] and a mask token.
 
     Raises:
-        InputError: If the template does not have one ``{}`` and one mask after it, or the tokenizer has no mask token.
+        InputError: If the template does not have one ``{}`` and one mask after it, or a token is missing.
     """
 
     def __init__(self, text: str, tokenizer: Any) -> None:
         if None in (tokenizer.mask_token, tokenizer.cls_token, tokenizer.sep_token):
-            raise InputError("--encoder-method prompt: the tokenizer has no mask token; use a model like BERT")
+            raise InputError("--encoder-method prompt: needs a mask, a CLS and a SEP token; use a model like BERT")
         before, place, after = text.partition(PLACE)
         if not place or after.count("[MASK]") != 1 or "[MASK]" in before:
             raise InputError(f"prompt.template: {text!r} must have one {{}} and then one [MASK]")
@@ -74,9 +74,9 @@ class Prompt(EncoderMethod):
     """Encodes a sentence as the hidden state of the mask token of a template.
 
     In training, the state of the mask in the template without the sentence is subtracted, and an MLP (linear, tanh) is
-    applied. Without the sentence, the tokens after the gap keep the positions that they have with it. The tokenizer of
-    the saved model contains the template and does not truncate it. ``--max-length`` counts the tokens of the
-    template, too: the published limit of 32 tokens per sentence is 32 plus the tokens of the template.
+    applied. In the template without the sentence, all tokens keep the positions that they have with the sentence. The
+    tokenizer of the saved model contains the template and does not truncate it. ``--max-length`` counts the tokens of
+    the template, too: the published limit of 32 tokens per sentence is 32 plus the tokens of the template.
 
     Differences from the released code: positions start at the first position of the model; checkpoints are selected
     without denoising; no full stop is added in evaluation; with RoBERTa, there is no space before a sentence.
@@ -132,7 +132,7 @@ class Prompt(EncoderMethod):
 
 
 class PromptHook(Hook):
-    """Applies ``prompt.positive_template`` to the positives; implied by ``--encoder-method prompt``."""
+    """Applies ``prompt.positive_template`` to the positives; ``--encoder-method prompt`` implies it."""
 
     summary = "the second template of PromptBERT; implied by --encoder-method prompt"
 

@@ -22,7 +22,7 @@ __all__ = ["AugCSE", "AugCSEOptions", "reversed_gradient"]
 
 @dataclass(frozen=True)
 class AugCSEOptions:
-    """Options of the discriminator."""
+    """Options of AugCSE."""
 
     weight: Annotated[float, Field(ge=0, description="weight of the discriminator's loss")] = 0.005
     reversal: Annotated[float, Field(ge=0, description="factor of the reversed gradient in the encoder")] = 1.0

@@ -2,9 +2,9 @@
 
 There are two kinds of terms, which differ in the part of a batch that they get, and in what is summed over processes:
 
-- A *row term* gets some rows of this process only, and returns a sum and a count. The training loop
-  adds up the sums and the counts over chunks and processes, and divides. The term runs in the precision of the
-  encoder.
+- A *row term* gets only rows of this process, and returns a sum and a count. The training loop adds up the sums and
+  the counts over chunks and processes, and divides the total sum by the total count. The term runs in the precision
+  of the encoder.
 - A *batch term* gets the embeddings of all rows of the batch, and returns a scalar that is the same in all processes.
   It runs in float32.
 
@@ -93,10 +93,15 @@ class BatchTerm(LossTerm):
         raise TypeError(f"{type(self).__name__} does not define forward")
 
     def partner_views(self, roles: Mapping[str, Role]) -> tuple[int, list[str]] | None:
-        """Returns what the partners of MixCSE's mixtures (``step.partners``) are drawn from; None: no partners.
+        """Returns the views for which ``step.partners`` is drawn; None (default): it is not drawn.
 
-        The result is the number of views whose rows need partners (in the objective nt-xent, these include the
-        positives), and the names of the views that partners are drawn from;
-        ``roles`` holds the roles of the batch's views by name, in the order of encoding.
+        A partner is the embedding that the positive of an anchor is mixed with in MixCSE; see ``cse.mixing``.
+
+        Args:
+            roles: Roles of the batch's views by name, in the order of encoding.
+
+        Returns:
+            The number of views whose rows need partners (with the objective nt-xent, these include the positives), and
+            the names of the views that partners are drawn from.
         """
         return None

@@ -95,14 +95,14 @@ def contrastive_loss(
         mixed: ``paper``: one mixed negative per anchor, in the denominator of that anchor only. ``release``: mixtures
             as in the released code; see ``cse.losses.mixed``. None: no mixed negatives.
         mix_lambda: Weight of the anchor's own positive in its mixture.
-        partners: (M,) int64, the index of the candidate that each anchor's positive is mixed with, where M is the
+        partners: ``(M,)`` int64, the index of the candidate that each anchor's positive is mixed with, where M is the
             total number of rows of the anchor views; required by ``mixed="paper"``. See ``Contrastive.partner_views``.
             An anchor whose partner comes from its own row has no mixed negative.
         hard_negative_weight: alpha; the logit of the anchor's own ``hard_negative`` is increased by ln(alpha).
-        masks: (B,) bool by view name: True for the rows in which a view is valid. In other rows, the view is neither an
-            anchor nor in any denominator; an anchor whose positive is not valid is left out, too.
-        duplicates: (B, B) bool, symmetric: True for two rows with the same sentence. In the first pair of views, such
-            rows are not negatives of each other.
+        masks: ``(B,)`` bool by view name: True for the rows in which a view is valid. In other rows, the view is
+            neither an anchor nor in any denominator; an anchor whose positive is not valid is left out, too.
+        duplicates: ``(B, B)`` bool, symmetric: True for two rows with the same sentence. In the first pair of views,
+            such rows are not negatives of each other.
         roles: Roles by view name; default: see ``cse.views.roles_by_name``.
         log_weights: See ``cse.views.Views``; each is added to the logits of its pair of views.
         own_negatives: See ``cse.views.Views``.
@@ -132,7 +132,7 @@ def contrastive_loss(
     candidates = torch.cat([views[name] for name in layout.candidates + layout.columns])
     s = normalize(anchors, dim=-1) @ normalize(candidates, dim=-1).T  # (M, K)
     scores = shape(s, layout.target, temperature, margin)
-    if objective == "nt-xent":  # exclude the similarity of each view with itself
+    if objective == "nt-xent":  # exclude the similarity of each embedding with itself
         scores = scores.masked_fill(torch.eye(*s.shape, dtype=torch.bool, device=s.device), -math.inf)
     if hard_negative_weight != 1.0:
         own = torch.arange(len(views["anchor"]), device=s.device)
@@ -307,7 +307,7 @@ class Contrastive(BatchTerm):
 
 @torch.no_grad()
 def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """Returns the mean cosines of a batch, as scalar tensors on its device.
+    """Returns mean cosines and other statistics of the similarities in a batch, as scalar tensors on its device.
 
     ``cos_pos``: positives (a_i, a+_i). ``cos_neg``: in-batch negatives (a_i, a+_j). ``cos_hard``: the anchor's own
     labelled hard negatives. ``cos_syn``: the anchor's own synthetic negatives (a_i, n_i). ``syn_harder``: share of
@@ -341,7 +341,7 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
 
 
 def _mean_negative(s: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
-    """Returns the mean of the off-diagonal similarities (B, B) of the valid rows."""
+    """Returns the mean of the similarities ``(B, B)`` of different valid rows."""
     batch = len(s)
     if "positive" not in masks:
         return (s.sum() - s.diagonal().sum()) / (batch * (batch - 1))

@@ -33,7 +33,7 @@ class DiffCSEOptions:
     ] = "distilbert-base-uncased"
     variant: Annotated[
         Literal["paper", "release"],
-        Field(description="release: the most likely token at every position, and padding counts as not replaced"),
+        Field(description="release: uses the generator's top token at every position; padding counts as not replaced"),
     ] = "paper"
 
 
@@ -88,7 +88,7 @@ class DiffCSE(RowTerm):
         return self.options.weight * total, count
 
     def edited(self, tokens: Any, step: RowStep, view: str) -> tuple[Tensor, Tensor]:
-        """Returns the token ids ``(n, T)`` with masks filled in, and True where they differ from the original ids."""
+        """Returns the token ids ``(n, T)`` with masks filled in, and bool ``(n, T)``, True for replaced tokens."""
         ids, mask = tokens["input_ids"], tokens["attention_mask"].bool()
         length = ids.shape[1]
         purposes = (f"diffcse {view} {what}" for what in ("selection", "change", "token"))

@@ -51,7 +51,8 @@ class KeepSimilarities(BatchTerm):
 
     The divergence is the mean of two values of ``similarity_divergence``, for the anchors and for the positives. The
     base model is the encoder as it was before training, without dropout; it encodes the same texts in a forward
-    pass without gradients, which takes about a third of the encoder's time. Its weights are kept in memory as well.
+    pass without gradients, which takes about a third of the time of the encoder's forward and backward passes. The
+    weights of the base model are kept in memory as well.
     """
 
     Options = KeepSimilaritiesOptions

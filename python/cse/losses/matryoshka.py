@@ -19,10 +19,11 @@ __all__ = ["Matryoshka"]
 
 
 class Matryoshka(BatchTerm):
-    """Sums the run's contrastive loss on the first d dimensions of all views, for each d in ``dims`` with weight 1.
+    """The sum of the run's contrastive losses on the first d dimensions of all views, for each d in ``dims``.
 
-    Added to the run's loss on all dimensions, this is the loss of the paper. The contrastive loss uses cosines, so
-    truncated embeddings are in effect scaled to unit length. The saved model records the dimensions.
+    Every d has weight 1; the full number of dimensions is skipped. Together with the run's loss on all dimensions, the
+    sum is the loss of the paper. The contrastive loss uses cosines, so truncated embeddings are in effect scaled to
+    unit length. The saved model records the dimensions.
 
     Raises ``InputError`` if a number in ``dims`` exceeds the number of dimensions of the embeddings.
     """

@@ -14,8 +14,8 @@ def mixture_similarity(
 ) -> Tensor:
     """Returns the cosine of each anchor with its own mixed negative, ``(M, 1)`` (MixCSE, section 3.2).
 
-    The mixture is normalise(lambda h_target + (1 - lambda) h_partner), where h are candidates of unit length. It is
-    detached.
+    The mixture is normalise(lambda h_target + (1 - lambda) h_partner), where h are candidates of unit length. It has
+    no gradient.
 
     Args:
         anchors: ``(M, D)``.
@@ -34,7 +34,7 @@ def release_similarities(z1: Tensor, z2: Tensor, mix_lambda: float) -> Tensor:
 
     Neighbouring rows of unnormalised embeddings are mixed, and all B mixtures are negatives of every anchor: the first
     B columns are z1 against the mixtures of z2, the last B columns are the mixtures of z1 against z2. Two diagonals are
-    set to 0 instead of being removed, so e^0 remains in the denominator. Mixtures are detached.
+    set to 0 instead of being removed, so e^0 remains in the denominator. Mixtures have no gradient.
 
     Args:
         z1: ``(B, D)``, the anchors.
@@ -48,7 +48,8 @@ def release_similarities(z1: Tensor, z2: Tensor, mix_lambda: float) -> Tensor:
     identity = torch.eye(len(z1), dtype=torch.bool, device=z1.device)
     first = normalize(z1, dim=-1) @ mix(z2).T
     second = mix(z1) @ normalize(z2, dim=-1).T
-    # (i, i - 1): mixture i - 1 contains z2_i. (i, i + 1): mixture i contains z1_{i+1}.
+    # Set to 0: (i, i - 1) in the first B columns, since mixture i - 1 contains z2_i; (i, i + 1) in the last B columns,
+    # since mixture i contains z1_{i+1}.
     first = first.masked_fill(identity.roll(1, 0), 0.0)
     second = second.masked_fill(identity.roll(1, 1), 0.0)
     return torch.cat([first, second], dim=1)

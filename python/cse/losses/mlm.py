@@ -29,7 +29,7 @@ def mask_tokens(
         uniform: ``(B, 3 T)`` numbers in [0, 1): for the selection, the kind of change, and the random token.
         share: Probability of selection.
         mask_id: Id of the mask token.
-        vocabulary: Number of tokens.
+        vocabulary: Number of tokens in the vocabulary.
 
     Returns:
         The masked ids, and the labels: the original ids of the selected tokens, else -100.
@@ -43,11 +43,11 @@ def mask_tokens(
 
 
 class MLM(RowTerm):
-    """``weight`` times the mean cross-entropy of the masked tokens, from a separate forward pass over the sentences.
+    """``weight`` times the mean cross-entropy of the masked tokens, from a separate forward pass over the anchors.
 
-    The head is loaded from the checkpoint, or from the folder in which an earlier run saved it, or else
-    initialised at random. Its output weights are tied to the token embeddings if the configuration says so. Masks are
-    functions of (seed, epoch, row, token position).
+    The head is loaded from the pretrained model, or from the folder in which an earlier run saved it; if there is none,
+    it is initialised at random. Its output weights are tied to the token embeddings if the model's configuration says
+    so. Masks are functions of (seed, epoch, row, token position).
     """
 
     Options = MLMOptions
@@ -73,7 +73,7 @@ class MLM(RowTerm):
         self._save_head(self.model, folder)
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
-        """Returns the weighted sum of the losses of the masked tokens, and their number."""
+        """Returns the weighted sum of the losses of the masked tokens, and the number of these tokens."""
         tokens = dict(step.tokens["anchor"])
         ids = tokens["input_ids"]
         purposes = ("mlm selection", "mlm change", "mlm token")
@@ -84,5 +84,5 @@ class MLM(RowTerm):
         )
         logits = self.model(**tokens).logits.transpose(1, 2)  # (B, V, T)
         each = cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none")
-        # Summed by row, so that the result does not depend on how rows are divided into chunks and processes.
+        # Sums, from which the training loop computes the mean over all chunks and processes.
         return self.options.weight * each.sum(1).sum(), (labels != IGNORED).sum().to(each.dtype)

@@ -1,4 +1,4 @@
-"""Validity of combinations of loss parts. Imports nothing, so that configurations can be checked without torch."""
+"""Checks of combinations of loss parts. This module imports nothing, so that the checks do not need torch."""
 
 from __future__ import annotations
 

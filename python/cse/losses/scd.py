@@ -24,13 +24,13 @@ class SCDOptions:
 
     alpha: Annotated[float, Field(ge=0, description="weight of the self-contrast")] = 1.0
     beta: Annotated[float, Field(ge=0, description="weight of the decorrelation")] = 0.005225
-    off_diagonal: Annotated[float, Field(ge=0, description="weight of correlations of different dimensions")] = 0.012
+    off_diagonal: Annotated[float, Field(ge=0, description="weight of correlations between dimensions")] = 0.012
     temperature: Annotated[float, Field(gt=0, description="divisor of the cosines of the self-contrast")] = 0.05
     width: Annotated[int, Field(ge=1, description="width of the three layers of the projector")] = 4096
 
 
 def decorrelation(first: Tensor, second: Tensor, off_diagonal: float) -> Tensor:
-    """Returns the loss of Barlow Twins, sum (C_kk - 1)^2 + lambda sum C_kl^2, where C is the cross-correlation.
+    """Returns the loss of Barlow Twins, sum_k (C_kk - 1)^2 + lambda sum_{k != l} C_kl^2, with C the cross-correlation.
 
     Args:
         first: ``(B, D)``, standardised over the batch.
@@ -46,8 +46,8 @@ def decorrelation(first: Tensor, second: Tensor, off_diagonal: float) -> Tensor:
 class SCD(BatchTerm):
     """alpha times the mean cosine of the two views, divided by the temperature, plus beta times ``decorrelation``.
 
-    The views are pushed apart, and their projections are decorrelated. The two views need different dropout rates
-    (``--anchor-dropout``, ``--positive-dropout``).
+    The two views, anchor and positive, are pushed apart, and their projections are decorrelated. The views need
+    different dropout probabilities (``--anchor-dropout``, ``--positive-dropout``).
     """
 
     Options = SCDOptions

@@ -1,7 +1,7 @@
 """Reference implementation of UNA in plain Python, against which the Rust core is tested.
 
-It is written for readability, at about 1/1000 of the speed of the core. Words are those of ``str.split``; text between
-words is kept.
+It is written for readability, and about 1000 times slower than the core. Sentences are split into words as by
+``str.split``; the text between words is kept.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ def tokenize(text: str) -> Words:
 
 @dataclass
 class ReferenceIndex:
-    """N, df and max c/L (term count / document length) of a corpus, and statistics derived from them."""
+    """Number of documents, document frequencies and maximum c/L (term count / document length) of a corpus.
+
+    Inverse document frequencies, maximum scores and ranks are derived from them.
+    """
 
     documents: int
     df: Counter[str]
@@ -33,7 +36,7 @@ class ReferenceIndex:
 
     @classmethod
     def build(cls, rows: Iterable[str]) -> ReferenceIndex:
-        """Builds an index by counting rows; blank rows are not documents."""
+        """Builds an index by counting the terms of rows; blank rows are not documents."""
         documents, df, max_frequency = 0, Counter[str](), dict[str, float]()
         for row in rows:
             if not row.strip():
@@ -56,7 +59,7 @@ class ReferenceIndex:
             self.prefix.append(self.prefix[-1] + self.max_score[term])
 
     def default_radius(self) -> int:
-        """Returns min(4000, V/100), at least 1."""
+        """Returns min(4000, V/100), at least 1, where V is the number of terms."""
         return max(1, min(4000, len(self.terms) // 100))
 
     def scores(self, terms: list[str]) -> list[float]:
@@ -131,9 +134,9 @@ class ReferenceIndex:
 def probabilities(scores: list[float], beta: float, mode: str = "negative") -> tuple[list[float], bool]:
     """Returns the replacement probability of each word, and whether one random position must be replaced.
 
-    p_i = min(1, beta * L * w_i / sum_j w_j), with w = s - min s, or max s - s for positives (UDA). If no probability
-    reaches 1, the largest is set to 1. If all scores are equal, all probabilities are beta and the second value is
-    True.
+    p_i = min(1, beta * L * w_i / sum_j w_j), where L is the number of words, and w is s - min s, or max s - s for
+    positives (UDA). If no probability reaches 1, the largest is set to 1. If all scores are equal, all probabilities
+    are beta and the second value is True.
     """
     low, high = min(scores), max(scores)
     if low == high:
@@ -148,7 +151,7 @@ def probabilities(scores: list[float], beta: float, mode: str = "negative") -> t
 
 
 def in_case_of(old: str, term: str) -> str:
-    """Returns the term with the case of the word it replaces; for "I" and MixedCase words it is lower case.
+    """Returns the term, capitalised or in upper case if the word it replaces is; "I" and MixedCase do not count.
 
     A term whose first alphanumeric character is a digit ("8th") is not changed.
     """
@@ -169,7 +172,7 @@ def in_case_of(old: str, term: str) -> str:
 
 
 def chacha8(seed: int, epoch: int, row: int, copy: int) -> Iterator[float]:
-    """Yields uniform numbers in [0, 1) from ChaCha with 8 rounds and the key (seed, epoch, row, copy)."""
+    """Yields uniform random numbers in [0, 1) from ChaCha with 8 rounds and the key (seed, epoch, row, copy)."""
     key = b"".join(part.to_bytes(8, "little") for part in (seed, epoch, row, copy))
     words = [int.from_bytes(key[i : i + 4], "little") for i in range(0, 32, 4)]
     constants = [0x61707865, 0x3320646E, 0x79622D32, 0x6B206574]

@@ -27,22 +27,22 @@ def build_index(
     progress: _core.Progress | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[IndexInfo, list[SourceFile], int]:
-    """Builds an index and writes it to a folder. Unlike ``TfidfIndex.build``, it does not open the index.
+    """Builds an index and writes it to a folder. Unlike ``TfidfIndex.build``, this function does not load the index.
 
     Args:
         paths: See ``TfidfIndex.build``.
         folder: Folder for ``index.safetensors`` and, with ``matrix``, for ``matrix.npz``: documents x terms in CSR,
-            float64, with row i for row i of the corpus. No text passes through Python.
-        column: The column of the tables that holds the sentences.
+            float64, with row i for row i of the corpus.
+        column: Column of the tables that contains the sentences.
         matrix: Whether to write the matrix, which is held in memory; the engine ``ray`` never writes one.
         engine: ``local``, or ``ray``: one task per file on a Ray cluster, with the same result.
-        words: Tokenization.
-        reading: How files are read.
+        words: Tokenization; see ``WordOptions``.
+        reading: How files are read; see ``ReadOptions``.
         progress: With the engine ``local``, shows the progress and can cancel the build.
         say: With the engine ``ray``, called with lines of progress.
 
     Returns:
-        Counts of the corpus, the files, and the number of fields in which a line break was replaced.
+        Counts of the corpus, the files, and the number of fields in which a line break was replaced by a space.
     """
     words, reading = word_options(**(words or {})), reading_options(**(reading or {}))
     if engine == "ray":

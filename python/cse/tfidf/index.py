@@ -55,7 +55,9 @@ class TfidfIndex:
             paths: Text files (plain, ``.gz``, ``.zst``), patterns (``shards/*.txt``), or tables (``.csv``, ``.tsv``,
                 ``.jsonl``, ``.parquet``).
             column: Column of the tables that contains the sentences.
-            encoding_errors: See ``ReadOptions``, also for ``max_line_bytes`` and ``threads``.
+            encoding_errors: ``strict`` or ``replace``; see ``ReadOptions``.
+            max_line_bytes: See ``ReadOptions``.
+            threads: See ``ReadOptions``.
             **words: Tokenization; see ``WordOptions``.
 
         Raises:
@@ -78,7 +80,8 @@ class TfidfIndex:
 
         Args:
             texts: One document per text; blank texts are not documents.
-            min_df: See ``open``, also for ``max_terms``.
+            min_df: See ``open``.
+            max_terms: See ``open``.
             **words: Tokenization; see ``WordOptions``.
 
         Raises:
@@ -177,8 +180,8 @@ class TfidfIndex:
         """Converts a radius to a number of ranks.
 
         Args:
-            radius: Number of ranks, or a percentage of V (``"5%"``), which is rounded to at least 1. None: the default
-                radius.
+            radius: Number of ranks, or a percentage of V (``"5%"``), which is rounded and at least 1 rank. None: the
+                default radius.
 
         Raises:
             InputError: For an invalid radius.
@@ -259,7 +262,7 @@ class TfidfIndex:
     def augment_report(
         self, texts: Iterable[str], *, rows: Sequence[int] | None = None, **drawing: Unpack[DrawOptions]
     ) -> tuple[list[str], AugmentReport]:
-        """Returns the negatives of ``augment``, and counts of words and rows."""
+        """Returns the same negatives as ``augment``, and counts of words and rows."""
         texts = check_texts(texts)
         numbers = range(len(texts)) if rows is None else rows
         if len(numbers) != len(texts):
@@ -277,7 +280,7 @@ class TfidfIndex:
         return output, [Replacement(*parts) for parts in replaced]
 
     def explain(self, text: str, *, samples: int = 5, **drawing: Unpack[DrawOptions]) -> list[ExplainedWord]:
-        """Returns score, rank, replacement probability and ``samples`` sampled replacements of each word of a text."""
+        """Returns score, rank, replacement probability and at most ``samples`` replacements of each word of a text."""
         _in_range(samples=samples)
         return [ExplainedWord(*word) for word in self._core.explain(text, samples, self.draw_options(**drawing))]
 

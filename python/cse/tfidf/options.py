@@ -27,12 +27,13 @@ class DrawOptions(TypedDict, total=False):
     seed: int
     epoch: int
     copy: int
-    """Number of the negative, if there are several per row. Seed, epoch and copy are in [0, 2**64). Default: 0."""
+    """Number of the negative, if there are several per row. ``seed``, ``epoch`` and ``copy`` are in [0, 2**64); the
+    default of each is 0."""
     beta: float
     """Mean replacement probability over the words of a sentence, before clipping at 1. Default: 0.5."""
     radius: int | str | None
-    """Half width of the window in ranks, or a percentage of the vocabulary (``"5%"``). None (default): min(4000,
-    V/100), at least 1."""
+    """Half width of the window from which replacements are sampled, in ranks or as a percentage of the V terms
+    (``"5%"``). None (default): min(4000, V/100), at least 1."""
     surface: str | None
     """``keep``: only replaced words change. ``plain``: lower-cased terms joined by spaces, as published. None
     (default): ``plain`` with the treebank tokenizer, else ``keep``."""

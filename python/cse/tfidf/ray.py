@@ -26,8 +26,8 @@ SAY_SECONDS = 5.0
 def count_shard(
     path: str, column: str | None, words: WordOptions, reading: ReadOptions, home: str
 ) -> tuple[bytes, int]:
-    """Returns the index of one file as bytes, and its number of fields with a line break. Runs on a worker."""
-    enter(home)  # relative paths are valid there, and are recorded as given
+    """Returns the index of a file as bytes, and the number of fields with a line break. Runs on a worker."""
+    enter(home)  # so that relative paths are valid; they are recorded as given
     found = readers.resolve([path], column if readers.is_table(path) else None)
     return _core.count(found, words, reading), readers.joined_lines(found)
 
@@ -45,7 +45,7 @@ def count_on_cluster(
     reading: ReadOptions,
     say: Callable[[str], None],
 ) -> tuple[bytes, int]:
-    """Counts files on the cluster at ``RAY_ADDRESS``, or else on one running on this machine, or else on a new one.
+    """Counts the terms of files on the Ray cluster that ``cse.cluster.connected`` finds or starts.
 
     Returns the index as bytes, and the number of fields with line breaks. ``say`` is called with lines of progress.
     """
@@ -87,6 +87,6 @@ def _on_cluster(
         raise cause_of(error) from None
     except ray.exceptions.RayError as error:
         raise InputError(
-            f"--engine ray: the cluster failed after {RETRIES} retries ({first_line(error)}); "
+            f"--engine ray: the cluster failed, despite up to {RETRIES} retries ({first_line(error)}); "
             "look at its logs, or use --engine local"
         ) from None

@@ -1,4 +1,4 @@
-"""Results of the TF-IDF index: counts, reports and explanations."""
+"""Results that the methods of ``TfidfIndex`` return: counts, reports and explanations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AugmentReport:
 
 @dataclass(frozen=True)
 class Replacement:
-    """A replaced word. Spans are (start, end) character offsets, end exclusive; ranks start at 1."""
+    """A replaced word. Spans are (start, end) character offsets with ``end`` exclusive; ranks start at 1."""
 
     old: str
     new: str
@@ -67,4 +67,4 @@ class ExplainedWord:
     """Rank, from 1; for a word that is not in the index, the rank that corresponds to its score."""
     samples: list[str]
     replaceable: bool = True
-    """False for a word directly next to another word, with no boundary between them; its probability is 0."""
+    """With ``surface="keep"``, False for a word directly next to a letter, a digit or ``_``; its probability is 0."""

@@ -33,8 +33,8 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         tokenizer: ``unicode``, ``whitespace`` or ``treebank``; see ``WordOptions``.
-        lowercase: See ``WordOptions``.
-        nfkc: See ``WordOptions``.
+        lowercase: Whether terms are converted to lower case.
+        nfkc: Whether terms are normalised to Unicode NFKC.
         min_df: Minimum document frequency of a term: a number of documents, or a fraction of them if it is a float.
         max_features: Maximum number of terms. Those with the highest document frequency are kept (scikit-learn keeps
             those with the most occurrences).
@@ -42,8 +42,8 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes:
         index_: The ``TfidfIndex``.
-        vocabulary_: Dict from term to column.
-        idf_: ``(V,)`` float64, ln(N/df) of each column.
+        vocabulary_: Dict from term to column number.
+        idf_: ``(V,)`` float64, ln(N/df) of each column's term.
 
     Blank texts are not counted as documents.
     """
@@ -90,13 +90,13 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def vocabulary_(self) -> dict[str, int]:
-        """Dict from term to column."""
+        """Dict from term to column number."""
         check_is_fitted(self, "index_")
         return {term: column for column, term in enumerate(self.index_.terms)}
 
     @property
     def idf_(self) -> npt.NDArray[np.float64]:
-        """ln(N/df) of each column."""
+        """ln(N/df) of each column's term."""
         check_is_fitted(self, "index_")
         return self.index_.idf
 
@@ -133,10 +133,10 @@ def _documents(min_df: int | float, documents: int) -> int:
         return int(min_df)
     if isinstance(min_df, Real) and not isinstance(min_df, Integral) and 0 <= min_df <= 1:
         return math.ceil(float(min_df) * documents)
-    raise InputError(f"min_df: must be an integer from 0, or a share from 0.0 to 1.0, got {min_df!r}")
+    raise InputError(f"min_df: must be an integer of at least 0, or a share from 0.0 to 1.0, got {min_df!r}")
 
 
 def _terms(max_features: int | None) -> int | None:
     if max_features is None or (isinstance(max_features, Integral) and 1 <= max_features < 2**63):
         return None if max_features is None else int(max_features)
-    raise InputError(f"max_features: must be an integer from 1, or None, got {max_features!r}")
+    raise InputError(f"max_features: must be an integer of at least 1, or None, got {max_features!r}")

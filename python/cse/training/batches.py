@@ -1,7 +1,7 @@
 """The batches of a training run: row numbers, augmented texts and tokens.
 
-A batch is a pure function of the configuration and its number. It can therefore be prepared in another thread, and runs
-are reproducible.
+A batch is a pure function of the configuration, the corpus and the batch number. It can therefore be prepared in
+another thread, and runs are reproducible.
 """
 
 from __future__ import annotations
@@ -34,25 +34,26 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Batches", "Prefetcher"]
 
 ANCHOR, POSITIVE = View("anchor", "anchor"), View("positive", "positive")
-# Token ids of the texts of a block.
+# Function that returns the token ids of the texts of a block.
 TokenIds = Callable[[Block], Sequence[Any]]
 PartnerViews = Callable[[Mapping[str, "Role"]], tuple[int, list[str]] | None]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The input of one step."""
+    """One batch; a step takes one or several batches (``--accumulate``)."""
 
     step: int
     epoch: int
     rows: npt.NDArray[np.int64]
-    """(B,) row numbers in the corpus."""
+    """``(B,)`` row numbers in the corpus."""
     blocks: dict[str, Block]
     """Texts by block name, with the views of each block."""
     partners: npt.NDArray[np.int64] | None = None
     """``(M,)`` positions of the mixing partners of mixed negatives; see ``cse.mixing_partners.partners``."""
     duplicates: npt.NDArray[np.bool_] | None = None
-    """``(B, B)`` bool, True for different rows with the same sentence or the same labelled positive. None: none."""
+    """``(B, B)`` bool, True for different rows with the same sentence or labelled positive. None: there are none, or
+    the run keeps duplicates."""
     unchanged: dict[str, int] = field(default_factory=dict)
     """Number of rows that an edit did not change, by block name; for a local block, only the rows of this process."""
     part: slice = field(default_factory=lambda: slice(None))
@@ -82,9 +83,10 @@ class Batch:
 
 
 class Batches:
-    """The batches of a training run, indexed by number. A last batch of a single row is dropped.
+    """The batches of a training run, indexed by number.
 
-    A step takes ``accumulate`` batches; if fewer are left at the end of the run, they are dropped.
+    If the last batch of an epoch has a single row, it is dropped. A step takes ``accumulate`` batches; if fewer are
+    left at the end of the run, they are dropped.
 
     Args:
         corpus: The corpus.
@@ -98,8 +100,8 @@ class Batches:
         accumulate: Batches per step.
         keep_duplicates: Whether equal sentences and unchanged synthetic negatives still count as negatives.
         part: Returns the slice of n rows that this rank encodes; expensive methods make only these rows.
-        partner_views: Returns the views from which the partners of mixed negatives are drawn; see
-            ``BatchTerm.partner_views``.
+        partner_views: Returns the views from which the partners of mixed negatives (MixCSE) are drawn; see
+            ``cse.losses.base.BatchTerm.partner_views``.
     """
 
     def __init__(
@@ -135,8 +137,8 @@ class Batches:
         if max_steps is not None:
             self.steps = max_steps if epochs is None else min(self.steps, max_steps)
         self._epoch = -1
-        self._order = rows[:0]  # positions in rows, of the current epoch
-        # The order of epoch 0 is computed while the model is loaded.
+        self._order = rows[:0]  # the order of the current epoch, as positions in rows
+        # The order of epoch 0 is computed in a thread while the model is loaded.
         pool = ThreadPoolExecutor(1, thread_name_prefix="cse-order")
         self._first: Future[npt.NDArray[np.int64]] | None = pool.submit(rng.permutation, rows, seed, 0)
         pool.shutdown(wait=False)  # the thread ends with its task
@@ -150,11 +152,11 @@ class Batches:
         return range(step * self.accumulate, (step + 1) * self.accumulate)
 
     def __getitem__(self, number: int) -> Batch:
-        """Returns a batch, without tokens; an edited row counts as unchanged if its text equals the sentence."""
+        """Returns a batch without tokens. An edited row counts as unchanged if its text equals the sentence."""
         return self.make(number, lambda block: block.texts)
 
     def make(self, number: int, ids: TokenIds) -> Batch:
-        """Returns a batch, without tokens; an edited row counts as unchanged if its ``ids`` equal the sentence's."""
+        """Returns a batch without tokens. An edited row counts as unchanged if ``ids`` equal those of the sentence."""
         seed = self.seed
         step = number // self.accumulate
         epoch, nth = divmod(number, self.per_epoch)
@@ -295,12 +297,12 @@ class Prefetcher:
 
     def prepare(self, number: int) -> Batch:
         """Returns a batch with the tokens of this rank's rows."""
-        lists: dict[object, dict[str, Any]] = {}  # of blocks whose ids are compared; for the keys, see _key
+        lists: dict[object, dict[str, Any]] = {}  # by _key: token lists of the blocks whose ids are compared
 
         def ids(block: Block) -> Sequence[Any]:
             key = _key(block)
             if key not in lists:
-                # Not padded here: the stored ids of a column are not padded either, and pad() is called for both.
+                # These ids are not padded yet, like stored ids; _tokens pads both.
                 texts, limit = self._prompted(block, block.texts)
                 lists[key] = token_lists(self.tokenizer, texts, limit) if texts else {}
             found: Sequence[Any] = lists[key].get("input_ids", [])

@@ -19,7 +19,7 @@ __all__ = ["Callback", "Callbacks", "ProgressCallback", "score_text"]
 class Callback:
     """Base class of callbacks that observe a training run: progress displays, loggers, and your own callbacks.
 
-    Methods are listed in call order and do nothing by default. With several processes, only the first calls them.
+    All methods do nothing by default. With several processes, only the process of rank 0 calls them.
     Loggers are callbacks that ``cse train --logger NAME`` finds by name; see ``cse.training.loggers.LOGGERS``.
     """
 
@@ -57,7 +57,9 @@ class Callback:
         """
 
     def on_log(self, records: Sequence[dict[str, Any]]) -> None:
-        """Called every ``log_every`` steps, so that the device is not synchronised at every step.
+        """Called every ``log_every`` steps and before an evaluation or a checkpoint, not after every step.
+
+        A call after every step would have to wait for the device each time.
 
         Args:
             records: One record for each step since the last call: ``step``, ``loss``, ``lr``, similarities and so on.
@@ -66,11 +68,11 @@ class Callback:
     def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
         """Called after each evaluation with the number of steps done and the scores by name.
 
-        During the call, the encoder has the weights that were evaluated, which are saved if they are the best.
+        During the call, the encoder has the weights that were evaluated; they are then saved as best/ if selected.
         """
 
     def on_interrupt(self, why: str) -> None:
-        """Called after SIGINT or SIGTERM, when the encoder has been saved; ``why`` names the step and the folder."""
+        """Called after SIGINT or SIGTERM, when the encoder has been saved; ``why`` says where, and how to resume."""
 
     def on_train_end(self, result: Any) -> None:
         """Called with the ``RunResult`` when all files have been saved."""
@@ -150,14 +152,14 @@ def score_text(record: dict[str, Any]) -> str:
     return ", ".join(parts) or "not scored"
 
 
-# Seconds between lines of progress if the output is neither a terminal nor a notebook.
+# Minimum number of seconds between lines of progress if the output is neither a notebook nor a terminal.
 LINE_SECONDS = 15.0
 
 
 class ProgressCallback(Callback):
     """Shows progress bars, warnings and scores of a run with tqdm: in a notebook below the cell, else on stderr.
 
-    If standard error is not a terminal, a line of progress is printed every 15 seconds.
+    If the output is neither a notebook nor a terminal, lines of progress are printed at least 15 seconds apart.
     """
 
     def __init__(self) -> None:

@@ -4,15 +4,15 @@
 ``manifest.json``          XXH3-128 of every other file
 ``state.json``             counters, scores, fingerprints of the data
 ``config.toml``            the configuration of the run
-``weights.safetensors``    encoder with head, and loss terms
+``weights.safetensors``    parameters and buffers of encoders, loss terms and other methods
 ``optimizer.safetensors``  moments and step counts, by number of the parameter
-``generators.safetensors`` states of PyTorch's generators by rank, for dropout
+``generators.safetensors`` states of PyTorch's random number generators by rank, for dropout
 ``selection.safetensors``  arrays of the label-free evaluation
 ``best/``                  the encoder selected so far: its weights are hard links to the run's best/, or copies
 =========================  =======================================================================================
 
-``loop.py`` decides when a checkpoint is written: every ``--save-every`` steps, after a signal, and at the end. It is
-written to a temporary folder, which is then renamed.
+``loop.py`` decides when a checkpoint is written: every ``--save-every`` steps, after a signal, and at the end. The
+files are written to a temporary folder, which is then renamed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Checkpoint:
     state: dict[str, Any]
     """The contents of ``state.json``."""
     tensors: dict[str, dict[str, Tensor]]
-    """The contents of the other files."""
+    """The contents of the ``.safetensors`` files by name: ``weights``, ``optimizer``, ``generators``, ``selection``."""
 
     @property
     def run(self) -> Path:
@@ -106,7 +106,7 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """Reads and verifies a checkpoint; raises ``TornCheckpoint``, which names the one before it, if it is damaged."""
+    """Reads and verifies a checkpoint; raises ``TornCheckpoint`` if it is damaged."""
     with damage(folder, list_checkpoints(folder.parent.parent)):
         verify_all(folder)
         state = json.loads((folder / STATE).read_text(encoding="utf8"))
@@ -132,7 +132,7 @@ def save_checkpoint(
         state: The state of the run.
         run: Folder of the run.
         config: The configuration, as TOML.
-        data: Fingerprints of corpus and index, which are compared when the run is resumed.
+        data: Fingerprints of the data, which are compared when the run is resumed; see ``Run.data``.
         keep: Number of checkpoints to keep.
         device: Device of this rank.
         world: The ranks of the run; only rank 0 writes.
@@ -145,7 +145,7 @@ def save_checkpoint(
     """
     generators = {}
     for name, values in generator_states(device).items():
-        # The collectives of NCCL need tensors on the GPU.
+        # NCCL exchanges only tensors on the GPU.
         on = values.to(device) if device.startswith("cuda") else values
         for rank, each in enumerate(world.collect(on)):
             generators[f"{rank}.{name}"] = each.cpu()
@@ -197,7 +197,7 @@ def save_checkpoint(
 
 
 def restore_best(checkpoint: Checkpoint, run: Path) -> None:
-    """Replaces the run's best/ with the checkpoint's, since the run may have selected a later step in the meantime."""
+    """Replaces best/ of the run by best/ of the checkpoint, since the run may have selected a later step since then."""
     stored, best = checkpoint.folder / BEST, run / BEST
     if not stored.is_dir():
         return

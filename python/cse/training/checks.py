@@ -18,7 +18,7 @@ __all__ = ["check_learnable", "corpus_warnings", "cut_off", "once_warnings", "re
 SAMPLE_ROWS = 2000
 FEW_ROWS = 64
 MANY = 0.05
-# Starts of the Unicode names of letters that are written without spaces between words.
+# Beginnings of the Unicode names of letters of scripts that are written without spaces between words.
 UNSEGMENTED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 
 
@@ -29,10 +29,11 @@ def check_learnable(
     rows: npt.NDArray[np.int64],
     seed: int,
 ) -> None:
-    """Raises ``InputError`` if a method has no effect on any row of a sample of at most 2,000.
+    """Raises ``InputError`` if nothing would be learned from the corpus with these methods, judged by a sample.
 
-    An error is raised if all sentences are equal, so that none is a negative of another; if all positives are masked,
-    or equal their anchors although the method makes new texts; or if all synthetic negatives equal their sentences.
+    There are three cases: all sentences are equal, so that none is a negative of another; all positives are masked, or
+    equal their anchors although the method makes new texts; or all synthetic negatives equal their sentences. The
+    sample has at most 2,000 rows, or 64 for an expensive method.
 
     Args:
         positive: Name of the method for positives, and the method.
@@ -80,7 +81,7 @@ def _has_positives(method: Edit | Pairing, texts: list[str], rows: npt.NDArray[n
 
 
 def sample_of(rows: npt.NDArray[np.int64], method: Edit | Pairing | None = None) -> npt.NDArray[np.int64]:
-    """Returns at most 2,000 rows at regular intervals, or 64 for an expensive method."""
+    """Returns at most 2,000 rows at regular intervals, or at most 64 for an expensive method."""
     count = FEW_ROWS if method is not None and method.expensive else SAMPLE_ROWS
     return rows[:: max(1, len(rows) // count)][:count]
 
@@ -101,7 +102,10 @@ def replaceable(texts: Sequence[str]) -> str:
 
 
 def cut_off(lengths: npt.NDArray[np.int64], max_length: int, longest: int) -> str:
-    """Returns, as text, how much is cut off at the maximum length, and what a larger maximum would cost.
+    """Returns, as text, how much is cut off at the maximum length.
+
+    If over 5 % of the texts are cut off, the result also says what twice this maximum would cut off and cost, or the
+    model's maximum if it is smaller.
 
     Args:
         lengths: ``(n,)`` numbers of tokens of the texts before truncation.
@@ -116,14 +120,15 @@ def cut_off(lengths: npt.NDArray[np.int64], max_length: int, longest: int) -> st
         return text
     more = np.minimum(lengths, larger).sum()
     return (
-        f"{text} (--max-length {larger}: {1 - more / lengths.sum():.1%}, for {more / read:.1f} times the computation)"
+        f"{text} (--max-length {larger}: {1 - more / lengths.sum():.1%} of the tokens, for {more / read:.1f} times the "
+        "computation)"
     )
 
 
 def trained_texts(
     method: Edit | Pairing, corpus: Corpus, rows: npt.NDArray[np.int64], seed: int
 ) -> tuple[list[str], list[str]]:
-    """Returns at most 2,000 rows at regular intervals, and the anchors and positives made from them."""
+    """Returns a sample of the sentences (see ``sample_of``), and the anchors and positives made from them."""
     chosen = sample_of(rows, method)
     texts = corpus.take(chosen)
     made = method(texts, chosen, Draws(seed, 0))
@@ -144,8 +149,8 @@ def corpus_warnings(
 ) -> tuple[str, list[str]]:
     """Computes the fractions of duplicate rows, of texts and tokens that are cut off, and of unknown tokens.
 
-    Duplicates are counted over all rows; the other fractions are computed from at most 2,000 training rows at regular
-    intervals.
+    Duplicates are counted over all rows of the corpus; the other fractions are computed from a sample of the training
+    rows; see ``sample_of``.
 
     Args:
         corpus: The corpus.

@@ -1,4 +1,4 @@
-"""Lists which positives, losses and forms of UNA can be combined, by validating a configuration of each kind."""
+"""Lists which positives, losses and forms of UNA can be combined, by validating a configuration for each."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def combinations() -> dict[tuple[str, str, str], str]:
 
 
 def markdown() -> str:
-    """Returns the combinations as a Markdown table: positives in rows, losses with each form of UNA in columns."""
+    """Returns a Markdown table (rows: positives; columns: losses with forms of UNA), and the reasons for refusals."""
     found = combinations()
     columns = [(loss, form) for loss in LOSSES for form in UNA]
     # Positives with equal entries share a row.

@@ -1,7 +1,7 @@
 """Values of settings that were not given: defaults by preset, loss and model family.
 
-In order of precedence: flags; the configuration file; the preset; the defaults of the loss; the pooling declared by the
-directory of the model; the defaults of the model family; the defaults of all families.
+In order of precedence: flags; the configuration file; the preset; the defaults implied by the loss and other methods;
+the pooling declared in the folder of the model; the defaults of the model family; the defaults of all families.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _file() -> dict[str, dict[str, Any]]:
 
 
 def preset_names() -> list[str]:
-    """Returns the names of the published recipes, like ``simcse-bert-base``."""
+    """Returns the names of the presets: published recipes, like ``simcse-bert-base``, and ``adapt``."""
     return sorted(_presets())
 
 
@@ -122,7 +122,7 @@ def resolve(
     Args:
         config: The given values; its preset is merged first.
         family: Model family, a table of ``presets/defaults.toml``.
-        own_pooler: The pooling declared by a sentence-transformers directory, if any.
+        own_pooler: The pooling declared in the folder of a sentence-transformers model, if any.
         precision: The precision that ``auto`` stands for on the device. Default: the precision in ``config``.
     """
     named = set(config.options)
@@ -167,7 +167,7 @@ def _unlabelled(config: TrainConfig, family: str) -> dict[str, Any]:
 
 
 def with_loss(config: TrainConfig, family: str) -> TrainConfig:
-    """Returns the configuration with the loss of the family, if neither a loss nor a preset was given."""
+    """Returns the configuration, with the loss of the family unless a loss, pairs or a published preset was given."""
     loss = _unlabelled(config, family).get("loss")
     return config if loss is None or "loss" in config.values() else config.replace(loss=loss)
 

@@ -1,10 +1,10 @@
 """Training with several processes (ranks), started by torchrun.
 
-Every rank prepares the same batches and encodes its share of the rows. The loss of the run is the sum of the losses of
+Every rank prepares the same batches and encodes its part of the rows. The loss of the run is the sum of the losses of
 the ranks: a batch term has the same value on every rank and is divided by the number of ranks; a row term is, on each
-rank, the sum over its rows divided by the count over all rows. Gathering embeddings sums their gradients over the ranks
-in the backward pass. Summing the gradients of the parameters over the ranks then gives the gradients of one process
-with the whole batch. This holds for parameters that are used before the gather, after it, or on both sides of it.
+rank, the sum over the rank's rows divided by the count over all rows. Gathering embeddings sums their gradients over
+the ranks in the backward pass. Summing the gradients of the parameters over the ranks then gives the gradients of one
+process with the whole batch. This holds for parameters that are used before the gather, after it, or on both sides.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class World:
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    """Number of the rank on its machine, and of its GPU."""
+    """Number of the rank on its machine, which is also the number of its GPU."""
     _used: dict[Hashable, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -56,10 +56,10 @@ class World:
         return slice(rows * rank // self.size, rows * (rank + 1) // self.size)
 
     def gather(self, local: Tensor, rows: int) -> Tensor:
-        """Returns the rows of all ranks, ``(rows, F)``, given those of this rank, ``(n, F)``; gradients flow back.
+        """Returns the rows of all ranks, ``(rows, F)``; ``local``, ``(n, F)``, has the rows of this rank.
 
-        In the backward pass the gradients of all ranks are summed, and each rank gets those of its own rows. Every rank
-        must therefore use the result in its loss.
+        In the backward pass, the gradients are summed over the ranks, and each rank gets the gradients of its own rows.
+        Every rank must therefore use the result in its loss.
         """
         if self.size == 1:
             return local
@@ -80,7 +80,7 @@ class World:
         return value / self.size
 
     def share_of_row_term(self, total: Tensor, count: Tensor) -> Tensor:
-        """Returns this rank's share of a mean over rows: the sum over its rows, divided by the count on all ranks."""
+        """Returns this rank's share of a mean: the sum over its rows, divided by the count over all ranks."""
         return total / self.total(count).clamp(min=1)
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter], kind: Hashable) -> None:
@@ -91,10 +91,10 @@ class World:
         Args:
             parameters: The parameters, in the same order on every rank.
             kind: A key, the same on every rank, that determines which parameters have gradients. The ranks agree on
-                these parameters at the first step with a key, and do not communicate about them again.
+                these parameters at the first step with this key, and do not communicate about them again.
 
         Raises:
-            RunError: If another parameter has a gradient at a later step.
+            RunError: If another parameter has a gradient at a later step with the same key.
         """
         if self.size == 1:
             return
@@ -168,7 +168,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        total = gradient.clone(memory_format=torch.contiguous_format)  # autograd may use the gradient elsewhere, too
+        total = gradient.clone(memory_format=torch.contiguous_format)  # autograd may use the gradient elsewhere
         dist.all_reduce(total)
         return total[ctx.part], None, None
 
@@ -179,7 +179,7 @@ def connected(device: str) -> Iterator[World]:
 
     The backend is NCCL for CUDA, else Gloo. The ranks stay connected until the process ends, so that one process can
     train several times. Raises ``InputError`` if a machine has fewer GPUs than ranks, or if the ranks are already
-    connected through NCCL and are now to train on the CPU.
+    connected through NCCL but the run uses the CPU.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:

@@ -34,7 +34,7 @@ GROUP = 32
 
 @dataclass(frozen=True)
 class Forward:
-    """How the rows of this rank are encoded: precision, chunks, and groups of similar length."""
+    """Settings for encoding the rows of this rank: precision, chunks, and groups of similar length."""
 
     device: str
     """Device of the encoder."""
@@ -65,14 +65,14 @@ class Forward:
     ) -> Tensor:
         """Returns the embeddings of tokens repeated ``times`` times, float32 (float64 for a float64 encoder).
 
-        On the CPU, rows are encoded in groups of similar length; with ``chunk_size``, in chunks whose activations are
-        recomputed.
+        If ``by_groups`` is True, rows are encoded in groups of similar length; with ``chunk_size``, in chunks whose
+        activations are recomputed in the backward pass.
 
         Args:
             encoder: Maps tokens of n rows to a tensor of n rows.
             tokens: Token ids, attention masks and so on of n rows, ``(n, T)`` each.
             times: Number of views, each with its own dropout mask.
-            whole_rows: Keep the order and the padding of the rows.
+            whole_rows: Whether to keep the order and the padding of the rows instead of grouping them by length.
 
         Returns:
             ``(times * n, D)``.
@@ -90,7 +90,7 @@ class Forward:
 
 
 def nothing(encoder: SentenceEncoder, width: int | None = None) -> Tensor:
-    """Returns empty embeddings ``(0, width)`` in the autograd graph; ``width`` defaults to that of the encoder."""
+    """Returns empty embeddings ``(0, width)`` in the autograd graph; default width: the encoder's embedding size."""
     trained = next((each for each in encoder.parameters() if each.requires_grad), next(encoder.parameters()))
     return trained.flatten()[:0].reshape(0, width or encoder.embedding_dim)
 
@@ -140,7 +140,7 @@ def gathered_views(
     forward: Forward,
     world: World,
 ) -> Views:
-    """Returns the embeddings, roles and masks of all rows of the batch; several ranks exchange them in one transfer."""
+    """Returns the views of all rows of the batch; ranks exchange embeddings and masks in one transfer."""
     local = encode_views(state, batch, tokens, forward)
     masks = {view: on_device(mask, forward.device) for view, mask in batch.masks.items()}
     owned = {
@@ -179,7 +179,7 @@ def step_of_rows(
     forward: Forward,
     steps: int,
 ) -> RowStep:
-    """Returns what row terms and hooks are given about some rows of this rank besides the embeddings."""
+    """Returns the facts about some rows of this rank that row terms and hooks are given besides the embeddings."""
     seed = forward.seed
     return RowStep(
         number=batch.step,

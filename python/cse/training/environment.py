@@ -19,7 +19,7 @@ PACKAGES = ("transformers", "tokenizers", "numpy", "scipy", "safetensors")
 def environment(device: str, precision: str, reason: str) -> dict[str, Any]:
     """Returns versions, platform, processor, cores, threads, device, and the precision with its reason.
 
-    A run can be reproduced bit by bit only if all of these are equal.
+    Runs are bit-identical only with equal versions, processor, number of threads, device and precision.
     """
     found = {"cse": __version__, "python": platform.python_version(), "torch": torch.__version__}
     for package in PACKAGES:

@@ -24,8 +24,8 @@ def facts_of(config: ResolvedConfig, corpus: Corpus, split: Split, batches: Batc
         + (f", {len(split.held_out):,} held out" if len(split.held_out) else "")
         + (f", {split.repeats:,} left out because they repeat held-out rows" if split.repeats else "")
         + (f", {split.blank:,} blank" if split.blank else "")
-        + (f", {corpus.repaired:,} with repaired bytes" if corpus.repaired else "")
-        + (f", {corpus.joined_lines:,} with line breaks joined" if corpus.joined_lines else ""),
+        + (f", {corpus.repaired:,} with invalid UTF-8 replaced" if corpus.repaired else "")
+        + (f", {corpus.joined_lines:,} with line breaks replaced by spaces" if corpus.joined_lines else ""),
         "steps": f"{len(batches):,} of {batches.size}{_times(config)} sentences, lr {config.lr:g} {config.lr_scheduler}"
         + (f", merged with {config.merge_with_base:.0%} of the base weights" if config.merge_with_base else ""),
     }

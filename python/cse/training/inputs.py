@@ -44,7 +44,7 @@ def _reading(config: TrainConfig) -> dict[str, Any]:
 def with_texts(config: TrainConfig, texts: Iterable[str] | None) -> tuple[TrainConfig, list[str] | None]:
     """Returns the configuration of a run on texts in memory, and the texts as a list.
 
-    Raises ``InputError`` for invalid texts, or if the configuration has a corpus or pairs as well.
+    Raises ``InputError`` for invalid texts, or if the configuration also names a corpus, a column or pairs.
     """
     if texts is None:
         return config, None
@@ -70,7 +70,8 @@ def open_corpus(
 ) -> Corpus:
     """Reads the files of the configuration, or if there are none, the files that the index was built from.
 
-    If ``texts`` are given, they are the rows, and no file is read. Raises ``InputError`` if there is nothing to read.
+    If ``texts`` are given, they are the rows, and no file is read. Raises ``InputError`` if there is nothing to read,
+    or if a file is invalid.
     """
     if texts is not None:
         return Corpus.from_texts(texts)

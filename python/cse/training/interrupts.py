@@ -19,15 +19,15 @@ from .leftovers import has_checkpoint, is_unsaved
 
 __all__ = ["Agreement", "StopRequest", "check_free", "locked"]
 
-# Target for the seconds of training between exchanges of signals. docs/training.md promises at most two; the margin is
-# needed because steps differ in length.
+# Intended seconds of training between two exchanges of signals. docs/training.md promises at most two seconds; the
+# margin is needed because steps differ in length.
 PERIOD = 1.0
 
 
 class StopRequest:
     """Context manager that records SIGINT and SIGTERM, so that the step in progress is finished and saved.
 
-    A second signal ends the process as usual. Signals are handled only in the main thread.
+    A second signal has its usual effect. Signals are recorded only if the context is entered in the main thread.
     """
 
     def __init__(self) -> None:
@@ -56,12 +56,12 @@ class StopRequest:
 class Agreement:
     """Decides when the ranks exchange their signals, so that all of them stop at the same step.
 
-    Exchanges are at most ``PERIOD`` seconds of training apart, since torchrun kills the ranks 30 s after a signal. An
-    exchange at every step would stall a GPU. The step of the next exchange is computed from the step time of the
-    slowest rank, and is the same on every rank.
+    Exchanges are about ``PERIOD`` seconds of training apart, or one step if a step takes longer: torchrun kills the
+    ranks 30 s after a signal, but an exchange at every step would stall a GPU. The step of the next exchange is
+    computed from the step time of the slowest rank, and is the same on every rank.
 
     Args:
-        world: The ranks. With a single rank, its signals are checked at every step.
+        world: The ranks. A single rank checks its own signals at every step.
         stop: The signals of this rank.
     """
 
@@ -71,7 +71,9 @@ class Agreement:
         self._asked, self._next = 0, 0
 
     def signal(self, step: int, *, now: bool = False) -> int:
-        """Returns the number of a signal that any rank has received, or 0. Called by every rank after every step.
+        """Returns the number of a signal that a rank has received; 0 if there is none, or if no exchange is due.
+
+        Called by every rank after every step.
 
         Args:
             step: Number of steps done.
@@ -106,7 +108,10 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def check_free(folder: Path) -> None:
-    """Raises ``InputError`` if a folder exists, unless it is the folder of an unsaved run, which may be replaced."""
+    """Raises ``InputError`` if a folder exists, unless it is the folder of an unsaved run, which may be replaced.
+
+    An unsaved run may not be replaced while another process writes to it.
+    """
     if is_unsaved(folder):
         with locked(folder):
             return

@@ -1,4 +1,4 @@
-"""Converts the values of a training configuration from the forms in which they may be given to the stored form."""
+"""Converts the values of a training configuration from the forms that users may give to the stored form."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def tables(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]
 def given_forms(values: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
     """Returns values in the form in which they are stored.
 
-    Paths become text, lists become tuples. A table of options (``una={"beta": 0.3}``) becomes an entry of ``options``,
-    and so does an option of a method that has a flag (``margin=0.2``). ``una=True`` adds ``"una"`` to ``negatives``.
+    Paths become text, and lists become tuples. A table of options (``una={"beta": 0.3}``) becomes an entry of
+    ``options``, and so does an option with its own flag (``margin=0.2``). ``una=True`` adds ``"una"`` to ``negatives``,
+    and ``una=False`` removes it.
     """
     values = with_tables({name: _plain(name, value) for name, value in values.items()}, known)
     for name in [name for name in values if name not in known and name in AUGMENTATIONS]:
@@ -42,7 +43,7 @@ def given_forms(values: Mapping[str, Any], known: Collection[str]) -> dict[str, 
 
 
 def with_tables(values: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Returns values in which options of methods, given as tables or named like their flags, are under ``options``.
+    """Moves options of methods, given as tables or under the names of their flags, to ``options``; returns all values.
 
     Args:
         values: Values by name.
@@ -64,7 +65,7 @@ def with_tables(values: Mapping[str, Any], known: Collection[str]) -> dict[str, 
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Returns the value with paths as text, and as a tuple if it is a list."""
+    """Returns the value with paths as text; lists, and a single path for a list of paths, become tuples."""
     if isinstance(value, PathLike):
         value = fspath(value)
     if isinstance(value, list) or (isinstance(value, tuple) and name in hints()):

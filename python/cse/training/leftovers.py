@@ -1,4 +1,4 @@
-"""Removes what killed processes leave in the folder of a run, and finds runs that have saved no result."""
+"""Removes files that killed processes left in the folder of a run, and detects runs that have saved no result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIRST = {"config.toml", "environment.json", "data.json", "log.jsonl", "tensorboa
 
 
 def tidy(run: Path) -> None:
-    """Removes what killed processes left in a run. The caller holds the lock of the run."""
+    """Removes files and folders that killed processes left in a run. The caller holds the lock of the run."""
     for folder in (run, run / FOLDER):
         remove_leftovers(folder)
         for path in _hidden(folder):
@@ -43,12 +43,12 @@ def is_unsaved(run: Path) -> bool:
 
 
 def has_checkpoint(run: Path) -> bool:
-    """Returns whether a run can be resumed."""
+    """Returns whether a run has a checkpoint, from which it can be resumed."""
     return any((run / FOLDER).glob("step-*"))
 
 
 def clear(run: Path) -> None:
-    """Empties the folder of an unsaved run. The folder itself remains, since it holds the lock."""
+    """Empties the folder of an unsaved run. The folder itself remains, because it is locked."""
     for path in run.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -72,7 +72,7 @@ def _last_evaluation(log: Path) -> int | None:
     for line in lines:
         try:
             record = json.loads(line)
-        except ValueError:  # the line that was being written
+        except ValueError:  # an incomplete line, if the process was killed while writing it
             continue
         if record.get("event") == "evaluation":
             step = int(record["step"])

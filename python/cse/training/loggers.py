@@ -1,4 +1,4 @@
-"""Callbacks that are named on the command line, and the log file. This module does not import torch."""
+"""Loggers: callbacks that ``--logger`` selects by name, and the log file. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOGGERS: Registry[type[Callback]] = Registry(
 
 
 def loggers(names: Sequence[str]) -> list[Callback]:
-    """Creates ``jsonl`` and the loggers with these names."""
+    """Creates the logger ``jsonl`` and the loggers with these names."""
     return [LOGGERS.get(name, "--logger")() for name in dict.fromkeys(["jsonl", *names])]
 
 

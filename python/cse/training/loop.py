@@ -1,4 +1,4 @@
-"""The training loop: evaluation, training steps, logging, saving."""
+"""The training loop: evaluation, training steps, logging and saving."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class RunResult:
     """The result of a training run."""
 
     folder: Path
-    """Folder of the run: best/, last/, log.jsonl, config.toml, environment.json and result.json."""
+    """Folder of the run, with best/, last/, log.jsonl, config.toml, environment.json, result.json and other files."""
     steps: int
     synthetic_steps: int
-    """Steps with synthetic negatives."""
+    """Number of steps with synthetic negatives."""
     seconds: float
-    """Training time without evaluation."""
+    """Training time in seconds, without evaluation."""
     best_step: int
     before: dict[str, float]
     """Scores before training."""
@@ -61,9 +61,9 @@ class RunResult:
     notes: list[str]
     """Remarks on the interpretation of the scores."""
     neighbours: list[dict[str, str]]
-    """Held-out sentences whose nearest neighbour changed, with the neighbour before and after training."""
+    """At most three held-out sentences whose nearest neighbour changed, with the neighbours before and after."""
     sts: dict[str, float]
-    """Spearman x 100 of best/ by STS task, if ``data`` was given."""
+    """Spearman's correlation x 100 of best/ by STS task; empty without ``config.data``."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the result as a dict that can be serialised to JSON."""
@@ -79,7 +79,7 @@ def train(
 ) -> RunResult:
     """Trains an encoder and saves it in a new folder under ``config.output``.
 
-    In this folder, ``best/`` is the selected encoder, ``last/`` the encoder after the last step. The encoder is
+    In this folder, ``best/`` is the selected encoder, and ``last/`` is the encoder after the last step. The encoder is
     evaluated before training, every ``eval_every`` steps, and after the last step. On SIGINT or SIGTERM, the step in
     progress is finished and a checkpoint is saved. Processes started by torchrun train together; see
     ``cse.training.distributed``.
@@ -88,15 +88,15 @@ def train(
         config: The training configuration; with ``resume``, the one that ``resumed_config`` returns.
         callback: Called during the run; see ``Callback``. ``ProgressCallback()`` shows progress and scores. Default:
             nothing is shown.
-        resume: Folder of the run to resume, or of one of its checkpoints. On the same CPU the result is bit-identical
-            to that of an uninterrupted run.
-        texts: Sentences in memory to train on, instead of ``config.corpus``. A line break becomes a space.
-            They are not saved; pass the same texts to resume the run.
+        resume: Folder of the run to resume, or of one of its checkpoints. On the same CPU, the resumed run is
+            bit-identical to an uninterrupted one.
+        texts: Sentences in memory to train on, instead of ``config.corpus``. Line breaks become spaces. The
+            sentences are not saved; pass the same ones to resume the run.
 
     Raises:
         InputError: Before training, for an invalid configuration or invalid data.
-        RunError: During training: a loss or gradient that is not finite, insufficient memory, a file that cannot be
-            written, or a damaged checkpoint.
+        RunError: For a damaged checkpoint and, during training, for a loss or gradient that is not finite,
+            insufficient memory, or a file that cannot be written.
         OSError: Before training, for a file that cannot be read or written.
         Interrupted: If a signal stops the run.
     """
@@ -221,7 +221,7 @@ class Trainer:
         return self.state.step == self.steps or bool(every and self.state.step % every == 0)
 
     def start(self, folder: Path) -> None:
-        """Writes the description of the run, and evaluates before the first step."""
+        """Writes the files that describe the run, and evaluates the encoder of a new run."""
         run, state = self.prepared, self.state
         if self.resumed is not None and find_checkpoint(folder).name == self.resumed.folder.name:
             self.saved = state.step
@@ -237,7 +237,10 @@ class Trainer:
             self.evaluate()
 
     def write_log(self) -> None:
-        """Passes the metrics to the callbacks; raises ``RunError`` if a loss or gradient was not finite."""
+        """Passes the metrics of the steps since the last call to the callbacks.
+
+        Raises ``RunError`` if a loss or gradient was not finite.
+        """
         records = self.buffer.read()
         if records:
             self.callback.on_log(records)
@@ -265,7 +268,7 @@ class Trainer:
         return bool(patience and self.world.any(int(self.state.selector.out_of_patience(patience))))
 
     def checkpoint(self) -> None:
-        """Writes the log up to this step, after which a resumed run continues, then saves the state of the run.
+        """Writes the log up to this step, then saves the state from which the run can be resumed.
 
         If the state cannot be written, saves last/ and raises ``RunError``.
         """
@@ -301,7 +304,7 @@ class Trainer:
     def finish(self) -> None:
         """Saves the encoder and the state after the last step, so that the run can be extended.
 
-        If the state cannot be written, raises ``RunError`` if ``save_every`` was set; otherwise the callback is warned.
+        If the state cannot be written, raises ``RunError`` if ``save_every`` was set; otherwise calls ``on_warning``.
         """
         self.save_last()
         if self.saved == self.state.step:
@@ -314,7 +317,7 @@ class Trainer:
             self.callback.on_warning(str(error))
 
     def interrupted(self, number: int) -> None:
-        """Ends a run that a signal stopped; raises ``Interrupted``."""
+        """Ends a run that a signal stopped: saves last/ and raises ``Interrupted``."""
         run = self.prepared
         self.save_last()
         self.callback.on_interrupt(

@@ -36,7 +36,7 @@ class TornCheckpoint(RunError):
 
 
 def read_manifest(folder: Path) -> dict[str, str]:
-    """Returns the hashes by file name, relative to the checkpoint; raises ``ValueError`` for an invalid manifest."""
+    """Returns the hashes by file name (relative to the checkpoint); raises ``ValueError`` for an invalid manifest."""
     stored = json.loads((folder / MANIFEST).read_text(encoding="utf8"))
     if not isinstance(stored, dict):
         raise ValueError(f"{MANIFEST} differs from what was written")
@@ -53,7 +53,7 @@ def verify_all(folder: Path) -> None:
     """Raises ``ValueError`` if a file of a checkpoint is missing, was added, or differs from what was written."""
     stored, names = read_manifest(folder), contents(folder)
     if stored.keys() != names:
-        raise ValueError(f"{min(stored.keys() ^ names)} is missing, or does not belong to it")
+        raise ValueError(f"{min(stored.keys() ^ names)} is missing, or is not listed in the manifest")
     with ThreadPoolExecutor(2) as threads:
         for _ in threads.map(lambda name: verify(folder, name, stored), stored):
             pass
@@ -65,7 +65,7 @@ def damage(folder: Path, checkpoints: Sequence[Path]) -> Iterator[None]:
 
     Args:
         folder: The checkpoint.
-        checkpoints: All checkpoints of the run; the message names the one before ``folder``.
+        checkpoints: All checkpoints of the run; the message names the latest one before ``folder``.
     """
     try:
         yield

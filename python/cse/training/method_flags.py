@@ -1,4 +1,4 @@
-"""Options of methods that have a flag of their own on the command line, like ``--beta`` for ``una.beta``.
+"""Options of methods with their own flags on the command line, like ``--beta`` for ``una.beta``.
 
 This module imports neither pydantic nor NumPy, so that the command line starts quickly.
 """
@@ -27,7 +27,7 @@ PLACES: tuple[tuple[Registry[Any], type[Any], str], ...] = (
 
 @dataclass(frozen=True)
 class MethodFlag:
-    """An option of a method that has a flag."""
+    """An option of a method, with its own command-line flag."""
 
     method: str
     option: str
@@ -48,7 +48,7 @@ class MethodFlag:
 
 @cache
 def method_flags() -> tuple[MethodFlag, ...]:
-    """Returns the options of built-in methods that have a flag, in the order of the registries and of their fields."""
+    """Returns a ``MethodFlag`` for each flag of a built-in method, in the order of registries, methods and options."""
     found = []
     for table, group, named_by in PLACES:
         for method, kind in table.flagged().items():

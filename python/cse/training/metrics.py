@@ -1,4 +1,4 @@
-"""Metrics of steps, which remain on the device until they are read, and a timer of training."""
+"""Metrics of training steps, and a timer of training."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ __all__ = ["Clock", "MetricBuffer", "check_finite"]
 class MetricBuffer:
     """A buffer of the metrics of steps, which remain on the device until they are read.
 
-    Reading copies all of them to the host in one transfer, so that steps do not synchronise with the device.
+    ``read`` copies all metrics to the host in one transfer, so that steps do not synchronise with the device.
     """
 
     def __init__(self) -> None:
         self._records: list[dict[str, Any]] = []
 
     def append(self, record: dict[str, Any], rows: Sequence[int] = ()) -> None:
-        """Adds the record of a step, whose scalar tensors remain on the device; error messages list ``rows``."""
+        """Adds the record of a step, whose scalar tensors remain on the device; ``rows`` are for error messages."""
         self._records.append({**record, "rows": rows})
 
     def read(self) -> list[dict[str, Any]]:
         """Returns the records since the last call, with tensors converted to floats.
 
-        ``finite`` is removed, except from the record of a step whose loss or gradient was not finite. Such a step did
-        not update the weights; see ``check_finite``.
+        ``finite`` and ``rows`` are removed, except from the record of a step whose loss or gradient was not finite.
+        Such a step did not update the weights; see ``check_finite``.
         """
         records, self._records = self._records, []
         keys = [(i, key) for i, record in enumerate(records) for key, value in record.items() if torch.is_tensor(value)]
@@ -51,8 +51,8 @@ def check_finite(records: list[dict[str, Any]]) -> None:
         if "finite" in record:
             rows = ", ".join(str(row) for row in record.get("rows", ()))
             raise RunError(
-                f"the loss or its gradient is not finite at step {record['step']} (rows {rows}); the weights of the "
-                f"previous step were kept; lower --lr, which is now {record['lr']:g}"
+                f"the loss or its gradient is not finite at step {record['step']} (first rows of the batch: {rows}); "
+                f"the weights of the previous step were kept; lower --lr, which is now {record['lr']:g}"
             )
 
 

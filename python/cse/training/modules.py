@@ -31,7 +31,7 @@ __all__ = ["Modules", "build_modules", "connect", "create", "views_of"]
 
 @dataclass
 class Modules:
-    """The modules of a run, by name of their methods."""
+    """The modules of a run: the encoders, and the methods of each kind by name."""
 
     encoder: SentenceEncoder
     second: SentenceEncoder | None
@@ -42,7 +42,7 @@ class Modules:
 
     @property
     def by_name(self) -> dict[str, Any]:
-        """The methods by name."""
+        """All methods by name."""
         return {**self.terms, **self.features, **self.hooks, **self.methods}
 
     @property
@@ -62,7 +62,7 @@ def create(table: Registry[Any], name: str, options: Mapping[str, Mapping[str, A
 def build_modules(config: ResolvedConfig, source: Source, context: Context, rank: int) -> Modules:
     """Loads the encoder and creates the modules of a run, on its device.
 
-    Seeds PyTorch's generator, which is used only for the initial weights of heads and, in training, for dropout.
+    Seeds PyTorch's generator, which is used only for the initial weights of new modules and, in training, for dropout.
 
     Args:
         config: The resolved configuration.
@@ -97,7 +97,7 @@ def build_modules(config: ResolvedConfig, source: Source, context: Context, rank
 
 
 def connect(batches: Batches, views: tuple[View, View], modules: Modules) -> None:
-    """Sets the attributes of the batches that depend on the modules: views, ``partner_views``, ``without_dropout``."""
+    """Sets the attributes ``views``, ``partner_views`` and ``without_dropout`` of the batches."""
     terms = [term for term in modules.terms.values() if isinstance(term, BatchTerm)]
     batches.partner_views = lambda roles: next((found for term in terms if (found := term.partner_views(roles))), None)
     batches.views = views
@@ -106,7 +106,7 @@ def connect(batches: Batches, views: tuple[View, View], modules: Modules) -> Non
 
 
 def _accelerate(modules: Modules, device: str, compiled: bool, one_pass: bool) -> None:
-    """Replaces dropout and attention, or compiles the transformer, whichever is fastest on the device.
+    """Makes the transformers faster: replaces attention on a GPU, dropout on the CPU, and compiles if ``compiled``.
 
     ``one_pass`` says whether a step is one forward and one backward pass.
     """
@@ -123,7 +123,7 @@ def _accelerate(modules: Modules, device: str, compiled: bool, one_pass: bool) -
 
 
 def _second_encoder(name: str | None, pooler: str, keep_head: bool, context: Context) -> SentenceEncoder | None:
-    """Returns the encoder of the positives, if they have a separate one: a copy of the first, or another model."""
+    """Returns the separate encoder of the positives, a copy of the first or another model; None if there is none."""
     first = context.trained
     if name is None:
         return None

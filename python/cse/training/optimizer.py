@@ -17,8 +17,8 @@ def learning_rate(step: int, steps: int, lr: float, scheduler: str, warmup: floa
         step: Number of the step, from 0.
         steps: Number of steps of the run.
         lr: Peak learning rate.
-        scheduler: ``linear`` or ``cosine``, which decrease to 0 after the warm-up, or ``constant``.
-        warmup: Share of the steps during which the rate rises linearly.
+        scheduler: ``linear`` or ``cosine``, which decrease the rate to 0 after the warm-up; or ``constant``.
+        warmup: Share of the steps, at the start of the run, during which the rate rises linearly.
     """
     warm = round(warmup * steps)
     if step < warm:
@@ -47,5 +47,5 @@ def build_optimizer(modules: Sequence[torch.nn.Module], lr: float, weight_decay:
 
 
 def unique_parameters(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Parameter]:
-    """Returns all parameters, each once, since a loss term may hold the encoder as a submodule."""
+    """Returns the parameters of all modules, each only once: a loss term may have the encoder as a submodule."""
     return list({id(each): each for module in modules for each in module.parameters()}.values())

@@ -30,7 +30,7 @@ __all__ = ["copied", "describe", "opened", "resumed_folder", "run_folder", "save
 
 
 def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
-    """Returns the folder in which a resumed run continues: the same, or a new one if ``output`` or ``name`` changed.
+    """Returns the folder in which a resumed run continues: the old one, unless ``output`` or ``name`` has changed.
 
     Raises ``InputError`` for an invalid or existing name.
     """
@@ -44,11 +44,11 @@ def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
 def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
     """Context manager that locks a run, removes what killed processes left in it, and reads its checkpoint.
 
-    The lock is taken first, since another process that resumed the run would replace its checkpoints.
+    The lock is taken first, since another process that resumes the run replaces its checkpoints.
 
     Args:
         resume: The run, or one of its checkpoints.
-        world: The ranks; rank 0 locks.
+        world: The ranks; only rank 0 takes the lock.
 
     Raises:
         InputError: If there is no checkpoint, or another process writes to the run.
@@ -66,7 +66,10 @@ def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
 
 
 def copied(checkpoint: Checkpoint, folder: Path) -> str:
-    """Copies the run of a checkpoint to the folder in which it continues, without its other checkpoints."""
+    """Copies a run to the folder in which it will continue, and returns this folder as text.
+
+    Of the checkpoints, only the given one is copied; last/, the result and the report are not copied.
+    """
     with fresh_folder(folder) as fresh:
         ignored = shutil.ignore_patterns(FOLDER, "last", "result.json", "report.html", ".*")
         shutil.copytree(checkpoint.run, fresh, ignore=ignored, dirs_exist_ok=True)
@@ -168,7 +171,7 @@ def _without_folder(value: Any) -> Any:
 
 
 def score_best(run: Run, callback: Callback) -> dict[str, float]:
-    """Returns Spearman x 100 of best/ on each STS task of the run; empty if there are none."""
+    """Returns Spearman's correlation x 100 of the encoder in best/ by STS task; empty if the run has no tasks."""
     if not run.tasks:
         return {}
     callback.on_status("evaluating best/ on the STS tasks")
@@ -180,8 +183,9 @@ def score_best(run: Run, callback: Callback) -> dict[str, float]:
 def run_folder(run: Run, world: World) -> Iterator[Path]:
     """Creates and locks the folder of a run; deletes it if the run fails before the end of its first step.
 
-    If another run has created the folder in the meantime, the next free name is taken, unless the name was given. The
-    folder of a resumed run exists and is locked. Ranks other than 0 only receive its path.
+    If another run has created the folder in the meantime, the next free name is taken; if the name was given,
+    ``InputError`` is raised. The folder of a resumed run already exists and is locked. Ranks other than 0 only receive
+    the path.
     """
     resumed = run.state.step > 0
     with ExitStack() as held:
@@ -195,7 +199,7 @@ def run_folder(run: Run, world: World) -> Iterator[Path]:
 
 
 def _claimed(run: Run, held: ExitStack) -> Path:
-    """Makes, locks and returns the folder of a new run; if an unsaved run has this name, its folder is emptied."""
+    """Makes, locks and returns the folder of a new run; the folder of an unsaved run with the same name is emptied."""
     while True:
         try:
             run.folder.mkdir(parents=True)

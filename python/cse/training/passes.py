@@ -1,4 +1,4 @@
-"""A forward pass of one view: its encoder, its dropout probability and its hook."""
+"""The forward pass of one view, with the encoder, dropout probability and hook of the view."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["dropout_of", "encoder_of"]
 
 ROW = "row"
-# Names of the dropout probability in attention modules that contain no dropout module, as in ModernBERT and Llama.
+# Attributes that hold the dropout probability in attention modules without a dropout module (ModernBERT, Llama).
 RATES = ("attention_dropout", "dropout_rate")
 
 

@@ -1,4 +1,4 @@
-"""What is recorded after a step: counters and the log record; and errors that tell the user what to change."""
+"""Counters and log records of training steps, and errors of a step that tell the user what to change."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def failures(step: int, batch_size: int, max_length: int, chunk_size: int | None
 
     Args:
         step: Number of steps done.
-        batch_size: Sentences per batch; the message states this and the following values.
-        max_length: Maximum number of tokens in a sentence.
-        chunk_size: Sentences per chunk; None: there are no chunks.
+        batch_size: Sentences per batch, for the message.
+        max_length: Maximum number of tokens in a sentence, for the message.
+        chunk_size: Sentences per chunk; None if batches are not divided into chunks. The message proposes half of it.
     """
     try:
         yield
@@ -57,7 +57,7 @@ def count(state: TrainState, batches: Sequence[Batch], clock: Clock) -> None:
 
 
 def log_record(state: TrainState, batches: Sequence[Batch], rate: float, metrics: dict[str, Any]) -> dict[str, Any]:
-    """Returns the log record of a step; its metrics are tensors that are read later."""
+    """Returns the log record of a step; its metrics remain tensors on the device until the log is written."""
     masked: Counter[str] = Counter()
     for batch in batches:
         masked.update({f"masked/{view}": int((~mask).sum()) for view, mask in batch.masks.items()})

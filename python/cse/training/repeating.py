@@ -17,10 +17,12 @@ ELSEWHERE = {"output", "name", "device", "threads", "log_every", "loggers", "dat
 def repeated(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Returns the stored values that the changes are to be merged into, and the table ``given`` of the new run.
 
-    If the changes do not affect what is computed, the stored values are all values of the run. Otherwise they are only
-    those that the user gave for the run; the others are derived again, and None is returned for ``given``. In a file
-    without the table ``given``, written by hand or by an older version, all values count as given by the user. Options
-    of methods that the changes switch off are left out.
+    If the changes do not affect what is computed, all values of the run are returned. Otherwise only the values that
+    the user gave for the run are returned, with None for ``given``; the other values are derived again. In a file
+    without the table ``given``, written by hand or by an older version, all values count as given by the user.
+
+    If the changes affect what is computed, two kinds of values are left out: options of methods that the changes switch
+    off, and the limit (``epochs`` or ``max_steps``) that is not among the changes if only the other one is.
 
     Args:
         stored: The contents of the configuration file.

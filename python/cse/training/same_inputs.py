@@ -15,7 +15,13 @@ __all__ = ["check_same", "fingerprints"]
 
 
 def fingerprints(rows: Corpus | LabelledPairs, tfidf: str | None, others: dict[str, str]) -> dict[str, Any]:
-    """Returns the hashes of the files of the corpus, of the index in the folder ``tfidf``, and of other files."""
+    """Returns the hash, number of rows and column of each corpus file, and the hashes of the index and of other files.
+
+    Args:
+        rows: The corpus or the labelled pairs.
+        tfidf: Folder of the index; None if the run does not use one.
+        others: Hashes of the files that methods depend on, by path.
+    """
     corpora = [rows] if isinstance(rows, Corpus) else rows.corpora
     files = [[file.xxh3, file.rows, file.column] for corpus in corpora for file in corpus.files]
     found: dict[str, Any] = {"corpus": files, "index": None, **({"files": others} if others else {})}
@@ -27,7 +33,7 @@ def fingerprints(rows: Corpus | LabelledPairs, tfidf: str | None, others: dict[s
 
 
 def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
-    """Raises ``InputError`` if the fingerprints of a resumed run differ from those it began with."""
+    """Raises ``InputError`` if the fingerprints of a resumed run differ from those stored when it began."""
     old, new = before.get("files", {}), now.get("files", {})
     changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
     if changed:

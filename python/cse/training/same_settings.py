@@ -11,7 +11,7 @@ from .train_config import TrainConfig
 
 __all__ = ["MAY_CHANGE", "check_changes", "check_equal"]
 
-# Settings that do not change what a run has computed so far.
+# Settings that do not affect what a run has already computed.
 MAY_CHANGE = {
     "epochs",
     "max_steps",

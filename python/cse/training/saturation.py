@@ -14,9 +14,9 @@ SOLVED = 0.99
 class SaturationCheck:
     """Checks the mean probability that the softmax of the loss assigns to the positive in the first 10 steps.
 
-    If it is above 0.99, the gradients are mostly noise, which AdamW scales up to steps of the usual size: the weights
-    drift, and scores fall. This happens when a model that was already trained contrastively is trained with dropout
-    positives at a low temperature.
+    If the mean is above 0.99, the gradients are mostly noise, which AdamW scales up to updates of the usual size: the
+    weights drift, and scores fall. This happens when a model that was already trained contrastively is trained with
+    dropout positives at a low temperature.
     """
 
     def __init__(self, positive: str, temperature: float) -> None:
@@ -26,7 +26,7 @@ class SaturationCheck:
         """The probabilities in the first steps. Checkpoints store this list and ``note``."""
 
     def update(self, records: list[dict[str, Any]]) -> str | None:
-        """Adds records of steps; returns the note, once, if the first 10 steps show that the task is solved."""
+        """Adds log records; returns the note once, if the first 10 steps show that the task is solved, else None."""
         if self.note is not None or len(self.first) >= FIRST_STEPS:
             return None
         self.first += [record["p_pos"] for record in records if math.isfinite(record.get("p_pos", math.nan))]

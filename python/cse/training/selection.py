@@ -1,8 +1,8 @@
-"""Selection of the checkpoint that is saved as best/.
+"""Selection of the encoder that is saved as best/.
 
-With a development set, the checkpoint with the highest Spearman correlation is selected, including the one before
-training. Without labels, the last checkpoint whose embeddings have not collapsed is selected, because differences in
-the label-free score are too small for selection.
+With a development set, the encoder with the highest Spearman correlation is selected; it may be the one before
+training. Without labels, the last encoder whose embeddings have not collapsed is selected, because differences in the
+label-free score are too small for selection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["COLLAPSED", "Selector"]
 COLLAPSED = 0.5
 # Number of held-out sentences for which neighbours and the cosine with synthetic negatives are computed.
 NEIGHBOURS = 500
-# Embeddings also count as collapsed if uniformity is above this value, because nearly all embeddings are then equal.
+# Embeddings also count as collapsed if their uniformity is above this value: nearly all of them are then equal.
 FLAT = -0.01
 # Embeddings also count as collapsed if the MRR is below this multiple of the MRR of a random ranking.
 NEAR_CHANCE = 3.0
@@ -43,7 +43,7 @@ class Selector:
 
     Args:
         model: The encoder.
-        pairs: Development sets by name; empty: use the label-free score.
+        pairs: Development sets by name; if there are none, the label-free score is used.
         held_out: Held-out sentences for the label-free score; may be empty.
         negatives: Synthetic negatives of the held-out sentences; their mean cosine with these sentences is logged as
             ``cos_syn``.
@@ -84,7 +84,7 @@ class Selector:
         return values, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[np.float64]]) -> None:
-        """Restores what ``state`` returned; results by sentence are kept for the first and the last evaluation only."""
+        """Restores what ``state`` returned: results by sentence only for the first and the last evaluation."""
         self.records, self.best_step = values["records"], values["best_step"]
         self.best_record = next((each for each in self.records if each["step"] == self.best_step), {})
         self.collapsed, self.misses = values["collapsed"], values["misses"]
@@ -97,7 +97,7 @@ class Selector:
 
     @property
     def metric(self) -> str | None:
-        """Metric of the selection: ``spearman``, ``mrr``, or None without evaluation data."""
+        """Metric by which encoders are evaluated: ``spearman``, ``mrr``, or None without evaluation data."""
         return "spearman" if self.pairs else "mrr" if self.held_out else None
 
     def score(self, step: int) -> tuple[dict[str, Any], bool]:
@@ -132,7 +132,7 @@ class Selector:
         return record, keep
 
     def out_of_patience(self, patience: int | None) -> bool:
-        """Returns whether the run ends early: none of the last ``patience`` evaluations was selected as best/."""
+        """Returns whether none of the last ``patience`` evaluations selected an encoder, so that the run ends early."""
         return patience is not None and self.misses >= patience
 
     def _score_pairs(self) -> dict[str, float]:
@@ -203,5 +203,8 @@ class Selector:
                     "detects collapse; to measure similarity, give --dev a file of scored pairs."
                 )
         else:
-            notes.append("Too few sentences have 8 words or more to hold any out: best/ is the last step, not scored.")
+            notes.append(
+                "No sentences were held out, because the corpus is too small or too few of its sentences have 8 words "
+                "or more: best/ is the last step, not scored."
+            )
         return notes

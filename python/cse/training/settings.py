@@ -2,8 +2,9 @@
 
 This is the only declaration of a setting. ``cse.training.train_config`` validates values against it,
 ``cse.cli.train_options`` makes the options of ``cse train`` from it, and ``cse.training.defaults`` has the defaults
-that depend on loss and model. The first paragraph of a setting's docstring is the help of the option; the following
-paragraphs are shown only in the documentation. The classes below are the headings of the help, in order.
+that depend on preset, loss and model. The first paragraph of a setting's docstring is the help of the option; the
+following paragraphs are shown only in the documentation. The docstrings of the classes below are the headings of the
+help, in order.
 
 This module imports neither pydantic nor NumPy, so that the command line starts quickly.
 """
@@ -66,7 +67,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Paths:
-    """Marks a list of paths; a single path may be given without a list."""
+    """Marks a setting that is a list of paths; a single path may be given without a list."""
 
 
 AUGMENTATION = Named("cse.augment:AUGMENTATIONS")
@@ -95,17 +96,17 @@ class Data:
     pairs: Annotated[tuple[str, ...], Paths(), Shown("FILE")] = ()
     """Table of anchor, positive and optionally hard negative, instead of CORPUS."""
     columns: Annotated[tuple[str, ...], Shown("A,B[,C]", default="recognised by name")] = ()
-    """Columns of --pairs.
+    """Columns of --pairs: anchor, positive and optionally hard negative.
 
-    Two or three; see ``cse.data.pair_columns``."""
+    See ``cse.data.pair_columns``."""
     where: Annotated[str | None, Shown("COLUMN=VALUE", default="all")] = None
-    """Rows of --pairs that are positives."""
+    """Use only the rows of --pairs with this value in this column."""
     min_score: Annotated[float | None, Shown("X")] = None
-    """Lowest score of positives in --pairs."""
+    """Use only the rows of --pairs with at least this score."""
     tfidf: Annotated[str, Shown("DIR")] = "tfidf"
     """Folder of the TF-IDF index."""
     column: Annotated[str | None, Shown("NAME")] = None
-    """Column of .csv, .tsv, .jsonl and .parquet files with the sentences."""
+    """Column that holds the sentences, in .csv, .tsv, .jsonl and .parquet files."""
     encoding_errors: Literal["strict", "replace"] = "strict"
     """How to handle invalid UTF-8."""
     max_line_bytes: Positive = 1 << 20
@@ -140,7 +141,7 @@ class Model:
 
     Supervised SimCSE keeps it; otherwise the MLP is used only in training."""
     preset: Annotated[str | None, Shown("NAME"), Named("cse.training.defaults:preset_names")] = None
-    """A published recipe, like simcse-bert-base or una-bert-base."""
+    """A published recipe, like simcse-bert-base or una-bert-base; or adapt."""
 
 
 class Augmentation:
@@ -151,7 +152,7 @@ class Augmentation:
     min_df: NotNegative = 0
     """Use only terms that occur in N sentences or more as replacements."""
     max_terms: Positive | None = None
-    """Use only the N most frequent terms."""
+    """Use only the N most frequent terms as replacements."""
     negatives: Annotated[tuple[str, ...], Shown("NAME", flag="--negative"), AUGMENTATION] = ()
     """Augmentation for synthetic negatives; see cse methods.
 
@@ -167,13 +168,13 @@ class Augmentation:
     positive_hook: Annotated[str | None, Shown("NAME", default="none"), HOOK] = None
     """Changes the positives' forward pass inside the transformer; see cse methods."""
     anchor_dropout: Rate | None = None
-    """Dropout of the anchors."""
+    """Dropout probability of the anchors."""
     positive_dropout: Rate | None = None
-    """Dropout of positives."""
+    """Dropout probability of the positives."""
     positive_encoder: Annotated[str | None, Shown("copy|MODEL", default="the same")] = None
     """Another encoder for the positives: copy (starts from the same weights), or a model.
 
-    It is trained, and kept in checkpoints, but not saved in best/."""
+    This encoder is trained, and kept in checkpoints, but not saved in best/."""
     encoder_methods: Annotated[
         tuple[str, ...], Shown("NAME", flag="--encoder-method"), Named("cse.features:ENCODER_METHODS")
     ] = ()
@@ -181,7 +182,7 @@ class Augmentation:
     imports: Annotated[tuple[str, ...], Paths(), Shown("FILE.py", flag="--import")] = ()
     """Python file that registers methods."""
     keep_duplicates: bool | None = None
-    """Equal sentences stay negatives of each other, as in the papers."""
+    """Keep equal sentences and unchanged synthetic negatives as negatives, as in the papers."""
 
 
 class Loss:
@@ -190,7 +191,7 @@ class Loss:
     loss: Annotated[str, Shown("standard|focal|mixed|NAME"), Named("cse.losses:loss_names")] = "standard"
     """SimCSE, Focal-InfoNCE or MixCSE; or a loss term that replaces them."""
     temperature: Temperature | None = None
-    """tau, the divisor of the logits."""
+    """Temperature tau, the divisor in the logits."""
     objective: Objective | None = None
     """infonce: anchors against candidates; nt-xent: every view against every other. UNA as pairs implies nt-xent."""
     mixed_negatives: bool | None = None
@@ -203,19 +204,19 @@ class Optimisation:
     """Optimisation"""
 
     batch_size: BatchSize | None = None
-    """Sentences per step."""
+    """Sentences per batch, over all processes."""
     lr: AboveZero | None = None
     """Learning rate of AdamW."""
     lr_scheduler: Scheduler | None = None
     """Learning rate after the warm-up: linear and cosine decrease it to 0 at the end."""
     warmup: Annotated[float, Ge(0), Lt(1), Shown("SHARE")] = 0.0
-    """Share of the steps in which the rate rises linearly from 0."""
+    """Share of the steps, at the start, in which the learning rate rises linearly from 0."""
     weight_decay: AtLeastZero | None = None
     """Weight decay of AdamW.
 
     Not applied to biases and normalisation weights."""
     max_grad_norm: AtLeastZero | None = None
-    """Clips the gradient to this norm; 0: never."""
+    """Maximum norm of the gradient; 0: the gradient is not clipped."""
     merge_with_base: Share | None = None
     """Share of the base model's weights in the encoder that is evaluated and saved."""
     epochs: Annotated[Positive | None, Shown(default="1, or as many as --max-steps takes")] = None
@@ -252,7 +253,7 @@ class Evaluation:
     eval_every: NotNegative | None = None
     """Steps between evaluations; 0: only before and after training."""
     patience: Positive | None = None
-    """Stop after N evaluations without a higher score on --dev."""
+    """Stop after N evaluations in a row without a new highest score on --dev."""
     data: Annotated[str | None, Shown("DIR")] = None
     """Evaluate best/ on the STS files in DIR at the end."""
     allow_partial: bool = False

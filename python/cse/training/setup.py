@@ -65,14 +65,14 @@ class Run:
     """Stored token ids by column number; see ``open_tokens``."""
     tasks: list[tuple[Task, Pairs]]
     facts: dict[str, str]
-    """Descriptions of device, model, loss, corpus and so on by name, shown before training."""
+    """Descriptions of device, model, loss, corpus and so on, by name; they are shown before training."""
     examples: list[Example]
     """Sentences with their augmented forms, shown before training."""
     loggers: list[Callback]
     precision_reason: str
     """Why ``config.precision`` has its value."""
     data: dict[str, Any]
-    """Fingerprints of corpus, index and files of methods, which must be the same when the run is resumed."""
+    """Fingerprints of the corpus, the index and the files of methods; they must not differ when the run is resumed."""
 
     @contextmanager
     def saved_weights(self) -> Iterator[None]:
@@ -94,12 +94,12 @@ def prepare(
         config: The configuration.
         world: The ranks of the run. Default: one.
         folder: Folder of the run, if it is resumed. Default: a new folder.
-        callback: Its ``on_progress`` is called in phases that take time.
-        texts: The sentences, if the configuration comes from ``with_texts``.
+        callback: Its ``on_progress`` is called while a large corpus is written to the cache or tokenized.
+        texts: The sentences in memory; see ``with_texts``.
 
     Raises:
         InputError: For an invalid configuration, or an invalid index, corpus, model or data file.
-        OSError: For a file that cannot be read.
+        OSError: For a file that cannot be read or, in the cache, written.
     """
     callback = callback or Callback()
     config = with_preset(config)
@@ -107,7 +107,7 @@ def prepare(
     world = world or World()
     device = world.device(pick_device(config.device))
     own, reason = pick_precision(device, config.precision)
-    precision = world.agreed(lambda: own)  # the speed measured on another rank may lead to another precision
+    precision = world.agreed(lambda: own)  # other ranks may measure another speed, and select another precision
     watching = loggers(config.loggers)
     context = Context(
         lambda: TfidfIndex.open(config.tfidf, min_df=config.min_df, max_terms=config.max_terms), part=world.part
@@ -240,7 +240,7 @@ class Data:
         return [self.corpus] if self.labelled is None else self.labelled.corpora
 
     def divide(self, context: Context, seed: int, wanted: bool) -> None:
-        """Sets ``split``: the rows to train on and, if ``wanted``, the held-out rows."""
+        """Sets ``split``, the rows to train on and, if ``wanted``, the held-out rows."""
         labelled = self.labelled
         self.split = hold_out(self.corpus, seed, wanted=wanted, rows=None if labelled is None else labelled.complete())
         if labelled is not None:  # rows excluded by --where or --min-score do not count as blank
@@ -259,7 +259,7 @@ def open_data(config: TrainConfig, context: Context, progress: ProgressCallback,
 
 
 def check_sizes(batches: Batches, accumulate: int, ranks: int) -> None:
-    """Raises ``InputError`` if there are too few sentences for a batch, or for a step."""
+    """Raises ``InputError`` if there are too few sentences for a batch or a step, or fewer per batch than ranks."""
     rows = len(batches.rows)
     if rows < 2:
         raise InputError(

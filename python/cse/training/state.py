@@ -1,4 +1,4 @@
-"""The mutable state of a training run."""
+"""The state of a training run, which checkpoints store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TrainState:
     selector: Selector
     saturation: SaturationCheck
     second: SentenceEncoder | None = None
-    """A second encoder, for the views that use one; it is trained, but saved only in checkpoints."""
+    """The separate encoder of the positives, if any (``--positive-encoder``); saved only in checkpoints."""
     hooks: dict[str, Hook] = field(default_factory=dict)
     methods: dict[str, EncoderMethod] = field(default_factory=dict)
     steps: int = 0
@@ -63,9 +63,9 @@ class TrainState:
         return found
 
     def weights(self) -> dict[str, Tensor]:
-        """Returns all parameters and buffers by name, each once; a ``Frozen`` model contributes none.
+        """Returns the parameters and buffers of all modules by name, each only once.
 
-        For an encoder with adapters, the weights that are not trained are left out.
+        The weights of ``Frozen`` models are left out, as are the untrained weights of an encoder with adapters.
         """
         found: dict[str, Tensor] = {}
         seen: set[int] = set()

@@ -47,16 +47,17 @@ def training_step(
     not finite, the weights and the moments of the optimizer are not changed, and ``finite`` is False.
 
     Args:
-        state: The state of the run; its encoder, loss terms and optimizer are updated.
-        batches: The tokenized batches, whose gradients are averaged.
+        state: The state of the run; its modules and optimizer are updated.
+        batches: The tokenized batches of the step, whose gradients are averaged.
         forward: How rows are encoded.
         rate: Learning rate.
         max_grad_norm: Maximum norm of the gradient; 0: the gradient is not clipped.
         world: The ranks of the run.
 
     Returns:
-        ``loss``, ``loss/NAME`` for each term if there are several, the mean cosines (see
-        ``cse.losses.contrastive.similarity_summary``), and ``finite``, as scalar tensors; means over the batches.
+        Scalar tensors by name: ``loss``, ``loss/NAME`` for each loss term if there are several, the metrics of the
+        terms, and the values of ``cse.losses.contrastive.similarity_summary``, all averaged over the batches; and
+        ``finite``.
     """
     begin_step(forward.device, forward.compiled)
     for group in state.optimizer.param_groups:
@@ -131,7 +132,10 @@ def row_value(
     metrics: dict[str, Tensor],
     steps: int,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the value of a row term over all ranks, and this rank's part of it, which has a gradient."""
+    """Returns the value of a row term over all ranks, and this rank's part of it, which has a gradient.
+
+    The metrics of the term are added to ``metrics``.
+    """
     own = views.rows(batch.part)
     rows = batch.rows[batch.part]
     anchor = own["anchor"]

@@ -16,7 +16,7 @@ __all__ = ["TensorBoard"]
 
 
 class TensorBoard(Callback):
-    """Writes losses, similarities and scores as scalars to ``tensorboard/`` in the folder of the run."""
+    """Writes the finite numbers among metrics and scores as scalars to ``tensorboard/`` in the folder of the run."""
 
     def __init__(self) -> None:
         try:
@@ -27,7 +27,7 @@ class TensorBoard(Callback):
         self._writer: Any = None
 
     def on_train_begin(self, run: Run) -> None:
-        """Opens the event file; if the run is resumed, records of later steps are hidden."""
+        """Opens the event file; in a resumed run, hides the records of steps that will be repeated."""
         step = run.state.step
         self._writer = self._create(str(run.folder / "tensorboard"), purge_step=step + 1 if step else None)
         self._writer.add_text("config", f"```toml\n{run.config.to_toml()}\n```", step)

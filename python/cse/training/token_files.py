@@ -65,16 +65,16 @@ def open_tokens(
 ) -> dict[int, StoredTokens]:
     """Opens the token ids of the columns whose rows are encoded unchanged, by column number.
 
-    Only corpora in the cache have stored token ids. They are written if the run reads the whole corpus; a short run on
-    a large corpus tokenizes only its own batches. Nothing is stored for a tokenizer that gives single texts token
-    type ids other than 0.
+    Token ids are stored only for corpora in the cache, and only by runs that read the whole corpus; a shorter run uses
+    stored ids if there are any, and otherwise tokenizes only its own batches. Nothing is stored for a tokenizer that
+    gives single texts token type ids other than 0.
 
     Args:
         batches: The batches of the run.
-        columns: The corpora by column number, see ``Block.column``.
+        columns: The corpora by column number; see ``cse.augment.base.Block.column``.
         tokenizer: A Hugging Face tokenizer; it is copied.
-        max_length: Largest number of tokens of a text.
-        reading: Options with which the files were read, ``cse.data.reading.ReadOptions``.
+        max_length: Maximum number of tokens of a text, without a prompt.
+        reading: Options with which the files were read; see ``cse.data.reading.ReadOptions``.
         cache: Cache folder; None: the default, see ``cse.data.cache.cache_folder``.
         progress: Called with the same arguments as ``Callback.on_progress``.
 
@@ -154,7 +154,7 @@ def _write(
         for start in range(0, rows, BLOCK):
             texts = corpus.take(range(start, min(start + BLOCK, rows)))
             texts = [prompt + text for text in texts] if prompt else texts
-            # Uses all cores. A call of the transformers tokenizer would also make Python lists that are not needed.
+            # This call uses all cores. The transformers tokenizer would also make Python lists that are not needed.
             lists = [encoding.ids for encoding in backend.encode_batch_fast(texts)]
             lengths = np.fromiter(map(len, lists), dtype="<u8", count=len(lists))
             count = int(lengths.sum())

@@ -1,8 +1,8 @@
 """Training configuration: fields, types and constraints, reading and writing of TOML.
 
-``TrainConfig`` holds the values given by the user; fields that are None have a default that depends on the recipe.
-``ResolvedConfig`` holds the values of a run, without None. ``cse.training.defaults.resolve`` converts the first to the
-second.
+``TrainConfig`` holds the values given by the user; for many settings, None stands for a default that depends on preset,
+loss and model. ``ResolvedConfig`` holds the values of a run, with these defaults filled in.
+``cse.training.defaults.resolve`` converts a ``TrainConfig`` to a ``ResolvedConfig``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .settings import Named, Objective, Pooler, Scheduler, Settings, flag, hints
 __all__ = ["LOSS_SETTINGS", "ResolvedConfig", "TrainConfig", "read_toml"]
 
 TABLES: tuple[Registry[Any], ...] = (AUGMENTATIONS, FEATURE_AUGMENTATIONS, ENCODER_METHODS, HOOKS, LOSS_TERMS)
-# Options of the contrastive loss that are settings of a run with ``--loss standard``, ``focal`` or ``mixed``.
+# Options of the contrastive loss that, with ``--loss standard``, ``focal`` or ``mixed``, have flags of their own.
 LOSS_SETTINGS = {
     "objective": "--objective",
     "logits": "--loss",
@@ -39,9 +39,9 @@ LOSS_SETTINGS = {
 class TrainConfig(Settings, BaseModel):
     """Training configuration: the settings of ``cse.training.settings``, and options of methods.
 
-    Defaults of settings that are None depend on preset, loss and model; see ``cse.training.defaults``. Invalid values
-    raise ``InputError``. Settings are given as keyword arguments; ``una=True`` enables UNA, ``una={"beta": 0.3}`` sets
-    its options.
+    Settings that are None and need a value get one that depends on preset, loss and model; see
+    ``cse.training.defaults``. Invalid values raise ``InputError``. Settings are given as keyword arguments:
+    ``una=True`` enables UNA, and ``una={"beta": 0.3}`` sets its options.
 
     Sources: SimCSE (Gao et al. 2021), Focal-InfoNCE (Hou and Li 2023), MixCSE (Zhang et al. 2022), UNA (Shu and
     Lampos 2024).
@@ -93,7 +93,7 @@ class TrainConfig(Settings, BaseModel):
             objective=self.objective,
             logits=contrastive.logits,
             mixed=contrastive.mixed,
-            # Whether negatives form pairs depends on options that are known only after the recipe was applied.
+            # Whether negatives form pairs depends on options whose defaults are known only in a ResolvedConfig.
             synthetic_pairs=isinstance(self, ResolvedConfig) and self.synthetic_pairs,
             # The number of columns is known only when the file is read; see cse.training.inputs.
             hard_negatives=True,
@@ -163,7 +163,7 @@ class TrainConfig(Settings, BaseModel):
         return type(self)(**{**self.values(), "given": self.given, **values})
 
     def to_toml(self) -> str:
-        """Returns the configuration as TOML; None values are omitted, options of methods are tables at the end."""
+        """Returns the configuration as TOML without None values; options of methods are tables at the end."""
         stored = {name: getattr(self, name) for name in hints()}
         values = {name: value for name, value in stored.items() if value is not None} | tables(self.options)
         if self.given is not None:

@@ -1,8 +1,8 @@
-"""Which edits count as unchanged, what happens to their rows, and when the user is warned.
+"""Detects edits that leave a sentence unchanged, decides whether their rows are masked, and warns about them.
 
-An edit is unchanged if, after truncation, it has the same token ids as the sentence. An unchanged negative is masked,
-unless the recipe keeps duplicates. An unchanged positive remains, because dropout makes it another view; if there is
-no dropout, it is masked.
+An edited sentence is unchanged if, after truncation, it has the same token ids as the original. An unchanged negative
+is masked, unless the run keeps duplicates. An unchanged positive is kept, because dropout gives it a different
+embedding; without dropout, it is masked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MANY = 0.05
 
 
 def changed_rows(before: Iterable[Any], after: Iterable[Any]) -> npt.NDArray[np.bool_]:
-    """Returns ``(n,)`` bool, True where an edited sentence has other token ids than the original."""
+    """Returns ``(n,)`` bool, True where an edited sentence and its original have different token ids."""
     return np.array([list(new) != list(old) for new, old in zip(after, before, strict=True)], dtype=bool)
 
 
@@ -34,7 +34,7 @@ def is_masked(role: str, *, without_dropout: bool, keep_duplicates: bool) -> boo
     Args:
         role: Role of the view.
         without_dropout: Whether anchors and positives are encoded without dropout.
-        keep_duplicates: The setting of the run with this name.
+        keep_duplicates: Whether the run keeps duplicates (``--keep-duplicates``).
     """
     return without_dropout if role == "positive" else not keep_duplicates
 
@@ -47,9 +47,9 @@ def unchanged_warning(
     tokenizer: Any,
     max_length: int,
 ) -> str | None:
-    """Returns a warning if over 5 % of a sample of at most 2,000 rows have no synthetic negative, else None.
+    """Returns a warning for the first method that leaves over 5 % of the sampled rows unchanged; None if there is none.
 
-    For an expensive method, the sample has at most 64 rows.
+    The sample has at most 2,000 rows, or 64 for an expensive method.
     """
     for method in negatives:
         chosen = sample_of(rows, method)
