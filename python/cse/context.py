@@ -29,7 +29,7 @@ __all__ = ["Context"]
 
 @dataclass
 class Context:
-    """The resources of a run. The index, and models other than the trained encoder, are loaded when a method uses them."""
+    """The resources of a run; the index and models other than its encoder are loaded when a method uses them."""
 
     open_index: Callable[[], TfidfIndex] | None = None
     """Opens the TF-IDF index; None if the run has no index."""
