@@ -146,8 +146,8 @@ class Edit(TextMethod):
 
     A sentence that cannot be changed is returned as it is. An edited sentence is *unchanged* if, after truncation, it
     has the same token ids as the original. If it is a negative, its row is masked, unless the run keeps duplicates (as
-    in the papers' presets). If it is a positive, it is kept and encoded under another dropout mask. The log counts
-    both cases.
+    in the papers' presets). If it is a positive, it is kept and encoded under another dropout mask, or masked if
+    there is no dropout. The log counts these cases.
     """
 
     @abstractmethod
