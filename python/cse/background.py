@@ -21,7 +21,7 @@ def in_thread(work: Callable[[Progress], T], on_progress: Callable[[int, int], o
 
     Args:
         work: Called once, with the object to pass to the core.
-        on_progress: Called ten times a second, but not for very short calls, with the number of bytes done and the
+        on_progress: Called ten times a second, but not in the first 0.4 seconds, with the number of bytes done and the
             total number of bytes; the total is 0 while it is unknown.
 
     Returns:

@@ -13,15 +13,17 @@ from .errors import InputError
 __all__ = ["RETRIES", "cause_of", "connected", "enter", "first_line"]
 
 RETRIES = 3
-"""How many times a task is given to another worker if its worker is lost."""
+"""Maximum number of times that a task is repeated because its worker was lost."""
 
 
 @contextmanager
 def connected() -> Iterator[Any]:
     """Context manager that yields the module ``ray``, connected to a cluster.
 
-    The cluster is the one at ``RAY_ADDRESS`` or, if this is not set, one that already runs on this machine; if there is
-    neither, a cluster is started. Raises ``InputError`` if Ray is not installed, or if no cluster can be reached.
+    A connection that this process already has is used. Otherwise, the cluster is the one at ``RAY_ADDRESS`` or, if this
+    is not set, one that already runs on this machine; if there is neither, a local cluster is started.
+
+    Raises ``InputError`` if Ray is not installed, or if no cluster can be reached.
     """
     try:
         import ray
@@ -41,13 +43,13 @@ def connected() -> Iterator[Any]:
 
 
 def enter(home: str) -> None:
-    """Changes to ``home``, the caller's working directory, if it exists here, so that relative paths resolve."""
+    """Makes ``home``, the caller's folder, the working directory of a worker if it exists there, for relative paths."""
     if os.path.isdir(home):
         os.chdir(home)
 
 
 def cause_of(error: Any) -> Exception:
-    """Returns the cause of a worker's error if it is an ``InputError`` or ``OSError``; otherwise raises the error."""
+    """Returns the cause of a worker's error if the cause is an ``InputError`` or ``OSError``; else raises the error."""
     if isinstance(error.cause, (InputError, OSError)):
         return error.cause
     raise error

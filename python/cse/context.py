@@ -1,4 +1,7 @@
-"""The resources that a run passes to its methods. Every method is constructed as ``Method(options, context)``."""
+"""The resources that a run passes to its methods: augmentations, loss terms and the others in ``docs/extending.md``.
+
+Every method is constructed as ``Method(options, context)``.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ __all__ = ["Context"]
 
 @dataclass
 class Context:
-    """The resources of a run. The index, and all models but the run's encoder, are loaded when a method uses them."""
+    """The resources of a run; the index and models other than its encoder are loaded when a method uses them."""
 
     open_index: Callable[[], TfidfIndex] | None = None
     """Opens the TF-IDF index; None if the run has no index."""
@@ -38,7 +41,7 @@ class Context:
     """``(n,)`` numbers of the corpus rows to train on."""
     device: str = "cpu"
     encoder: SentenceEncoder | None = None
-    """The encoder that is trained; None for text methods, which are constructed before it."""
+    """The encoder that is trained; None for text methods (edits and pairings), which are constructed before it."""
     part: Callable[[int], slice] = field(default=lambda rows: slice(0, rows))
     """Returns, for a batch of n rows, the slice of them that this process encodes."""
     told: dict[str, Any] = field(default_factory=dict)
@@ -116,8 +119,8 @@ class Context:
     def load_masked_language_model(self, name: str, flag: str) -> Frozen:
         """Loads a masked language model with frozen weights; see ``load_model``.
 
-        Raises ``InputError`` if the model cannot be loaded, if its vocabulary differs from that of the run's encoder,
-        or if there is no mask token.
+        Raises ``InputError`` if the model cannot be loaded, has no weights for masked language modelling, or has a
+        different vocabulary from the run's encoder, or if the tokenizer of the run's encoder has no mask token.
         """
         from transformers import AutoModelForMaskedLM, AutoTokenizer
 

@@ -31,7 +31,9 @@ class GenerationOptions:
     prefix: str = ""
     """Text before each row, such as ``paraphrase: ``, if the model was trained with one."""
     beams: int = 10
-    """Number of beams; 1: take the most likely token. UNA uses 10 for paraphrases and 4 for back-translations."""
+    """Number of beams; 1: take the most likely token at each position.
+
+    UNA uses 10 for paraphrases and 4 for back-translations."""
     sample: bool = False
     """Whether to sample the tokens instead of searching with beams."""
     top_p: float = 0.95
@@ -41,7 +43,7 @@ class GenerationOptions:
     max_new_tokens: int = 64
     """Maximum number of tokens in a generated text."""
     max_input_tokens: int = 256
-    """Maximum number of tokens read from a row; it cannot exceed the number that the model can read."""
+    """Maximum number of tokens read from a row; larger values than the model can read are reduced to what it can."""
     batch_size: int = 16
     seed: int = 0
 
@@ -110,7 +112,7 @@ class Generator:
 
 
 def _positions(model: Any) -> int:
-    """Returns how many tokens a model can read; models with relative positions have no limit."""
+    """Returns how many tokens a model can read; 2**20 if it has relative positions, or if its limit is not known."""
     for name in ("max_position_embeddings", "n_positions"):
         found = getattr(model.config, name, None)
         if isinstance(found, int) and found > 1 and not hasattr(model.config, "relative_attention_num_buckets"):
@@ -149,10 +151,11 @@ def generate(
             resumed, it is first called with the number of rows that are already done.
 
     Returns:
-        ``rows``, ``generated``, ``unchanged`` (generated texts that equal their row) and ``empty``.
+        The numbers of ``rows``, of texts ``generated``, of generated texts that are ``unchanged`` (equal to their row
+        except for white space), and of rows for which the generated text is ``empty``.
 
     Raises:
-        InputError: If ``OUTPUT.part`` was made by a call with different rows or options.
+        InputError: If ``OUTPUT.part`` was made by a call with different rows, models or options.
     """
     output = Path(output)
     part, about = output.with_name(output.name + ".part"), output.with_name(output.name + ".part.json")

@@ -31,7 +31,7 @@ FRESH = re.compile(r"\.cse-new-[a-z0-9_]{8}-(?P<name>.+?)(?P<old>\.old)?")
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Context manager that adds ``path`` to any error raised while writing to it.
+    """Context manager that adds ``path`` to write errors that do not contain a path.
 
     Libraries written in Rust (safetensors, tokenizers) report a full disk with their own exception types; these are
     converted to ``OSError``.

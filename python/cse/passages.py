@@ -15,7 +15,7 @@ __all__ = ["Cutter", "windows"]
 
 # Words per passage for encoders that read texts of any length.
 DEFAULT_WORDS = 256
-# A passage begins with the last 1/OVERLAP of the tokens of the previous one.
+# Consecutive passages share about 1/OVERLAP of the maximum number of tokens.
 OVERLAP = 8
 
 Span = tuple[int, int]
@@ -25,7 +25,7 @@ class Cutter:
     """Cuts texts into passages that are short enough for the encoder.
 
     Lengths are counted in the encoder's tokens or, for an encoder without a tokenizer, in words (UAX #29). A passage
-    begins and ends between words, and repeats about the last eighth of the previous passage.
+    begins and ends at white space where possible, and repeats about the last eighth of the previous passage.
 
     Args:
         encoder: The encoder.

@@ -42,7 +42,7 @@ class Registry(Generic[T]):
         group: Entry-point group in which other packages declare methods.
         builtin: Maps the names of the built-in methods to ``"module:attribute"``.
         options: Maps names of built-in methods to their ``Options``, as ``"module:attribute"``, if these can be
-            imported without the method. Options that have a flag become options of ``cse train``.
+            imported without the method. An option whose ``Note`` has a flag becomes a flag of ``cse train``.
     """
 
     def __init__(

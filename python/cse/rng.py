@@ -1,7 +1,7 @@
 """Stateless random numbers: pure functions of (seed, epoch, row, stream).
 
-Results therefore do not depend on the number of threads or on how rows are batched. PyTorch's generator is used only
-for dropout and weight initialisation.
+Results therefore do not depend on the number of threads or on how rows are batched. In training, PyTorch's generator is
+used only for dropout and weight initialisation.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def permutation(rows: Rows, seed: int, epoch: int) -> npt.NDArray[np.int64]:
 
 
 def stable_order(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Returns ``np.argsort(keys, kind="stable")`` for random 64-bit keys, but several times as fast.
+    """Returns the result of ``np.argsort(keys, kind="stable")``, but several times as fast for random 64-bit keys.
 
     NumPy uses vector instructions to sort values, but not to find their order. Positions are therefore put in the low
     bits of the keys before sorting, and the few keys with equal upper bits are sorted again.

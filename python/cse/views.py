@@ -2,15 +2,15 @@
 
 A *view* is one encoding of the rows of a batch. Its role determines how losses use it; its name appears in the log:
 
-=====================  ========  =====================================================================
-name                   role      contents
-=====================  ========  =====================================================================
-``anchor``             anchor    the sentence, or an augmented form of it
-``positive``           positive  the positive example of the anchor
-``hard_negative``      negative  a labelled hard negative (the third column of triples)
-``synthetic``          negative  a synthetic hard negative; an anchor if ``synthetic_positive`` exists
+======================  ========  ====================================================================
+name                    role      contents
+======================  ========  ====================================================================
+``anchor``              anchor    the sentence, or an augmented form of it
+``positive``            positive  the positive example of the anchor
+``hard_negative``       negative  a labelled hard negative (the third column of triples)
+``synthetic``           negative  a synthetic hard negative; its role is ``anchor`` if the next view exists
 ``synthetic_positive``  positive  the synthetic negative under another dropout mask, as its positive
-=====================  ========  =====================================================================
+======================  ========  ====================================================================
 
 The first view of role ``anchor`` is paired with the first view of role ``positive``, the second with the second, and
 so on. This module imports only torch.
@@ -94,7 +94,10 @@ class Views:
         )
 
     def rows(self, part: slice) -> Views:
-        """Returns a copy with some of the rows; only views with one embedding per row of the batch are kept."""
+        """Returns a copy with some of the rows of each view.
+
+        Views that do not have one embedding per row of the batch, log-weights and own negatives are left out.
+        """
         batch = len(self.embeddings["anchor"])
         kept = {name: z[part] for name, z in self.embeddings.items() if len(z) == batch}
         roles = {name: self.roles[name] for name in kept}
@@ -148,7 +151,7 @@ class BatchStep(_Facts):
     encode: Callable[..., Tensor] | None = None
     """``encode(name, encoder=None)`` returns the embeddings ``(B, D)`` of the texts of a view or block, such as
     ``anchor``. They come from a further forward pass, in the run's precision, of the run's encoder or of another
-    encoder with the same token ids. The embeddings of a ``Frozen`` encoder are computed only once per step."""
+    encoder with the same token ids. The embeddings of a ``Frozen`` encoder are computed only once per batch."""
     contrastive: Callable[..., Tensor] | None = None
     """``contrastive(views, **changes)`` returns the run's contrastive loss for other views, with changed options. None
     if the run has no contrastive loss."""

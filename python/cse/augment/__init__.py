@@ -1,4 +1,4 @@
-"""Text methods, one per module, and their registry."""
+"""Text methods (edits and pairings; see ``cse.augment.base``) and their registry."""
 
 from __future__ import annotations
 

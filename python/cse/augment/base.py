@@ -34,7 +34,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class View:
-    """One encoding of a block."""
+    """One encoding of the texts of a block; see ``Block``."""
 
     name: str
     """Name of the view, for the log; see ``cse.views``."""
@@ -63,7 +63,7 @@ class Block:
     views: tuple[View, ...]
     """The block is encoded once for each view, under different dropout masks."""
     mask: npt.NDArray[np.bool_] | None = None
-    """``(B,)`` bool, True for valid rows; the loss ignores the views in other rows. None: all rows are valid."""
+    """``(B,)`` bool, True for valid rows; the loss ignores the other rows of these views. None: all rows are valid."""
     column: int | None = None
     """Number of the input column that the texts are taken from unchanged; their stored token ids can then be used. 0 is
     the corpus, 1 and 2 are the positives and hard negatives of labelled pairs. None: the texts are new."""
@@ -84,7 +84,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Example:
-    """A sentence and its augmented form. Spans are the (start, end) character offsets of the replaced words."""
+    """A sentence and its augmented form; spans are (start, end) character offsets of replaced words, in each text."""
 
     text: str
     augmented: str
@@ -145,8 +145,9 @@ class Edit(TextMethod):
     """Base class of methods that change sentences one by one.
 
     A sentence that cannot be changed is returned as it is. An edited sentence is *unchanged* if, after truncation, it
-    has the same token ids as the original. If it is a negative, its row is masked, unless the run keeps duplicates, as
-    the papers do. If it is a positive, it is kept and encoded under another dropout mask. The log counts both cases.
+    has the same token ids as the original. If it is a negative, its row is masked, unless the run keeps duplicates (as
+    in the papers' presets). If it is a positive, it is kept and encoded under another dropout mask, or masked if
+    there is no dropout. The log counts these cases.
     """
 
     @abstractmethod

@@ -21,7 +21,7 @@ class DropoutOptions:
 
     mask: Annotated[
         Literal["independent", "shared"],
-        Field(description="shared: both views use the same dropout mask (SimCSE's ablation) and are equal"),
+        Field(description="shared: both views use the same dropout mask and are therefore equal (SimCSE's ablation)"),
     ] = "independent"
 
 

@@ -35,9 +35,9 @@ class Substitution(Edit):
     """Replaces a random share of the words, at least one, with words predicted by a masked language model.
 
     All words to be replaced in a sentence are masked at once, with one mask token each. Each becomes the most likely
-    token that is a whole word and differs from the original word; the paper does not say how its model fills in the
-    masks. If the scores of two tokens differ by less than a float32 rounding error, the choice may depend on the batch
-    size.
+    token that is a whole word and differs from the original word, ignoring case; the paper does not say how its model
+    fills in the masks. If the scores of two tokens differ by less than a float32 rounding error, the choice may depend
+    on the batch size.
 
     Raises ``InputError`` if ``model`` does not have the weights of a masked language model, or has no mask token.
     """

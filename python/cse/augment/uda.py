@@ -24,7 +24,7 @@ class UDAOptions:
     radius: Annotated[
         int | str | None,
         AfterValidator(check_radius),
-        Field(description="window in ranks, or a percentage of the vocabulary; None: min(4000, V/100)"),
+        Field(description="ranks on either side, or a percentage of the V terms; None: min(4000, V/100)"),
     ] = None
     surface: Annotated[
         Literal["keep", "plain"] | None,

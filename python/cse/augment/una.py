@@ -68,7 +68,7 @@ class UNA(Edit):
         return shown
 
     def describe(self) -> str:
-        """Returns ``every``, ``use_as``, ``beta``, ``radius`` and any non-default selection modes as text."""
+        """Returns the main options as text, with ``replace_which`` and ``replace_with`` only if one is ``random``."""
         options = self.options
         if not options.every:
             return "off (every 0 steps)"

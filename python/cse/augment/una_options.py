@@ -18,7 +18,10 @@ __all__ = ["UNAOptions"]
 
 @dataclass(frozen=True)
 class UNAOptions:
-    """Synthetic hard negatives from the TF-IDF index (UNA). Defaults: the paper's, except radius and surface."""
+    """Synthetic hard negatives from the TF-IDF index (UNA).
+
+    The defaults are the paper's, except ``radius``, ``surface`` and ``tokenizer``.
+    """
 
     every: Annotated[int, Ge(0), Note("use UNA on steps 0, N, 2N, ...; 0: never", "--una-every", "N")] = 5
     use_as: Annotated[

@@ -28,7 +28,7 @@ class Facts:
 
     rows: Tensor
     """``(B,)`` int64, keys of random numbers: the row numbers if they are given, else hashes of the anchors' token ids
-    if there are any, else the positions in the batch."""
+    if every column has token ids, else the positions in the batch."""
     epoch: Tensor
     """``(B,)`` int64, the epoch, from 0; 0 if it is not known."""
     keys: tuple[Tensor, ...] | None

@@ -36,9 +36,10 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
     negatives, without labels. With the defaults, and without equal texts in a batch, the values are the same as well.
     The formulas are those of ``cse.losses.contrastive.contrastive_loss``, in float32 whatever the trainer's precision.
 
-    Mixed negatives need a random partner for every row. If ``NegativesCollator`` makes the batches, the partner is a
-    function of ``seed``, row number and epoch, as in ``cse train``; otherwise of ``seed`` and the token ids of the
-    anchor. The partner does not depend on the number of processes, and a resumed run draws the same partners.
+    Mixed negatives need a random partner from the batch for every row. If ``NegativesCollator`` makes the batches, the
+    random number that selects the partner is a function of ``seed``, row number and epoch, as in ``cse train``;
+    otherwise of ``seed`` and the token ids of the anchor. It does not depend on the number of processes, and a resumed
+    run draws the same partners.
 
     Args:
         model: A ``SentenceTransformer``.
@@ -60,8 +61,8 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             the same as with one process and the whole batch. All processes need the same number of rows in each batch
             (``dataloader_drop_last=True``).
         cached: Encode ``mini_batch_size`` texts at a time, and once more for the gradients (GradCache), like
-            ``CachedMultipleNegativesRankingLoss``. The gradients do not change. Except for the matrix of similarities,
-            memory does not grow with the batch.
+            ``CachedMultipleNegativesRankingLoss``. The gradients do not change. Except for the
+            embeddings and the matrix of similarities, memory does not grow with the batch.
         mini_batch_size: Texts per forward pass, with ``cached``.
         mini_batch_num_tokens: Tokens per forward pass, with ``cached``, instead of ``mini_batch_size``.
         show_progress_bar: Show the progress within a batch, with ``cached``.
@@ -143,7 +144,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         self.show_progress_bar = show_progress_bar
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
-        """Returns the loss of a batch, a scalar tensor; ``labels`` are ignored.
+        """Returns the loss of a batch, a scalar tensor.
 
         Args:
             sentence_features: The inputs of the model by column: anchor, positive, negatives.

@@ -55,8 +55,9 @@ def add_negatives(
         **drawing: See ``DrawOptions``, except ``copy``.
 
     Returns:
-        The dataset with the new columns, and ``(n, copies)`` bool, True where a negative equals its text, because none
-        of the words can be replaced. ``InfoNCELoss`` ignores such negatives; for other losses, leave out their rows::
+        The dataset with the new columns, and ``(n, copies)`` bool, True where a negative equals its text, for
+        example because none of the words can be replaced. ``InfoNCELoss`` ignores such negatives, unless it keeps
+        duplicates; for other losses, leave out their rows::
 
             dataset = dataset.select(np.flatnonzero(~unchanged.any(axis=1)))
 
@@ -103,9 +104,9 @@ class NegativesCollator(SentenceTransformerDataCollator):
     """Makes the batches of the trainer, with synthetic hard negatives that are redrawn in every epoch.
 
     The dataset needs a column of row numbers (``number_rows``), which is removed before the texts are tokenized. The
-    negatives equal those of ``add_negatives(..., row_column=row_column, epoch=epoch)``, and follow the other columns.
+    negatives equal those of ``add_negatives(..., row_column=row_column, epoch=epoch)``, and are the last columns.
     ``InfoNCELoss`` gets the row numbers and the epoch for its mixed negatives. Batches without the column of row
-    numbers, such as evaluation batches, are left unchanged.
+    numbers, such as evaluation batches, get no negatives.
 
     The trainer needs the callback of the collator as well. The callback passes the epoch to the collator and, unless
     they are arguments here, the prompts and the router mapping of the training arguments::

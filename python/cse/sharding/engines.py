@@ -33,14 +33,14 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Failure:
-    """A part that was not made."""
+    """A part that could not be made, and the reason."""
 
     shard: Shard
     error: Exception
 
 
 def count(path: str, column: str | None, reading: ReadOptions) -> Source:
-    """Counts the rows of a file."""
+    """Counts the rows of a file, and returns the file as a ``Source``."""
     ((_, size, rows, xxh3, name),) = _core.count_rows(readers.resolve([path], column), reading)
     return Source(path, name, size, rows, xxh3)
 
@@ -127,10 +127,11 @@ def run_on_cluster(
         folder: Folder of the parts, which all workers must be able to write to.
         threads: CPU threads of a worker; 0: one.
         say: Called with each line of the progress report.
-        gpus: GPUs of a worker; below 1, several workers share a GPU.
+        gpus: GPUs of a worker; between 0 and 1, several workers share a GPU.
 
     Raises:
-        InputError: If no node has room for a worker, or if more than ``RETRIES + len(shards)`` workers are lost.
+        InputError: If the cluster has too few CPUs or GPUs for a worker, if a worker cannot load the index or the
+            model, or if more than ``RETRIES + len(shards)`` workers are lost.
     """
     threads = max(threads, 1)
     total = ray.cluster_resources()
@@ -181,7 +182,7 @@ def run_on_cluster(
                         f"--engine ray: {lost} workers were lost ({first_line(error)}); look at the cluster's logs"
                     ) from None
                 if waiting:
-                    say("a worker was lost; its file is given to another worker")
+                    say("a worker was lost; another worker takes its place")
                     start()
                 continue
             else:
