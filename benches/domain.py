@@ -4,7 +4,7 @@
     python benches/domain.py table                   # prints the stored runs
     python benches/domain.py score                   # correlates label-free scores with the change in nDCG@10
 
-Each run trains all-MiniLM-L6-v2 on the documents of one collection, except for 5 to 10 % of them that are held out for
+Each run trains all-MiniLM-L6-v2 on the documents of one collection, except for 4 to 10 % of them that are held out for
 the label-free scores; queries and judgements are never used for training. The trained weights and their averages with
 the weights of the base model are evaluated, and the scores are stored in benches/results/domain.json when the run ends.
 A run is identified by a hash of settings, seed and collection; stored runs are skipped. The table shows differences

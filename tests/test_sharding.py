@@ -397,7 +397,7 @@ def test_faults_on_a_cluster_are_reported_as_input_errors(cluster, shards, cse, 
     Path("shard0.txt").write_bytes(rows)
     assert cse("augment", "--engine", "ray", "shard*", "-o", "parts", env=address).returncode == 0
     refused(cse("augment", "--engine", "ray", "nowhere.txt", "-o", "x", env=address), "nowhere.txt")
-    refused(cse("augment", "--engine", "ray", "shard*", "-o", "x", "--threads", "9", env=address), "--threads")
+    refused(cse("augment", "--engine", "ray", "shard*", "-o", "x", "--threads", "2", env=address), "--threads")
     refused(cse("encode", glove, "--engine", "ray", "shard*", "-o", "x", "--precision", "auto"), "--precision auto")
     refused(
         cse("encode", glove, "--engine", "ray", "shard*", "-o", "x", "--gpus-per-worker", "1", env=address),

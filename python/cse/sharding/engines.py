@@ -115,6 +115,12 @@ class _Worker:
         return shard.source.rows
 
 
+def _places(resources: dict[str, float], threads: int, gpus: float) -> int:
+    """Returns how many workers fit on a node; a worker cannot use the CPUs and GPUs of two nodes."""
+    places = int(resources.get("CPU", 0) // threads)
+    return min(places, int(resources.get("GPU", 0) / gpus)) if gpus else places
+
+
 def run_on_cluster(
     ray: Any, job: Job, shards: Sequence[Shard], folder: Path, threads: int, say: Say, gpus: float = 0
 ) -> list[Failure]:
@@ -134,10 +140,7 @@ def run_on_cluster(
             model, or if more than ``RETRIES + len(shards)`` workers are lost.
     """
     threads = max(threads, 1)
-    total = ray.cluster_resources()
-    places = int(total.get("CPU", 0) // threads)
-    if gpus:
-        places = min(places, int(total.get("GPU", 0) / gpus))
+    places = sum(_places(node["Resources"], threads, gpus) for node in ray.nodes() if node["Alive"])
     if places < 1:
         wanted = f"{threads} CPU" + (f" and {gpus:g} GPU" if gpus else "")
         raise InputError(
