@@ -64,7 +64,7 @@ def smart_texts(path: Path) -> Texts:
 
 
 def columns(path: Path, document: int) -> Judgements:
-    """Reads judgements with the query in the first column and the document in column ``document``."""
+    """Reads judgements with the query in column 0 and the document in column ``document``, counted from 0."""
     rows = [line.split() for line in path.read_text(encoding="latin-1").splitlines() if line.strip()]
     return [(row[0], row[document]) for row in rows]
 
@@ -72,9 +72,9 @@ def columns(path: Path, document: int) -> Judgements:
 def time_texts(path: Path) -> Texts:
     """Returns the articles of TIME, numbered as in the judgements, which count 425 articles in the order of the file.
 
-    The distributed file has only 423 articles. The two missing ones belong between the 371st and the 380th, as the
-    words that queries share with their relevant articles show: before the gap, an article's position in the file is
-    its number in the judgements; after the gap, it is that number minus 2.
+    The distributed file has only 423 articles. The words that queries share with their relevant articles show that the
+    two missing articles follow an article between the 371st and the 380th; this function takes the 371st. Up to there,
+    an article's number in the judgements is its position in the file, and after that, it is the position plus 2.
     """
     text = path.read_text(encoding="latin-1").split("*STOP")[0]
     articles = re.split(r"^\*TEXT[^\n]*\n", text, flags=re.MULTILINE)[1:]

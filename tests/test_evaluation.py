@@ -169,7 +169,7 @@ def test_a_label_with_fewer_rows_than_folds_is_an_error(cse, tiny_bert, tasks):
     assert "cr: a label has too few rows for 2 folds; lower --set transfer.folds" in done.stderr
 
 
-def test_transfer_accuracies_are_compared_by_example(cse, tiny_bert, tasks):
+def test_transfer_accuracies_are_compared_example_by_example(cse, tiny_bert, tasks):
     flags = ("--suite", "transfer", "--data", tasks, "--allow-partial", "--set", "transfer.folds=2", "--json")
     done = cse("compare", tiny_bert, tiny_bert, *flags, "--pooler", "avg")
     assert done.returncode == 0, done.stderr
@@ -243,7 +243,7 @@ def test_a_collection_is_ranked_and_scored(tmp_path, kind, monkeypatch):
     assert row["ndcg@10"] == pytest.approx(100 * (1 + second) / 2, abs=1e-4)
     assert row["mrr@10"] == pytest.approx(75)
     assert row["recall@100"] == pytest.approx(75)
-    assert report.notes == ["1 relevant documents are not in the corpus"]
+    assert report.notes == ["relevant documents that are not in the corpus: 1"]
 
 
 def test_the_score_of_a_document_is_that_of_its_best_passage(tmp_path, tiny_bert, sample_rows, monkeypatch, cse):
@@ -525,7 +525,7 @@ def test_an_unknown_output_format_is_refused(cse, tiny_bert, tmp_path):
     assert "the name must end in one of .npy, .safetensors, .parquet" in done.stderr
 
 
-def test_error_for_halves_of_a_table_names_the_column_option(cse, tiny_bert, tmp_path):
+def test_halves_suite_on_a_table_asks_for_the_column_option(cse, tiny_bert, tmp_path):
     pytest.importorskip("pyarrow")
     table = tmp_path / "corpus.csv"
     table.write_text("text,id\n" + "".join(f"{'word ' * 8}number {i},{i}\n" for i in range(5)))

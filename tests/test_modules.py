@@ -185,7 +185,7 @@ def test_folders_in_the_old_layout_can_be_loaded(tmp_path, tiny_bert):
         (
             "2_Dense/config.json",
             {"activation_function": "os.system"},
-            "activation os.system of a Dense module is not one",
+            "activation os.system of a Dense module is not a module of torch.nn",
         ),
         ("2_Dense/config.json", {"activation_function": "torch.nn.init.normal_"}, "is not a module of torch.nn"),
         ("2_Dense/config.json", {"out_features": 8}, "the module Dense cannot be loaded"),

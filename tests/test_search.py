@@ -300,7 +300,7 @@ def test_rows_are_ranked_by_their_best_passage(encoder, k):
         assert all(hit.text == scores[hit.row][1] for hit in hits)
 
 
-def test_prompts_and_dot_products_of_the_model_are_used(encoder):
+def test_prompts_and_similarity_function_of_the_model_are_used(encoder):
     class Prompted:
         similarity_name = "dot"
 

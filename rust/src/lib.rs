@@ -16,9 +16,10 @@
 //! ```
 //!
 //! (the largest p is set to 1 if none reaches 1). Terms are ranked by their maximum scores. The replacement is drawn
-//! from the terms at most r ranks away from the word, with probability proportional to the maximum score. With the
-//! prefix sums P of the scores in rank order, a draw for a word of rank k takes one uniform number on P[k-r]..P[k+r+1],
-//! excluding the interval of the word itself, and one search.
+//! from the terms at most r ranks away from the word, with probability proportional to the maximum score. Let P be the
+//! prefix sums of the maximum scores in rank order. For a word of rank k, one uniform number is drawn from
+//! P[k-r]..P[k+r+1] without the word's own interval P[k]..P[k+1]; a binary search finds the term whose interval
+//! contains the number.
 //!
 //! Of the modules [`text`], [`index`], [`una`] and [`doctor`], each imports only modules to its left in this list; `py`
 //! uses all of them. [`error`], [`progress`], [`parallel`], [`random`], [`output`] and `wait` may be used by any module.

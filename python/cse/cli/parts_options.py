@@ -1,4 +1,7 @@
-"""Options of commands that can write one output part per input file, without imports of the code that makes parts."""
+"""Options of commands that can write one output part per input file.
+
+This module does not import the code that makes the parts, so that the help of a command is fast.
+"""
 
 from __future__ import annotations
 

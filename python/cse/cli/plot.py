@@ -46,8 +46,16 @@ def encoding() -> Iterator[Callable[[int, int], None]]:
 @options.option("-o", "--output", default="plots", metavar="DIR", help="Folder for the pictures.")
 @options.option("--kind", "kinds", multiple=True, metavar="NAME", help="Kinds of pictures.", default_text="all")
 @options.option("--format", "form", default="png", type=click.Choice(("png", "svg")), help="Format of the files.")
-@options.option("--word", metavar="WORD", help="Word whose ranks are shown.", default_text="one that UNA replaced")
-@options.option("--map", "method", default="tsne", type=click.Choice(("tsne", "pca")), help="Projection of maps.")
+@options.option(
+    "--word", metavar="WORD", help="Word that the picture ranks is about.", default_text="one that UNA replaced"
+)
+@options.option(
+    "--map",
+    "method",
+    default="tsne",
+    type=click.Choice(("tsne", "pca")),
+    help="How map projects sentences to two dimensions.",
+)
 @options.device
 @options.threads
 @options.as_json
@@ -62,15 +70,15 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Draw pictures of RUNS, the folders of one or several runs, into files.
+    """Draw pictures of one or more runs, and write them to files; RUNS are the folders of the runs.
 
     \b
     training   loss, learning rate and scores over the steps
-    cosines    cosines of positives and of all kinds of negatives over the steps (MixCSE)
+    cosines    mean cosines of anchors with positives and with each kind of negative over the steps
     alignment  alignment against uniformity, one path per run (SimCSE, figure 2)
     focal      the re-scaled similarities of Focal-InfoNCE for several margins
     pairs      histograms of cosines of held-out pairs before and after training
-    ranks      rank against maximum TF-IDF score, and the words with which UNA replaces --word
+    ranks      maximum TF-IDF score against rank, and words with which UNA may replace --word
     map        held-out sentences in two dimensions before and after training
 
     training, alignment and focal show all runs in one picture. pairs and map encode held-out texts with the model

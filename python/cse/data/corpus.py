@@ -12,17 +12,15 @@ import numpy.typing as npt
 from .. import _core
 from ..background import ProgressCallback
 from ..errors import InputError, check_texts
+from .mapped_rows import StoredRows, count_repeats, is_mapped
 from .readers import Column, joined_lines
 from .reading import MAX_LINE_BYTES, SourceFile, reading_options
-from .row_files import StoredRows, count_repeats, stored_bytes
 
 __all__ = ["IN_MEMORY", "Corpus"]
 
 # Used as the path of rows from ``Corpus.from_texts``, and as the corpus in the configuration of a run on such rows.
 IN_MEMORY = "(texts in memory)"
 
-# ``Corpus.open`` maps files into memory if their total size (see ``stored_bytes``) is at least this.
-IN_MEMORY_BYTES = 64 << 20
 
 Rows = npt.NDArray[np.int64]
 
@@ -50,7 +48,7 @@ class Corpus:
         cache: str | None = None,
         progress: ProgressCallback | None = None,
     ) -> Corpus:
-        """Opens files: reads them into memory if smaller than ``IN_MEMORY_BYTES`` in total, else maps cached rows.
+        """Opens files: reads small ones into memory, else maps cached rows (``cse.data.mapped_rows.is_mapped``).
 
         Args:
             files: The inputs that ``cse.data.readers.resolve`` returned.
@@ -65,7 +63,7 @@ class Corpus:
             OSError: For a file that cannot be read or written.
         """
         reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
-        if stored_bytes(files) < IN_MEMORY_BYTES:
+        if not is_mapped(files):
             return cls(_core.Rows.read(list(files), reading), joined_lines(files))
         stored = StoredRows.open(files, reading, cache, progress)
         return cls(stored, stored.joined_lines)

@@ -9,7 +9,6 @@ from typing import Any
 from .base import Report
 from .significance import (
     Difference,
-    holm,
     mean_score,
     resampled_difference,
     sentence_clusters,
@@ -17,7 +16,7 @@ from .significance import (
     t_interval,
 )
 
-__all__ = ["adjust", "compare"]
+__all__ = ["compare"]
 
 
 def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> list[dict[str, Any]]:
@@ -63,16 +62,3 @@ def plain_differences(before: Sequence[Report], after: Sequence[Report], row: in
             size = f" ({first['dims']} dimensions)" if "dims" in first else ""
             records.append({"task": f"{first['task']}{size}: {name}", "examples": None, "a": a, "b": b, "mean": b - a})
     return records
-
-
-def adjust(records: list[dict[str, Any]], level: float = 0.05) -> None:
-    """Adds ``p_holm``, adjusted over all tasks by Holm's method, and ``verdict`` to records of ``compare``.
-
-    The verdict is ``better``, ``worse`` or ``no difference seen``, and empty for records without a p-value.
-    """
-    tested = [record for record in records if "p" in record]
-    for record, p in zip(tested, holm([record["p"] for record in tested]), strict=True):
-        record["p_holm"] = p
-        record["verdict"] = "no difference seen" if p >= level else "better" if record["mean"] > 0 else "worse"
-    for record in records:
-        record.setdefault("verdict", "")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ..errors import InputError
 from .base import Encodes, Evaluation, Report
 
-__all__ = ["Geometry", "alignment", "effective_rank", "mean_cosine", "uniformity", "unit"]
+__all__ = ["Geometry", "alignment", "effective_rank", "mean_cosine", "nearest_others", "uniformity", "unit"]
 
 Vectors = npt.NDArray[np.float64]
 
@@ -21,6 +21,14 @@ def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
     wide = vectors.astype(np.float64)
     points: Vectors = wide / np.maximum(np.linalg.norm(wide, axis=1, keepdims=True), 1e-12)
     return points
+
+
+def nearest_others(vectors: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.int64], Vectors]:
+    """Returns the other row with the largest cosine for each row of an ``(n, D)`` matrix, and this cosine; ``(n,)`` each."""
+    points = unit(vectors)
+    cosines = points @ points.T
+    np.fill_diagonal(cosines, -np.inf)
+    return cosines.argmax(1), cosines.max(1)
 
 
 def alignment(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> float:

@@ -199,7 +199,7 @@ class Retrieval(Evaluation):
             "mrr@10": 100 * float(np.mean([reciprocal_rank(*pair) for pair in pairs])),
             "recall@100": 100 * float(np.mean([recall(*pair) for pair in pairs])),
         }
-        notes = [f"{self.missing:,} relevant documents are not in the corpus"] if self.missing else []
+        notes = [f"relevant documents that are not in the corpus: {self.missing:,}"] if self.missing else []
         return Report([row], notes=notes, samples=[Sample(f"{self.data}: ndcg@10", per_query)])
 
 

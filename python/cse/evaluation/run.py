@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError
 from ..models.pooling import UNDECLARED
 from .base import Encodes, Evaluation, Report, counted
-from .comparison import adjust
 from .comparison import compare as compare_reports
 from .dims import evaluate_dims
 from .open_suites import open_suites
+from .significance import adjust
 
 if TYPE_CHECKING:
     from ..models.inference import Encoder

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = [
     "Difference",
+    "adjust",
+    "direction",
     "holm",
     "mean_score",
     "paired_bootstrap",
@@ -33,6 +36,24 @@ class Difference:
     low: float
     high: float
     p: float
+
+
+def direction(low: float, high: float) -> int:
+    """Returns 1 if the interval of a difference lies above 0, -1 if it lies below 0, and 0 if it includes 0."""
+    return int(low > 0) - int(high < 0)
+
+
+def adjust(records: list[dict[str, Any]], level: float = 0.05) -> None:
+    """Adds ``p_holm``, adjusted over all tasks by Holm's method, and ``verdict`` to records of ``comparison.compare``.
+
+    The verdict is ``better``, ``worse`` or ``no difference seen``, and empty for records without a p-value.
+    """
+    tested = [record for record in records if "p" in record]
+    for record, p in zip(tested, holm([record["p"] for record in tested]), strict=True):
+        record["p_holm"] = p
+        record["verdict"] = "no difference seen" if p >= level else "better" if record["mean"] > 0 else "worse"
+    for record in records:
+        record.setdefault("verdict", "")
 
 
 def paired_bootstrap(

@@ -15,6 +15,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from ..errors import InputError
+from .family import family_of
 from .layout import ADAPTER, Modules, base_of, read_json, read_modules
 from .refusals import check_kind, is_static
 
@@ -274,7 +275,7 @@ def _describe(name: str, path: str) -> Source:
     return Source(
         name=name,
         path=path,
-        family=_family(name, config, modules),
+        family=family_of(config, modules, is_minilm=name == MINILM),
         pooler=modules.pooler,
         normalize=modules.normalize,
         max_length=min(modules.max_length or positions, positions),
@@ -312,14 +313,3 @@ def _is_causal(config: Any) -> bool:
     if getattr(config, "use_bidirectional_attention", None) or getattr(config, "is_causal", True) is False:
         return False
     return causal and config.model_type not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-
-
-def _family(name: str, config: Any, modules: Modules) -> str:
-    """Returns the family that a cse run stored, else ``adapt`` for a sentence encoder, else a family like bert-base."""
-    if modules.family is not None:
-        return modules.family
-    if name == MINILM or modules.pooler is not None:
-        return "adapt"
-    large = getattr(config, "hidden_size", 768) >= 1024
-    kind = "roberta" if "roberta" in config.model_type else "bert"
-    return f"{kind}-{'large' if large else 'base'}"

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from ..data.words import cut_in_two
 from ..errors import InputError
-from ..evaluation.geometry import unit
-from ..evaluation.significance import paired_bootstrap, resampled_difference, sentence_clusters
+from ..evaluation.geometry import nearest_others
+from ..evaluation.significance import direction, paired_bootstrap, resampled_difference, sentence_clusters
 from ..evaluation.split_half import score_halves
 from ..evaluation.sts import Pairs, pair_cosines, read_pairs, score_pairs
 from .runs import StoredRun
@@ -80,9 +80,7 @@ class Change:
         """
         if self.low is None or self.high is None or not math.isfinite(self.low + self.high):
             return ""
-        if self.low <= 0 <= self.high:
-            return "no clear change"
-        return "better" if (self.low > 0) == (self.better > 0) else "worse"
+        return {0: "no clear change", self.better: "better", -self.better: "worse"}[direction(self.low, self.high)]
 
 
 @dataclass(frozen=True)
@@ -276,10 +274,7 @@ def neighbours(found: Compared, count: int = 8) -> tuple[list[Neighbours], int, 
     texts = found.held_out.sentences[:SHOWN]
     nearest = []
     for vectors in found.sides(texts):
-        points = unit(vectors)
-        cosines = points @ points.T
-        np.fill_diagonal(cosines, -np.inf)
-        nearest.append((cosines.argmax(1), cosines.max(1)))
+        nearest.append(nearest_others(vectors))
     (old, old_cosine), (new, new_cosine) = nearest
     changed = np.flatnonzero(old != new)
     listed = [

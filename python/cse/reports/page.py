@@ -96,7 +96,7 @@ def report_page(material: Material) -> Page:
         examples=attempt("positives and negatives", lambda: _examples(run), []),
         explain=_explain(run),
         neighbours=near,
-        stored_neighbours=[] if near else (run.result or {}).get("neighbours", []),
+        stored_neighbours=[] if compared is not None else (run.result or {}).get("neighbours", []),
         changed=changed,
         total=total,
         usage=_usage(run),

@@ -10,8 +10,8 @@ file                        content
 ==========================  ==========================================================================================
 
 The manifest is written before the first part and after the last one. A later call with the same settings and files
-makes the parts that are missing. Files may be added at the end of the list. The output does not depend on time, machine
-or engine: all engines write the same bytes.
+makes the parts that are missing. Files may be added at the end of the list. All engines write the same
+bytes. Negatives are identical on all machines, and embeddings on processors of the same kind.
 """
 
 from __future__ import annotations

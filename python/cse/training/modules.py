@@ -67,7 +67,7 @@ def build_modules(config: ResolvedConfig, source: Source, context: Context, rank
     Args:
         config: The resolved configuration.
         source: The model.
-        context: The resources of the run; its ``encoder`` is set.
+        context: The resources of the run; this function sets its ``encoder``.
         rank: Number of this process; dropout masks differ between ranks.
     """
     torch.manual_seed(config.seed)
@@ -106,9 +106,10 @@ def connect(batches: Batches, views: tuple[View, View], modules: Modules) -> Non
 
 
 def _accelerate(modules: Modules, device: str, compiled: bool, one_pass: bool) -> None:
-    """Makes the transformers faster: replaces attention on a GPU, dropout on the CPU, and compiles if ``compiled``.
+    """Makes the transformers faster: replaces their attention on a GPU, or their dropout on the CPU unless ``compiled``.
 
-    ``one_pass`` says whether a step is one forward and one backward pass.
+    If ``compiled``, the first encoder is compiled. ``one_pass`` says whether a step encodes one batch as a whole, without
+    accumulation and chunks.
     """
     for each in (modules.encoder, modules.second):
         if each is None:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..evaluation.geometry import unit
-from ..evaluation.significance import paired_bootstrap
+from ..evaluation.geometry import nearest_others, unit
+from ..evaluation.significance import direction, paired_bootstrap
 from ..evaluation.split_half import HalvesScore, score_halves
 from ..evaluation.sts import Pairs, score_pairs
 from ..models.encoder import SentenceEncoder
@@ -112,8 +112,6 @@ class Selector:
             score = score_halves(self.model, self.held_out)
             record = score.to_dict()
             vectors = unit(self.model.encode(self.held_out[:NEIGHBOURS]))
-            # The vectors of the first and the last evaluation are kept; ``neighbours`` compares them.
-            self.vectors = [*self.vectors[:1], vectors]
             if self.negatives:
                 record["cos_syn"] = float(
                     (vectors * unit(self.model.encode(self.negatives[:NEIGHBOURS]))).sum(1).mean()
@@ -125,6 +123,9 @@ class Selector:
             self.halves.append(score)
             if not keep:
                 self.collapsed.append(step)
+            if keep or not self.vectors:
+                # The vectors of the first evaluation and of the selected encoder are kept, for ``neighbours``.
+                self.vectors = [*self.vectors[:1], vectors]
         self.records.append({"step": step, **record})
         self.misses = 0 if keep else self.misses + 1
         if keep:
@@ -148,7 +149,7 @@ class Selector:
         before, after = self.halves[0], self.halves[-1]
         first, low, high = (100 * x for x in paired_bootstrap(after.found_first - before.found_first))
         mrr, mrr_low, mrr_high = paired_bootstrap(after.per_sentence - before.per_sentence)
-        change = "rose" if mrr_low > 0 else "fell" if mrr_high < 0 else "showed no clear change"
+        change = {1: "rose", -1: "fell", 0: "showed no clear change"}[direction(mrr_low, mrr_high)]
         return [
             f"Each of {before.sentences:,} held-out sentences was cut in two. A search with one half ranks the "
             f"other half first in {before.found_first.mean():.1%} of the cases before training and in "
@@ -161,15 +162,11 @@ class Selector:
         """Returns the first ``count`` held-out sentences whose nearest neighbour changed, with both neighbours."""
         if len(self.vectors) < 2:
             return []
-        nearest = []
-        for vectors in self.vectors:
-            cosines = vectors @ vectors.T
-            np.fill_diagonal(cosines, -np.inf)
-            nearest.append(cosines.argmax(1))
-        changed = np.flatnonzero(nearest[0] != nearest[1])[:count]
+        (old, _), (new, _) = (nearest_others(vectors) for vectors in self.vectors)
         text = self.held_out
         return [
-            {"sentence": text[row], "before": text[nearest[0][row]], "after": text[nearest[1][row]]} for row in changed
+            {"sentence": text[row], "before": text[old[row]], "after": text[new[row]]}
+            for row in np.flatnonzero(old != new)[:count]
         ]
 
     def _sets(self) -> str:

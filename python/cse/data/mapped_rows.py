@@ -15,10 +15,13 @@ from .. import _core
 from ..background import ProgressCallback, in_thread
 from ..errors import InputError
 from .cache import Entry, cache_folder, ends_fit, open_entry
-from .readers import Column, joined_lines
+from .readers import COMPRESSED, Column, joined_lines
 from .reading import ReadOptions
 
-__all__ = ["StoredRows", "count_repeats", "stored_bytes"]
+__all__ = ["IN_MEMORY_BYTES", "StoredRows", "count_repeats", "is_mapped"]
+
+IN_MEMORY_BYTES = 64 << 20
+"""Files whose estimated uncompressed size is smaller than this in total are read into memory."""
 
 
 def _path(file: str | Column) -> str:
@@ -32,17 +35,21 @@ def _map(folder: str | Path, name: str, dtype: str) -> Any:
     return np.asarray(np.memmap(path, dtype=dtype, mode="r"))  # slices of an np.memmap are slow
 
 
-def stored_bytes(files: Sequence[str | Column]) -> int:
-    """Returns the estimated uncompressed size of all files in bytes; a stream like standard input counts as 2**62."""
+def is_mapped(files: Sequence[str | Column]) -> bool:
+    """Returns whether the rows of a corpus are mapped into memory; a stream like standard input always is.
+
+    Otherwise, it is if the files have ``IN_MEMORY_BYTES`` or more in total; compressed files count as three times as
+    large.
+    """
     total = 0
     for file in files:
         path = Path(_path(file))
         if path.exists() and path.is_file():
             # Text is compressed to about a third of its size.
-            total += path.stat().st_size * (3 if path.suffix in (".gz", ".zst", ".parquet") else 1)
+            total += path.stat().st_size * (3 if path.suffix.lower() in (*COMPRESSED, ".parquet") else 1)
         elif str(path) == "-" or path.exists():
-            total += 2**62
-    return total
+            return True
+    return total >= IN_MEMORY_BYTES
 
 
 def count_repeats(hashes: npt.NDArray[np.uint64], words: npt.NDArray[np.uint32]) -> int:
