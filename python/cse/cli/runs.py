@@ -21,8 +21,8 @@ COLUMNS = 6
 def command(folder: str, as_json: bool) -> None:
     """List the runs in DIR (default: runs), with their scores and the settings that differ between them.
 
-    Settings that do not change what is computed, such as the output folder, the device or the loggers, are not compared.
-    --json also prints the settings that are equal in all runs.
+    Settings that do not change what is computed, such as the output folder, the device or the loggers, are not
+    compared. --json also prints the settings that are equal in all runs.
     """
     console.check_output()
     from ..reports.runs import differing, find_runs

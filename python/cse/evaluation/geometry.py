@@ -24,7 +24,7 @@ def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
 
 
 def nearest_others(vectors: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.int64], Vectors]:
-    """Returns the other row with the largest cosine for each row of an ``(n, D)`` matrix, and this cosine; ``(n,)`` each."""
+    """Returns ``(n,)`` row numbers and cosines of the most similar other row for each row of an ``(n, D)`` matrix."""
     points = unit(vectors)
     cosines = points @ points.T
     np.fill_diagonal(cosines, -np.inf)

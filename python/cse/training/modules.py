@@ -106,10 +106,10 @@ def connect(batches: Batches, views: tuple[View, View], modules: Modules) -> Non
 
 
 def _accelerate(modules: Modules, device: str, compiled: bool, one_pass: bool) -> None:
-    """Makes the transformers faster: replaces their attention on a GPU, or their dropout on the CPU unless ``compiled``.
+    """Replaces the attention of the transformers on a GPU, or their dropout on the CPU unless ``compiled``.
 
-    If ``compiled``, the first encoder is compiled. ``one_pass`` says whether a step encodes one batch as a whole, without
-    accumulation and chunks.
+    If ``compiled``, the first encoder is compiled. ``one_pass`` says whether a step encodes one batch as a whole,
+    without accumulation and chunks.
     """
     for each in (modules.encoder, modules.second):
         if each is None:
