@@ -12,6 +12,7 @@ from cse import InputError, TrainConfig, train
 from cse.data.cache import ends_fit
 from cse.data.corpus import Corpus
 from cse.data.held_out import hold_out
+from cse.data.mapped_rows import is_mapped
 from cse.training.batches import Prefetcher
 from cse.training.callbacks import Callback
 from cse.training.setup import prepare
@@ -46,6 +47,22 @@ def test_cached_rows_equal_rows_in_memory(sample, tmp_path, monkeypatch):
     assert (splits[0].held_out == splits[1].held_out).all()
     with pytest.raises(InputError, match="is out of range"):
         stored.take([len(plain)])
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "mapped"),
+    [
+        ("a.txt", 99, False),
+        ("a.txt", 100, True),
+        ("a.csv.BZ2", 33, False),
+        ("a.csv.BZ2", 34, True),
+        ("a.lz4", 34, True),
+    ],
+)
+def test_large_corpora_are_mapped_and_compressed_ones_count_three_times(tmp_path, monkeypatch, name, size, mapped):
+    monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 100)
+    (tmp_path / name).write_bytes(b"x" * size)
+    assert is_mapped([str(tmp_path / name)]) is mapped
 
 
 def test_repeated_rows_are_counted_equally_in_memory_and_in_the_cache(tmp_path, monkeypatch):

@@ -432,6 +432,7 @@ def test_a_collapsed_model_is_not_selected_as_best(base):
     assert result.after["mrr"] < 0.5 * result.before["mrr"]
     assert result.best_step == 0
     assert any("collapsed" in note for note in result.notes)
+    assert result.neighbours == []  # those of best/, which is the model before training
 
 
 def test_an_explicit_name_that_exists_is_refused(base):
