@@ -2,8 +2,8 @@
 
 ``TrainConfig.imports`` loads it from this file.
 
-Fused by reciprocal ranks, BM25 and the base model rank better than either alone on four of five collections (``python
-benches/domain.py table``).
+On four of five collections, the rankings of BM25 and of the base model, fused by reciprocal ranks, are better than
+either alone (``python benches/domain.py table``).
 For each anchor, the term ``distil`` trains the encoder to rank the candidates of the batch as the base model and word
 overlap rank them together. With ``loss = "distil"`` it is the only loss. No candidate is then labelled as a positive or
 a negative, so there are no wrong positives or false negatives.
@@ -29,7 +29,7 @@ from cse.views import BatchStep, Frozen, Views
 class WordPieces(torch.nn.Module):
     """Encodes token ids ``(n, T)`` as unit vectors ``(n, V)`` of ln(1 + count) * idf, without special tokens.
 
-    A batch term has no access to texts, but ``step.encode`` passes token ids to any encoder that it is given.
+    A batch term is not given the texts of the batch, but ``step.encode`` passes their token ids to any encoder.
     """
 
     def __init__(self, tokenizer: Any, texts: list[str]) -> None:

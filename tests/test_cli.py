@@ -260,7 +260,7 @@ FLAGS = [
     (["--radius", "0"], "--radius"),
     (["--beta", "1.5"], "--beta"),
     (["--mix-lambda", "2"], "--mix-lambda: must be <= 1.0, got 2.0"),
-    (["--set", "una.odd=1"], "una.odd: no such option; una has every"),
+    (["--set", "una.odd=1"], "una.odd: no such option; the options of una are every"),
     (["--set", "una"], "--set una: the form is"),
     (["--set", "odd.option=1"], "odd: neither a setting nor a method"),
     (["--una", "--set", "una.beta=many"], "--beta: must be a valid number, got 'many'"),
@@ -446,7 +446,7 @@ def test_flags_of_methods_set_the_options_of_the_methods():
     assert given == {"loss_terms": ("mlm",)}
     assert tables == {"contrastive": {"margin": 0.2}, "mlm": {"weight": 0.5}, "una": {"every": 3}}
     assert given_values({"mlm_weight": 0.0}) == ({"loss_terms": ()}, {})
-    # Configuration files of earlier versions have the options of methods among the settings.
+    # Configuration files of earlier versions set options of methods, such as margin, at the top level.
     assert TrainConfig(margin=0.2) == TrainConfig(options={"contrastive": {"margin": 0.2}})
     assert TrainConfig(loss="focal", margin=0.2).replace(margin=0.1).contrastive.margin == 0.1
     with pytest.raises(InputError, match=r"contrastive\.temperature: use --temperature, unless the loss"):

@@ -194,7 +194,7 @@ def parse_options(name: str, kind: type[Any], table: Mapping[str, Any]) -> Any:
     notes = option_notes(kind)
     for key in table:
         if key not in notes:
-            raise InputError(f"{name}.{key}: no such option; {name} has {', '.join(notes) or 'no options'}")
+            raise InputError(f"{name}.{key}: no such option; the options of {name} are {', '.join(notes) or 'none'}")
 
     def flag(key: object) -> str:
         return notes.get(str(key), {}).get("flag") or f"{name}.{key}"

@@ -26,7 +26,10 @@ from .progress import in_background
 @options.option("--format", "form", default="text", metavar="text|jsonl", help="Text, or JSON with the replacements.")
 @options.option("--copies", default=1, type=click.IntRange(1, 10_000), metavar="N", help="Negatives per row.")
 @options.option(
-    "--mode", default="negative", metavar="negative|positive", help="Replace words with high (UNA) or low (UDA) TF-IDF."
+    "--mode",
+    default="negative",
+    metavar="negative|positive",
+    help="Replace words whose TF-IDF is high (negative: UNA) or low (positive: UDA).",
 )
 @options.drawing
 @options.seed
@@ -66,14 +69,14 @@ def command(
     object that includes the replaced words: their character offsets, replacements, probabilities, and ranks.
 
     With --parts, -o is a folder with one part per file, such as part-00000.txt.zst, and a manifest; rows are numbered
-    across all files, and the negatives are the same as without --parts. An interrupted call is completed by the
-    same command. --engine ray distributes the files over a Ray cluster and writes the same folder.
+    across all files, and the negatives are the same as without --parts. To complete an interrupted
+    call, repeat it. --engine ray distributes the files over a Ray cluster and writes the same folder.
     """
     as_parts = parts_options.wants_parts(as_parts, engine, output, sentences)
     if compression not in (None, "none", "gz", "zst"):
         raise InputError(f"--compression: {compression!r} is unknown; choose none, gz or zst")
     if compression is not None and not as_parts:
-        raise InputError("--compression: applies only to --parts; add --parts, or leave it out")
+        raise InputError("--compression: applies only with --parts; add --parts, or leave out --compression")
     if as_json and output is None:
         raise InputError("--json: needs -o FILE, because otherwise the negatives are written to standard output")
     if output is not None and not as_parts and output.lower().endswith((".gz", ".zst", ".parquet", ".csv")):

@@ -12,7 +12,10 @@ from .options import option
 __all__ = ["evaluated_passages", "first_dims", "passage_size", "prompt"]
 
 prompt = option(
-    "--prompt", metavar="NAME|TEXT", help="Text before each sentence.", default_text="the model's default prompt"
+    "--prompt",
+    metavar="NAME|TEXT",
+    help="Text before each sentence, or the name of a prompt of the model.",
+    default_text="the model's default prompt",
 )
 
 first_dims = option("--dims", type=int, metavar="N", help="Keep only the first N dimensions.", default_text="all")
@@ -36,7 +39,7 @@ def evaluated_passages(command: Callable[..., None]) -> Callable[..., None]:
         size = passage_size(passages)
         if size is not None:
             if "retrieval" not in suites:
-                raise InputError("--passages: cuts the documents of --suite retrieval; add it, or leave out --passages")
+                raise InputError("--passages: applies only to --suite retrieval; add it, or leave out --passages")
             settings = (*settings, f"retrieval.passages={0 if size == 'max' else size}")
         command(suites=suites, settings=settings, **values)
 

@@ -38,7 +38,7 @@ def main() -> NoReturn:
             error.show()
         sys.exit(2)
     except (InputError, OSError, RunError) as error:
-        # With torchrun, the other ranks may have failed for the same reason or for a different one.
+        # With torchrun, several ranks may fail: an equal message is printed once, and a different one names the rank.
         rank = os.environ.get("RANK", "0")
         if not said_by_another_rank(sentence(error)):
             click.echo(f"Error{'' if rank == '0' else f' on rank {rank}'}: {sentence(error)}", err=True)

@@ -25,7 +25,7 @@ def tokenize(text: str) -> Words:
 
 @dataclass
 class ReferenceIndex:
-    """Number of documents, document frequencies and maximum c/L (term count / document length) of a corpus.
+    """Number of documents of a corpus; document frequency and maximum c/L (term count / document length) of each term.
 
     Inverse document frequencies, maximum scores and ranks are derived from them.
     """
@@ -107,7 +107,7 @@ class ReferenceIndex:
         replace_with: str = "radius",
         mode: str = "negative",
     ) -> str:
-        """Returns the hard negative of a sentence."""
+        """Returns the sentence with words replaced: a hard negative or, with ``mode="positive"``, a positive."""
         words = tokenize(text)
         if not words:
             return text
@@ -151,7 +151,9 @@ def probabilities(scores: list[float], beta: float, mode: str = "negative") -> t
 
 
 def in_case_of(old: str, term: str) -> str:
-    """Returns the term, capitalised or in upper case if the word it replaces is; "I" and MixedCase do not count.
+    """Returns the term, capitalised or in upper case like the word ``old`` that it replaces.
+
+    The term is not changed if ``old`` is "I" or in MixedCase.
 
     A term whose first alphanumeric character is a digit ("8th") is not changed.
     """

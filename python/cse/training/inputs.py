@@ -49,16 +49,16 @@ def with_texts(config: TrainConfig, texts: Iterable[str] | None) -> tuple[TrainC
     if texts is None:
         return config, None
     if config.pairs or config.column is not None or config.corpus not in ((), (IN_MEMORY,)):
-        raise InputError("texts: cannot be combined with corpus, column or pairs; give one of them")
+        raise InputError("texts: cannot be combined with corpus, column or pairs; leave out texts, or all of these")
     return config.replace(corpus=(IN_MEMORY,)), check_texts(texts)
 
 
 def check_source(config: TrainConfig) -> None:
-    """Raises ``InputError`` if there is neither a corpus, nor pairs, nor an index whose files can be used."""
+    """Raises ``InputError`` if there is neither a corpus, nor pairs, nor an index, which names its files."""
     if not config.corpus and not config.pairs and not (Path(config.tfidf) / "index.safetensors").exists():
         raise InputError(
-            "CORPUS: no file was given, and there is no TF-IDF index whose files could be used; name a text file with "
-            "one sentence per line (cse train corpus.txt), or build its index first (cse build-tfidf corpus.txt)"
+            "CORPUS: no file was given, and there is no TF-IDF index that names files to train on; name a text file "
+            "with one sentence per line (cse train corpus.txt), or build its index first (cse build-tfidf corpus.txt)"
         )
 
 
@@ -88,7 +88,7 @@ def open_corpus(
     if config.corpus:
         files = readers.resolve(config.corpus, config.column)
     elif config.column is not None:
-        raise InputError("--column: belongs to CORPUS, which was not given; the index stores the column of its files")
+        raise InputError("--column: belongs to CORPUS, which was not given; name CORPUS, or leave out --column")
     elif index is None:
         raise InputError("CORPUS: no text file was given; name one, or build an index with cse build-tfidf")
     elif not index.files or any(file.path == "-" for file in index.files):
