@@ -83,7 +83,7 @@ def test_index_and_matrix_do_not_depend_on_the_number_of_threads(sample, tmp_pat
         assert (tmp_path / "5" / name).read_bytes() == first
 
 
-def test_index_of_a_plain_and_a_compressed_file_equals_that_of_one_joined_file(sample, tmp_path):
+def test_a_plain_and_a_compressed_file_give_the_index_of_one_joined_file(sample, tmp_path):
     rows = sample.read_bytes().splitlines(keepends=True)
     plain = write(tmp_path / "a.txt", b"".join(rows[:4000]).rstrip(b"\n"))  # no newline at the end of the last row
     packed = tmp_path / "b.txt.gz"

@@ -211,7 +211,7 @@ def test_a_byte_order_mark_is_not_part_of_the_first_record(tmp_path):
     assert rows_of(resolve(tmp_path / "a.jsonl", "a")) == ["one", "two"]
 
 
-def test_errors_of_tables_name_the_file_and_for_a_bad_cell_its_row_and_column(tmp_path, cse):
+def test_errors_of_tables_name_the_file_and_the_place_of_a_bad_cell(tmp_path, cse):
     message = refused(cse, tmp_path, "bad.csv", b"a,b\nok row,1\n\ncaf\xe9 is bad,2\n", "--column", "a")
     assert "row 2 of column a is not valid UTF-8" in message
     message = refused(

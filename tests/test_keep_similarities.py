@@ -19,7 +19,7 @@ TAU = 0.1
 def slow(base, z, valid):
     """Returns the mean over valid rows of KL(p || q), computed with loops.
 
-    p (from ``base``) and q (from ``z``) are the softmax of the cosines of a row with the other valid rows, over TAU.
+    p (from ``base``) and q (from ``z``) are the softmax of cosine / TAU between a row and the other valid rows.
     """
     rows = [i for i in range(len(z)) if valid[i]]
     total = 0.0

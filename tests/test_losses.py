@@ -123,7 +123,7 @@ def double_loop(views, *, objective, logits, mixed, alpha=1.0, masks=None, dupli
 
 
 def release_terms(z1, z2, i, holds):
-    """Returns the logits that MixCSE's released code adds for row i, from mixtures of adjacent rows; two are set to 0."""
+    """Returns the logits that MixCSE's released code adds for row i, from mixtures of adjacent rows; two are 0."""
     terms = []
     for k in range(B):
         if holds("positive", k) and holds("positive", (k + 1) % B):

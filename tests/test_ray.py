@@ -60,7 +60,7 @@ def test_the_command_joins_a_running_cluster_and_refuses_matrix(cluster, shards,
 
 
 def test_a_killed_worker_is_replaced(cluster, shards):
-    """The third shard is an empty pipe: its worker waits until it is killed; then data is written for its replacement."""
+    """The third shard is an empty pipe. Its worker waits for data and is killed; the replacement receives the data."""
     path = Path("shard2.txt")
     text = path.read_bytes()
     path.unlink()

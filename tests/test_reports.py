@@ -79,7 +79,10 @@ def run(folder, corpus, tiny_bert):
 
 @pytest.fixture(scope="module")
 def dev_run(folder, corpus, tiny_bert, sample_rows):
-    """A run with a development set and no synthetic negatives; matplotlib hides labels that begin with _, like its name."""
+    """A run with a development set and no synthetic negatives.
+
+    By default, matplotlib hides labels that begin with _, such as the name of this run.
+    """
     both = zip(sample_rows[700:760], sample_rows[760:820], strict=True)
     lines = [f"{number % 6}\t{one}\t{two}\n" for number, (one, two) in enumerate(both)]
     (folder / "dev.tsv").write_text("".join(lines), encoding="utf8")
@@ -223,7 +226,7 @@ def test_scores_before_and_after_training_equal_the_log(material, dev_material):
     for change, (name, scale) in zip(material.compared.changes, names, strict=True):
         assert change.before == pytest.approx(scale * stored.evaluations[0][name], abs=1e-5)
         assert change.after == pytest.approx(scale * stored.best[name], abs=1e-5)
-    # dev_run pools the first token, without the MLP head; all its cosines are near 1, so Spearman's correlation is noise.
+    # dev_run pools the first token, without the MLP head; all cosines are near 1, so Spearman's correlation is noise.
     stored = dev_material.run
     spearman, aligned, uniform = dev_material.compared.changes
     for change, name in ((aligned, "alignment"), (uniform, "uniformity")):
@@ -404,7 +407,7 @@ def test_collapsed_embeddings_can_be_drawn(material):
 
 
 def simulated(colour, matrix):
-    """Returns a colour in CIELAB as colour-blind readers see it; ``matrix`` acts on linear RGB (Machado et al. 2009)."""
+    """Returns a colour in CIELAB as colour-blind readers see it; ``matrix`` is for linear RGB (Machado et al. 2009)."""
     channels = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     xyz = np.array(
