@@ -1,4 +1,4 @@
-"""Faulty texts and tables, refused with the position of the fault, and unusual texts and file names."""
+"""Tests that faulty texts and tables are refused with a precise message, and unusual texts and names accepted."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import pytest
 from cse import InputError, TfidfIndex, TrainConfig, train
 
 
-def test_texts_of_an_index_are_checked():
+def test_invalid_texts_are_refused_and_arrays_and_generators_accepted():
     for texts in ("one", None, ["a", None]):
         with pytest.raises(InputError, match="texts"):
             TfidfIndex.from_texts(texts)
@@ -34,13 +34,13 @@ def test_a_json_array_is_refused_with_a_suggestion(tmp_path):
         TfidfIndex.build(path)
 
 
-def test_a_corpus_whose_name_is_not_utf8_is_found_through_its_index(tmp_path, tiny_bert, sample_rows):
+def test_training_finds_a_corpus_with_a_non_utf8_name_through_its_index(tmp_path, tiny_bert, sample_rows):
     name = os.fsencode(tmp_path) + b"/caf\xe9.txt"
     try:
         with open(name, "w", encoding="utf8") as file:
             file.write("\n".join(sample_rows[:100]))
     except OSError:
-        pytest.skip("the file system takes only UTF-8 names")
+        pytest.skip("the file system accepts only UTF-8 names")
     TfidfIndex.build(os.fsdecode(name)).save(tmp_path / "tfidf")
     values = {"model": str(tiny_bert), "max_steps": 1, "batch_size": 8, "device": "cpu"}
     assert train(TrainConfig(tfidf=tmp_path / "tfidf", output=tmp_path, **values)).steps == 1

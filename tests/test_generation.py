@@ -53,7 +53,7 @@ def test_output_has_one_line_per_row_and_keeps_blank_rows(writers, texts, tmp_pa
     assert not list(tmp_path.glob("*.part*"))
 
 
-def test_batches_hold_each_nonblank_row_once_by_descending_length():
+def test_batches_hold_each_nonblank_row_once_in_order_of_descending_length():
     texts = ["a" * n for n in (5, 1, 9, 0, 7, 3)]
     found = list(batches(texts, 2))
     assert found == [[2, 4], [0, 5], [1]]
@@ -108,7 +108,7 @@ def test_a_part_file_without_recorded_options_is_ignored(writers, texts, tmp_pat
     assert (tmp_path / "out.txt").read_bytes() == (tmp_path / "whole.txt").read_bytes()
 
 
-def test_back_translation_applies_the_second_model_to_texts_of_the_first(writers, texts):
+def test_back_translation_applies_the_second_model_to_the_output_of_the_first(writers, texts):
     options = GenerationOptions(**SHORT, beams=2)
     both = Generator(str(writers / "marian"), options, via=str(writers / "t5"))
     first, second = (Generator(str(writers / name), options) for name in ("marian", "t5"))

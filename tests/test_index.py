@@ -1,4 +1,4 @@
-"""The TF-IDF index: comparison with the reference implementation and scikit-learn, saving and opening."""
+"""The TF-IDF index: comparison with the reference implementation and scikit-learn; saving, opening and merging."""
 
 import gzip
 import json
@@ -33,7 +33,7 @@ def twenty_thousand(tmp_path_factory, shared):
 
 @pytest.fixture(params=["sample", "twenty_thousand"])
 def corpus(request, sample, sample_rows):
-    """The shipped sample, and 20,000 other rows if the shared data exists."""
+    """The path and rows of a corpus: the shipped sample, or 20,000 other rows if the shared data exists."""
     return (sample, sample_rows) if request.param == "sample" else request.getfixturevalue("twenty_thousand")
 
 
@@ -55,7 +55,7 @@ def test_matrix_equals_the_formula_applied_to_counts_of_scikit_learn(corpus, tmp
     matrix = scipy.sparse.load_npz(tmp_path / "matrix.npz")
     counter = CountVectorizer(tokenizer=str.split, token_pattern=None, lowercase=True)
     counts = counter.fit_transform(rows).tocoo()
-    # The index sorts terms by UTF-8 bytes and scikit-learn sorts them by code points, which is the same order.
+    # The index sorts terms by UTF-8 bytes and scikit-learn sorts them by code points; both give the same order.
     assert counter.get_feature_names_out().tolist() == TfidfIndex.open(tmp_path).terms
     length = np.asarray(counts.sum(axis=1)).ravel()
     df = np.bincount(counts.col, minlength=counts.shape[1])
@@ -83,7 +83,7 @@ def test_index_and_matrix_do_not_depend_on_the_number_of_threads(sample, tmp_pat
         assert (tmp_path / "5" / name).read_bytes() == first
 
 
-def test_several_plain_and_compressed_files_equal_one_joined_file(sample, tmp_path):
+def test_a_plain_and_a_compressed_file_give_the_index_of_one_joined_file(sample, tmp_path):
     rows = sample.read_bytes().splitlines(keepends=True)
     plain = write(tmp_path / "a.txt", b"".join(rows[:4000]).rstrip(b"\n"))  # no newline at the end of the last row
     packed = tmp_path / "b.txt.gz"
@@ -133,7 +133,7 @@ def test_an_opened_index_equals_the_saved_index(sample_index, tmp_path):
         assert np.array_equal(getattr(opened, name), getattr(sample_index, name)), name
 
 
-def test_metadata_is_one_key_of_canonical_json(sample_index, tmp_path):
+def test_metadata_is_canonical_json_under_one_key(sample_index, tmp_path):
     sample_index.save(tmp_path)
     raw = (tmp_path / "index.safetensors").read_bytes()
     (size,) = struct.unpack("<Q", raw[:8])
@@ -195,7 +195,7 @@ def test_merged_shards_equal_one_build_byte_for_byte(sample, tmp_path, cse):
     assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["index.safetensors"]
 
 
-def test_shards_of_different_tokenizers_are_not_merged(sample, tmp_path):
+def test_merge_refuses_shards_with_different_tokenizers_and_missing_shards(sample, tmp_path):
     for tokenizer in ("unicode", "whitespace"):
         build_index([str(sample)], tmp_path / tokenizer, words={"tokenizer": tokenizer}, matrix=False)
     with pytest.raises(InputError, match="whitespace: its tokenizer is whitespace, but the previous index has"):
@@ -216,7 +216,7 @@ def test_transform_equals_the_matrix_and_ignores_unknown_terms(sample, sample_ro
     assert np.count_nonzero(with_unknown) == 1
 
 
-def test_an_index_can_be_pickled(sample_index, sample_rows):
+def test_an_index_can_be_pickled_and_invalid_arguments_are_refused(sample_index, sample_rows):
     again = pickle.loads(pickle.dumps(sample_index))
     assert again.to_bytes() == sample_index.to_bytes()
     assert again.augment(sample_rows[:5]) == sample_index.augment(sample_rows[:5])

@@ -1,4 +1,4 @@
-"""Files, patterns and tables: rows have the same numbers in all commands."""
+"""Corpora given as files, patterns or tables: what is read, row numbers, and error messages."""
 
 import csv
 import gzip
@@ -28,7 +28,10 @@ ROWS = [(text or "").replace("\r\n", " ").replace("\n", " ") for text in TEXTS]
 
 
 def table(folder, suffix, texts=TEXTS):
-    """Writes a table with the texts in the second of three columns; in .tsv, they must have no tabs or line breaks."""
+    """Writes a table with the texts in the second of three columns and returns its path.
+
+    For ``.tsv``, the texts must not contain tabs or line breaks.
+    """
     path = folder / f"corpus{suffix}"
     if suffix == ".parquet":
         pq.write_table(pa.table({"id": range(len(texts)), "text": texts, "z": ["x"] * len(texts)}), path)
@@ -66,7 +69,7 @@ def test_quotes_in_a_tsv_are_ordinary_characters(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_tables_and_text_files_give_the_same_index_and_row_numbers(tmp_path, suffix, sample_rows, sample_index, cse):
-    """The index, the corpus of the trainer and augment use the same row numbers."""
+    """The index, the trainer and `cse augment` number the rows of a table like those of a text file."""
     path = table(tmp_path, suffix, sample_rows)
     done = cse("build-tfidf", path, "--column", "text", "-o", "tfidf", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -101,7 +104,7 @@ def test_the_trainer_finds_a_table_through_its_index(tmp_path, sample_rows, tiny
     )
     done = cse(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    # The run equals one whose flags name the corpus and the column.
+    # The scores before training equal those of a run with the corpus and the column on its command line.
     again = cse(*arguments, "--name", "again", "corpus.parquet", "--column", "text", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert json.loads(done.stdout)["before"] == json.loads(again.stdout)["before"]
@@ -114,7 +117,7 @@ def test_patterns_match_files_in_order_of_their_names(tmp_path, cse):
     assert rows_of(resolve(str(tmp_path / "[ab].txt"))) == ["one", "two"]
     assert rows_of(resolve(str(tmp_path / "**" / "?.txt"))) == ["one", "two", "three"]
     assert rows_of(resolve([tmp_path / "b.txt", str(tmp_path / "a*.txt")])) == ["two", "one"]
-    assert rows_of(resolve(tmp_path / "odd[1].txt")) == ["four"]  # the name of an existing file is not a pattern
+    assert rows_of(resolve(tmp_path / "odd[1].txt")) == ["four"]  # an existing file is not treated as a pattern
     with pytest.raises(InputError, match="no file matches"):
         resolve(str(tmp_path / "*.csv"))
     done = cse("build-tfidf", "[ab].txt", "-o", "out", "--json", cwd=tmp_path)
@@ -145,7 +148,7 @@ def test_error_for_a_missing_column_lists_the_columns_of_the_table(tmp_path, cse
         ("a.csv", b"text\nfine\nbad \xff byte\n", "row 2 of column text"),
     ],
 )
-def test_error_for_a_broken_table_has_no_traceback(tmp_path, cse, name, content, phrase):
+def test_error_for_a_broken_table_names_the_fault_without_a_traceback(tmp_path, cse, name, content, phrase):
     (tmp_path / name).write_bytes(content)
     done = cse("build-tfidf", name, "--column", "text", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
@@ -208,7 +211,7 @@ def test_a_byte_order_mark_is_not_part_of_the_first_record(tmp_path):
     assert rows_of(resolve(tmp_path / "a.jsonl", "a")) == ["one", "two"]
 
 
-def test_errors_of_tables_name_the_file_row_and_column(tmp_path, cse):
+def test_errors_of_tables_name_the_file_and_the_place_of_a_bad_cell(tmp_path, cse):
     message = refused(cse, tmp_path, "bad.csv", b"a,b\nok row,1\n\ncaf\xe9 is bad,2\n", "--column", "a")
     assert "row 2 of column a is not valid UTF-8" in message
     message = refused(
@@ -240,7 +243,7 @@ def test_training_uses_the_indexed_column(tmp_path):
         check_indexed(open_corpus(TrainConfig(corpus=str(path), column="b"), index), index)
 
 
-def test_an_unclosed_quote_in_another_column_is_refused(tmp_path, cse):
+def test_an_unclosed_quote_in_an_unused_column_is_refused(tmp_path, cse):
     (tmp_path / "t.csv").write_text('text,label\nfirst row,"x\nsecond row,y\nthird row,z\n', encoding="utf8")
     done = cse("build-tfidf", "t.csv", "--column", "text", cwd=tmp_path)
     assert done.returncode == 2
@@ -290,7 +293,7 @@ def test_errors_for_records_without_text_name_the_line_and_type(tmp_path, cse, r
 
 
 def test_error_for_a_broken_record_names_its_line_in_the_file(tmp_path, cse):
-    good = (json.dumps({"a": "word " * 20}) + "\n") * 60_000  # several blocks of pyarrow
+    good = (json.dumps({"a": "word " * 20}) + "\n") * 60_000  # enough for pyarrow to read several blocks
     for broken, phrase in (
         ('{"a": 3}\n', "line 60001: column 'a' must be text, got a number (3)"),
         ('{"a": "x"\n', "line 60001 is not a JSON object"),

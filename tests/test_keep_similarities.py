@@ -19,7 +19,7 @@ TAU = 0.1
 def slow(base, z, valid):
     """Returns the mean over valid rows of KL(p || q), computed with loops.
 
-    p and q are the softmax of a row's cosines to the other valid rows, divided by TAU, in ``base`` and in ``z``.
+    p (from ``base``) and q (from ``z``) are the softmax of cosine / TAU between a row and the other valid rows.
     """
     rows = [i for i in range(len(z)) if valid[i]]
     total = 0.0
@@ -79,7 +79,7 @@ def test_keep_similarities_is_the_mean_over_anchors_and_positives(run_config, po
     assert torch.allclose(same.encode("anchor"), base["anchor"], rtol=1e-9)
 
 
-def test_a_frozen_encoder_encodes_a_block_once_in_a_step(run_config):
+def test_a_frozen_encoder_encodes_identical_views_once_per_step(run_config):
     run = prepare(run_config.replace(loss_terms=("keep-similarities",)))
     base = run.state.terms["keep-similarities"].base
     calls = []
@@ -90,6 +90,6 @@ def test_a_frozen_encoder_encodes_a_block_once_in_a_step(run_config):
     step = batch_step(run.state, batch, batch.tokens, run_forward, World())
     first = step.encode("anchor", base)
     assert step.encode("anchor", base) is first
-    assert step.encode("positive", base) is first  # a dropout positive is a view of the same block
+    assert step.encode("positive", base) is first  # with --positive dropout, both views have the same tokens
     assert calls == [1]
     handle.remove()

@@ -1,4 +1,4 @@
-"""Special models of sentence-transformers: a StaticEmbedding can encode but not be trained; other kinds are refused."""
+"""Special models of sentence-transformers: a StaticEmbedding can encode but cannot be trained; others are refused."""
 
 import json
 
@@ -18,7 +18,7 @@ from test_modules import TEXTS, normalize, pooling
 
 @pytest.fixture
 def static(tmp_path, tiny_bert):
-    """The folder of a model with a StaticEmbedding, a Dense and a Normalize module and a prompt, and the model."""
+    """A SentenceTransformer of StaticEmbedding, Dense and Normalize with a query prompt: its folder, and the model."""
     torch.manual_seed(0)
     first = StaticEmbedding(AutoTokenizer.from_pretrained(tiny_bert), embedding_dim=16)
     modules = [first, Dense(16, 12, activation_function=torch.nn.Tanh()), Normalize()]

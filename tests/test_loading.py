@@ -1,4 +1,4 @@
-"""Loading of models: architectures that are refused, damaged files, pickles, poolers, and arguments of encode."""
+"""Loading of models: architectures that are refused, damaged files, pickles, poolers, and arguments of ``encode``."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def copied(folder, target):
     return target
 
 
-def test_long_texts_are_truncated_to_the_usable_positions_of_mpnet(tmp_path, tiny_bert):
+def test_mpnet_encodes_a_text_longer_than_its_usable_positions(tmp_path, tiny_bert):
     from transformers import AutoTokenizer, MPNetConfig, MPNetModel
 
     from cse import Encoder
@@ -172,7 +172,7 @@ def test_cls_applies_the_trained_pooler_if_the_checkpoint_has_one(tmp_path, tiny
     np.testing.assert_allclose(trained.encode(text), out.pooler_output, atol=1e-6)
     bare = Encoder(tiny_bert, pooler="cls_before_pooler", device="cpu")
     np.testing.assert_allclose(bare.encode(text), out.last_hidden_state[:, 0], atol=1e-6)
-    without = Encoder(tiny_roberta, pooler="cls", device="cpu")  # its checkpoint has no pooler
+    without = Encoder(tiny_roberta, pooler="cls", device="cpu")  # a checkpoint without a pooler
     assert "without a trained pooler" in without.pooling
     np.testing.assert_allclose(
         without.encode(text), Encoder(tiny_roberta, pooler="cls_before_pooler", device="cpu").encode(text), atol=1e-6

@@ -40,7 +40,7 @@ def test_only_adapters_are_trained_and_stored_in_checkpoints(config):
     # A and B of the six linear layers in each of three blocks; none for the pooler, which is not used.
     assert len(names) == 3 * 6 * 2
     assert run.config.lr == 1e-3  # as configured
-    assert prepare(config.replace(pooler="cls")).state.weights().keys() > set(run.state.weights())  # with the head
+    assert prepare(config.replace(pooler="cls")).state.weights().keys() > set(run.state.weights())  # with the MLP head
 
 
 def test_lora_sets_the_default_scale_and_learning_rate(config):
@@ -99,7 +99,7 @@ def test_a_saved_adapter_is_loaded_by_cse_and_sentence_transformers(config, tmp_
     np.testing.assert_allclose(Encoder(kept, device="cpu").encode(TEXTS), expected, atol=1e-5)
     np.testing.assert_allclose(SentenceTransformer(str(kept), device="cpu").encode(TEXTS), expected, atol=1e-5)
     assert [stage.kind for stage in read_modules(kept).stages] == ["Dense"]
-    # Training can start from the adapter, too, but the new model cannot be saved as an adapter of the adapter.
+    # Training can start from a saved adapter, but the result cannot be saved as an adapter of that adapter.
     values["model"] = str(kept)
     assert (train(config.replace(**values, name="again")).folder / "last" / "model.safetensors").exists()
     with pytest.raises(InputError, match=r"--keep-adapter: .* is an adapter itself"):

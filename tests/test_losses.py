@@ -34,14 +34,14 @@ def views_of(source, seed=0, batch=B, dtype=torch.float64):
 
 
 def masks_of(source):
-    """Returns row masks that exclude one positive, one hard negative and one synthetic pair, if ``source`` has them."""
+    """Returns row masks that exclude one row of every view but the anchors; a synthetic pair is excluded as a pair."""
     left_out = {"positive": 1, "hard_negative": 0, "synthetic": 3, "synthetic_positive": 3}
     names = [name for name in left_out if name in ("positive", *SOURCES[source])]
     return {name: torch.arange(B) != left_out[name] for name in names}
 
 
 def duplicates_of():
-    """Returns a matrix of equal sentences, in which rows 2 and 4 are equal."""
+    """Returns a boolean matrix of which rows have equal sentences: rows 2 and 4."""
     same = torch.eye(B, dtype=torch.bool)
     same[2, 4] = same[4, 2] = True
     return same
@@ -77,7 +77,7 @@ def some_partners(views, objective, masks=None):
 
 
 def double_loop(views, *, objective, logits, mixed, alpha=1.0, masks=None, duplicates=None, partner=None):
-    """Returns the mean over anchors of -log(e^positive / sum of e^term), computed logit by logit."""
+    """Returns the mean over anchors of -log(e^positive / sum of e^logit), with each logit computed separately."""
     masks = masks or {}
     pairs = [pair for pair in PAIRS if pair[1] in views]
     columns = [name for name in ("hard_negative", "synthetic") if name in views and name not in dict(pairs)]
@@ -123,7 +123,7 @@ def double_loop(views, *, objective, logits, mixed, alpha=1.0, masks=None, dupli
 
 
 def release_terms(z1, z2, i, holds):
-    """Returns the logits that MixCSE's released code adds for row i, from mixtures of neighbours; two are set to 0."""
+    """Returns the logits that MixCSE's released code adds for row i, from mixtures of adjacent rows; two are 0."""
     terms = []
     for k in range(B):
         if holds("positive", k) and holds("positive", (k + 1) % B):
@@ -293,7 +293,7 @@ def test_a_batch_without_valid_anchors_has_loss_zero():
 
 
 @pytest.mark.parametrize("left_out", [False, True])
-def test_partners_are_uniform_over_valid_views_of_other_rows(left_out):
+def test_mixing_partners_are_uniform_over_valid_views_of_other_rows(left_out):
     rows = torch.arange(6).numpy() * 17
     valid = torch.ones(2, 6, dtype=torch.bool).numpy()
     if left_out:
@@ -346,7 +346,7 @@ def test_the_share_of_harder_negatives_is_nan_without_in_batch_negatives():
     for masks in ({"positive": nothing}, {"positive": nothing, "synthetic": nothing}, {"synthetic": nothing}):
         assert math.isnan(similarity_summary(views, masks)["syn_harder"].item())
     one = nothing.clone()
-    one[2] = True  # row 2 is the only in-batch negative, for every other row
+    one[2] = True  # only row 2 has a positive, which is the in-batch negative of the other rows
     summary = similarity_summary(views, {"positive": one})
     harder = [
         float(cos(views["anchor"][i], views["synthetic"][i]) > cos(views["anchor"][i], views["positive"][2]))

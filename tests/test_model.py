@@ -92,7 +92,7 @@ def test_trained_minilm_keeps_its_pooling_normalisation_and_length(trained, mini
     assert not report["missing_keys"]
 
 
-def test_modules_are_saved_under_their_names_in_sentence_transformers_models(trained):
+def test_modules_are_saved_with_their_types_in_sentence_transformers_models(trained):
     modules = json.loads((trained("bert", "avg_top2") / "modules.json").read_text())
     assert [module["type"] for module in modules] == [
         "sentence_transformers.models.Transformer",
@@ -140,7 +140,7 @@ def test_poolers_equal_their_definitions():
     assert set(expected) == set(SHARED)
     for name, vectors in expected.items():
         torch.testing.assert_close(pool(name, states, mask), vectors)
-    ids = torch.tensor([[9, 4, 4], [4, 7, 9]])  # 9 is the mask token; its last place in each row is pooled
+    ids = torch.tensor([[9, 4, 4], [4, 7, 9]])  # 9 is the mask token; its position in each row is pooled
     torch.testing.assert_close(pool("mask", states, mask, ids, 9), torch.stack([states[3][0, 0], states[3][1, 2]]))
 
 
@@ -210,7 +210,7 @@ def test_minilm_with_other_weights_is_refused(minilm, monkeypatch, tmp_path):
         Encoder("minilm")
 
 
-def test_known_answers_of_minilm(minilm, shared):
+def test_sts_scores_of_minilm_equal_the_published_scores(minilm, shared):
     """Spearman correlations over all pairs of STS-B test and STS16 equal the published ones."""
     encoder = Encoder(minilm, device="cpu")
     tasks = {task.key: task for task in find_tasks(shared("sts_raw/stsb.test.tsv").parent)}
@@ -306,7 +306,7 @@ def test_errors_about_invalid_lines_give_the_line_number(tmp_path, line):
         read_pairs(path)
 
 
-def test_sentence_encoders_not_trained_with_cse_have_the_family_adapt(trained, tiny_bert, minilm, tmp_path):
+def test_models_that_were_sentence_encoders_before_cse_have_the_family_adapt(trained, tiny_bert, minilm, tmp_path):
     import shutil
 
     from cse.models.resolve import find_model
@@ -319,4 +319,4 @@ def test_sentence_encoders_not_trained_with_cse_have_the_family_adapt(trained, t
     shutil.copytree(ours, theirs)
     (theirs / "config_sentence_transformers.json").write_text('{"__version__": {"pytorch": "2"}}')
     assert find_model(str(theirs)).family == "adapt"
-    assert find_model(str(trained(minilm, None))).family == "adapt"  # training with cse does not change it
+    assert find_model(str(trained(minilm, None))).family == "adapt"  # training with cse does not change the family

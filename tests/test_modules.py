@@ -1,4 +1,4 @@
-"""Models made of sentence-transformers modules keep them in training and have equal vectors in both libraries."""
+"""Models made of sentence-transformers modules keep these in training and give equal vectors in both libraries."""
 
 import json
 
@@ -54,7 +54,7 @@ def trained_two_steps(folder, sample, tmp_path, **settings):
 
 
 def agree(folder, texts=TEXTS):
-    """Asserts that both libraries give the same vectors for a folder, and returns them."""
+    """Asserts that cse and sentence-transformers give equal vectors for a model folder, and returns the vectors."""
     ours = Encoder(folder, device="cpu").encode(texts)
     theirs = SentenceTransformer(str(folder), device="cpu").encode(texts)
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
@@ -126,7 +126,7 @@ def test_invalid_pooler_names_are_refused(tiny_bert, name):
         Encoder(tiny_bert, pooler=name, device="cpu")
 
 
-def test_the_order_of_pooling_modes_is_kept(tmp_path, tiny_bert, sample):
+def test_training_keeps_the_order_of_pooling_modes_and_include_prompt(tmp_path, tiny_bert, sample):
     sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("lasttoken", "mean", include_prompt=False)])
     best = trained_two_steps(tmp_path / "model", sample, tmp_path)
     agree(best)

@@ -17,7 +17,7 @@ from random_texts import some_texts
 
 
 def brute_force(vectors, queries, k):
-    """Returns the float64 products and row numbers of the k nearest rows of each query; ties are in row order."""
+    """Returns the float64 dot products and row numbers of the k nearest rows of each query; ties are in row order."""
     rows = np.arange(len(vectors))
     given = Float32(queries)
     scores = np.stack([exact_products(given, np.full(len(rows), q), vectors, rows) for q in range(len(queries))])

@@ -124,7 +124,7 @@ def test_error_for_columns_of_unclear_role_suggests_an_option(tmp_path, names, m
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_positives_are_selected_by_label_or_score(tmp_path, kind, base):
+def test_pairs_are_selected_by_label_or_score(tmp_path, kind, base):
     rows = [(f"one {i}", f"two {i}" if i != 4 else "", i % 2, i / 10) for i in range(60)]
     if kind == "csv":
         rows = [tuple(map(str, row)) for row in rows]
@@ -233,7 +233,7 @@ def test_supervised_presets_have_the_batch_size_epochs_and_rates_of_the_paper():
         assert (values["batch_size"], values["epochs"], values["keep_head"]) == (512, 3, True)
 
 
-def test_equal_positives_are_not_negatives_of_each_other(tmp_path, base):
+def test_rows_with_equal_positives_are_marked_as_duplicates(tmp_path, base):
     rows = [(f"anchor number {i}", "the same positive" if i < 3 else f"positive {i}", "n") for i in range(8)]
     config = base.replace(pairs=table(tmp_path, "csv", rows), max_steps=1)
     batch = prepare(config).batches[0]

@@ -37,6 +37,7 @@ def models(tmp_path_factory, tiny_bert):
     return get
 
 
+# ``include``: whether the tokens of the prompt are pooled; ``side``: the padding side.
 CASES = {
     "plain": {},
     "left out of the mean": {"include": False},
@@ -115,7 +116,7 @@ def test_similarity_is_the_dot_product_if_the_model_declares_it(models, tmp_path
     assert lengths.max() - lengths.min() > 1e-3  # so cosines are not proportional to dot products
 
 
-def test_encode_eval_and_compare_have_the_option_prompt(models, tmp_path, cse):
+def test_encode_eval_and_compare_accept_the_option_prompt(models, tmp_path, cse):
     folder, theirs = models("plain")
     (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
     done = cse("encode", folder, "some.txt", "-o", "x.npy", "--prompt", "query", cwd=tmp_path)

@@ -95,7 +95,7 @@ def test_compare_returns_what_the_command_prints(tiny_bert, other, pairs):
     assert "p" not in same.tasks[0]
 
 
-def test_compare_takes_lists_of_seeds(tiny_bert, other, pairs):
+def test_compare_takes_one_checkpoint_per_seed_on_each_side(tiny_bert, other, pairs):
     a, b = Encoder(tiny_bert, device="cpu"), Encoder(other, device="cpu")
     found = cse.compare([a, b], [b, a], data=pairs)
     printed = call("compare", f"{tiny_bert},{other}", f"{other},{tiny_bert}", "--seeds", "--data", pairs, "--json")

@@ -49,7 +49,7 @@ def test_blank_shards_are_accepted_unless_all_shards_are_blank(cluster, shards):
     assert not Path("none").exists()
 
 
-def test_the_command_joins_a_running_cluster(cluster, shards, cse):
+def test_the_command_joins_a_running_cluster_and_refuses_matrix(cluster, shards, cse):
     done = cse("build-tfidf", "--engine", "ray", "shard*.txt", "--json", env={"RAY_ADDRESS": cluster.address})
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rows"] == 10_000
@@ -60,7 +60,7 @@ def test_the_command_joins_a_running_cluster(cluster, shards, cse):
 
 
 def test_a_killed_worker_is_replaced(cluster, shards):
-    """The third shard is a pipe without data: its worker waits until killed, and the replacement reads the data."""
+    """The third shard is an empty pipe. Its worker waits for data and is killed; the replacement receives the data."""
     path = Path("shard2.txt")
     text = path.read_bytes()
     path.unlink()
@@ -84,7 +84,7 @@ def test_a_killed_worker_is_replaced(cluster, shards):
     assert Path("ray/index.safetensors").read_bytes() == TfidfIndex.build("shard*.txt").to_bytes()
 
 
-def test_invalid_text_in_a_shard_is_an_input_error(cluster, shards):
+def test_invalid_text_in_a_shard_and_standard_input_are_refused(cluster, shards):
     Path("shard3.txt").write_bytes(b"fine\nbad \xff\n")
     with pytest.raises(InputError, match=r"shard3\.txt: line 2 is not valid UTF-8"):
         build_index("shard*.txt", "ray", engine="ray", **OPTIONS)

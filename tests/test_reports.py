@@ -79,7 +79,10 @@ def run(folder, corpus, tiny_bert):
 
 @pytest.fixture(scope="module")
 def dev_run(folder, corpus, tiny_bert, sample_rows):
-    """A run with a development set and no synthetic negatives; matplotlib would hide its name, which begins with _."""
+    """A run with a development set and no synthetic negatives.
+
+    By default, matplotlib hides labels that begin with _, such as the name of this run.
+    """
     both = zip(sample_rows[700:760], sample_rows[760:820], strict=True)
     lines = [f"{number % 6}\t{one}\t{two}\n" for number, (one, two) in enumerate(both)]
     (folder / "dev.tsv").write_text("".join(lines), encoding="utf8")
@@ -347,7 +350,7 @@ def test_focal_curves_equal_the_formula(run):
         assert lines[label].get_ydata() == pytest.approx(s * (s + margin))
 
 
-def test_rank_plots_show_the_window_from_which_words_are_drawn(sample_index):
+def test_rank_plots_show_the_window_from_which_replacements_are_drawn(sample_index):
     word = "river"
     whole, window = rank_panels(sample_index, word, 40)
     scores = np.asarray(sample_index.max_score)[sample_index.by_rank]
@@ -384,7 +387,7 @@ def test_maps_show_every_sentence_and_are_deterministic(material):
     for group in found.groups:
         members = {text for text, each in zip(found.sentences, found.group, strict=True) if each == group.number - 1}
         assert set(group.examples) <= members
-    # The lengths of the two columns of coordinates are the largest singular values of the centred vectors.
+    # The norms of the two columns of coordinates are the two largest singular values of the centred vectors.
     points = unit(material.compared.sides(found.sentences)[0])
     values = np.linalg.svd(points - points.mean(0), compute_uv=False)
     assert np.linalg.norm(found.before, axis=0) == pytest.approx(values[:2])
@@ -404,7 +407,7 @@ def test_collapsed_embeddings_can_be_drawn(material):
 
 
 def simulated(colour, matrix):
-    """Returns a colour in CIELAB as seen with a deficiency; ``matrix`` acts on linear RGB (Machado et al. 2009)."""
+    """Returns a colour in CIELAB as colour-blind readers see it; ``matrix`` is for linear RGB (Machado et al. 2009)."""
     channels = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     xyz = np.array(
@@ -613,11 +616,11 @@ def test_the_page_opens_without_a_console_error(page, tmp_path):
     control, shown = tmp_path / "control.html", tmp_path / "page.html"
     control.write_text("<p>control</p><script>nothing()</script>", encoding="utf8")
     shown.write_text(page.html, encoding="utf8")
-    assert console(browser, control, tmp_path / "profile")  # the error in the script is found
+    assert console(browser, control, tmp_path / "profile")  # errors in a page are detected
     assert console(browser, shown, tmp_path / "profile") == []
 
 
-def test_every_kind_of_picture_has_its_panels(material):
+def test_every_kind_of_picture_has_the_expected_number_of_panels(material):
     assert {kind: len(pictures(kind, [material])[0].panels) for kind in KINDS} == {
         "training": 3,
         "cosines": 1,

@@ -1,4 +1,4 @@
-"""Tests of `cse reproduce`: published tables, recipes, stored cells (one run each), and comparisons of values."""
+"""Tests of `cse reproduce`: published tables, recipes, cells (one run each) and their files, comparisons of values."""
 
 import json
 import math
@@ -176,7 +176,7 @@ def test_each_suite_scores_the_columns_of_its_table(small, name, tmp_path):
     assert all(math.isfinite(each.mean) or name.startswith("focal-table3") for each in found.values())
 
 
-def test_scores_equal_cse_eval(small, tiny_bert):
+def test_reproduce_and_evaluate_give_equal_scores(small, tiny_bert):
     from cse import Encoder, evaluate
 
     data = small("una-table1").data
@@ -189,7 +189,7 @@ def test_scores_equal_cse_eval(small, tiny_bert):
 
 
 def stored_cells(scores):
-    """Returns the stored cells by row; ``scores`` has a dict from seed to score for each pair (row, column)."""
+    """Returns the stored cells by row; ``scores`` maps each pair (row, column) to a dict of scores by seed."""
     found = {}
     for (row, column), values in scores.items():
         for seed, value in values.items():
@@ -320,4 +320,4 @@ def test_the_cost_of_a_run_is_estimated(minilm, cse, complete, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "2 training runs: about" in done.stderr
     assert "would run standard, minilm, seed 1" in done.stderr
-    assert not list(tmp_path.iterdir())  # no index is built
+    assert not list(tmp_path.iterdir())  # not even the index is written

@@ -45,7 +45,7 @@ class Crash(Callback):
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_crashed_and_resumed_run_equals_an_uninterrupted_one(run_config, name):
-    """An exception simulates the crash; tests/kill_at_random.py kills processes."""
+    """An exception simulates the crash; tests/kill_at_random.py kills real processes."""
     config = run_config.replace(**LOSSES[name], save_every=2, log_every=100)
     whole = train(config.replace(name="whole"))
     with pytest.raises(MemoryError, match="a crash"):
@@ -139,7 +139,7 @@ def test_every_file_of_a_checkpoint_is_verified(finished_run):
     best = {path: path.read_bytes() for path in (folder / "best").rglob("*") if path.is_file()}
     for path in files:
         data = path.read_bytes()
-        # A modified file would change the weights in best/ of the run as well: they are hard links.
+        # Removed before it is rewritten, because the weights are hard links to those in best/ of the run.
         path.unlink()
         with pytest.raises(RunError, match=r"is damaged.*use the one before: cse train --resume .*step-00000004"):
             train(resumed_config(folder), resume=folder)
@@ -191,7 +191,7 @@ def rising(monkeypatch):
 
 @pytest.mark.parametrize("changes", [{}, {"name": "other"}])
 def test_resuming_restores_best_from_the_checkpoint(run_config, rising, sample_rows, tmp_path, changes):
-    """Before the crash, best/ was replaced by the model of a step after the last checkpoint."""
+    """When the run crashes, best/ holds the model of a step after the last checkpoint."""
     dev = tmp_path / "dev.tsv"
     dev.write_text("".join(f"{i % 6}\t{sample_rows[i]}\t{sample_rows[i + 40]}\n" for i in range(40)), encoding="utf8")
     config = run_config.replace(dev=(str(dev),), eval_every=2, save_every=3, lr_scheduler="constant")
@@ -224,7 +224,7 @@ def test_options_of_the_run_may_be_repeated_on_resume(run_config):
     config = run_config.replace(**LOSSES["focal una"], save_every=4, max_steps=4)
     folder = train(config).folder
     radius = TfidfIndex.open(config.tfidf).default_radius
-    for options in ({"una": {"beta": 0.5}}, {"una": {"radius": radius}}):  # a given value, a default value
+    for options in ({"una": {"beta": 0.5}}, {"una": {"radius": radius}}):  # the value that was given; the default value
         assert train(resumed_config(folder, {"options": options}), resume=folder).steps == 4
     with pytest.raises(InputError, match=r"--beta 0.4 \(the run has 0.5\) cannot change"):
         resumed_config(folder, {"options": {"una": {"beta": 0.4}}})

@@ -1,4 +1,4 @@
-"""Arguments of the wrong type raise an InputError that names the argument."""
+"""Invalid arguments of the Rust core raise an InputError that names the argument."""
 
 import pytest
 
@@ -23,7 +23,7 @@ READING = {"encoding_errors": "strict", "max_line_bytes": 1 << 20, "threads": 1}
         ("mode", 1, "--mode"),
     ],
 )
-def test_errors_name_options_of_augment_that_have_the_wrong_type(sample_index, key, value, name):
+def test_errors_name_invalid_options_of_augment(sample_index, key, value, name):
     drawing = {**sample_index.draw_options(), key: value}
     with pytest.raises(InputError, match=f"^{name}: must be .*, got "):
         sample_index._core.augment(["a text"], [0], drawing)
@@ -40,7 +40,7 @@ def test_errors_name_options_of_augment_that_have_the_wrong_type(sample_index, k
         ({}, {"threads": -1}, "--threads"),
     ],
 )
-def test_errors_name_word_and_reading_options_of_the_wrong_type(sample, words, reading, name):
+def test_errors_name_invalid_word_and_reading_options(sample, words, reading, name):
     with pytest.raises(InputError, match=f"^{name}: must be .*, got "):
         _core.count([str(sample)], {**WORDS, **words}, {**READING, **reading})
 
@@ -63,6 +63,6 @@ def test_errors_name_word_and_reading_options_of_the_wrong_type(sample, words, r
         (lambda _: _core.count(["a"], {}, READING), "--tokenizer: the options have no key"),
     ],
 )
-def test_errors_name_other_arguments_of_the_wrong_type(sample_index, call, name):
+def test_errors_name_other_invalid_arguments(sample_index, call, name):
     with pytest.raises(InputError, match=f"^{name}"):
         call(sample_index._core)

@@ -1,4 +1,4 @@
-"""The Rust core works in worker processes of every start method. Each case is a process group with a time limit."""
+"""The Rust core works in worker processes of every start method; each case is a process group with a time limit."""
 
 import os
 import signal
@@ -83,7 +83,7 @@ CASES = {
 
 
 def run_limited(arguments):
-    """Runs a command; kills it and its children if they run for more than ``SECONDS`` seconds."""
+    """Runs a command that must succeed within ``SECONDS`` seconds; kills it and its children if they take longer."""
     process = subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )

@@ -1,4 +1,4 @@
-"""Tests of input to the Rust core: rows of any length, files that are not text, files without rows."""
+"""Tests of input to the Rust core: rows of any length, files in formats that are not read, files without rows."""
 
 import bz2
 import gzip
@@ -109,7 +109,7 @@ FORMATS = {
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("errors", ["strict", "replace"])
-def test_errors_about_files_that_are_not_text_give_path_and_advice(tmp_path, name, errors, sample_index):
+def test_errors_about_files_in_other_formats_give_path_and_advice(tmp_path, name, errors, sample_index):
     content, advice = FORMATS[name]
     path = tmp_path / "corpus.txt"
     path.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Tests of output from the Rust core: standard output closed before or during writing, and temporary files."""
+"""Tests of output from the Rust core: closed outputs, temporary files, cancelled calls, messages, and blank rows."""
 
 import os
 import signal
@@ -116,7 +116,10 @@ READING = {"encoding_errors": "strict", "max_line_bytes": 1 << 20, "threads": 2}
 
 
 def cancelled(work, started):
-    """Cancels ``work`` in a thread once ``started`` is true; returns its exception and the seconds until it ended."""
+    """Runs ``work`` in a thread and cancels it once ``started`` is true.
+
+    Returns the exception that it raised, and the seconds from the cancellation to the end of the thread.
+    """
     progress, raised = _core.Progress(), []
 
     def run():
