@@ -1,4 +1,4 @@
-//! Draws are within the radius for every rank, radius and random number; any text can be augmented.
+//! Draws of replacements, augmentation of any text, and the look-up of words in the index.
 
 use cse_core::index::stats::Counter;
 use cse_core::una::options::OutputForm;
@@ -81,7 +81,7 @@ fn only_term_of_an_index_has_no_replacement() {
 }
 
 #[test]
-fn look_up_finds_exactly_the_terms_of_a_large_vocabulary() {
+fn look_up_in_large_vocabulary_finds_terms_and_no_other_words() {
     // Short, long and very long terms. The tables take several megabytes, on huge pages if the system provides them.
     let word = |i: usize| match i % 3 {
         0 => format!("w{i}"),

@@ -57,7 +57,7 @@ fn no_call_starts_the_global_thread_pool() {
     .expect("a file");
     doctor::diagnose(inputs(), words, read, 0, &progress).expect("a corpus");
 
-    // Fails if the global pool exists already.
+    // `build_global` fails if the global pool already exists.
     let global = rayon::ThreadPoolBuilder::new()
         .num_threads(1)
         .build_global();

@@ -1,4 +1,4 @@
-//! The index on disk: round trips, and detection of every kind of damage.
+//! The index on disk: round trips, and detection of changed bytes and truncation. Also ranks and vocabulary filters.
 
 use std::path::Path;
 

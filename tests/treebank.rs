@@ -24,9 +24,9 @@ fn words(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// NLTK's expressions in NLTK's order. NLTK matches contractions with Python's `re`, so the expressions for them spell out
-/// what `\b`, `\s` and `i` match in `re`. `$` is replaced by an expression that also matches before a final newline, except
-/// after `\s*`, which matches the newline itself.
+/// NLTK's expressions in NLTK's order. NLTK matches contractions with Python's `re`, so the expressions for them spell
+/// out what `\b`, `\s` and, if case is ignored, `i` match in `re`. `$` is replaced by an expression that also matches
+/// before a final newline, except after `\s*`, which matches the newline itself.
 static PASSES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     let passes = [
         (r"([«“‘„]|[`]+)", " $1 "),

@@ -1,10 +1,11 @@
-//! A baseline for `benches/core.py`: a straightforward program with the standard library, on one thread.
+//! A baseline for `benches/core.py`: a straightforward program that uses one thread and only the standard library.
 //!
 //!     std_loop FILE [PART/PARTS]
 //!
-//! It computes the statistics of `cse build-tfidf --tokenizer whitespace`: N, and for each lower-cased word its document
-//! frequency and max c/L. With `1/2` it reads the first half of the file, cut at a line end, so that two processes can
-//! share the work. It does not sort, merge or write anything, except the sums that the benchmark checks.
+//! It computes the statistics of `cse build-tfidf --tokenizer whitespace`: N, and for each lower-cased word its
+//! document frequency and max c/L. With `1/2` it reads the first half of the file, cut at a line end, so that two
+//! processes can share the work. It does not sort or merge anything, and prints only the sums that the benchmark
+//! checks.
 
 use std::collections::HashMap;
 use std::error::Error;

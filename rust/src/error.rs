@@ -1,4 +1,5 @@
-//! Errors of the core. Each message is one sentence that says what is wrong, where, and what to do.
+//! Errors of the core. Except for I/O errors and interruption, each message is one sentence that says what is wrong,
+//! where, and what to do.
 
 use std::fmt;
 use std::io;
@@ -87,7 +88,7 @@ pub enum Error {
     },
 
     #[error(
-        "an index opened with min_df or max_terms does not contain all terms; open it without them to save it"
+        "an index opened with min_df or max_terms does not contain all terms; open it without these options to save it"
     )]
     IsFiltered,
 

@@ -22,7 +22,7 @@
 //! contains the number.
 //!
 //! Of the modules [`text`], [`index`], [`una`] and [`doctor`], each imports only modules to its left in this list; `py`
-//! uses all of them. [`error`], [`progress`], [`parallel`], [`random`], [`output`] and `wait` may be used by any module.
+//! uses all of them. The remaining modules may be used by any module.
 
 pub mod checksum;
 pub mod doctor;

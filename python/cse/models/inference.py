@@ -189,7 +189,8 @@ class Encoder:
         whole = [_repaired(text) for text in given]
         faulty = sum(new != old for new, old in zip(whole, given, strict=True))
         if faulty:
-            warnings.warn(f"replaced lone surrogates with U+FFFD; number of texts with lone surrogates: {faulty}", stacklevel=2)
+            text = f"replaced lone surrogates with U+FFFD; number of texts with lone surrogates: {faulty}"
+            warnings.warn(text, stacklevel=2)
         if prompt is None and prompt_name is not None:
             if prompt_name not in self.prompts:
                 raise unknown("prompt_name", prompt_name, self.prompts)

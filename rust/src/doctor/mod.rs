@@ -71,7 +71,7 @@ pub struct Diagnosis {
     pub replacement_rate: f64,
     /// Share of words in the sample that cannot be replaced because they touch another word.
     pub unreplaceable_rate: f64,
-    /// Expected share of rows in the sample that do not change.
+    /// Share of rows in the sample that would not change, because none of their words can be replaced.
     pub unchanged_rate: f64,
 }
 
@@ -366,7 +366,8 @@ fn cut_off(lengths: &[u64], limit: usize) -> (usize, f64, f64) {
     (limit, share(long, rows), share(beyond, words))
 }
 
-/// Returns the expected shares of words that are replaced, words that cannot be replaced, and rows that do not change.
+/// Returns the expected share of words that are replaced, the share of words that cannot be replaced, and the share of
+/// rows that do not change.
 fn predict(index: &Index, sample: &[(u64, String)]) -> [f64; 3] {
     let mut augmenter = Augmenter::new(index, Options::new(index));
     let (mut words, mut bound, mut expected, mut unchanged) = (0, 0, 0.0, 0);

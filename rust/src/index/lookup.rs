@@ -1,4 +1,5 @@
-//! The hash table from term to rank and idf of an open index: built once, then queried millions of times per second.
+//! The hash table of an open index, which maps terms to ranks and idf. It is built once, then queried millions of times
+//! per second.
 //!
 //! Open addressing with two slots per cache line. A slot holds everything that a look-up compares and returns, so most
 //! look-ups touch a single cache line. [`TermTable`](crate::index::term_table::TermTable), which grows while it counts,

@@ -106,7 +106,7 @@ impl Index {
             .zip(&stats.max_frequency)
             .map(|(&idf, &max_frequency)| max_score(max_frequency, idf))
             .collect();
-        // Scores are not negative, so their bit patterns have the same order as the scores; `!` reverses it.
+        // Scores are not negative, so their bit patterns have the same order as the scores; `!` reverses the order.
         let mut order: Vec<(u64, u32)> = max_score
             .par_iter()
             .enumerate()
@@ -183,8 +183,8 @@ impl Index {
         &bytes[..usize::from(*len)]
     }
 
-    /// Appends the text of the term of this rank to `out`. A short one is copied with a fixed size, which costs less than
-    /// a call that copies a few bytes.
+    /// Appends the text of the term of this rank to `out`. A short text is copied with a fixed size, which costs less
+    /// than a call that copies a few bytes.
     #[inline]
     pub(crate) fn push_term(&self, rank: usize, out: &mut Vec<u8>) {
         let InlineText { bytes, len } = &self.texts[rank];

@@ -260,7 +260,7 @@ impl Counter {
         }
     }
 
-    /// Adds `rows` to the number of rows whose bytes were replaced.
+    /// Adds `rows` to the number of rows in which invalid bytes were replaced.
     pub fn add_repaired(&mut self, rows: u64) {
         self.counts.repaired += rows;
     }

@@ -1,4 +1,4 @@
-//! The hash table from term to value that is used for counting.
+//! The hash table used for counting, which maps terms to values.
 //!
 //! Open addressing over eight-byte slots (a tag of the hash and an id). Values are stored next to the first sixteen
 //! bytes of their terms, so that most look-ups touch two cache lines and compare no strings. The standard map and

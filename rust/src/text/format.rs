@@ -1,4 +1,4 @@
-//! Recognises, by the first bytes of a file, that it is not UTF-8 text.
+//! Recognises files that are not UTF-8 text, by their first bytes.
 
 use std::path::Path;
 

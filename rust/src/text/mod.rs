@@ -13,7 +13,7 @@ pub mod term;
 pub mod tokenize;
 pub mod treebank;
 
-/// Converts bytes to a string. They must have been assembled from sentences and terms, and are therefore UTF-8.
+/// Converts bytes to a string. The bytes must have been assembled from sentences and terms, and are therefore UTF-8.
 pub(crate) fn utf8_string(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes)
         .expect("sentences and terms are UTF-8 and are cut at character boundaries")

@@ -1,10 +1,10 @@
 //! Reads files as chunks of whole rows.
 //!
-//! One reader behind a lock hands chunks to any number of threads. Only reading, decompressing, hashing and finding line
-//! ends happen under the lock. This works equally for plain files, `.gz`, `.zst` and standard input; row numbers are
-//! known when a chunk is handed out; and memory is bounded by the number of chunks in use. A memory map would save one
-//! copy, but it would need `unsafe`, end the process with SIGBUS if the file shrinks, and count the whole file as
-//! resident memory.
+//! One reader behind a lock hands chunks to any number of threads. Only reading, decompressing, hashing and finding
+//! line ends happen under the lock. The same code reads plain files, `.gz`, `.zst`, table columns and standard input;
+//! row numbers are known when a chunk is handed out; and memory is bounded by the number of chunks in use. A memory map
+//! would save one copy, but it would need `unsafe`, end the process with SIGBUS if the file shrinks, and count the
+//! whole file as resident memory.
 //!
 //! A row ends at `\n` and nowhere else. `\r` at the end of a row is dropped; U+2028, U+2029, U+0085, `\x1c` to `\x1f` and
 //! a `\r` elsewhere are part of the row.
@@ -28,7 +28,7 @@ use crate::text::source::is_stdin;
 pub enum EncodingErrors {
     /// Return an error that names the line and the byte offset.
     Strict,
-    /// Replace them with U+FFFD, and count the rows in which this happened.
+    /// Replace these bytes with U+FFFD, and count the rows in which this happened.
     Replace,
 }
 
@@ -109,7 +109,7 @@ impl From<PathBuf> for Input {
     }
 }
 
-/// Reads a list of files, in order, as one corpus. `work` may be called from several threads at the same time.
+/// Reads a list of files, in order, as one corpus. [`work`](Self::work) may be called from several threads at once.
 pub struct Reader<'a> {
     state: Mutex<State>,
     options: ReadOptions,

@@ -21,7 +21,7 @@ pub(super) fn row_too_long(
 
 /// Returns the error for rows with invalid UTF-8; `at` is the position of the first invalid byte in `bytes`.
 ///
-/// `first_line` and `offset` are the line number and the byte offset of the first row in its file.
+/// `first_line` and `offset` are the line number and the byte offset, in the file, of the first row in `bytes`.
 pub(super) fn invalid_utf8(
     path: &Path,
     column: Option<&String>,

@@ -107,7 +107,7 @@ mod tests {
     use crate::text::rows::Rows;
 
     #[test]
-    fn written_files_contain_same_rows_as_memory() {
+    fn written_files_equal_rows_read_into_memory() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("corpus.txt");
         std::fs::write(&path, "one two\n\nthree\r\nd\u{e9}j\u{e0} vu\n").unwrap();

@@ -12,8 +12,8 @@ use crate::text::format::FileFormat;
 
 /// A column of a table, read as text with one row per line.
 pub trait Column: Send {
-    /// Returns the next block of text and the number of bytes of the stored file that were read for it (for the progress
-    /// bar), or `None` at the end. Every row ends with `\n` and contains no other `\n`.
+    /// Returns the next block of text and approximately how many bytes of the stored file were read for it (for the
+    /// progress bar), or `None` at the end. Every row ends with `\n` and contains no other `\n`.
     fn next_block(&mut self) -> io::Result<Option<(Vec<u8>, u64)>>;
 }
 

@@ -1,4 +1,4 @@
-//! Splits text into terms with byte spans. All rules for words are here.
+//! Splits text into terms with byte spans, by one of three rules.
 //!
 //! - `unicode`: words according to UAX #29 (segments with at least one alphanumeric character), found separately
 //!   between ASCII spaces; each word is folded; punctuation is not a term.
@@ -243,8 +243,8 @@ fn is_ascii_space(b: u8) -> bool {
 
 /// Fills `edges` with the start and end of each run of bytes for which `inside` is true.
 ///
-/// Sixty-four bytes are converted to sixty-four bits without a branch, and only the bits that are set are visited. A loop
-/// over bytes would mispredict the end of every word.
+/// Sixty-four bytes are converted to sixty-four bits without a branch, and only the positions at which the bits change
+/// are visited. A loop over bytes would mispredict the end of every word.
 fn find_edges(bytes: &[u8], edges: &mut Vec<u32>, inside: impl Fn(u8) -> bool) {
     edges.clear();
     let (blocks, rest) = bytes.as_chunks::<64>();
@@ -304,8 +304,8 @@ impl Tokenizer {
                 // Use the reference implementation if the rules for ASCII do not decide where this word ends.
                 let (here, after) = (class(end), class(end + 1));
                 let slow_from = if !ascii && !row.as_bytes()[start..end].is_ascii() {
-                    // Start one character earlier unless that is a space, as a combining mark belongs to the character
-                    // before it.
+                    // If the run begins with a character that is not ASCII, start one character earlier, unless that is
+                    // a space: a combining mark belongs to the character before it.
                     let alone = start == 0 || class(start - 1) == Class::Space;
                     let begins = class(start) == Class::NonAscii && !alone;
                     Some(start - usize::from(begins))

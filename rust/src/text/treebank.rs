@@ -1,12 +1,12 @@
 //! NLTK's word tokenizer (`NLTKWordTokenizer`, nltk 3.10.4) without its sentence splitter, with byte spans.
 //!
-//! NLTK applies about thirty regular expressions to the line, one after the other, and splits the result at white space.
-//! Except for double quotes, which become two backticks or two apostrophes, the expressions only insert spaces and delete
-//! white space. Each expression is therefore equivalent to a set of positions at which a space is inserted. Each rule
-//! depends on characters at fixed distances, and on whether there is white space, but not on its amount. One pass over the
-//! line finds the positions of all expressions (`mark`). A second pass (`cut`) cuts there and separates clitics and
-//! contractions, which never depend on text beyond the next space. A property test checks that the tokens equal those of
-//! the expressions.
+//! NLTK applies about thirty regular expressions to the line, one after the other, and splits the result at white
+//! space. Except for quotes (`"` becomes two backticks or two apostrophes, an opening `''` becomes two backticks), the
+//! expressions only insert spaces and delete white space. Each expression is therefore equivalent to a set of positions
+//! at which a space is inserted. Each rule depends on characters at fixed distances, and on whether there is white
+//! space, but not on its amount. One pass over the line finds the positions of all expressions (`mark`). A second pass
+//! (`cut`) cuts there and separates clitics and contractions, which never depend on text beyond the next space. A
+//! property test checks that the tokens equal those of the expressions.
 //!
 //! Both passes represent a character by one byte: itself if it is ASCII, otherwise a code for its class in the rules.
 //!
@@ -279,7 +279,7 @@ fn opens_quote(codes: &[u8], i: usize) -> bool {
         }
 }
 
-/// The rules for a run of apostrophes, except the one for `' `, which [`cut`] applies.
+/// The rules for a run of apostrophes, except the one for `' `, which [`clitics`] applies.
 fn apostrophes(codes: &[u8], marks: &mut [u8], run: usize, end: usize) {
     let mut start = run;
     if end - run >= 2 && opens_quote(codes, run) {
@@ -389,7 +389,7 @@ fn clitics(
 /// A contraction, and the position at which it is divided.
 type Contraction = (&'static [u8], usize);
 
-/// Contractions that are words.
+/// Contractions that begin with a letter; no `\w` may precede or follow them.
 const WORDS: [Contraction; 8] = [
     (b"cannot", 3),
     (b"d'ye", 1),

@@ -22,8 +22,8 @@ pub struct Word {
     /// Start and end of the word in the row, in bytes.
     pub start: usize,
     pub end: usize,
-    /// A number that is equal for equal terms of a row: the rank, or V + k for the k-th distinct unseen word, where V is
-    /// the number of terms in the index.
+    /// A number that is equal for equal terms of a row: the rank, or V + k for the k-th distinct unseen word (from 0),
+    /// where V is the number of terms in the index.
     pub key: u32,
     /// Rank of the word; for an unseen word, the rank that its score would have.
     pub rank: usize,
@@ -81,8 +81,9 @@ pub struct Augmenter<'a> {
     options: Options,
     scratch: Scratch,
     tokens: Vec<Token>,
-    /// The terms longer than a key, each padded, and a buffer for one shorter term.
+    /// The terms longer than a key, each padded.
     long: Vec<u8>,
+    /// Buffer for one term that is not longer than a key.
     short: [u8; 2 * PAD],
     /// The content of each token's first slot in the table, and whether that slot belongs to the token.
     firsts: Vec<(Known, bool)>,
@@ -380,8 +381,8 @@ fn start_search(index: &Index, options: &Options, word: &Word, u: f64) -> Option
 
 /// Counts of the keys of a row.
 ///
-/// A key whose last byte occurs in no other key of the row, as is usual, has the count 1. The count of any other key is
-/// found by a linear search in a short row, and by a binary search in a long one.
+/// Usually, the lowest byte of a key occurs only once in the row, so that the count of the key is 1. The count of any
+/// other key is found by a linear search in a row of at most 64 keys, and by a binary search in a longer row.
 struct KeyCounts<'a> {
     keys: &'a mut [u32],
     by_last_byte: [u8; 256],

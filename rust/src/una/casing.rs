@@ -106,7 +106,7 @@ mod tests {
     use super::take_case;
 
     #[test]
-    fn replacement_takes_case_of_old_word_unless_replacement_begins_with_digit() {
+    fn replacement_takes_case_of_old_word_except_in_special_cases() {
         for (old, term, expected) in [
             ("greetings", "hello", "hello"),
             ("Greetings", "hello", "Hello"),

@@ -27,8 +27,8 @@ pub struct OutputOptions {
     pub as_records: bool,
     /// Compression of a file; standard output is never compressed.
     pub compression: Compression,
-    /// Number of the first row if the files are one part of a corpus (a part may be empty); `None` if they are a whole
-    /// corpus.
+    /// Row number, in the corpus, of the first row of the files if they are one part of the corpus (a part may have no
+    /// rows); `None` if they are the whole corpus.
     pub first_row: Option<u64>,
 }
 

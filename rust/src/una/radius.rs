@@ -43,7 +43,7 @@ impl RankSearch {
     }
 
     /// Returns the rank of `from..to` nearest to `position`, or `from` if `position` is not a number (which happens if
-    /// rounding has selected an empty side).
+    /// rounding has selected a side on which all scores are 0).
     fn clamp(&self, position: f64) -> usize {
         (position as i64).clamp(self.from as i64, self.to as i64 - 1) as usize
     }

@@ -3,8 +3,8 @@
 use crate::una::augment::Word;
 use crate::una::options::{Mode, Options, ReplaceWhich, ReplaceWith};
 
-/// Sets the probabilities of the n replaceable words to p_i = min(1, beta * n * w_i / sum_j w_j), where w is s - min s for
-/// negatives and max s - s for positives, and s is the score of a word.
+/// Sets the probabilities of the n replaceable words to p_i = min(1, beta * n * w_i / sum_j w_j). With s as the score
+/// of a word, w is s - min s in [`Mode::Negative`] and max s - s in [`Mode::Positive`].
 ///
 /// If no p reaches 1, every word with the largest p gets p = 1, so that the sentence changes (the released code sets only
 /// the first such word to 1).
