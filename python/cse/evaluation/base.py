@@ -29,7 +29,7 @@ class Encodes(Protocol):
 
 
 def counted(total: int, progress: Callable[[int, int], None] | None) -> Progress:
-    """Returns a function that adds its argument to a running count, and calls ``progress(count, total)``."""
+    """Returns a function that adds its argument to a count, and calls ``progress(count, total)`` if it is not None."""
     done = 0
 
     def advance(more: int) -> None:
