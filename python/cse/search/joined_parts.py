@@ -55,7 +55,7 @@ class Some:
         return self._vectors.width
 
     def _range(self, start: int, stop: int) -> tuple[int, int, Rows]:
-        """Returns the range of the original vectors that contains the selected ones, and their positions in it."""
+        """Returns the range of the original vectors that spans the selected ones, and the positions of these in it."""
         rows = self._rows[start:stop]
         first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
         return first, last, rows - first
