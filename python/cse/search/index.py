@@ -46,7 +46,7 @@ class Hit:
     score: float
     """Cosine (or dot product, if the model uses it) with the query; with ``hybrid``, the fused score."""
     text: str
-    """Text of the row; if rows are cut into passages, the best passage (for a row found only by BM25, the whole text)."""
+    """Text of the row; if rows are cut into passages, the best passage (the whole text of a row found only by BM25)."""
 
 
 class SearchIndex:

@@ -2,8 +2,8 @@
 
 Products are computed in float32, block by block, so that few are in memory and the vectors are read once for up to
 ``QUERIES`` queries. A row is a candidate if its exact product may be among the k largest, given the maximum rounding
-error of float32. The products of the candidates are then computed again in float64 to rank the rows. The result equals the result of a
-brute-force search in float64, for any number of threads and any block size.
+error of float32. The products of the candidates are then computed again in float64 to rank the rows. The result equals
+the result of a brute-force search in float64, for any number of threads and any block size.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Vectors(Protocol):
         ...
 
     def products(self, queries: Floats, start: int, stop: int) -> Floats:
-        """Returns the dot products of queries ``(Q, D)`` with the same vectors as ``block``, ``(Q, stop - start)`` float32."""
+        """Returns the dot products of queries ``(Q, D)`` with ``block(start, stop)``, ``(Q, stop - start)`` float32."""
         ...
 
     def take(self, rows: Rows) -> Doubles:
