@@ -20,7 +20,7 @@ class RepetitionOptions:
     """Options of the repetition; the default is the published value for BERT-base."""
 
     rate: Annotated[
-        float, Field(gt=0, lt=1, description="maximum share of the words that is repeated; 2 words if it is less")
+        float, Field(gt=0, lt=1, description="maximum share of the words that is repeated; up to 2 words always may be")
     ] = 0.32
 
 
