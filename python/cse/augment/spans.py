@@ -23,7 +23,9 @@ class SpansOptions:
 
     shortest: Annotated[float, Field(gt=0, le=1, description="minimum share of the sentence's words in a span")] = 0.5
     longest: Annotated[float, Field(gt=0, le=1, description="maximum share of the sentence's words in a span")] = 0.9
-    min_words: Annotated[int, Field(ge=2, description="shorter sentences are kept whole (dropout positives)")] = 4
+    min_words: Annotated[
+        int, Field(ge=2, description="sentences with fewer words are kept whole (dropout positives)")
+    ] = 4
     least_words: Annotated[
         int, Field(ge=1, description="minimum number of words in a span, for long rows; only with most_words")
     ] = 8

@@ -28,7 +28,7 @@ class UDAOptions:
     ] = None
     surface: Annotated[
         Literal["keep", "plain"] | None,
-        Field(description="keep the original text between terms, or plain: join terms with spaces"),
+        Field(description="keep: only replaced words change; plain: lower-cased terms joined by spaces"),
     ] = None
 
 

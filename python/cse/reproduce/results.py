@@ -150,7 +150,8 @@ def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[s
             lines.append(f"| {row.name} | {notes[row.name]} |{' |' * len(table.columns)}")
     lines += [
         "",
-        "Ours: mean ± standard deviation over seeds, [95 % interval]; *: the interval contains the published value.",
+        "Ours: mean ± standard deviation over seeds, [95 % interval of the mean]; *: the interval contains the "
+        "published value.",
     ]
     lines += [f"† {remark}" for remark in remarks]
     found = paired_tests(table, rows, stored)

@@ -49,7 +49,7 @@ class Facts:
         return found.fill_diagonal_(False)
 
     def changed(self, column: int) -> Tensor | None:
-        """``(B,)`` bool, False where the text in a column equals the row's anchor or positive; None without token ids."""
+        """``(B,)`` bool, False where a negative equals the anchor or positive of its row; None without token ids."""
         if self.keys is None:
             return None
         return (self.keys[column] != self.keys[0]) & (self.keys[column] != self.keys[1])
