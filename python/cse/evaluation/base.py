@@ -110,9 +110,9 @@ class Report:
 class Evaluation(ABC):
     """Base class of evaluations of an encoder.
 
-    Subclasses define ``work``, ``__call__`` and, if they have options, ``Options``: a frozen dataclass filled from
-    ``--set NAME.OPTION=VALUE``. The constructor reads and checks the data, so that errors are raised before the model
-    is loaded.
+    Subclasses define ``work``, ``__call__``, ``summary`` (one line for ``cse methods``) and, if they have options,
+    ``Options``: a frozen dataclass filled from ``--set NAME.OPTION=VALUE``. The constructor reads and
+    checks the data, so that errors are raised before the model is loaded.
 
     Args:
         options: An instance of ``Options``.

@@ -35,7 +35,7 @@ __all__ = [
     "score_vectors",
 ]
 
-# Title and number of pairs of each complete task, as in SentEval.
+# Title and number of pairs of each complete task, by the stem of its file; as in SentEval.
 SEVEN = {
     "sts12.test": ("STS12", 3108),
     "sts13.test": ("STS13", 1500),

@@ -1,7 +1,8 @@
 """Opens a folder of parts written by ``cse encode --parts`` as one index over the vectors of all parts.
 
-Vectors of ``.npy`` parts are mapped into memory, and texts are read from the corpus files when their rows are found.
-The rows found and their scores are the same as with an index of the whole corpus; see ``tests/test_sharding.py``.
+A part is a file with the vectors of one corpus file. Vectors of ``.npy`` parts are mapped into memory, and texts are
+read from the corpus files when their rows are found. The rows found and their scores are the same as
+with an index of the whole corpus; see ``tests/test_sharding.py``.
 """
 
 from __future__ import annotations
