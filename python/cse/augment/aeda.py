@@ -21,7 +21,7 @@ MARKS = (".", ",", "!", "?", ";", ":")
 class AEDAOptions:
     """Options of AEDA; the default is the published value."""
 
-    share: Annotated[float, Field(gt=0, le=1, description="largest number of marks, as a share of the words")] = 0.3
+    share: Annotated[float, Field(gt=0, le=1, description="up to floor(share * words + 1) marks are inserted")] = 0.3
 
 
 class AEDA(Edit):

@@ -2,8 +2,9 @@
 
 There are two kinds of text methods:
 
-- An *edit* changes sentences one by one: ``(texts, rows, draws) -> texts``. The flag determines its role: with
-  ``--positive`` the edited sentence is the positive of the unchanged one, with ``--negative`` it is a hard negative.
+- An *edit* changes sentences one by one: ``(texts, rows, draws) -> texts``. The flag that names the
+  edit determines its role: with ``--positive``, the edited sentence is the positive of the original; with
+  ``--negative``, it is a hard negative.
 - A *pairing* determines which two texts belong together: ``(texts, rows, draws) -> Paired``. It is used with
   ``--positive``.
 
@@ -165,7 +166,7 @@ class Edit(TextMethod):
 
     @classmethod
     def makes_pairs(cls, options: Any) -> bool:
-        """Returns whether an edited sentence, used as a negative, also forms a positive pair with itself (UNA)."""
+        """Returns whether an edited sentence, used as a negative, is also an anchor that is its own positive (UNA)."""
         return False
 
     def applies(self, step: int) -> bool:

@@ -50,7 +50,10 @@ class SynonymOptions(EDAOptions):
 
 
 class WordEdit(Edit):
-    """Base class of edits of whitespace-separated words. A sentence that cannot be edited is returned as it is."""
+    """Base class of edits of whitespace-separated words.
+
+    A sentence that cannot be edited is returned as it is or, with ``clean``, only cleaned.
+    """
 
     Options = EDAOptions
     purpose = ""
@@ -78,7 +81,7 @@ class WordEdit(Edit):
 
 
 class SwapWords(WordEdit):
-    """Swaps two words, n times."""
+    """Swaps two random words, n times."""
 
     summary = "swaps words (EDA)"
     purpose = "eda swap"
@@ -125,7 +128,7 @@ class SynonymEdit(WordEdit):
 
 
 class ReplaceBySynonyms(SynonymEdit):
-    """Replaces each of n random words with one of its synonyms."""
+    """Replaces n random words (fewer if fewer have synonyms), each with one of its synonyms."""
 
     summary = "replaces words with synonyms (EDA)"
     purpose = "eda synonym"

@@ -20,7 +20,7 @@ class MaskedSpanOptions:
     """Options of the masked span; the defaults are the published values for sentences."""
 
     length: Annotated[int, Field(ge=1, description="number of characters that are replaced")] = 5
-    shortest: Annotated[int, Field(ge=1, description="minimum number of characters of a text that is changed")] = 30
+    shortest: Annotated[int, Field(ge=1, description="texts with fewer characters are not changed")] = 30
     mask: Annotated[str, Field(min_length=1, description="replacement text (RoBERTa's mask token is <mask>)")] = (
         "[MASK]"
     )

@@ -63,8 +63,8 @@ class NextSentenceOptions:
 class NextSentence(Pairing):
     """Takes the positive from the next rows of the corpus, which must be running text in order (SimCSE, table 2).
 
-    Blank rows, rows held out for an evaluation, and rows past the end of the corpus are not used as positives: if one
-    of these is drawn for a sentence, the sentence has no positive.
+    Blank rows, held-out rows (see ``cse.data.held_out``) and their duplicates, and rows past the end of the corpus are
+    not used as positives: if one of these is drawn for a sentence, the sentence has no positive.
     """
 
     Options = NextSentenceOptions

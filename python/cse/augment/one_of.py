@@ -23,7 +23,7 @@ PURPOSE = "one of several edits"
 
 @dataclass(frozen=True)
 class OneOfOptions:
-    """Options of the choice of edits. AugCSE uses twelve transformations of NL-Augmenter, which are not part of cse."""
+    """Options of ``one-of``. AugCSE uses twelve transformations of NL-Augmenter, which are not part of cse."""
 
     edits: Annotated[tuple[str, ...], Field(min_length=2, description="names of edits, run with default options")] = (
         "crop",

@@ -19,9 +19,7 @@ __all__ = ["Repetition", "RepetitionOptions"]
 class RepetitionOptions:
     """Options of the repetition; the default is the published value for BERT-base."""
 
-    rate: Annotated[
-        float, Field(gt=0, lt=1, description="maximum share of the words that is repeated; 2 words if it is less")
-    ] = 0.32
+    rate: Annotated[float, Field(gt=0, lt=1, description="at most max(2, rate * words) words are repeated")] = 0.32
 
 
 class Repetition(Edit):

@@ -23,7 +23,9 @@ class SpansOptions:
 
     shortest: Annotated[float, Field(gt=0, le=1, description="minimum share of the sentence's words in a span")] = 0.5
     longest: Annotated[float, Field(gt=0, le=1, description="maximum share of the sentence's words in a span")] = 0.9
-    min_words: Annotated[int, Field(ge=2, description="sentences with fewer words are not cut (dropout positives)")] = 4
+    min_words: Annotated[
+        int, Field(ge=2, description="sentences with fewer words are kept whole (dropout positives)")
+    ] = 4
     least_words: Annotated[
         int, Field(ge=1, description="minimum number of words in a span, for long rows; only with most_words")
     ] = 8
@@ -35,10 +37,10 @@ class SpansOptions:
 class Spans(Pairing):
     """Anchor and positive are two contiguous spans of words, sampled independently.
 
-    The fraction of words in a span is uniform between ``shortest`` and ``longest``. The start position of the span is
-    uniform over the sentence. With ``most_words``, the number of words in a span of a sentence of n words is uniform
+    The fraction of words in a span is uniform between ``shortest`` and ``longest``. All start positions of the span
+    are equally likely. With ``most_words``, the number of words in a span of a sentence of n words is uniform
     between ``min(shortest * n, least_words)`` and ``min(longest * n, most_words)``, rounded. Spans of long rows are
-    then short passages, while spans of single sentences are unaffected. Words are separated by whitespace.
+    then short passages, while spans of short rows are unaffected. Words are separated by whitespace.
 
     A sentence of fewer than ``min_words`` words is not cut: anchor and positive are the whole sentence, encoded under
     different dropout masks.

@@ -24,11 +24,11 @@ class UDAOptions:
     radius: Annotated[
         int | str | None,
         AfterValidator(check_radius),
-        Field(description="ranks on either side, or a percentage of the V terms; None: min(4000, V/100)"),
+        Field(description="ranks on either side of the word, or a percentage of the V terms; None: min(4000, V/100)"),
     ] = None
     surface: Annotated[
         Literal["keep", "plain"] | None,
-        Field(description="keep the original text between terms, or join terms with spaces"),
+        Field(description="keep: only replaced words change; plain: lower-cased terms joined by spaces"),
     ] = None
 
 

@@ -29,7 +29,7 @@ class Encodes(Protocol):
 
 
 def counted(total: int, progress: Callable[[int, int], None] | None) -> Progress:
-    """Returns a function that adds its argument to a running count, and calls ``progress(count, total)``."""
+    """Returns a function that adds its argument to a count, and calls ``progress(count, total)`` if it is not None."""
     done = 0
 
     def advance(more: int) -> None:
@@ -110,9 +110,9 @@ class Report:
 class Evaluation(ABC):
     """Base class of evaluations of an encoder.
 
-    Subclasses define ``work``, ``__call__`` and, if they have options, ``Options``: a frozen dataclass filled from
-    ``--set NAME.OPTION=VALUE``. The constructor reads and checks the data, so that errors are raised before the model
-    is loaded.
+    Subclasses define ``work``, ``__call__``, ``summary`` (one line for ``cse methods``) and, if they have options,
+    ``Options``: a frozen dataclass filled from ``--set NAME.OPTION=VALUE``. The constructor reads and
+    checks the data, so that errors are raised before the model is loaded.
 
     Args:
         options: An instance of ``Options``.

@@ -1,8 +1,8 @@
 """Classifiers of the transfer tasks: logistic regression with an L2 penalty, trained in one of two ways.
 
-Both use the objective of SentEval (Conneau and Kiela 2018): mean cross-entropy plus ``penalty / 2`` times the squared
-norm of the weights. ``converged`` minimises it; ``senteval`` stops early, as SentEval does. Their results
-differ if Adam converges slowly, as it does for embeddings of unit length; ``benches/transfer.py`` compares them.
+The objective is SentEval's (Conneau and Kiela 2018): mean cross-entropy plus ``penalty / 2`` times the squared norm of
+the weights. ``converged`` minimises it; ``senteval`` trains with Adam and stops early, as SentEval does. The results
+differ if Adam converges slowly, as it does for embeddings of unit length; ``benches/transfer.py`` compares the two.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ def senteval(
     """Trains with Adam and the settings of SentEval's default protocol, not those of its fast prototyping protocol.
 
     The learning rate is 0.001, a batch has 64 rows, and the penalty is Adam's weight decay, which also applies to the
-    intercept. The accuracy on ``valid`` is measured after every 4 epochs. Training ends at the sixth accuracy that does
-    not exceed the best one, or after 204 epochs; the weights with the best accuracy are kept. Without ``valid``, 5 % of
-    the rows are used instead.
+    intercept. The accuracy on ``valid`` is measured after every 4 epochs. Training ends when the accuracy has
+    failed six times in all to exceed the best one, or after 204 epochs; the weights with the best accuracy are kept.
+    Without ``valid``, a random 5 % of the rows are held out for validation.
     """
     return AdamClassifier(penalty, seed).fit(x, y, valid)
 

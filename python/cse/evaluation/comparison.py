@@ -30,8 +30,8 @@ def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> l
 
     Returns:
         One record per task: ``task``, ``examples``, the scores ``a`` and ``b``, and ``mean``, ``low``, ``high`` and
-        ``p`` of the difference b - a. For an evaluation without examples (geometry), there is one record per row and
-        metric, without interval and p-value.
+        ``p`` of the difference b - a. For an evaluation without examples (geometry), there is one record per row of the
+        report and metric, without interval and p-value.
     """
     records: list[dict[str, Any]] = []
     if not before[0].samples:
@@ -53,7 +53,7 @@ def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> l
 
 
 def plain_differences(before: Sequence[Report], after: Sequence[Report], row: int) -> list[dict[str, Any]]:
-    """Returns one record per metric of a row, with the means over the checkpoints and their difference."""
+    """Returns one record per metric in row ``row`` of the reports: the means over checkpoints and their difference."""
     first = before[0].rows[row]
     records = []
     for name, value in first.items():

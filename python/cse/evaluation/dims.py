@@ -79,8 +79,8 @@ def evaluate_dims(
         progress: Called with the units of work done since its last call; in total ``len(dims) * evaluation.work()``.
 
     Returns:
-        A report with one row for each task and number of dimensions. The keys of its summary and the task names of its
-        samples include the number of dimensions.
+        A report with one row for each combination of task and number of dimensions. The keys of its summary and the
+        task names of its samples include the number of dimensions.
     """
     rows: list[dict[str, Any]] = []
     summary: dict[str, Any] = {}

@@ -41,9 +41,7 @@ def open_suites(
     """
     tables = dict(options or {})
     if unused := sorted(set(tables) - set(names)):
-        raise InputError(
-            f"--set {unused[0]}: its options were given, but it is not among the suites; add --suite {unused[0]}"
-        )
+        raise InputError(f"--set {unused[0]}.OPTION: {unused[0]} is not among the suites; add --suite {unused[0]}")
     evaluations = {}
     for name in dict.fromkeys(names):
         kind = EVALUATIONS.get(name, "--suite")

@@ -38,7 +38,7 @@ __all__ = ["Retrieval", "RetrievalOptions", "ndcg", "rank_documents", "recall", 
 DEPTH = 100
 # Number of documents encoded and ranked at a time, which bounds memory.
 BLOCK = 4096
-# The same, if documents are cut into passages.
+# Number of documents at a time if they are cut into passages.
 PASSAGES_BLOCK = 256
 
 Relevance = Mapping[str, int]

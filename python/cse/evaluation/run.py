@@ -71,8 +71,8 @@ class Comparison:
 
     - ``task``; ``examples``: number of examples, None for metrics without examples;
     - ``a``, ``b``: the scores; ``mean``: their difference b - a;
-    - ``low``, ``high``: its 95 % interval; ``p``, and ``p_holm`` adjusted over the tasks by Holm's method; absent for
-      metrics without examples (geometry);
+    - ``low``, ``high``: the 95 % interval of the difference; ``p``: its p-value; ``p_holm``: the p-value adjusted over
+      the tasks by Holm's method; all four are absent for metrics without examples (geometry);
     - ``verdict``: ``better``, ``worse`` or ``no difference seen`` at the level 0.05, "" without a p-value.
     """
 
@@ -148,9 +148,10 @@ def compare(
     """Compares model b with model a, like ``cse compare``.
 
     Except in suites without examples (``geometry``), every difference has a 95 % interval from a bootstrap over
-    examples, and a p-value that is adjusted over the tasks. Both hold for these two checkpoints only; two seeds of the
-    same method may differ just as much. If ``a`` and ``b`` are lists of models, each trained by one method with the
-    same seeds in the same order, the methods are compared with a paired t-test over seeds.
+    examples, and a p-value that is adjusted over the tasks. The interval and the p-value describe these two
+    checkpoints only; two seeds of the same method may differ just as much. If ``a`` and ``b`` are lists of models, each
+    trained by one method with the same seeds in the same order, the methods are compared with a paired t-test over
+    seeds.
 
     Args:
         a: A model, as for ``evaluate``, or a list of at least two models.
@@ -187,7 +188,7 @@ def compare_models(
     """Compares the first side with each of the others; every model is evaluated once.
 
     Args:
-        sides: At least two lists of models: each with one model, or, with ``seeds``, each with at least two.
+        sides: At least two lists, each with one model; with ``seeds``, each with the same number of models, at least 2.
         suite: See ``evaluate``.
         data: File or folder of the data.
         seeds: True: compare methods over seeds. False: compare checkpoints over examples.
@@ -200,6 +201,9 @@ def compare_models(
         precision: ``fp32``, ``bf16`` or ``auto``.
         threads: Number of CPU threads.
         progress: See ``evaluate``.
+
+    Returns:
+        One comparison with the first side for each of the other sides.
 
     Raises:
         InputError: As for ``compare``.

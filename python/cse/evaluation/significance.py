@@ -44,9 +44,10 @@ def direction(low: float, high: float) -> int:
 
 
 def adjust(records: list[dict[str, Any]], level: float = 0.05) -> None:
-    """Adds ``p_holm``, adjusted over all tasks by Holm's method, and ``verdict`` to records of ``comparison.compare``.
+    """Adds ``p_holm`` and ``verdict`` to records of ``comparison.compare``.
 
-    The verdict is ``better``, ``worse`` or ``no difference seen``, and empty for records without a p-value.
+    ``p_holm`` is the p-value adjusted over all tasks by Holm's method. The verdict is ``better``, ``worse`` or ``no
+    difference seen``, and empty for records without a p-value.
     """
     tested = [record for record in records if "p" in record]
     for record, p in zip(tested, holm([record["p"] for record in tested]), strict=True):
@@ -77,7 +78,7 @@ def paired_bootstrap(
 
 
 def sentence_clusters(left: Sequence[str], right: Sequence[str]) -> list[npt.NDArray[np.int64]]:
-    """Returns the positions of pairs by group; pairs that share a sentence, directly or via others, form a group."""
+    """Groups pairs that share a sentence, directly or through other pairs; returns the pair numbers of each group."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
@@ -125,11 +126,11 @@ def resampled_difference(
         clusters: Positions of examples that are drawn together; see ``sentence_clusters``. None: examples
             are drawn individually.
         resamples: Number of bootstrap samples.
-        seed: Seed of the resampling. With the same seed, tasks with equally many clusters (without clusters: examples)
-            get the same draws.
+        seed: Seed of the resampling. With the same seed, tasks with the same number of clusters (without clusters: the
+            same number of examples) get the same draws.
 
     Returns:
-        The difference, and its value in each resample ``(resamples,)``, to be averaged over tasks.
+        The difference, and its value in each resample ``(resamples,)``, which can be averaged over tasks.
     """
     score: Score = mean_score if gold is None else spearman_score
 

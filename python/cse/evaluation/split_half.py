@@ -1,4 +1,6 @@
-"""A score without labels: one half of a sentence is used as a query for the other half, among all halves.
+"""A score without labels: each half of a sentence is used as a query for the other half.
+
+For a first half, the candidates are the second halves of all sentences, and vice versa.
 
 The mean reciprocal rank falls to chance level when embeddings collapse, so it detects collapse during training. It
 cannot rank good encoders, because the differences between them are small compared with its standard error.
@@ -30,7 +32,7 @@ TIE = 1e-6
 
 @dataclass(frozen=True)
 class HalvesScore:
-    """Mean reciprocal rank over both directions (0 to 1), its standard error, alignment and uniformity."""
+    """Mean reciprocal rank over both directions (0 to 1), its standard error, alignment and uniformity of halves."""
 
     mrr: float
     mrr_se: float
@@ -43,7 +45,7 @@ class HalvesScore:
     """``(n,)`` 1 if each half of a sentence ranks first for the other, 0.5 if only one does, else 0."""
 
     def to_dict(self) -> dict[str, float]:
-        """Returns the scores without the per-sentence values."""
+        """Returns the scores over all sentences as numbers; ``found_first`` is a mean."""
         return {
             "mrr": self.mrr,
             "mrr_se": self.mrr_se,
@@ -105,7 +107,9 @@ def score_halves(
 class SplitHalfOptions:
     """Options of the split-half evaluation."""
 
-    limit: Annotated[int, Field(ge=2, description="maximum number of sentences, from the start of the file")] = 2000
+    limit: Annotated[
+        int, Field(ge=2, description="maximum number of sentences; the first ones in the corpus are used")
+    ] = 2000
     column: Annotated[str | None, Field(description="column that holds the sentences, if the corpus is a table")] = None
 
 

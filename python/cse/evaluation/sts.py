@@ -35,7 +35,7 @@ __all__ = [
     "score_vectors",
 ]
 
-# Title and number of pairs of each complete task, as in SentEval.
+# Title and number of pairs of each complete task, by the stem of its file; as in SentEval.
 SEVEN = {
     "sts12.test": ("STS12", 3108),
     "sts13.test": ("STS13", 1500),
@@ -59,7 +59,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Task:
-    """An STS task: key, title, file, and ``expected``, the number of pairs when complete (None: any number)."""
+    """An STS task: its key, title and file, and ``expected``, the number of pairs of the complete task (None: any)."""
 
     key: str
     title: str
@@ -81,7 +81,7 @@ class PairScore:
     uniformity: float
 
     def to_dict(self) -> dict[str, float]:
-        """Returns the scores without the number of pairs, for logs."""
+        """Returns the scores without the number of pairs."""
         return {
             "spearman": self.spearman,
             "alignment": self.alignment,
@@ -180,7 +180,7 @@ def _is_csv(path: Path) -> bool:
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields each record as the number, from 1, of its first line, and its fields; blank lines are skipped."""
+    """Yields the fields of each record, with the line number (from 1) of its start; blank lines are skipped."""
     lines = read_lines(path)
     if not _is_csv(path):
         yield from ((number, line.split("\t")) for number, line in lines)
@@ -273,7 +273,7 @@ class STS(Evaluation):
         return len({text for column in self.columns() for text in column})
 
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
-        """Returns one row per task; the summary is the mean of the seven test sets if all are complete."""
+        """Returns a report with one row per task; if the seven test sets are complete, the summary holds their mean."""
         vectors = iter(embed(encoder, self.columns(), progress))
         scored, samples = [], []
         for task, pairs in self.tasks:

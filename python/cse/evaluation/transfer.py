@@ -44,7 +44,7 @@ Advance = Callable[[], object]
 
 @dataclass(frozen=True)
 class TransferTask:
-    """A task: its title, number of rows by split when complete (``all``: a single file), and whether rows are pairs."""
+    """A task: title, number of rows of each complete split (``all``: a single file), and whether rows are pairs."""
 
     title: str
     rows: dict[str, int]
@@ -85,7 +85,7 @@ class TransferOptions:
 
 @dataclass(frozen=True)
 class Split:
-    """The rows of one file: the texts of each column, and labels as integers, numbered in the order of their names."""
+    """The rows of one file: the texts of each column, and the labels, numbered from 0 in sorted order."""
 
     columns: list[list[str]]
     labels: Labels
@@ -227,7 +227,7 @@ class Transfer(Evaluation):
         for key, splits in self.tasks.items():
             folded = splits.get("all") or splits["train"]
             least = int(np.bincount(folded.labels).min())
-            if "all" in splits:  # inner folds divide the rows outside one outer fold
+            if "all" in splits:  # the inner folds divide only the rows outside one outer fold
                 least -= -(-least // options.folds)
             if "dev" not in splits and least < options.folds:
                 raise InputError(
@@ -244,7 +244,7 @@ class Transfer(Evaluation):
         return texts + FIT * sum(TASKS[key].fits(self.options.folds) for key in self.tasks)
 
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
-        """Returns one row per task; the summary is the mean accuracy if all tasks are complete."""
+        """Returns a report with one row per task; if all tasks are complete, the summary holds the mean accuracy."""
         vectors = iter(embed(encoder, self.columns(), progress))
         rows: list[dict[str, Any]] = []
         samples = []

@@ -1,4 +1,4 @@
-"""The cells of a table, each of which is trained, scored and stored in a folder.
+"""The cells of a table, each of which is trained (unless its encoder is given), scored and stored in a folder.
 
 A cell is a row with one seed and, if the columns stand for settings, one column. The file ``CELL/seed-N.json``
 (``CELL/scores.json`` for an encoder that is not trained) is written when the cell is scored. An interrupted run stays
@@ -36,12 +36,12 @@ FROM_SYNONYMS = ("eda-synonym", "eda-insert")
 """Positives that take synonyms from the file ``--file synonyms=PATH`` if it is given, else from WordNet."""
 STSB = ("stsb.dev.tsv",)
 DEV = {"scd": ("sickr.dev.tsv",), "dclr": (*STSB, "sickr.dev.tsv")}
-"""Development sets with which papers select checkpoints, by the first part of the preset; others use ``STSB``."""
+"""Development sets by which papers select checkpoints, keyed by the first part of the preset. Default: ``STSB``."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a table."""
+    """One run of a table, or one encoder that is scored without training."""
 
     table: Table
     row: Row
@@ -239,7 +239,7 @@ def run_cell(
         scorer: The evaluation data.
         place: Folder of the cells.
         callback: Called during training.
-        progress: Called while the encoder is scored, with the number of texts encoded and the total.
+        progress: Called while the encoder is scored; see ``Scorer.__call__``.
         keep_models: Whether to keep the folder of the run; otherwise only scores, settings and times are kept.
 
     Returns:

@@ -13,7 +13,7 @@ from .tables import Table
 __all__ = ["Inputs", "open_inputs"]
 
 SYNONYMS = "synonyms"
-"""Name of the file of synonyms for the EDA rows; without the file, synonyms are taken from WordNet."""
+"""Name in ``--file NAME=PATH`` of the synonyms for the EDA rows; without the file, they are taken from WordNet."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Inputs:
     data: Path
     """Folder of the evaluation data."""
     corpus: Path | None = None
-    """Sentences to train on; not needed for labelled pairs, for recipes with a corpus, or without training."""
+    """Sentences to train on; not needed for labelled pairs, recipes that name a corpus, or recipes without training."""
     pairs: Path | None = None
     """Labelled pairs of the supervised rows."""
     files: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Which cells of a table are stored, which will be run, and why others have no scores."""
+"""Which cells of a table (see ``cells``) are stored, which will be run, and why others are left out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Plan:
     wanted: list[Cell]
     """Cells to be run, in order."""
     notes: dict[str, str]
-    """Why a row has no scores of ours, by the name of the row."""
+    """Why cells of a row are neither stored nor run, by the name of the row."""
 
     def add(self, cell: Cell, record: dict[str, Any]) -> None:
         """Adds the record of a cell that has been run and stored."""

@@ -99,7 +99,7 @@ def paired_tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict
 
 
 def to_dict(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the table as a JSON object; ``notes`` states, by row name, why a row has no scores of ours."""
+    """Returns the table as a JSON object; ``notes`` states, by row name, why cells have no scores of ours."""
     found = []
     for row in rows:
         ours = collect(table, row, stored)
@@ -150,7 +150,8 @@ def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[s
             lines.append(f"| {row.name} | {notes[row.name]} |{' |' * len(table.columns)}")
     lines += [
         "",
-        "Ours: mean ± standard deviation over seeds, [95 % interval of the mean]; *: it contains the published value.",
+        "Ours: mean ± standard deviation over seeds, [95 % interval of the mean]; *: the interval contains the "
+        "published value.",
     ]
     lines += [f"† {remark}" for remark in remarks]
     found = paired_tests(table, rows, stored)

@@ -34,7 +34,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "transfer": (),
     "columns": (),
 }
-"""The files of scored pairs that each suite reads.
+"""Stems of the files of scored pairs that each suite reads.
 
 The suite ``columns`` instead reads the STS tasks and retrieval collections that the columns of the table name.
 """
@@ -96,7 +96,7 @@ class Scorer:
 
         Args:
             encoder: The encoder.
-            progress: Called with the number of texts encoded and the total number of texts.
+            progress: Called with the units of work done and their total; a unit is usually one encoded text.
 
         Returns:
             Scores x 100 by column, or by ``ANY`` if the suite has only one score. Alignment and uniformity are not

@@ -39,7 +39,7 @@ def queries_of(encoder: Encoder, texts: Sequence[str], **arguments: Any) -> Floa
 
 
 def check_rows(store: Store, corpus: Corpus, ids: Sequence[str] | None) -> None:
-    """Raises ``InputError`` unless a corpus begins with the rows of an index and their ids are the same."""
+    """Raises ``InputError`` unless a corpus begins with the rows of an index, with the same ids if it has any."""
     done = store.rows
     remedy = "build it again with --rebuild, or name another folder"
     if len(corpus) < done:

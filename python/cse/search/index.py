@@ -46,7 +46,7 @@ class Hit:
     score: float
     """Cosine (or dot product, if the model uses it) with the query; with ``hybrid``, the fused score."""
     text: str
-    """Text of the row, or the passage that was found if rows are cut into passages."""
+    """Text of the row; if rows are cut into passages, the best passage (the whole text of a row found only by BM25)."""
 
 
 class SearchIndex:
@@ -83,8 +83,8 @@ class SearchIndex:
     ) -> SearchIndex:
         """Builds the index of a corpus, or completes an existing one.
 
-        If the folder already contains an index, its model and settings must be the same, and the corpus must begin
-        with the rows of the index; the remaining rows are added. To complete an interrupted build, call ``build``
+        If the folder already contains an index, it must have been built with the same model and settings, and the
+        corpus must begin with its rows; the remaining rows are added. To complete an interrupted build, call ``build``
         again.
 
         Args:
@@ -136,7 +136,7 @@ class SearchIndex:
         device: str = "auto",
         engine: str = "local",
     ) -> SearchIndex:
-        """Opens an index, or a folder of parts written by ``cse encode --parts`` as an index.
+        """Opens an index folder, or a folder of parts written by ``cse encode --parts``.
 
         Args:
             folder: The folder.
@@ -193,7 +193,7 @@ class SearchIndex:
 
     @cached_property
     def unit_vectors(self) -> Vectors:
-        """``vectors`` scaled to unit length, for cosines; vectors for dot products or in int8 have other norms."""
+        """``vectors`` scaled to unit length, for cosines; in int8 or for dot products, ``vectors`` have other norms."""
         plain = self._store.manifest["similarity"] == "cosine" and not self._store.manifest["int8"]
         return self._vectors if plain else Unit(self._vectors)
 
@@ -256,7 +256,7 @@ class SearchIndex:
         progress: Callable[[int], None] | None = None,
         parts_progress: Callable[[int, int], None] | None = None,
     ) -> list[list[Hit]]:
-        """Finds the k best rows for each query; the search is exact.
+        """Finds the k best rows for each query; the vector search is exact.
 
         Args:
             queries: The queries; a blank query has no hits.

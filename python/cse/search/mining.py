@@ -31,7 +31,10 @@ def parse_ranks(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Mined:
-    """Negatives of one pair, as rows of the corpus; cosines of these rows and of the positive with the anchor."""
+    """The negatives of a pair, as row numbers of the corpus, and cosines with the anchor.
+
+    ``cosines`` belong to the negatives, and ``positive`` is the cosine of the pair's positive.
+    """
 
     pair: int
     rows: Rows
@@ -44,9 +47,9 @@ class Mining:
     """How hard negatives are chosen.
 
     Candidates are the rows of the corpus whose ranks for the anchor lie in a given window. Two kinds of rows are left
-    out: rows whose text is the anchor or one of its positives, and rows that may be further positives because their
-    cosine with the anchor exceeds the positive's cosine minus a margin (Moreira et al. 2024, arXiv:2407.15831, call
-    this positive-aware mining).
+    out: rows whose text, up to case and white space, is the anchor or one of its positives, and rows that may be
+    further positives because their cosine with the anchor exceeds the positive's cosine minus a margin (Moreira et al.
+    2024, arXiv:2407.15831, call this positive-aware mining).
 
     Attributes:
         ranks: First and last rank, from 1, in the ranking of the whole corpus.

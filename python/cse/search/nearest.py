@@ -1,9 +1,9 @@
 """The k nearest rows by dot product, exactly.
 
-Products are computed in float32, block by block, so that the vectors are read once and few products are in memory. A
-row is a candidate if its exact product may be among the k largest, given the maximum rounding error of float32. The
-products of the candidates are then computed again in float64 to rank the rows. The result equals the result of a
-brute-force search in float64, for any number of threads and any block size.
+Products are computed in float32, block by block, so that few are in memory and the vectors are read once for up to
+``QUERIES`` queries. A row is a candidate if its exact product may be among the k largest, given the maximum rounding
+error of float32. The products of the candidates are then computed again in float64 to rank the rows. The result equals
+the result of a brute-force search in float64, for any number of threads and any block size.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-# Maximum number of queries searched together, and of float32 products in memory at a time (16 MB).
+# Maximum numbers of queries searched together and of float32 products in memory at a time (16 MB).
 QUERIES = 1024
 PRODUCTS = 1 << 22
 # Maximum number of results in memory for the queries searched together, and number of candidates that triggers a merge.

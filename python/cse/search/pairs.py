@@ -15,7 +15,7 @@ __all__ = ["Groups", "check_threshold", "cosines", "near_pairs"]
 Doubles = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-# Rows and columns of a block of products: 16 MB.
+# Numbers of rows and columns of a block of float32 products (16 MB).
 BLOCK_ROWS = 1024
 BLOCK_COLUMNS = 4096
 # Cosines are rounded to this number of decimals, so that equal vectors in float32 have a cosine of 1.

@@ -22,7 +22,7 @@ class Vectors(Protocol):
     """n vectors of D dimensions."""
 
     longest: float
-    """Upper bound on their Euclidean norms."""
+    """Upper bound on the Euclidean norms of the vectors."""
     most: int
     """Maximum number of vectors per call of ``products``, to bound the memory of a call."""
 
@@ -38,11 +38,11 @@ class Vectors(Protocol):
         ...
 
     def products(self, queries: Floats, start: int, stop: int) -> Floats:
-        """Returns the dot products of queries ``(Q, D)`` with these vectors, ``(Q, stop - start)`` float32."""
+        """Returns the dot products of queries ``(Q, D)`` with ``block(start, stop)``, ``(Q, stop - start)`` float32."""
         ...
 
     def take(self, rows: Rows) -> Doubles:
-        """Returns the vectors of some rows, ``(len(rows), D)`` float64."""
+        """Returns the vectors at some positions, ``(len(rows), D)`` float64."""
         ...
 
 
@@ -82,7 +82,7 @@ class Float32:
 
 
 class Int8:
-    """Vectors in int8: row i is ``values[i] * scales[i]``; see ``quantize``.
+    """Vectors in int8: vector i is ``values[i] * scales[i]``; see ``quantize``.
 
     Args:
         values: ``(n, D)`` int8.
@@ -122,7 +122,7 @@ class Int8:
 
 
 class Unit:
-    """A view of other vectors, divided by their norms; zero vectors are not changed.
+    """A view of vectors that divides each by its norm; zero vectors are not changed.
 
     Args:
         vectors: n vectors.
@@ -195,7 +195,8 @@ def rounding_error(width: int) -> float:
     """Returns an upper bound on the error of a dot product in float32, relative to the product of the two norms.
 
     |fl(x.y) - x.y| <= g |x|.|y| with g = n u / (1 - n u), in any order of summation (Higham 2002, section 3.1). Here
-    u is 2^-24, and n is the width plus 8, for operations on scales and norms and for rounding thresholds to float32.
+    u is 2^-24, and n is the width plus 8; the 8 covers operations on scales and norms and the rounding of thresholds
+    to float32.
     """
     scaled = (width + 8) * 2.0**-24
     return scaled / (1 - scaled)

@@ -49,7 +49,7 @@ class Facts:
         return found.fill_diagonal_(False)
 
     def changed(self, column: int) -> Tensor | None:
-        """``(B,)`` bool, False where a negative equals its own anchor or positive; None if token ids are missing."""
+        """``(B,)`` bool, False where a negative equals the anchor or positive of its row; None without token ids."""
         if self.keys is None:
             return None
         return (self.keys[column] != self.keys[0]) & (self.keys[column] != self.keys[1])

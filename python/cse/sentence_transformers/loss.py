@@ -36,10 +36,10 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
     negatives, without labels. With the defaults, and without equal texts in a batch, the values are the same as well.
     The formulas are those of ``cse.losses.contrastive.contrastive_loss``, in float32 whatever the trainer's precision.
 
-    Mixed negatives need a random partner from the batch for every row. If ``NegativesCollator`` makes the batches, the
-    random number that selects the partner is a function of ``seed``, row number and epoch, as in ``cse train``;
-    otherwise of ``seed`` and the token ids of the anchor. It does not depend on the number of processes, and a resumed
-    run draws the same partners.
+    With ``mixed="paper"``, the positive of each anchor is mixed with a random partner from the batch. If
+    ``NegativesCollator`` makes the batches, the random number that selects the partner is a function of ``seed``, row
+    number and epoch, as in ``cse train``; otherwise of ``seed`` and the token ids of the anchor. It does not depend on
+    the number of processes, and a resumed run draws the same partners.
 
     Args:
         model: A ``SentenceTransformer``.
@@ -50,11 +50,11 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         temperature: tau; ``MultipleNegativesRankingLoss(scale=20)`` is ``temperature=0.05``.
         margin: m of the focal logits.
         mix_lambda: Weight of the positive in a mixed negative, from 0 to 1.
-        hard_negative_weight: alpha; the logits of the anchor's own negatives are increased by ln(alpha).
+        hard_negative_weight: alpha; logits of an anchor with the negatives of its row are increased by ln(alpha).
         negatives_as: ``hard-negatives``: negatives are in the denominator of every anchor. ``pairs``: each negative is
             encoded twice and forms a further pair of anchor and positive, as in published UNA; needs ``nt-xent``.
         keep_duplicates: If False, rows of a batch with equal anchors or equal positives are not negatives of each
-            other, and a negative equal to its own anchor or positive is not used. Texts count as equal if their
+            other, and a negative equal to the anchor or positive of its row is not used. Texts count as equal if their
             token ids are equal. If True, nothing is left out, as in ``MultipleNegativesRankingLoss``.
         seed: Seed of the partners of mixed negatives.
         gather_across_devices: With several processes, compute the loss over the rows of all of them; its gradients are
@@ -62,7 +62,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             (``dataloader_drop_last=True``).
         cached: Encode ``mini_batch_size`` texts at a time, and once more for the gradients (GradCache), like
             ``CachedMultipleNegativesRankingLoss``. The gradients do not change. Except for the
-            embeddings and the matrix of similarities, memory does not grow with the batch.
+            embeddings and the similarity matrix, memory does not grow with the batch.
         mini_batch_size: Texts per forward pass, with ``cached``.
         mini_batch_num_tokens: Tokens per forward pass, with ``cached``, instead of ``mini_batch_size``.
         show_progress_bar: Show the progress within a batch, with ``cached``.
@@ -249,7 +249,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         )
 
     def _views(self, embeddings: list[Tensor]) -> tuple[dict[str, Tensor], dict[str, Role], dict[str, int]]:
-        """Returns the embeddings and roles by view name, and the columns of the views of negatives."""
+        """Returns the embeddings and roles by view name, and the column number of each view of negatives."""
         views = {"anchor": embeddings[0], "positive": embeddings[1]}
         roles: dict[str, Role] = {"anchor": "anchor", "positive": "positive"}
         columns: dict[str, int] = {}

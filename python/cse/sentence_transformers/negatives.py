@@ -49,7 +49,7 @@ def add_negatives(
         index: A ``TfidfIndex``, or its folder.
         column: Column of the texts, for example ``anchor``.
         copies: Number of negatives of each text.
-        name: Name of the new column; with several copies, the columns are ``name_1``, ``name_2``, ...
+        name: Name of the new column; with several copies, ``_1``, ``_2``, ... is appended.
         row_column: Column of row numbers, from ``number_rows``; None: the position in the dataset.
         batch_size: Number of rows processed at a time.
         **drawing: See ``DrawOptions``, except ``copy``.
@@ -62,7 +62,8 @@ def add_negatives(
             dataset = dataset.select(np.flatnonzero(~unchanged.any(axis=1)))
 
     Raises:
-        InputError: For a column that is missing, exists already, or does not hold texts or row numbers.
+        InputError: If ``column`` or ``row_column`` is missing or does not hold texts or row numbers, a new column
+            exists already, or an option is invalid.
     """
     if not isinstance(dataset, Dataset):
         raise InputError(f"dataset: a datasets.Dataset was expected, not {type(dataset).__name__}; pass one split")
@@ -109,7 +110,7 @@ class NegativesCollator(SentenceTransformerDataCollator):
     numbers, such as evaluation batches, get no negatives.
 
     The trainer needs the callback of the collator as well. The callback passes the epoch to the collator and, unless
-    they are arguments here, the prompts and the router mapping of the training arguments::
+    they are given here, the prompts and the router mapping of the training arguments::
 
         collator = NegativesCollator(model.preprocess, index, "anchor")
         SentenceTransformerTrainer(..., data_collator=collator, callbacks=[collator.callback])
