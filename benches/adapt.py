@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument(
         "--data", type=Path, help="Folder of the STS files (stsb.train.tsv, ...); for peers, of retrieval collections."
     )
-    parser.add_argument("--only", nargs="*", help="Names of candidates; default: all, for accept RECIPES.")
+    parser.add_argument("--only", nargs="*", help="Names of candidates; default: all, for accept those in RECIPES.")
     parser.add_argument("--seeds", nargs="*", type=int)
     parser.add_argument("--collections", nargs="*", help="For peers: names of collections; default: all.")
     parser.add_argument("--results", type=Path)

@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--tasks", nargs="+", default=["mr", "trec", "mrpc"])
     parser.add_argument(
-        "--scale", type=float, default=1.0, help="factor for the embeddings; 20 is about sqrt(D) of minilm"
+        "--scale", type=float, default=1.0, help="factor for the embeddings; for minilm, 20 is about sqrt(384)"
     )
     options = parser.parse_args()
     encoder = Encoder(options.model)
