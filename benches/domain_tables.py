@@ -137,7 +137,7 @@ def table(found: Runs) -> str:
         f"{runs} runs, one for each candidate, collection and seed. Cells are differences from the base model in "
         "nDCG@10 / recall@100, as means over seeds. Intervals are 95 % intervals."
     )
-    return "\n".join([*lines, "", f"{note} Means, intervals and worst values are over the collections with a run."])
+    return "\n".join([*lines, "", f"{note} Means, intervals and worst values are over the collections that were run."])
 
 
 def observations(found: Runs, name: str) -> tuple[Vector, dict[str, Vector], npt.NDArray[np.int64]]:
