@@ -2,15 +2,15 @@
 
     python benches/adapt.py search --data DIR            # tunes on STS-B train, SICK-R train and the label-free MRR
     python benches/adapt.py accept --data DIR            # STS-B dev, SICK-R dev, STS16; fresh seeds
-    python benches/adapt.py table                        # prints the stored results
+    python benches/adapt.py table --data DIR             # prints the stored results
     python benches/adapt.py peers --data DIR             # compares with other methods; DIR as for domain.py
 
 Each run trains all-MiniLM-L6-v2 on the sample corpus. The scores of the trained weights and of their average with the
 base weights (``merged``) are written to benches/results/adapt.json when a run ends; stored runs are skipped. ``search``
-evaluates on about 800 pairs each of STS-B train and SICK-R train, and with the split-half score on 500 held-out
-sentences. The cosine of every pair is stored as well. From the results of ``accept``, ``table`` computes intervals:
-over pairs with a bootstrap of clusters of pairs that share a sentence (2,000 resamples, scores averaged over seeds),
-and over seeds with Student's t.
+evaluates on 800 to 900 pairs each of STS-B train and SICK-R train, and computes the label-free score (MRR) of 500
+held-out sentences. The cosine of every pair is stored as well. The table of the results of ``accept`` contains
+intervals over pairs, from a bootstrap of clusters of pairs that share a sentence (2,000 resamples, scores averaged over
+seeds), and intervals over seeds, from Student's t.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "standard una spans .3 to .7, tau .07, 60 steps": sixty(0.3, 0.7, **UNA, temperature=0.07),
     "standard una spans .3 to .7, tau .05, 60 steps": sixty(0.3, 0.7, **UNA, temperature=0.05),
     "standard una spans .2 to .6, tau .05, 60 steps": sixty(0.2, 0.6, **UNA, temperature=0.05),
-    # The next three show why dropout positives harm a model that has already been trained contrastively: a usual
-    # learning rate, a tenth of it, and plain SGD, whose steps are as small as the gradients.
+    # The next three test dropout positives, which harm a model that has already been trained contrastively: with a
+    # usual learning rate, with a tenth of it, and with plain SGD, whose steps are as small as the gradients.
     "dropout tau .05 lr 2e-5": {"positive": "dropout", "temperature": 0.05, "lr": 2e-5},
     "dropout tau .05 lr 2e-6": {"positive": "dropout", "temperature": 0.05, "lr": 2e-6},
     "dropout tau .05, SGD lr .1": {"positive": "dropout", "temperature": 0.05, "lr": 0.1, "optimizer": "sgd"},
@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument(
         "--data", type=Path, help="Folder of the STS files (stsb.train.tsv, ...); for peers, of retrieval collections."
     )
-    parser.add_argument("--only", nargs="*", help="Names of candidates.")
+    parser.add_argument("--only", nargs="*", help="Names of candidates; default: all, for accept those in RECIPES.")
     parser.add_argument("--seeds", nargs="*", type=int)
     parser.add_argument("--collections", nargs="*", help="For peers: names of collections; default: all.")
     parser.add_argument("--results", type=Path)
@@ -172,7 +172,10 @@ def main() -> None:
 
 
 def run(name: str, seed: int, data: Path, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Trains a candidate and evaluates its final weights, and their average with the base weights."""
+    """Trains a candidate; returns the scores of its final weights, and of their average with the base weights.
+
+    For the name ``before``, returns the scores of the model before training.
+    """
     from cse import Encoder, TfidfIndex, TrainConfig, train
     from cse.data.corpus import Corpus
     from cse.data.held_out import hold_out
@@ -233,7 +236,7 @@ def optimizer(kind: str) -> Iterator[None]:
 
 
 def some_pairs(path: Path, limit: int | None) -> Any:
-    """Returns all pairs of a file, or about ``limit`` of them at regular intervals."""
+    """Returns all pairs of a file, or every n-th, where n is the largest step that leaves at least ``limit`` pairs."""
     from cse.evaluation.sts import Pairs, read_pairs
 
     pairs = read_pairs(path)
@@ -289,13 +292,13 @@ def search_table(found: dict[str, Any]) -> str:
             cells += [f"{record[form][task] - before[task]:+.2f}" for task in TUNE]
             cells.append(f"{record[form]['mrr'] - before['mrr']:+.4f}")
         lines.append(f"| {name}, {seed} | {' | '.join(cells)} | {record['first_loss']:.2g} |")
-    return "\n".join([*lines, "", f"{runs} runs were tried, each with and without merging."])
+    return "\n".join([*lines, "", f"{runs} runs, each evaluated with and without merging."])
 
 
 def accept_table(found: dict[str, Any]) -> str:
     """Returns a table of differences with intervals, on data not used for tuning."""
     lines = [
-        "| accepted on | STS-B dev | SICK-R dev | STS16 | mean of three | over pairs | over seeds | MRR | over seeds |"
+        "| recipe | STS-B dev | SICK-R dev | STS16 | mean of three | over pairs | over seeds | MRR | over seeds |"
     ]
     lines.append("| --- |" + " ---: |" * 8)
     names = sorted({key.split("/")[1] for key in found if key.startswith("accept/")} - {"before"})
@@ -321,7 +324,7 @@ def accept_row(found: dict[str, Any], name: str, form: str, seeds: list[int]) ->
 
 
 def over_seeds(values: list[float], digits: int) -> str:
-    """Returns the 95 % interval of the mean by Student's t."""
+    """Returns the 95 % interval of the mean by Student's t as text; ``one seed`` if there is only one value."""
     from scipy.stats import t
 
     if len(values) < 2:
@@ -346,7 +349,7 @@ def bootstrap(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> tupl
 
 
 class Tasks(dict[str, Any]):
-    """Gold scores and clusters of pairs by task, read when they are needed."""
+    """Gold scores and clusters of pairs by task; a task is read from ``data`` at its first use."""
 
     data: Path | None = None
 

@@ -1,8 +1,8 @@
-"""Compares cse with other methods on the documents of retrieval collections; called by benches/adapt.py.
+"""Compares cse with other methods on the documents of retrieval collections; called by ``benches/adapt.py peers``.
 
-Every system trains all-MiniLM-L6-v2 on the documents that ``domain_scores.Collection`` does not hold out, in the same
+Every method trains all-MiniLM-L6-v2 on the documents that ``domain_scores.Collection`` does not hold out, in the same
 precision and in a separate process. Each gets the processor time that the default of ``cse train`` takes on the same
-collection (seconds of all threads, so that other work on the machine has little influence). The methods that train are:
+collection (seconds of all threads, so that other processes on the machine have little influence). The methods are:
 
 * ``cse, default``: ``cse train --model minilm`` without further flags.
 * ``SimCSE``: MultipleNegativesRankingLoss of sentence-transformers on pairs of equal documents, batches of 64.
@@ -16,7 +16,7 @@ collection (seconds of all threads, so that other work on the machine has little
 
 The last four are run with learning rates 5e-5 (the default of the trainers) and 1e-5 (the default of cse), and with
 texts of at most 64 tokens. The learning rate is constant and has no warm-up, because the number of steps depends on the
-time. The other rows of the table show BM25 (bm25s, Lucene's formula, k1 = 1.5, b = 0.75), and BM25 fused by reciprocal
+time. Three more rows of the table show BM25 (bm25s, Lucene's formula, k1 = 1.5, b = 0.75), and BM25 fused by reciprocal
 ranks with the encoder, both before training and after ``cse train``.
 """
 
@@ -62,7 +62,7 @@ def peers(data: Path, results: Path, collections: list[str] | None, seed: int) -
             if key not in read(results):
                 command = [sys.executable, __file__, str(folder), name, str(seed), str(budget)]
                 said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-                record = json.loads(said.splitlines()[-1])  # the trainers print lines before it
+                record = json.loads(said.splitlines()[-1])  # the trainers print other lines first
                 part = results.with_suffix(".tmp")
                 lines = [
                     f"{json.dumps(each)}: {json.dumps(row)}" for each, row in (read(results) | {key: record}).items()
@@ -76,13 +76,13 @@ def peers(data: Path, results: Path, collections: list[str] | None, seed: int) -
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Returns the stored rows."""
+    """Returns the stored records by ``collection/method/seed``; an empty dict if the file does not exist."""
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found
 
 
 def one(folder: Path, name: str, seed: int, budget: float) -> dict[str, Any]:
-    """Returns the scores, times and peak memory of a method on a collection; trains unless ``name`` is ``before``."""
+    """Trains with a method, unless ``name`` is ``before``; returns the scores, times and peak memory."""
     from cse import Encoder
     from cse.evaluation.geometry import unit
 
@@ -92,7 +92,7 @@ def one(folder: Path, name: str, seed: int, budget: float) -> dict[str, Any]:
         started, used = time.perf_counter(), time.process_time()
         steps, path = (0, MODEL) if name == "before" else TRAINERS[name](rows, place, seed, budget)
         spent = {"seconds": time.perf_counter() - started, "processor_seconds": time.process_time() - used}
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # before the evaluation, which needs more
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # the evaluation needs more memory
         encoder = Encoder(path, device="cpu")
         cosines: Vectors = unit(encoder.encode(collection.queries)) @ unit(encoder.encode(collection.documents)).T
     lexical = collection.lexical(collection.queries)
@@ -121,7 +121,7 @@ def train_cse(rows: list[str], place: str, seed: int, budget: float) -> tuple[in
 
 
 def deadline(budget: float) -> Any:
-    """Returns a callback that ends training as soon as the process has spent ``budget`` more seconds."""
+    """Returns a callback that ends training after the step in which ``budget`` processor seconds are used up."""
     from transformers import TrainerCallback
 
     end = time.process_time() + budget
@@ -134,7 +134,7 @@ def deadline(budget: float) -> Any:
 
 
 def arguments_of(kind: Any, place: str, batch_size: int, rate: float, seed: int) -> Any:
-    """Returns a trainer's arguments: a constant learning rate, the precision that cse uses, nothing saved or logged."""
+    """Returns a trainer's arguments: constant learning rate, the precision that cse uses, no logs, no checkpoints."""
     from cse.models.device import pick_precision
 
     return kind(
@@ -160,7 +160,7 @@ def by_sentence_transformers(
     batch_size: int,
     rate: float,
 ) -> Callable[[list[str], str, int, float], tuple[int, str]]:
-    """Returns a function that trains with the trainer of sentence-transformers until the time is spent."""
+    """Returns a function that trains with the trainer of sentence-transformers until the budget is used up."""
 
     def run(rows: list[str], place: str, seed: int, budget: float) -> tuple[int, str]:
         from datasets import Dataset
@@ -238,7 +238,7 @@ def tension_loss(encoder: Any) -> Any:
 
 
 def masked_language_model(rate: float) -> Callable[[list[str], str, int, float], tuple[int, str]]:
-    """Returns a function that continues masked language modelling, and puts the transformer back into the encoder."""
+    """Returns a function that continues masked language modelling, and loads the trained weights into the encoder."""
 
     def run(rows: list[str], place: str, seed: int, budget: float) -> tuple[int, str]:
         from sentence_transformers import SentenceTransformer
@@ -286,7 +286,10 @@ TRAINERS = {DEFAULT: train_cse, **OTHERS}
 
 
 def table(found: dict[str, Any]) -> str:
-    """Returns a table of differences from the model before training, for collections on which all methods were run."""
+    """Returns a table of differences from the model before training, for one seed.
+
+    Collections on which not all methods were run are left out.
+    """
     seed = min(key.split("/")[2] for key in found)
     whole = ("before", *TRAINERS)
     begun = sorted({key.split("/")[0] for key in found})

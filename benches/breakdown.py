@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 __all__ = ["breakdown"]
 
-# Operations of PyTorch by part of a step; other operations are listed by name.
+# Profiler events by part of a step. Events that are not listed are parts themselves.
 PARTS = {
     "matrix products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"),
     "dropout masks": ("dropout masks",),
@@ -24,7 +24,7 @@ PARTS = {
 
 
 def breakdown(run: Callable[[Any], object]) -> dict[str, float]:
-    """Returns each part's share of the time of training steps, the largest first.
+    """Returns the share (0 to 1) of each part in the CPU time of training steps, the largest first.
 
     Args:
         run: A function that trains with cse. It is called with a profiler, which it starts and stops between steps.

@@ -73,8 +73,8 @@ def time_texts(path: Path) -> Texts:
     """Returns the articles of TIME, numbered as in the judgements, which count 425 articles in the order of the file.
 
     The distributed file has only 423 articles. The words that queries share with their relevant articles show that the
-    two missing articles follow an article between the 371st and the 380th; this function takes the 371st. Up to there,
-    an article's number in the judgements is its position in the file, and after that, it is the position plus 2.
+    two missing articles follow an article between the 371st and the 380th; this function assumes the 371st. Up to this
+    article, the number in the judgements is the position in the file; after it, the number is the position plus 2.
     """
     text = path.read_text(encoding="latin-1").split("*STOP")[0]
     articles = re.split(r"^\*TEXT[^\n]*\n", text, flags=re.MULTILINE)[1:]
@@ -111,7 +111,7 @@ COLLECTIONS: dict[str, tuple[tuple[str, Reader], tuple[str, Reader], tuple[str, 
 
 
 def write(folder: Path, documents: Texts, queries: Texts, judgements: Judgements) -> str:
-    """Writes a collection, and returns its counts."""
+    """Writes a collection; returns the numbers of documents, queries and judgements as text."""
     judged = {query for query, _ in judgements}
     unknown = [each for each in judgements if each[0] not in queries or each[1] not in documents]
     if unknown:

@@ -2,11 +2,11 @@
 
     python benches/core.py corpus.txt        # plain text, one sentence per line
 
-Before anything is timed, document frequencies are compared with scikit-learn, negatives with the reference
-implementation in Python, and the counts for the whole file with rust/examples/std_loop.rs, which is built with cargo.
-Commands are timed as whole processes, from start to exit; their times are medians of --repeat runs, and are also given
-relative to `wc -w` on the same file. nlpaug is included if it is installed. Writes benches/results/core.json and prints
-a table.
+Before anything is timed, results are compared: on the first rows, document frequencies with scikit-learn and negatives
+with the reference implementation in Python; on the whole file, counts with rust/examples/std_loop.rs, which is built
+with cargo. Commands are timed as whole processes, from start to exit; their times are medians of --repeat runs, and are
+also given relative to `wc -w` on the same file. nlpaug is included if it is installed. Writes benches/results/core.json
+and prints a table.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def check(rows: list[str], folder: Path) -> None:
-    """Checks that the results equal those of scikit-learn and of the reference implementation."""
+    """Checks document frequencies against scikit-learn, and 100 negatives against the reference implementation."""
     import numpy as np
     from sklearn.feature_extraction.text import CountVectorizer
 
@@ -71,7 +71,7 @@ def check(rows: list[str], folder: Path) -> None:
 
 
 def build_loop() -> str:
-    """Builds std_loop and returns its path, read from cargo's output, because the target directory is configurable."""
+    """Builds std_loop and returns its path from cargo's output, because the target directory is configurable."""
     build = ["cargo", "build", "--release", "--example", "std_loop", "--message-format", "json"]
     root = Path(__file__).parent.parent
     said = subprocess.run(build, cwd=root, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
@@ -159,7 +159,7 @@ def measure(corpus: Path, rows: list[str], folder: Path, repeat: int, loop: str)
 
 
 def nlpaug(rows: list[str], folder: Path) -> dict[str, float]:
-    """Times nlpaug's TF-IDF augmenter, trained and loaded as in its documentation; returns {} if it is missing."""
+    """Times nlpaug's TF-IDF augmenter, trained and loaded as in its documentation; returns {} if not installed."""
     try:
         import nlpaug.augmenter.word as naw
         from nlpaug.model.word_stats import TfIdf

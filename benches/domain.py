@@ -1,7 +1,7 @@
-"""Trains on documents of retrieval collections: which recipes help in a domain, and which label-free scores show that?
+"""Measures which recipes improve retrieval in a domain, and which label-free scores indicate an improvement.
 
     python benches/domain.py search --data DIR       # DIR/NAME: a collection for cse eval --suite retrieval
-    python benches/domain.py table                   # prints the stored runs
+    python benches/domain.py table                   # prints a table of the stored runs
     python benches/domain.py score                   # correlates label-free scores with the change in nDCG@10
 
 Each run trains all-MiniLM-L6-v2 on the documents of one collection, except for 4 to 10 % of them that are held out for
@@ -43,8 +43,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("search", "table", "score"))
     parser.add_argument("--data", type=Path, help="Folder with a subfolder for each collection.")
-    parser.add_argument("--only", nargs="*", help="Names of candidates.")
-    parser.add_argument("--collections", nargs="*", help="Names of collections.")
+    parser.add_argument("--only", nargs="*", help="Names of candidates; default: all.")
+    parser.add_argument("--collections", nargs="*", help="Names of collections; default: all.")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0])
     parser.add_argument("--steps", type=int, help="Number of steps, instead of the candidate's.")
     parser.add_argument("--hours", type=float, help="Start no run after this many hours.")
@@ -69,7 +69,10 @@ def main() -> None:
 
 
 def search(options: argparse.Namespace) -> None:
-    """Runs the candidates that are not stored; each is run on all collections before the next candidate."""
+    """Runs the candidates that are not stored, and evaluates the shares that are missing for stored runs.
+
+    For a seed, each candidate is run on all collections before the next candidate.
+    """
     from cse import Encoder
 
     started = time.perf_counter()
@@ -109,7 +112,7 @@ def key_of(settings: dict[str, Any], seed: int, collection: Collection) -> str:
 
 
 def embedded(collection: Collection, kept: Path | None) -> Embedded:
-    """Returns the embeddings of the base model, read from the folder of kept encoders if they are stored there."""
+    """Returns the embeddings of the base model; with ``kept``, reads them from this folder, or stores them there."""
     from cse import Encoder
 
     path = kept / f"base-{collection.name}-{collection.hash}.npz" if kept else None
@@ -206,13 +209,13 @@ def averages(encoder: Any, collection: Collection, base: Embedded, shares: Seque
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Returns the stored runs."""
+    """Returns the stored records by key; an empty dict if the file does not exist."""
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found
 
 
 def store(path: Path, key: str, record: dict[str, Any]) -> None:
-    """Adds a run to the stored runs."""
+    """Adds a record to the stored records, or replaces the one with the same key."""
     part = path.with_suffix(".tmp")
     lines = [f"{json.dumps(each)}: {json.dumps(value)}" for each, value in (read(path) | {key: record}).items()]
     part.write_text("{\n" + ",\n".join(lines) + "\n}\n")

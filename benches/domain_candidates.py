@@ -26,12 +26,12 @@ COMMON: dict[str, Any] = {
 
 
 def keep(**options: Any) -> dict[str, Any]:
-    """Returns the settings of the term ``keep`` with some options changed."""
+    """Returns settings with the loss term ``keep``; ``options`` replace its options in ``KEEP``."""
     return {"loss_terms": ["keep"], "keep": {**KEEP["keep"], **options}}
 
 
 def search(**options: Any) -> dict[str, Any]:
-    """Returns settings with which the anchor looks like a search query."""
+    """Returns settings with the positives ``search``, whose anchors look like search queries."""
     return {"positive": "search", "search": options}
 
 
@@ -102,7 +102,7 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "documents, lr 2e-5": {"lr": 2e-5},
 }
 
-# Options of methods that a candidate does not use are left out of its settings.
+# Settings that hold the options of a method; they are left out of candidates that do not use the method.
 METHODS = ("distil", "una", "spans", "keep", "near-base", "freeze", "guided", "cuts", "neighbours", "search", "mined")
 
 

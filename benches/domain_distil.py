@@ -1,12 +1,10 @@
-"""Distils the base model and word overlap into the encoder: an example of a loss term added by a user.
+"""Distils the base model and word overlap into the encoder; an example of a loss term added by a user.
 
-``TrainConfig.imports`` loads it from this file.
-
-On four of five collections, the rankings of BM25 and of the base model, fused by reciprocal ranks, are better than
-either alone (``python benches/domain.py table``).
-For each anchor, the term ``distil`` trains the encoder to rank the candidates of the batch as the base model and word
-overlap rank them together. With ``loss = "distil"`` it is the only loss. No candidate is then labelled as a positive or
-a negative, so there are no wrong positives or false negatives.
+``TrainConfig.imports`` loads the term ``distil`` from this file. For each anchor, it trains the encoder to rank the
+candidates of the batch as the base model and word overlap together rank them: on four of five collections, the base
+model and BM25, fused by reciprocal ranks, rank better than either alone (``python benches/domain.py table``). With
+``loss = "distil"``, the term is the only loss. No candidate is then labelled as a positive or a negative, so there are
+no wrong positives or false negatives.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ class WordPieces(torch.nn.Module):
         self.embedding_dim = len(idf)
 
     def forward(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Returns the vectors; padding does not count, because it is a special token."""
+        """Returns the vectors; padding has no weight, because it is a special token."""
         ids = inputs["input_ids"]
         counts = torch.zeros(len(ids), self.embedding_dim).scatter_add_(1, ids, torch.ones_like(ids, dtype=torch.float))
         return normalize(counts.log1p() * self.idf, dim=-1)
@@ -59,7 +57,7 @@ class DistilOptions:
 
 
 class Distil(BatchTerm):
-    """KL divergence between the target and the encoder's softmax over all candidates.
+    """KL divergence of the encoder's softmax over all candidates from a target distribution.
 
     The target is the softmax of (1 - lexical) * cosine of the base model + lexical * cosine of TF-IDF vectors of word
     pieces, at the same temperature. The candidates are all positives, including the anchor's, and all negatives of the

@@ -30,7 +30,10 @@ from cse.views import BatchStep, Frozen, Views
 
 
 class Base:
-    """A frozen copy of the encoder before training; each block of a step, such as ``anchor``, is encoded only once."""
+    """A frozen copy of the encoder before training.
+
+    In a step, it encodes each block of texts (``anchor``, ``positive``, ...) at most once.
+    """
 
     def __init__(self, context: Any) -> None:
         self.model = Frozen(copy.deepcopy(context.trained))
@@ -39,7 +42,7 @@ class Base:
 
     @classmethod
     def of(cls, context: Any) -> Base:
-        """Returns the copy that all methods of a run share."""
+        """Returns the copy that all methods of a run share; the first call makes it."""
         if not hasattr(context, "base_of_domain_methods"):
             context.base_of_domain_methods = cls(context)
         base: Base = context.base_of_domain_methods
@@ -162,7 +165,7 @@ class GuidedOptions:
     """Options of ``guided``."""
 
     margin: float = 0.0
-    """A negative is masked if its cosine with the anchor, in the base model, exceeds the positive's minus this."""
+    """A negative is masked if its cosine with the anchor in the base model exceeds the positive's minus this margin."""
 
 
 class Guided(FeatureMethod):
@@ -175,7 +178,7 @@ class Guided(FeatureMethod):
         self.base = Base.of(context)
 
     def forward(self, views: Views, step: BatchStep) -> Views:
-        """Returns the views with log weights of pairs: -inf for masked negatives, 0 for all others."""
+        """Returns the views with log weights of (anchor, candidate) pairs: -inf for masked negatives, otherwise 0."""
         anchors = self.base.encode("anchor", step)
         positives = self.base.encode("positive", step)
         limit = (anchors * positives).sum(-1, keepdim=True) - self.options.margin

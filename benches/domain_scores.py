@@ -16,13 +16,16 @@ Vectors = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
 
 # Documents that are held out from training for the label-free scores: 5 % of the documents with at least WORDS words,
-# but at least 100, and at most 10 %.
+# but at least 100 documents, and never more than 10 %.
 HELD_OUT = (0.05, 100, 0.10)
-# Number of queries of each kind that are made from each held-out document; maximum number from all documents together.
+# Number of queries of each kind that are made from each held-out document, and maximum number of sampled documents from
+# each of which one query of each kind is made.
 SEARCHES = 3
 ALL_SEARCHES = 1000
+# Words of a query of words, and words of a query that is a span of a document.
 WORDS = 6
 SPAN = 8
+# Number of nearest documents that are compared.
 NEIGHBOURS = 10
 SENTENCE_WORDS = 4
 
@@ -36,7 +39,7 @@ class Known:
 
 
 class Collection:
-    """A collection (documents, queries, judgements) with all data derived from it for scoring; the same for all runs.
+    """A collection (documents, queries, judgements) and the data derived from it for scoring; equal for all runs.
 
     Args:
         folder: A folder in the format of ``cse eval --suite retrieval``.
@@ -96,7 +99,11 @@ class Collection:
 
     @cached_property
     def known(self) -> dict[str, Known]:
-        """Queries by kind: words drawn by TF-IDF, or a span around one of them, from held-out or from all documents."""
+        """Queries by kind, such as ``held words`` or ``all span``.
+
+        ``words`` are words of a document, drawn by TF-IDF; ``span`` is a span around one of them. ``held`` queries come
+        from the held-out documents, and ``all`` queries from the sampled documents, which may be held out or not.
+        """
         score = dict(zip(self.index.terms, self.index.idf, strict=True))
         found: dict[str, Known] = {}
         for place, rows, times in (("held", self.held_out, SEARCHES), ("all", self.sample, 1)):
@@ -118,17 +125,20 @@ class Collection:
 
     @cached_property
     def lexical_neighbours(self) -> Numbers:
-        """The nearest documents of each sampled document by BM25, without the document itself."""
+        """The ten nearest documents of each sampled document by BM25, without the document itself."""
         return nearest(self.lexical([self.documents[row] for row in self.sample]), self.sample)
 
     @cached_property
     def lexical_found(self) -> Numbers:
-        """The top documents by BM25 for the queries of words from held-out documents."""
+        """The ten top documents by BM25 for each query of kind ``held words``."""
         return nearest(self.lexical(self.known["held words"].texts))
 
 
 def nearest(scores: Vectors, own: Numbers | None = None, count: int = NEIGHBOURS) -> Numbers:
-    """Returns the columns with the highest scores of each row, best first, without the column ``own[i]`` of row i."""
+    """Returns, for each row, the ``count`` columns with the highest scores, best first.
+
+    If ``own`` is given, column ``own[i]`` is left out of row i.
+    """
     if own is not None:
         scores = scores.copy()
         scores[np.arange(len(scores)), own] = -np.inf
@@ -136,12 +146,12 @@ def nearest(scores: Vectors, own: Numbers | None = None, count: int = NEIGHBOURS
 
 
 def overlap(first: Numbers, second: Numbers) -> float:
-    """Returns the mean share of the columns in a row of ``first`` that are also in the same row of ``second``."""
+    """Returns the mean over rows of the share of the values in a row of ``first`` that ``second`` has in this row."""
     return float(np.mean([len(np.intersect1d(a, b)) / len(a) for a, b in zip(first, second, strict=True)]))
 
 
 def reciprocal_ranks(scores: Vectors, own: list[int]) -> Vectors:
-    """Returns 1 / rank of the column ``own`` in each row; columns with an equal score count as better."""
+    """Returns 1 / rank of column ``own[i]`` in row i; other columns with the same score count as better."""
     true = scores[np.arange(len(scores)), own][:, None]
     ranks: Vectors = 1.0 / (scores >= true - 1e-9).sum(1)
     return ranks
@@ -170,7 +180,7 @@ class Embedded:
 
 
 def embed(encoder: Any, collection: Collection) -> Embedded:
-    """Encodes the documents, the queries, the queries made from documents, and the halves."""
+    """Encodes the documents, the queries, the queries made from documents, and the halves of held-out documents."""
     from cse.data.words import cut_in_two
     from cse.evaluation.geometry import unit
 

@@ -1,7 +1,7 @@
 """Tables of the runs of benches/domain.py.
 
-A candidate is a recipe of domain_candidates.py. A share is the weight of the base model in the average of the trained
-weights and the base weights. A run gives one observation for each share.
+A candidate is a recipe of domain_candidates.py. The weights of a trained model are averaged with those of the base
+model, and a share (0 to 1) is the share of the base model in the average. A run gives one observation for each share.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Runs = dict[str, Any]
 
 RESAMPLES = 2000
 HARM = -0.5  # a change in nDCG@10 below this is harmful
-# Minimum number of trained runs of a collection in the tables of label-free scores, and of harmful observations for
-# choosing a limit on a collection.
+# A collection is in the tables of label-free scores if it has at least ENOUGH_RUNS trained runs. A limit is chosen on
+# it if at least ENOUGH_HARMFUL of its observations are harmful.
 ENOUGH_RUNS = 5
 ENOUGH_HARMFUL = 3
 ALARMS = 0.1  # maximum share of harmless observations that are flagged on the collection where a limit is chosen
@@ -37,7 +37,10 @@ def candidate_of(run: dict[str, Any]) -> str:
 
 
 def differences(found: Runs) -> dict[tuple[str, str], dict[str, dict[str, Vector]]]:
-    """Returns each query's mean difference from the base over seeds, by (candidate, share), collection and metric."""
+    """Returns each query's difference from the base model, by (candidate, share), collection and metric.
+
+    The differences are means over seeds.
+    """
     bases = bases_of(found)
     grouped: dict[tuple[str, str], dict[str, dict[str, list[Vector]]]] = {}
     for run in found.values():
@@ -100,7 +103,10 @@ def over_seeds(found: Runs) -> dict[tuple[str, str], list[float]]:
 
 
 def table(found: Runs) -> str:
-    """Returns a table of all runs, the best mean first; candidates that were not run on all collections come last."""
+    """Returns a table with a row for each (candidate, share).
+
+    The rows are sorted by the number of collections with a run, then by the mean change in nDCG@10, both descending.
+    """
     names = sorted(bases_of(found))
     lines = [
         f"| trained, share of the base | {' | '.join(names)} | mean nDCG@10 | over queries | over seeds | "
@@ -135,7 +141,10 @@ def table(found: Runs) -> str:
 
 
 def observations(found: Runs, name: str) -> tuple[Vector, dict[str, Vector], npt.NDArray[np.int64]]:
-    """Returns changes in nDCG@10, relative changes in label-free scores, and run numbers for a collection."""
+    """Returns the observations of a collection: changes in nDCG@10, and relative changes in label-free scores.
+
+    The third return value is the run number of each observation.
+    """
     base = bases_of(found)[name]
     before = float(np.mean(base["references"]["base"]["ndcg"]))
     gains, scores, runs = [], [], []
@@ -232,7 +241,7 @@ def flags(found: Runs) -> str:
 
 
 def limit_of(score: Vector, harmful: npt.NDArray[np.bool_]) -> float:
-    """Returns the highest limit with at most a tenth of the harmless observations below it."""
+    """Returns the highest limit with at most a tenth of the harmless observations below it; inf if all are harmful."""
     harmless = np.sort(score[~harmful])
     allowed = int(ALARMS * len(harmless))
     if not len(harmless):

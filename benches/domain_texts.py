@@ -5,7 +5,7 @@ name           texts                                                            
 =============  ====================================================================  =============
 cuts           two short spans; their lengths do not depend on the document          positive
 neighbours     two neighbouring passages of a document                               positive
-search         a query made of words or a span of a document, and the document       positive
+search         a query (words or a span of a document), and the document             positive
 mined          another document, mined by TF-IDF or the base model                   negative
 =============  ====================================================================  =============
 """
@@ -34,7 +34,7 @@ class CutsOptions:
 
 
 def span(words: list[str], length: int, place: float) -> str:
-    """Returns ``length`` consecutive words, or all if there are fewer; ``place`` (0 to 1) selects where they begin."""
+    """Returns ``length`` consecutive words, or all if there are fewer; ``place`` (0 to 1) determines the first."""
     length = min(length, len(words))
     start = int(place * (len(words) - length + 1))
     return " ".join(words[start : start + length])
@@ -145,7 +145,7 @@ class MinedOptions:
     last: int = 50
     """First and last rank of the neighbours from which one is drawn, counted from 1."""
     model: str = "minilm"
-    """The model for ``by = "base"``; it is loaded here, because text methods are built before the encoder is loaded."""
+    """The model for ``by = "base"``; the method loads it itself, because it is built before the encoder is loaded."""
 
 
 class Mined(Edit):

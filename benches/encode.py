@@ -1,13 +1,13 @@
-"""Compares how fast cse and SentenceTransformer.encode encode the sentences of the STS tasks, with the same model.
+"""Compares the encoding speed of cse and SentenceTransformer on the sentences of the STS tasks, with the same model.
 
     python benches/encode.py --data DIR [--share 0.2]
 
-A share of the distinct sentences of the seven STS tasks is encoded by both alternately; the float32 embeddings of the
-first 64 sentences must agree (within 1e-5) before anything is timed. Prints the median times, and the number of tokens
-with padding relative to the number without padding, in float32 and in bfloat16 (for SentenceTransformer: autocast
-around ``encode``). If the processor has no instructions for bfloat16, the rows in bfloat16 are left out; --emulate
-computes them with benches/emulated.py, but the times of these rows then say nothing about processors that have such
-instructions.
+A share of the distinct sentences of the seven STS tasks is encoded alternately with cse and with SentenceTransformer,
+in float32 and in bfloat16 (for SentenceTransformer: autocast around ``encode``). Before anything is timed, the float32
+embeddings of the first 64 sentences must agree (within 1e-5). Prints the median times, and the number of tokens with
+padding relative to the number without padding. If the processor has no instructions for bfloat16, the rows in bfloat16
+are left out; --emulate computes them with benches/emulated.py, but the times of these rows then say nothing about
+processors that have such instructions.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ peak resident memory of that process alone (wait4). First, the numbers of rows, 
 compared with a count in Python. Exponents are slopes of log(cost - cost of a one-row corpus) over log(size), for
 at least 100,000 sentences; the cost of a one-row corpus is the constant cost of starting Python and of imports.
 
-Writes benches/results/growth.json and prints a table.
+Writes benches/results/growth.json and prints a table. --engine ray measures the commands of growth_ray.py instead, and
+only prints a table.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def append(corpus: Path, start: int, end: int, seed: int) -> float:
         for block in range(start // BLOCK, end // BLOCK):
             file.write(sentences(np.random.default_rng([seed, block])))
         file.flush()
-        os.fsync(file.fileno())  # otherwise it would be written to disk while the commands are timed
+        os.fsync(file.fileno())  # otherwise, it may be written to disk while the commands are timed
     return time.perf_counter() - started
 
 
@@ -118,9 +119,9 @@ def sentences(rng: Any) -> bytes:
     lengths = 1 + rng.gamma(4, 5, BLOCK).round().astype(np.int64)
     ends = np.cumsum(lengths) - 1
     ranks = draw(rng.random(ends[-1] + 1))
-    # A word is its rank in base 16, with the lowest digit first. That digit is written as three letters, each other
-    # digit as one. The most frequent words have 3 letters, the word of rank 1,000,000 has 7; first letters vary as much
-    # as possible. A row of the array is a word and its separator; unused bytes are 0 and removed at the end.
+    # A word is its rank in base 16, with the lowest digit first. The lowest digit is written as three letters, and each
+    # further digit as one letter, so the most frequent words have 3 letters, and the word of rank 1,000,000 has 7. A
+    # row of the array is a word and its separator; unused bytes are 0 and removed at the end.
     letters, stems = np.frombuffer(LETTERS, np.uint8), np.frombuffer(STEMS, np.uint8).reshape(16, 3)
     words = np.zeros((len(ranks), 16), np.uint8)
     words[:, :3] = stems[ranks & 15]
@@ -191,7 +192,7 @@ def run(*arguments: object) -> tuple[float, float, str]:
 
 
 def exponents(found: dict[str, Any]) -> dict[str, float]:
-    """Returns the slopes in log space over sizes of at least FIT_FROM; empty if there are fewer than two."""
+    """Returns the slopes in log space over sizes of at least FIT_FROM; empty if there are fewer than two sizes."""
     one, sizes = found["one row"], [point for point in found["sizes"] if point["sentences"] >= FIT_FROM]
     if len(sizes) < 2:
         return {}

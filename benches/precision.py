@@ -7,9 +7,9 @@
 ``encode`` scores all-MiniLM-L6-v2 on the STS test sets and on retrieval collections, in float32 and in bfloat16.
 ``train`` trains with the defaults of ``cse train --model minilm``, except that the loss is ``standard`` without further
 terms, on the shipped sample, with the same seeds in both precisions. It evaluates in float32: STS-B dev, SICK-R dev,
-STS16, and the label-free MRR of the run; differences between models of the same seed have 95 % intervals over sentence
-pairs and over seeds. Each result is written to benches/results/precision.json at once, and stored results are not
-computed again.
+STS16, and the label-free MRR of the run. Differences between models of the same seed have 95 % intervals over sentence
+pairs and over seeds. Each result is written to benches/results/precision.json as soon as it is computed, and stored
+results are not computed again.
 
 If the processor has no instructions for bfloat16, benches/emulated.py emulates them: the results equal those of such
 instructions up to the order of summation, but the times do not.
@@ -40,7 +40,8 @@ RESULTS = Path(__file__).parent / "results" / "precision.json"
 STS = ("sts16.test", "stsb.test", "stsb.dev", "sts12.test", "sickr.test", "sts13.test", "sts15.test", "sts14.test")
 TRAINED = ("stsb.dev", "sickr.dev", "sts16.test")
 SEEDS = (31, 32, 33, 34, 35)
-# The condition for bfloat16 as a default: no score x 100 falls by more than these limits.
+# Criteria for bfloat16 as a default: in encoding, no score x 100 changes by the first limit or more; after training,
+# none falls by the second limit or more.
 ENCODE_LIMIT, TRAIN_LIMIT = 0.05, 0.1
 
 
@@ -113,12 +114,15 @@ def encoding(options: Any) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]
     encoder = Encoder("minilm", device="cpu")
     collections = [(f"encode/{folder.name}", partial(retrieval, encoder, folder)) for folder in options.retrieval]
     sets = [(f"encode/{name}", partial(sts, encoder, options.sts / f"{name}.tsv")) for name in STS]
-    # The small sets come first, so that there are results of each kind if time runs out.
+    # The smallest sets and the first collection come first, so that there are results of each kind if time runs out.
     yield from [*sets[:3], *collections[:1], *sets[3:], *collections[1:]]
 
 
 def sts(encoder: Any, path: Path) -> dict[str, Any]:
-    """Returns Spearman's correlation x 100 in both precisions, and the smallest cosine of a sentence's embeddings."""
+    """Returns Spearman's correlation x 100 in both precisions.
+
+    ``smallest_cosine`` is the smallest cosine between a sentence's embeddings in the two precisions.
+    """
     from cse.evaluation.base import embed
     from cse.evaluation.geometry import unit
     from cse.evaluation.sts import read_pairs
@@ -133,7 +137,7 @@ def sts(encoder: Any, path: Path) -> dict[str, Any]:
 
 
 def retrieval(encoder: Any, folder: Path) -> dict[str, Any]:
-    """Returns the scores x 100 of a collection in both precisions."""
+    """Returns nDCG@10, MRR@10 and recall@100 of a collection, x 100, in both precisions."""
     from cse.evaluation.open_suites import open_suites
 
     suite = open_suites(("retrieval",), str(folder))["retrieval"]
@@ -189,7 +193,7 @@ def train_one(seed: int, precision: str, options: Any) -> dict[str, Any]:
 
 
 def over_pairs(found: dict[str, Any], name: str, seeds: list[str]) -> str:
-    """Returns the 95 % interval of a set's difference, by a bootstrap over clusters of pairs; empty for the MRR."""
+    """Returns the 95 % interval of a set's difference, by a bootstrap of clusters of pairs; empty for the MRR."""
     from cse.evaluation.significance import resampled_difference
 
     if name not in TRAINED:
@@ -234,7 +238,7 @@ def tables(found: dict[str, Any]) -> str:
             lines.append(f"| {name} | {' | '.join(cells)} | {over_pairs(found, name, seeds)} | {over_seeds(each, 3)} |")
         lines += ["", f"Scores x 100 with 95 % intervals. Limit of a decrease: {TRAIN_LIMIT}."]
         parts.append("\n".join(lines))
-    return "\n\n".join(parts) or "nothing is stored"
+    return "\n\n".join(parts) or "no results are stored"
 
 
 if __name__ == "__main__":

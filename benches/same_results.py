@@ -7,11 +7,12 @@ Both arguments are Python interpreters that have cse installed (``git worktree a
 
 - the index and the matrix, for each tokenizer;
 - the negatives of ``cse augment``, for all combinations of the sampling options with two betas and two radii;
-- training runs on the CPU: for each loss, without UNA and with both forms of UNA, the logged metrics (without times)
-  and the saved weights, after 6 steps of a small random BERT and, with ``--minilm``, after 2 steps of all-MiniLM-L6-v2.
+- training runs on the CPU: the logged metrics (without times) and the saved weights, for each loss without UNA and
+  with both forms of UNA (if they can be combined), after 6 steps of a small random BERT and, with ``--minilm``, after
+  2 steps of all-MiniLM-L6-v2.
 
-It prints one line per result, ``same`` or ``DIFFERENT``, and exits with 1 if any result differs. If an installation has
-only the old names of flags that were renamed, the flags are translated for it.
+It prints one line per result, ``same`` or ``DIFFERENT``, and exits with 1 if any result differs. If an installation is
+so old that its flags have other names, the flags are translated for it.
 """
 
 from __future__ import annotations
@@ -140,10 +141,10 @@ def main() -> None:
     parser.add_argument("base", help="Python interpreter of the starting revision.")
     parser.add_argument("new", help="Python interpreter of the changed revision.")
     parser.add_argument(
-        "--minilm", action="store_true", help="Also train all-MiniLM-L6-v2, for 2 steps in each run; not with --only."
+        "--minilm", action="store_true", help="Also train all-MiniLM-L6-v2, for 2 steps a run; ignored with --only."
     )
     parser.add_argument(
-        "--only", choices=("index", "augment", "train"), help="Compare only these results, and the index."
+        "--only", choices=("index", "augment", "train"), help="Compare only these results and the index."
     )
     parser.add_argument("--json", type=Path, help="Write the digests of the new revision to this file.")
     options = parser.parse_args()

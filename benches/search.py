@@ -7,8 +7,8 @@ Vectors are random, of unit length. The nearest rows of 20 queries, and all pair
 of a brute-force search in float64. Both sides of a ratio are timed alternately in one process, and their times are
 medians over the rounds. The goals are: for one query, at most 1.3 times the time of
 ``numpy.argpartition(vectors @ query)``; for 1,000 queries, at most 1.5 times the time of the matrix product alone,
-which is computed in blocks that are not kept; for memory, at most 500 MB more than the file of vectors; for duplicates
-among 100,000 rows, at most 5 minutes.
+which is computed in blocks that are not kept; for memory, at most 500 MB more than the size of the vector file; for
+duplicates among 100,000 rows, at most 5 minutes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ ENCODERS.register("random", Random)
 
 
 def in_turns(rounds: int, **sides: Callable[[], object]) -> dict[str, float]:
-    """Returns the median seconds of each side; the first round does not count."""
+    """Runs the sides alternately; returns the median seconds of each, without the first of ``rounds + 1`` rounds."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds + 1):
         for name, work in sides.items():
@@ -79,7 +79,7 @@ def in_turns(rounds: int, **sides: Callable[[], object]) -> dict[str, float]:
 
 
 def exact(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32], k: int) -> npt.NDArray[np.int64]:
-    """Returns the k nearest rows by products in float64; ties are in the order of the rows."""
+    """Returns the k rows with the largest products in float64; rows with equal products are in ascending order."""
     import numpy as np
 
     scores = np.empty((len(queries), 0))
@@ -94,7 +94,7 @@ def exact(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32], k:
 
 
 def search(folder: Path, width: int, rounds: int) -> dict[str, Any]:
-    """Times the search in the vectors of an index folder, compared with NumPy's products."""
+    """Times the search in the vectors of an index folder, and the products in NumPy, with which it is compared."""
     import numpy as np
 
     from cse.search.nearest import PRODUCTS, nearest
@@ -171,7 +171,10 @@ def peak_of(code: str, *arguments: str) -> float:
 
 
 def memory(folder: Path, source: Path, width: int) -> dict[str, float]:
-    """Returns the peak memory of processes that answer 1,000 queries, and the size of the vector file, in MB."""
+    """Returns the size of the vector file and the peak memory of three processes, in MB.
+
+    They search for 1,000 queries without a model, only load a model, and run the whole command ``cse search``.
+    """
     queries = folder.with_name("queries.txt")
     queries.write_text("".join(f"query {number}\n" for number in range(1000)), encoding="utf8")
     command = [
@@ -188,7 +191,7 @@ def memory(folder: Path, source: Path, width: int) -> dict[str, float]:
     code = "import sys; sys.argv = ['cse', *sys.argv[1:]]; from cse.cli import main; main()"
     size = (folder / "vectors.npy").stat().st_size / 1e6
     alone = peak_of(ONLY_SEARCH, str(folder))
-    print(f"memory of the search of 1,000 queries: {alone:,.0f} MB, {alone - size:,.0f} MB above the file (goal 500)")
+    print(f"memory of a search for 1,000 queries: {alone:,.0f} MB, {alone - size:,.0f} MB above the file (goal 500)")
     loaded = peak_of(f"from cse.registry import import_methods; import_methods({str(source)!r})\n{LOADED}")
     whole = peak_of(code, *command)
     print(f"memory of cse search: {whole:,.0f} MB, {whole - loaded - size:,.0f} MB above the file and ", end="")

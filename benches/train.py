@@ -1,4 +1,4 @@
-"""Compares the training speed of cse with sentence-transformers, a plain loop, and a lower bound of the time.
+"""Compares the training speed of cse with sentence-transformers, a plain loop, and a lower bound on the time.
 
     python benches/train.py [--rounds 3] [--json FILE]     # all-MiniLM-L6-v2 on the CPU, in fp32 and bf16
     python benches/train.py --gpu                         # BERT-base with random weights on CUDA, bf16, compiled
@@ -12,16 +12,16 @@ All systems train on the same sentences, in batches of 64 sentences (``--batch-s
 (d) the minimum: 6 x matrix parameters x tokens (with padding), at the rate of a large matrix product measured in the
     same run.
 
-In bf16 on the CPU, (a) has only the standard loss, with and without UNA, and (c) is left out. If peft is installed, (a)
-has a row with LoRA of rank 16, as with ``cse train --lora 16``. --memory prints the peak memory of training all weights
-and, if peft is installed, of training with LoRA, each in a separate process.
+If peft is installed, (a) has a row with LoRA of rank 16, as with ``cse train --lora 16``. In bf16 on the CPU, (a) has
+only the standard loss, with and without UNA, and (c) is left out. --memory prints only the peak memory of training all
+weights and, if peft is installed, of training with LoRA, each in a separate process.
 
 The systems are timed alternately, in ``--rounds`` rounds. Figures are medians over the rounds; the first two steps of a
-round do not count (on CUDA, the first 20, in which models are compiled and graphs recorded). The plain loop's loss must
-equal cse's before anything is timed. The table counts the tokens of a step over all views, without padding. On the CPU,
---breakdown also prints where the time of a step goes, as measured by PyTorch's profiler. If the processor has no
-instructions for bfloat16, the rows in bf16 are left out; --emulate computes them with benches/emulated.py, but their
-times then say nothing about processors that have such instructions.
+round do not count (on CUDA, the first 20, in which models are compiled and graphs recorded). Before anything is timed,
+the loss function of cse must equal the one of the plain loop on random embeddings. The table counts the tokens of a
+step over all views, without padding. On the CPU, --breakdown also prints where the time of a step goes, as measured by
+PyTorch's profiler. If the processor has no instructions for bfloat16, the rows in bf16 are left out; --emulate computes
+them with benches/emulated.py, but their times then say nothing about processors that have such instructions.
 """
 
 # The trainer of sentence-transformers has no type annotations.
@@ -76,7 +76,7 @@ def sentences(count: int) -> list[str]:
 
 
 class Timing(NamedTuple):
-    """Seconds of a step, not counting the first steps; tokens encoded in a step; loss of the first step, if known."""
+    """Mean seconds of a step, without the first steps; mean tokens of a step; loss of the first step, or NaN."""
 
     seconds: float
     tokens: float
@@ -85,7 +85,7 @@ class Timing(NamedTuple):
 
 @contextmanager
 def counted(encoder: Any, name: str, counts: list[int]) -> Iterator[None]:
-    """Records in ``counts``, within the context, how many tokens each call of a method encodes in training."""
+    """Within the context, appends to ``counts`` the number of tokens of each call of a method in training mode."""
     forward = getattr(encoder, name)
 
     def counting(self: Any, features: Any, *arguments: Any, **settings: Any) -> Any:
@@ -105,7 +105,7 @@ def sync(device: str) -> None:
 def time_cse(
     model: str, rows: list[str], options: Any, precision: str, profiler: Any = None, /, **settings: Any
 ) -> Timing:
-    """Times cse; if a profiler is given, it is started after the first steps."""
+    """Times cse; a profiler, if given, is started after the first steps and stopped after the last step."""
     from cse import TfidfIndex, TrainConfig, train
     from cse.models.encoder import SentenceEncoder
     from cse.training.callbacks import Callback
@@ -262,7 +262,7 @@ def time_sentence_transformers(model: str, rows: list[str], options: Any, precis
 
 
 def minimum(model: str, rows: list[str], options: Any, precision: str) -> tuple[float, float]:
-    """Returns the minimum time of a step in seconds, and the measured FLOP/s of a matrix product."""
+    """Returns the minimum time of a step with two views in seconds, and the measured FLOP/s of a matrix product."""
     from cse.models.encoder import tokenize
 
     encoder, _ = load(model, "cpu")
@@ -301,7 +301,7 @@ def random_model(name: str, folder: str) -> str:
 
 
 def print_memory(model: str, rows: list[str], options: Any, settings: dict[str, dict[str, Any]]) -> None:
-    """Prints the peak memory of each run; each run has a separate process, because a process's peak never falls."""
+    """Prints the peak memory of each run; each has a separate process, because the peak of a process never falls."""
     print("| precision | system | peak memory, GB |\n| --- | --- | ---: |")
     for name in settings:
         own = [argument for argument in sys.argv[1:] if argument != "--memory"]
@@ -387,7 +387,7 @@ def precisions(options: Any) -> tuple[str, ...]:
 
 
 def check_equal_losses(model: str, rows: list[str], options: Any) -> None:
-    """Checks that the loss of cse equals the loss of the plain loop on random embeddings."""
+    """Checks that the loss function of cse equals the one of the plain loop on random embeddings."""
     from cse.losses.contrastive import contrastive_loss
 
     z = torch.randn(2, options.batch_size, 16, dtype=torch.float64)
@@ -408,7 +408,7 @@ def report(found: dict[tuple[str, str], list[Timing]], least: dict[str, tuple[fl
     print(f"batches of {size}, {options.device}; ratios above 1 mean faster than sentence-transformers")
     print(
         "| precision | system | ms a step | range | sentences/s | tokens a step | "
-        "ratio to sentence-transformers, same precision | the same, per token | ratio to its default (fp32) | "
+        "ratio to sentence-transformers, same precision | this ratio per token | ratio to its default (fp32) | "
         "share of the minimum |"
     )
     print("| --- | --- |" + " ---: |" * 8)

@@ -4,7 +4,7 @@
 
 ``converged`` minimises the objective of SentEval's classifier; ``senteval`` stops early, like SentEval. For tasks with
 a test file, the final classifier of ``senteval`` is trained with five seeds, because its result depends on the seed.
---scale multiplies the embeddings: the size of Adam's steps does not change, so training converges in fewer steps.
+--scale multiplies the embeddings. Because the size of Adam's steps does not change, training converges in fewer steps.
 Prints a Markdown table. MR takes an hour on one core, nearly all of it for ``senteval``.
 """
 
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--tasks", nargs="+", default=["mr", "trec", "mrpc"])
     parser.add_argument(
-        "--scale", type=float, default=1.0, help="factor by which embeddings are multiplied; 20 is about sqrt(D)"
+        "--scale", type=float, default=1.0, help="factor for the embeddings; for minilm, 20 is about sqrt(384)"
     )
     options = parser.parse_args()
     encoder = Encoder(options.model)

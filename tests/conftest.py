@@ -54,7 +54,7 @@ def run_cse(*arguments, cwd=None, text=True, stdin=None, env=None, preexec=None)
 
 @pytest.fixture
 def processor(monkeypatch):
-    """A function that sets the bfloat16 instructions that the processor appears to have, and their apparent speedup."""
+    """A function that sets which bfloat16 instructions the processor seems to have, and their speedup over float32."""
 
     def become(instructions, speedup=1.0):
         monkeypatch.setattr("cse.models.device.bf16_instructions", lambda: instructions)
@@ -80,7 +80,7 @@ def sample_rows(sample):
 
 @pytest.fixture(scope="session")
 def short_rows(sample_rows):
-    """The first 600 sentences of the sample; with all of them, a short run would spend most of its time on checks."""
+    """The first 600 sentences of the sample; with all 10,000, the checks of the corpus would dominate a short run."""
     return sample_rows[:600]
 
 
@@ -235,7 +235,7 @@ def make_tiny(folder, kind):
     for word, count in counts.items():
         for start, length in product(range(1, len(word)), range(1, 6)):
             endings["##" + word[start : start + length]] += count * length
-    # Not a trained vocabulary: the trainers of tokenizers break ties differently in each process.
+    # The vocabulary is not trained, because the trainers of tokenizers break ties differently in each process.
     letters = sorted(set("".join(counts)))
     words = sorted(counts, key=lambda word: (-counts[word], word))[:900]
     parts = sorted(endings, key=lambda part: (-endings[part], part))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 @functools.cache
 def server():
-    """The socket of the fork server of this process; the server ends when the socket is closed."""
+    """Starts the fork server of this process; returns the socket to it. The server ends when the socket is closed."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     program = Path(__file__).with_name("fork_server.py")
     subprocess.Popen([sys.executable, program, str(theirs.fileno())], pass_fds=[theirs.fileno()])

@@ -1,4 +1,4 @@
-"""Short versions of published methods, registered from outside the package with ``imports=(FILE,)``."""
+"""Methods for tests, most of them short versions of published methods; ``imports=(FILE,)`` loads this file."""
 
 import copy
 import math

@@ -30,7 +30,7 @@ def make(tmp_path, text, **options):
 
 
 @pytest.mark.parametrize(("beta", "radius"), [(0.5, 303), (0.3, 4000), (0.9, 1)])
-def test_negatives_equal_the_reference_draw_by_draw(words, twin, sample_rows, beta, radius):
+def test_negatives_equal_those_of_the_reference(words, twin, sample_rows, beta, radius):
     rows = range(0, 10_000, 97)
     texts = [sample_rows[row] for row in rows]
     ours = words.augment(texts, seed=7, epoch=3, rows=list(rows), beta=beta, radius=radius)
@@ -41,7 +41,7 @@ def test_negatives_equal_the_reference_draw_by_draw(words, twin, sample_rows, be
 @pytest.mark.parametrize("replace_which", ["tfidf", "random"])
 @pytest.mark.parametrize("replace_with", ["radius", "random"])
 @pytest.mark.parametrize("mode", ["negative", "positive"])
-def test_every_ablation_and_mode_equals_the_reference(words, twin, sample_rows, replace_which, replace_with, mode):
+def test_all_ablations_and_modes_equal_the_reference(words, twin, sample_rows, replace_which, replace_with, mode):
     rows = range(5, 10_000, 397)
     texts = [*(sample_rows[row] for row in rows), "two words", "one", "zqxv blorgh never seen"]
     numbers = [*rows, 1, 2, 3]
@@ -363,7 +363,7 @@ def test_a_string_instead_of_a_list_of_sentences_is_refused(sample_index):
 
 
 def test_random_stream_of_the_core_is_chacha8(sample_index):
-    """The first number of the reference implementation's ChaCha8 stream equals that of the core."""
+    """The first numbers of the ChaCha8 streams of the core and of the reference implementation are equal."""
     from cse.rng import bits
 
     core = bits(3, 4, np.array([5]), 6)[0]

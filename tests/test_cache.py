@@ -132,7 +132,7 @@ def test_cached_rows_that_change_during_a_run_are_reported(sample, tmp_path, mon
         corpus.take([0])
 
 
-def test_changed_token_ids_are_written_again(mapped):
+def test_invalid_token_ids_in_the_cache_are_written_again(mapped):
     run = prepare(mapped)
     expected = prepared(run, run.tokens)
     (path,) = Path(mapped.cache).glob("tokens-*/ids.u16")

@@ -53,7 +53,7 @@ def test_negatives_that_are_all_unchanged_are_refused_with_advice(of_rows, texts
     of_rows(rows, negatives=("una",), una={"every": 0})
 
 
-def test_cut_off_share_is_that_of_the_texts_used_for_training(of_rows, tiny_bert):
+def test_cut_off_share_is_measured_on_the_texts_used_for_training(of_rows, tiny_bert):
     rows = [" ".join(f"w{(row * 7 + i) % 50}" for i in range(100)) for row in range(16)]
     whole = of_rows(rows, positive="dropout", max_length=16).facts["text"]
     tokens = sum(map(len, AutoTokenizer.from_pretrained(tiny_bert)(rows).input_ids))

@@ -1,4 +1,4 @@
-"""The commands: results, JSON output, and error messages."""
+"""The cse commands: results, JSON output, and error messages."""
 
 import importlib.util
 import json
@@ -176,7 +176,7 @@ def test_processes_of_torchrun_report_the_same_error_once(cse, tmp_path):
 
 
 def test_a_trained_model_encodes_sentences_and_is_evaluated(cse, indexed, tiny_bert, sample_rows, tmp_path):
-    """The steps of the README with a tiny model."""
+    """Runs ``cse train``, ``cse encode`` and ``cse eval`` with a tiny model."""
     done = cse(
         "train", "--loss", "focal", "--una", "--model", tiny_bert, "--max-steps", 3, "--batch-size", 8, "--json",
         "-o", tmp_path / "runs", cwd=indexed,

@@ -98,7 +98,7 @@ def test_cluster_finds_the_topics_and_their_words(topics, tmp_path, cse):
     assert "21 rows: " in shown
 
 
-def test_words_and_first_example_of_a_group_follow_their_definitions(topics):
+def test_group_words_and_first_example_equal_a_direct_computation(topics):
     from cse import TfidfIndex
 
     index = SearchIndex.build(

@@ -66,7 +66,7 @@ class Noise(FeatureMethod):
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_does_not_wait_for_the_device(run_config, name, monkeypatch):
-    """Tensors on the meta device have no values: code that reads a value raises an error."""
+    """Tensors on the meta device have no values, so code that reads a value raises an error."""
     monkeypatch.setattr("cse.training.modules.use_fast_dropout", mask_always)
     run = prepare(run_config.replace(**CASES[name]))
     state = run.state
@@ -158,7 +158,7 @@ def test_gradients_on_cuda_equal_those_on_the_cpu(run_config, name):
         *(pytest.param("cuda", name, marks=needs_cuda) for name in ("standard", "una pairs", "standard mlm")),
     ],
 )
-def test_gradients_of_the_compiled_model_equal_those_of_the_model(run_config, device, name):
+def test_compiling_the_model_does_not_change_the_gradients(run_config, device, name):
     """On CUDA, the compiled model uses CUDA graphs."""
     config = run_config.replace(**VIEWS[name], precision="fp32", device=device)
     assert_close(of_first_step(config.replace(compile=True)), of_first_step(config))

@@ -107,7 +107,7 @@ def test_scores_with_dims_equal_those_of_truncated_encoders(unit_model, tmp_path
             assert row[name] == (pytest.approx(value, rel=1e-5, abs=1e-6) if isinstance(value, float) else value)
 
 
-def test_cse_encode_with_dims_writes_the_first_dimensions(unit_model, tmp_path, cse):
+def test_cse_encode_with_dims_writes_truncated_embeddings(unit_model, tmp_path, cse):
     (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
     done = cse("encode", unit_model, "some.txt", "-o", "x.npy", "--dims", 3, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

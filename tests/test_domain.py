@@ -104,7 +104,7 @@ def test_guided_masks_negatives_that_the_base_model_rates_above_the_positive():
         "documents, guided",
     ],
 )
-def test_candidate_recipes_train_all_layers_but_the_frozen_ones(name, run_config):
+def test_only_candidates_with_freeze_leave_lower_layers_unchanged(name, run_config):
     from cse import train
 
     settings = settings_of(name, 2)

@@ -19,7 +19,7 @@ def test_masks_drop_the_given_share_and_follow_the_seed_of_torch(p):
     assert not torch.equal(first, second)
     error = (p * (1 - p) / first.numel()) ** 0.5
     assert float((~first).float().mean()) == pytest.approx(p, abs=4.5 * error + 2**-17)
-    # Neighbours are independent: both are dropped with probability p * p.
+    # Neighbouring elements are independent, so both are dropped with probability p * p.
     both = (~first[:, 1:] & ~first[:, :-1]).float().mean()
     assert float(both) == pytest.approx(p * p, abs=6 * (p * p / first.numel()) ** 0.5 + 1e-4)
 
@@ -47,7 +47,7 @@ def test_a_probability_of_one_drops_every_element_as_in_torch(p):
 
 
 @pytest.mark.parametrize("kind", ["tiny_bert", "tiny_roberta"])
-def test_attention_without_dropped_elements_equals_that_of_transformers(request, kind, monkeypatch, sample_rows):
+def test_embeddings_without_dropped_elements_equal_those_of_transformers(request, kind, monkeypatch, sample_rows):
     folder = request.getfixturevalue(kind)
     plain, fast = (load_encoder(find_model(str(folder)), "avg") for _ in range(2))
     use_fast_dropout(fast.backbone)
