@@ -297,9 +297,7 @@ def search_table(found: dict[str, Any]) -> str:
 
 def accept_table(found: dict[str, Any]) -> str:
     """Returns a table of differences with intervals, on data not used for tuning."""
-    lines = [
-        "| recipe | STS-B dev | SICK-R dev | STS16 | mean of three | over pairs | over seeds | MRR | over seeds |"
-    ]
+    lines = ["| recipe | STS-B dev | SICK-R dev | STS16 | mean of three | over pairs | over seeds | MRR | over seeds |"]
     lines.append("| --- |" + " ---: |" * 8)
     names = sorted({key.split("/")[1] for key in found if key.startswith("accept/")} - {"before"})
     for name in names:

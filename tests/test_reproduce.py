@@ -100,6 +100,8 @@ def test_a_cell_stored_with_other_settings_is_refused(small, tmp_path):
     run_cell(cell, inputs, scorer, tmp_path)
     with pytest.raises(InputError, match="was made with max_steps 2, not 3; choose another folder"):
         read_cell(cell, replace(inputs, max_steps=3), scorer, tmp_path)
+    with pytest.raises(InputError, match="was made with batch_size 8, not 9"):
+        read_cell(cell, replace(inputs, batch_size=9), scorer, tmp_path)
     cell.path(tmp_path).write_text("{}", encoding="utf8")
     with pytest.raises(InputError, match="was not written by cse reproduce"):
         read_cell(cell, inputs, scorer, tmp_path)

@@ -186,6 +186,7 @@ def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
         "encoder": recipe.encoder,
         "pooler": recipe.pooler,
         **recipe.settings,
+        **({} if inputs.batch_size is None else {"batch_size": inputs.batch_size}),
         "max_steps": recipe.settings.get("max_steps") if inputs.max_steps is None else inputs.max_steps,
         "model": cell.row.model if inputs.model is None else Path(inputs.model).name,
         "corpus": None,
