@@ -1,4 +1,4 @@
-"""Connection to a Ray cluster (extra ``cse[ray]``), and handling of its workers' errors."""
+"""Connection to a Ray cluster (extra ``cse[ray]``), and handling of errors raised by its workers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def connected() -> Iterator[Any]:
 
 
 def enter(home: str) -> None:
-    """Makes ``home``, the caller's folder, the working directory of a worker if it exists there, for relative paths."""
+    """Changes a worker to the caller's working directory ``home``, if it exists there, so that relative paths work."""
     if os.path.isdir(home):
         os.chdir(home)
 

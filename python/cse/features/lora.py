@@ -20,13 +20,14 @@ UNUSED = r"(.*\.)?pooler\..*"
 
 
 class LoRA(EncoderMethod):
-    """Replaces each linear layer W of the transformer with W + alpha / rank * B A; W is frozen, and B starts at 0.
+    """Replaces linear layers W of the transformer with W + alpha / rank * B A; W is frozen, and B starts at 0.
 
     Only the adapters and, if there is one, the MLP head are trained and kept in checkpoints; modules that follow the
     pooling are not changed. When the encoder is saved, the adapters are added to the weights or, with ``keep``, saved
     alone. A run can be resumed only if the files of the base weights are unchanged. ``--merge-with-base`` scales B.
 
-    Raises ``InputError`` if peft is not installed, or if no layer has a name in ``targets``.
+    Raises ``InputError`` if peft is not installed, no layer has a name in ``targets``, or ``keep`` is set and the model
+    is itself an adapter.
     """
 
     Options = LoRAOptions
@@ -38,7 +39,7 @@ class LoRA(EncoderMethod):
         encoder = context.trained
         source = encoder.source
         if options.keep and source.base is not None:
-            raise InputError(f"--keep-adapter: {source.name} is an adapter itself; leave --keep-adapter out")
+            raise InputError(f"--keep-adapter: {source.name} is itself an adapter; leave --keep-adapter out")
         for folder in (Path(each) for each in (source.path, source.base) if each is not None):
             for path in sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]):
                 context.depends_on(path)
