@@ -1,4 +1,4 @@
-"""Registries of methods that change embeddings (feature methods), forward passes (hooks) or the encoder (encoder methods)."""
+"""Registries of methods that change embeddings (feature methods), forward passes (hooks) or encoders (encoder methods)."""
 
 from __future__ import annotations
 

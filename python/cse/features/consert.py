@@ -41,7 +41,7 @@ class TokenShuffle(Hook):
 
 
 class FeatureCutoff(Hook):
-    """Sets floor(share * D) random dimensions of the embedding layer's output to 0, the same for all tokens of a row."""
+    """Sets floor(share * D) random dimensions of the embedding layer's output to 0, the same for all tokens."""
 
     Options = CutoffOptions
     summary = "sets random dimensions of the embedding layer's output to 0 (ConSERT)"

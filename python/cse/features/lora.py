@@ -39,7 +39,7 @@ class LoRA(EncoderMethod):
         encoder = context.trained
         source = encoder.source
         if options.keep and source.base is not None:
-            raise InputError(f"--keep-adapter: {source.name} is itself an adapter; leave --keep-adapter out")
+            raise InputError(f"--keep-adapter: {source.name} is an adapter itself; leave --keep-adapter out")
         for folder in (Path(each) for each in (source.path, source.base) if each is not None):
             for path in sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]):
                 context.depends_on(path)

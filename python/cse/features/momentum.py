@@ -61,7 +61,7 @@ class Momentum(FeatureMethod):
             average.lerp_(parameter, 1 - self.options.decay)
 
     def forward(self, views: Views, step: BatchStep) -> Views:
-        """Returns the views with the additional view ``queue``, and then adds the anchors of this batch to the queue."""
+        """Returns the views with the additional view ``queue``, then adds this batch's anchors to the queue."""
         assert step.encode is not None
         valid = torch.arange(len(self.queue), device=self.queue.device) < self.filled
         views = views.with_negatives("queue", self.queue.clone().to(views["anchor"]), valid)

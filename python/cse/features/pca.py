@@ -22,7 +22,7 @@ class PCAJitterOptions:
 
     layers: Annotated[
         tuple[int, ...],
-        Field(description="layers, one of which is drawn per step; 0: output of the embedding layer, n: output of block n, from 1"),
+        Field(description="layers, one of which is drawn per step; 0: output of the embedding layer, n: of block n, from 1"),
     ] = (0,)
     ratio: Annotated[float, Field(gt=0, description="standard deviation of alpha if curriculum is none")] = 0.1
     curriculum: Annotated[
@@ -34,7 +34,7 @@ class PCAJitterOptions:
     ] = "discrete"
     variant: Annotated[
         Literal["paper", "release"],
-        Field(description="release: adds the sum of the shift's entries to every entry of the states, as the released code does"),
+        Field(description="release: adds the sum of the shift's entries to all dimensions, as the released code does"),
     ] = "paper"
 
 

@@ -32,7 +32,8 @@ class PromptOptions:
         str, Field(description="template of the positives, with the same number of tokens; empty: the same template")
     ] = 'This sentence : "{}" means [MASK].'
     denoise: Annotated[
-        bool, Field(description="in training, subtract the mask token's hidden state in the template without the sentence")
+        bool,
+        Field(description="in training, subtract the mask token's hidden state in the template without the sentence"),
     ] = True
 
 

@@ -98,7 +98,7 @@ def contrastive_loss(
         partners: ``(M,)`` int64, the index of the candidate that each anchor's positive is mixed with, where M is the
             total number of rows of the anchor views; required by ``mixed="paper"``. See ``Contrastive.partner_views``.
             An anchor whose partner comes from its own row has no mixed negative.
-        hard_negative_weight: alpha; the logit of each ``anchor`` with the ``hard_negative`` of the same row is increased
+        hard_negative_weight: alpha; the logit of an ``anchor`` with the ``hard_negative`` of the same row is increased
             by ln(alpha).
         masks: ``(B,)`` bool by view name: True for the rows in which a view is valid. In other rows, the view is
             neither an anchor nor in any denominator; an anchor whose positive is not valid is left out, too.
@@ -276,7 +276,7 @@ class Contrastive(BatchTerm):
         return self.evaluate(views, step, metrics=self.metrics)
 
     def evaluate(self, views: Views, step: BatchStep, **changes: Any) -> Tensor:
-        """Returns the loss of any views; ``changes`` are arguments of ``contrastive_loss``; see ``BatchStep.contrastive``."""
+        """Returns the loss of any views; ``changes`` are ``contrastive_loss`` arguments; see ``BatchStep.contrastive``."""
         options: ContrastiveOptions = self.options
         given = {
             "objective": options.objective,
@@ -313,9 +313,9 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
     """Returns mean cosines and other statistics of the similarities in a batch, as scalar tensors on its device.
 
     ``cos_pos``: positives (a_i, a+_i). ``cos_neg``: in-batch negatives (a_i, a+_j). ``cos_hard``: labelled hard
-    negatives of the anchor's row. ``cos_syn``: synthetic negatives of the anchor's row (a_i, n_i). ``syn_harder``: share of
-    synthetic negatives that are closer to their anchor than every in-batch negative. Rows whose mask is False are left
-    out. ``alignment`` of anchors and positives, and ``uniformity`` of all anchors, are those of Wang and Isola (2020).
+    negatives of the anchor's row. ``cos_syn``: synthetic negatives of the anchor's row (a_i, n_i). ``syn_harder``:
+    share of synthetic negatives that are closer to their anchor than every in-batch negative. Rows whose mask is False
+    are left out. ``alignment`` of anchors and positives, and ``uniformity`` of all anchors, are those of Wang and Isola (2020).
     """
     masks = masks or {}
     h = {name: normalize(z.float(), dim=-1) for name, z in views.items()}

@@ -22,8 +22,8 @@ class Matryoshka(BatchTerm):
     """The sum of the run's contrastive losses on the first d dimensions of all views, for each d in ``dims``.
 
     Every d has weight 1; the full number of dimensions is skipped. The sum of this term and the run's loss on all
-    dimensions is the loss of the paper. The contrastive loss uses cosines, so truncated embeddings are in effect scaled to
-    unit length. The saved model records the dimensions.
+    dimensions is the loss of the paper. The contrastive loss uses cosines, so truncated embeddings are in effect scaled
+    to unit length. The saved model records the dimensions.
 
     Raises ``InputError`` if a number in ``dims`` exceeds the number of dimensions of the embeddings.
     """
