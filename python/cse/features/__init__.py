@@ -1,4 +1,4 @@
-"""Registries of methods that change embeddings (feature methods), forward passes (hooks) or encoders (encoder methods)."""
+"""Registries of feature methods, which change embeddings, hooks (forward passes) and encoder methods (the encoder)."""
 
 from __future__ import annotations
 

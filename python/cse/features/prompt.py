@@ -29,7 +29,8 @@ class PromptOptions:
         'This sentence of "{}" means [MASK].'
     )
     positive_template: Annotated[
-        str, Field(description="template of the positives, with the same number of tokens; empty: the same template")
+        str,
+        Field(description="template of the positives; only the tokens before {} may differ, not their number; empty: same"),
     ] = 'This sentence : "{}" means [MASK].'
     denoise: Annotated[
         bool,

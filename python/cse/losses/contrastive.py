@@ -276,7 +276,7 @@ class Contrastive(BatchTerm):
         return self.evaluate(views, step, metrics=self.metrics)
 
     def evaluate(self, views: Views, step: BatchStep, **changes: Any) -> Tensor:
-        """Returns the loss of any views; ``changes`` are ``contrastive_loss`` arguments; see ``BatchStep.contrastive``."""
+        """Returns the loss of any views; ``changes`` are arguments of ``contrastive_loss``. See ``BatchStep``."""
         options: ContrastiveOptions = self.options
         given = {
             "objective": options.objective,
@@ -315,7 +315,8 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
     ``cos_pos``: positives (a_i, a+_i). ``cos_neg``: in-batch negatives (a_i, a+_j). ``cos_hard``: labelled hard
     negatives of the anchor's row. ``cos_syn``: synthetic negatives of the anchor's row (a_i, n_i). ``syn_harder``:
     share of synthetic negatives that are closer to their anchor than every in-batch negative. Rows whose mask is False
-    are left out. ``alignment`` of anchors and positives, and ``uniformity`` of all anchors, are those of Wang and Isola (2020).
+    are left out. ``alignment`` of anchors and positives, and ``uniformity`` of all anchors, are those of Wang and Isola
+    (2020).
     """
     masks = masks or {}
     h = {name: normalize(z.float(), dim=-1) for name, z in views.items()}
