@@ -22,7 +22,9 @@ class PCAJitterOptions:
 
     layers: Annotated[
         tuple[int, ...],
-        Field(description="layers, one of which is drawn per step; 0: output of the embedding layer, n: of the n-th block"),
+        Field(
+            description="layers, one of which is drawn per step; 0: output of the embedding layer, n: of the n-th block"
+        ),
     ] = (0,)
     ratio: Annotated[float, Field(gt=0, description="standard deviation of alpha if curriculum is none")] = 0.1
     curriculum: Annotated[

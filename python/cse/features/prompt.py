@@ -30,7 +30,10 @@ class PromptOptions:
     )
     positive_template: Annotated[
         str,
-        Field(description="template of the positives; only the tokens before {} may differ, not their number; empty: same"),
+        Field(
+            description="template of the positives, with the same tokens after {} and as many tokens before it; empty: "
+            "the same template"
+        ),
     ] = 'This sentence : "{}" means [MASK].'
     denoise: Annotated[
         bool,

@@ -33,7 +33,10 @@ class DiffCSEOptions:
     ] = "distilbert-base-uncased"
     variant: Annotated[
         Literal["paper", "release"],
-        Field(description="release: uses the generator's top token at every position but 0; padding counts as not replaced"),
+        Field(
+            description="release: uses the generator's top token at every position except the first; padding counts as "
+            "not replaced"
+        ),
     ] = "paper"
 
 
