@@ -189,7 +189,7 @@ class Encoder:
         whole = [_repaired(text) for text in given]
         faulty = sum(new != old for new, old in zip(whole, given, strict=True))
         if faulty:
-            warnings.warn(f"{faulty} texts held lone surrogates, which were replaced with U+FFFD", stacklevel=2)
+            warnings.warn(f"lone surrogates were replaced with U+FFFD in {faulty} of the texts", stacklevel=2)
         if prompt is None and prompt_name is not None:
             if prompt_name not in self.prompts:
                 raise unknown("prompt_name", prompt_name, self.prompts)

@@ -82,7 +82,7 @@ class TrainingPrompts:
         return self.document if column else self.anchor
 
     def limit(self, prompt: str, max_length: int) -> int:
-        """Returns the maximum number of tokens of a text: the prompt, and a sentence of up to ``max_length`` tokens."""
+        """Returns the limit in tokens for a text: a prompt and ``max_length`` more tokens, at most ``longest`` in all."""
         extra = self.tokens.get(prompt, 0)
         return min(max_length + extra, self.longest) if extra else max_length
 
