@@ -43,7 +43,10 @@ def connected() -> Iterator[Any]:
 
 
 def enter(home: str) -> None:
-    """Changes a worker to the caller's working directory ``home``, if it exists there, so that relative paths work."""
+    """Changes the working directory of a worker to ``home``, the working directory of the caller, for relative paths.
+
+    Does nothing if the worker's machine has no such folder.
+    """
     if os.path.isdir(home):
         os.chdir(home)
 

@@ -96,7 +96,7 @@ class Views:
     def rows(self, part: slice) -> Views:
         """Returns a copy with the rows ``part`` of each view.
 
-        Left out are ``log_weights``, ``own_negatives``, and views that do not have one embedding per row of the batch.
+        The copy has no ``log_weights`` or ``own_negatives``, and only the views with one embedding per row of the batch.
         """
         batch = len(self.embeddings["anchor"])
         kept = {name: z[part] for name, z in self.embeddings.items() if len(z) == batch}

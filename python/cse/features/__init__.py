@@ -1,4 +1,7 @@
-"""Registries of feature methods, which change embeddings, hooks (forward passes) and encoder methods (the encoder)."""
+"""Registries of feature methods, hooks and encoder methods.
+
+Feature methods change embeddings, hooks change forward passes, and encoder methods change the encoder itself.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,10 @@ class _Reversed(torch.autograd.Function):
 
 
 def reversed_gradient(z: Tensor, scale: float) -> Tensor:
-    """Returns ``z``; in the backward pass, its gradient is multiplied by ``-scale`` (Ganin and Lempitsky 2015)."""
+    """Returns ``z``; in the backward pass, its gradient is multiplied by ``-scale``.
+
+    See Ganin and Lempitsky (2015, arXiv:1409.7495).
+    """
     found: Tensor = _Reversed.apply(z, scale)  # type: ignore[no-untyped-call]
     return found
 

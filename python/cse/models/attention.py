@@ -13,7 +13,7 @@ __all__ = ["mask_always", "replace_attention"]
 def replace_attention(
     backbone: Any, name: str, attention: Callable[..., Any], mask: Callable[..., Tensor | None] | None = None
 ) -> None:
-    """Replaces the attention of a transformer, if it uses the library's scaled-dot-product implementation (``sdpa``).
+    """Replaces the attention of a transformer, if it uses the implementation ``sdpa`` of the library transformers.
 
     Nothing is changed otherwise, or with an older release of transformers, in which each model builds its masks itself.
 

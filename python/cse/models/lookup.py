@@ -25,7 +25,7 @@ def one_lookup(backbone: Any, token_ids: Iterable[Tensor]) -> Iterator[None]:
     Nothing changes if the embeddings need no gradient, have a ``max_norm``, or are not an ``nn.Embedding``.
 
     Args:
-        backbone: A transformers model that runs in eager mode and is not called again in the backward pass.
+        backbone: A transformers model that runs in eager mode. The backward pass may run outside of the context.
         token_ids: Tensors of token ids, of any shape.
     """
     table = backbone.get_input_embeddings()

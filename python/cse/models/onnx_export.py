@@ -58,7 +58,7 @@ class Exported:
 def export_onnx(
     model: str, output: str | None = None, int8: bool = False, status: Callable[[str], object] | None = None
 ) -> Exported:
-    """Writes ``onnx/model.onnx`` to the folder of a model, if its embeddings agree with those of PyTorch.
+    """Writes ``onnx/model.onnx`` to the folder of a model, if its embeddings agree with PyTorch's.
 
     Args:
         model: Folder or name of a model, or the folder of a run, whose ``best`` is exported.
