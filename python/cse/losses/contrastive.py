@@ -296,7 +296,7 @@ class Contrastive(BatchTerm):
         return contrastive_loss(views.embeddings, **{**given, **changes})
 
     def partner_views(self, roles: Mapping[str, Role]) -> tuple[int, list[str]] | None:
-        """Returns the candidate views if negatives are mixed as in the paper, else None; see ``BatchTerm``.
+        """Returns the number and names of the candidate views if negatives are mixed as in the paper, else None.
 
         Hard negatives are never partners.
         """
@@ -315,8 +315,8 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
     ``cos_pos``: positives (a_i, a+_i). ``cos_neg``: in-batch negatives (a_i, a+_j). ``cos_hard``: labelled hard
     negatives of the anchor's row. ``cos_syn``: synthetic negatives of the anchor's row (a_i, n_i). ``syn_harder``:
     share of synthetic negatives that are closer to their anchor than every in-batch negative. Rows whose mask is False
-    are left out. ``alignment`` of anchors and positives, and ``uniformity`` of all anchors, are those of Wang and Isola
-    (2020).
+    are left out. ``alignment`` (of anchors and positives) and ``uniformity`` (of all anchors) are defined as by Wang
+    and Isola (2020).
     """
     masks = masks or {}
     h = {name: normalize(z.float(), dim=-1) for name, z in views.items()}
