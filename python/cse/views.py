@@ -96,7 +96,7 @@ class Views:
     def rows(self, part: slice) -> Views:
         """Returns a copy with the rows ``part`` of each view.
 
-        The copy has only the views with one embedding per row of the batch, and no ``log_weights`` or ``own_negatives``.
+        The copy has only the views with one embedding per row of the batch, without log-weights or own negatives.
         """
         batch = len(self.embeddings["anchor"])
         kept = {name: z[part] for name, z in self.embeddings.items() if len(z) == batch}
