@@ -196,7 +196,7 @@ def test_a_cached_hub_model_keeps_its_pooling(trained, cse, tmp_path):
 
 def test_lone_surrogates_are_replaced_with_a_warning(trained):
     encoder = Encoder(trained("bert", "avg"), device="cpu")
-    with pytest.warns(UserWarning, match="number of texts with lone surrogates: 1"):
+    with pytest.warns(UserWarning, match=r"lone surrogates were replaced with U\+FFFD in 1 of the texts"):
         vectors = encoder.encode(["fine", "not \ud800 fine"])
     np.testing.assert_allclose(vectors[1], encoder.encode(["not \ufffd fine"])[0], atol=1e-6)
 

@@ -1,4 +1,4 @@
-"""Progress of long operations, and calls into the Rust core that run in a thread and can be interrupted."""
+"""The type of progress callbacks, and interruptible calls into the Rust core, which run in a thread."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def in_thread(work: Callable[[Progress], T], on_progress: Callable[[int, int], o
         The result of ``work``.
 
     Raises:
-        BaseException: The exception that ``work`` raised, or KeyboardInterrupt once the core has stopped and removed
-            its temporary files.
+        BaseException: The exception that ``work`` raised. A KeyboardInterrupt, or an exception from ``on_progress``, is
+            raised only after the core has stopped and removed its temporary files.
     """
     progress = Progress()
     outcome: list[T] = []

@@ -1,4 +1,4 @@
-"""Connection to a Ray cluster (extra ``cse[ray]``), and handling of its workers' errors."""
+"""Connection to a Ray cluster (extra ``cse[ray]``), and handling of errors raised by its workers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def connected() -> Iterator[Any]:
 
 
 def enter(home: str) -> None:
-    """Makes ``home``, the caller's folder, the working directory of a worker if it exists there, for relative paths."""
+    """Changes the working directory of a worker to ``home``, the working directory of the caller, for relative paths.
+
+    Does nothing if the worker's machine has no such folder.
+    """
     if os.path.isdir(home):
         os.chdir(home)
 

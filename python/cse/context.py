@@ -1,6 +1,6 @@
-"""The resources that a run passes to its methods: augmentations, loss terms and the others in ``docs/extending.md``.
+"""The resources that a run passes to its methods: augmentations, feature methods, hooks, encoder methods, loss terms.
 
-Every method is constructed as ``Method(options, context)``.
+Each method is constructed as ``Method(options, context)``; see ``docs/extending.md``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Context"]
 
 @dataclass
 class Context:
-    """The resources of a run; the index and models other than its encoder are loaded when a method uses them."""
+    """The resources of a run; the index and models other than the encoder are loaded when a method first uses them."""
 
     open_index: Callable[[], TfidfIndex] | None = None
     """Opens the TF-IDF index; None if the run has no index."""
@@ -72,7 +72,7 @@ class Context:
     def base(self) -> Frozen:
         """A frozen copy of the encoder as it is before training, on the same device, made on first use.
 
-        All feature methods, losses and evaluations share this copy; raises ``ValueError`` for a text method.
+        All methods that use it share this copy. Raises ``ValueError`` for a text method.
         """
         import copy
 
@@ -83,8 +83,8 @@ class Context:
     def depends_on(self, path: str | Path) -> Path:
         """Declares a file that the results depend on, and returns its path.
 
-        Its hash is stored with the run, so that a resumed run refuses a changed file. Raises ``InputError`` if
-        the file cannot be read.
+        The hash of the file is stored with the run, which cannot be resumed after the file has changed. Raises
+        ``InputError`` if the file cannot be read.
         """
         path = Path(path)
         try:

@@ -11,7 +11,7 @@ __all__ = ["InputError", "Interrupted", "RunError", "check_texts", "did_you_mean
 
 
 class RunError(RuntimeError):
-    """A training run failed after it began; the message says at which step, why, and what to do."""
+    """A training run or an export failed after it began; the message gives the reason."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -51,7 +51,7 @@ def shortened(text: str, length: int = 120) -> str:
     return text if len(text) <= length else text[: length - 1].rstrip() + "\u2026"
 
 
-# Names that other programs or the papers use for option values of cse.
+# Option values of cse, by the names that other programs or the papers use for them.
 OTHER_NAMES = {
     "average": "avg",
     "mean": "avg",
@@ -65,7 +65,7 @@ OTHER_NAMES = {
 
 
 def did_you_mean(given: str, choices: Iterable[str]) -> str:
-    """Returns `` (did you mean X?)`` with the choice that is most similar to a name, or "" if none is similar."""
+    """Returns `` (did you mean X?)``, where X is the choice most similar to ``given``, or "" if none is similar."""
     from difflib import get_close_matches
 
     known = list(choices)

@@ -1,8 +1,8 @@
 """Texts written by sequence-to-sequence models: paraphrases, back-translations and queries, one per row of a corpus.
 
-An interrupted call is resumed when it is repeated: texts are appended to ``OUTPUT.part`` batch by batch. A batch holds
-rows of similar length from one window of consecutive rows, and random numbers are keyed by (seed, first row of the
-batch). A resumed call therefore ends with the same texts as one that was not interrupted.
+Texts are appended to ``OUTPUT.part`` batch by batch, and repeating an interrupted call resumes it. A batch holds rows
+of similar length from one window of consecutive rows, and random numbers are keyed by (seed, first row of the batch,
+model). A resumed call therefore ends with the same texts as one that was not interrupted.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class GenerationOptions:
     temperature: float = 1.0
     """With ``sample``: the divisor of the logits."""
     max_new_tokens: int = 64
-    """Maximum number of tokens in a generated text."""
+    """Maximum number of tokens in a generated text; values above the model's limit are reduced to that limit."""
     max_input_tokens: int = 256
-    """Maximum number of tokens read from a row; larger values than the model can read are reduced to what it can."""
+    """Maximum number of input tokens; values above the model's limit are reduced to that limit."""
     batch_size: int = 16
     seed: int = 0
 
@@ -54,7 +54,7 @@ class Generator:
     Args:
         model: Folder or hub name.
         options: How texts are generated.
-        via: Folder or hub name of the model that translates back what ``model`` translated.
+        via: For back-translation, folder or hub name of the model that translates the output of ``model`` back.
         device: A PyTorch device, or ``auto``.
 
     Raises:
@@ -79,13 +79,13 @@ class Generator:
             model = AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True)
         except (OSError, ValueError, ImportError, KeyError) as error:
             raise InputError(
-                f"{name}: is not a sequence-to-sequence model, like T5, PEGASUS or Marian "
+                f"{name}: is not a sequence-to-sequence model, such as T5, PEGASUS or Marian, or cannot be loaded "
                 f"({str(error).strip().splitlines()[0]})"
             ) from None
         return tokenizer, model.eval().to(self.device)
 
     def __call__(self, texts: Sequence[str], first: int) -> list[str]:
-        """Returns a generated text for each text; ``first`` is the row number that keys the random numbers."""
+        """Returns one generated text per input text; ``first`` is the row number that keys the random numbers."""
         import torch
 
         found = [f"{self.options.prefix}{text}" for text in texts]
@@ -112,7 +112,7 @@ class Generator:
 
 
 def _positions(model: Any) -> int:
-    """Returns how many tokens a model can read; 2**20 if it has relative positions, or if its limit is not known."""
+    """Returns the maximum number of tokens of a model; 2**20 if its positions are relative or the limit is unknown."""
     for name in ("max_position_embeddings", "n_positions"):
         found = getattr(model.config, name, None)
         if isinstance(found, int) and found > 1 and not hasattr(model.config, "relative_attention_num_buckets"):
@@ -138,11 +138,11 @@ def generate(
     output: str | Path,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, int]:
-    """Writes generated texts to a file: one line per row in a text file, one object per generated text in ``.jsonl``.
+    """Generates a text for each row of a corpus, and writes the results to a text file or a ``.jsonl`` file.
 
     Args:
         texts: The rows of the corpus.
-        generator: The model.
+        generator: The models that generate the texts.
         output: Path of the file to write. A text file has one line per row: the generated text, or the row itself if
             it is blank or nothing was generated for it. If the path ends in ``.jsonl``, one object
             ``{"anchor": generated, "positive": row}`` is written for each row with a generated text, as input for

@@ -25,7 +25,8 @@ __all__ = [
     "write_text",
 ]
 
-# Names of temporary folders, which are locked while they are written; each ends with the name of the final folder.
+# Names of temporary folders, which are locked while they are in use. Each contains the name of the final folder, and
+# ends in ``.old`` if it is the previous version, moved aside while it is replaced.
 FRESH = re.compile(r"\.cse-new-[a-z0-9_]{8}-(?P<name>.+?)(?P<old>\.old)?")
 
 

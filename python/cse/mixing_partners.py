@@ -1,6 +1,6 @@
-"""Sampling of the candidates with which positives are mixed, for mixed negatives (MixCSE).
+"""Sampling of mixing partners: the candidates with which positives are mixed to form mixed negatives (MixCSE).
 
-The mixtures are computed from the sampled candidates in ``cse.losses.mixed``.
+``cse.losses.mixed`` computes the mixtures.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def partners(
     valid: npt.NDArray[np.bool_] | None = None,
     excluded: npt.NDArray[np.bool_] | None = None,
 ) -> npt.NDArray[np.int64]:
-    """Samples, for MixCSE, the candidate that each anchor's positive is mixed with.
+    """Samples the candidate with which the positive of each anchor is mixed.
 
     Args:
         rows: ``(B,)`` int64 row numbers.
@@ -39,7 +39,8 @@ def partners(
 
     Returns:
         ``(anchor_views * B,)`` int64 positions among the ``candidate_views * B`` candidates, uniform over the valid
-        candidates of other rows that are not excluded. If there are none, the anchor's own position is returned.
+        candidates of other rows that are not excluded. If there are none, the position of a candidate of the anchor's
+        own row is returned, which means that the anchor has no mixed negative.
     """
     batch = len(rows)
     own = np.arange(batch)

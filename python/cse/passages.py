@@ -13,7 +13,7 @@ from .tfidf.options import word_options
 
 __all__ = ["Cutter", "windows"]
 
-# Words per passage for encoders that read texts of any length.
+# Maximum number of words in a passage for encoders without a tokenizer.
 DEFAULT_WORDS = 256
 # Consecutive passages share about 1/OVERLAP of the maximum number of tokens.
 OVERLAP = 8

@@ -1,4 +1,4 @@
-"""Registries of methods (augmentations, loss terms, evaluations) by name. Classes are imported on first use.
+"""Registries of methods (such as augmentations and loss terms) by name. Classes are imported on first use.
 
 A method is a class with an ``Options`` dataclass. Built-in methods are listed as ``"module:Class"`` strings, so that
 looking up one method does not import the others. Other packages add methods with ``Registry.register`` or through an
@@ -76,7 +76,7 @@ class Registry(Generic[T]):
         return {name: _imported(target) for name, target in self._options.items()}
 
     def options(self, name: str) -> type[Any]:
-        """Returns the ``Options`` of a method; the method is imported only if its module defines them."""
+        """Returns the ``Options`` of a method, without importing the method if they can be imported separately."""
         if name in self._options and name not in self._loaded:
             found: type[Any] = _imported(self._options[name])
             return found
@@ -148,7 +148,8 @@ def import_methods(path: str) -> str:
         The SHA-256 of the file, in hexadecimal.
 
     Raises:
-        InputError: If the file cannot be read, raises an error, or has changed since it was imported.
+        InputError: If the file cannot be read, is not a Python file, raises an error, or has changed since it was
+            imported.
     """
     name = Path(path).resolve()
     try:
@@ -214,7 +215,7 @@ def _adapter(kind: type[Any]) -> Any:
 
 
 def _check_numbers(kind: type[Any], table: Mapping[str, Any], flag: Callable[[str], str]) -> None:
-    """Raises ``InputError`` for infinity, NaN, a bool given for a number, and a float like 1e9 for an integer.
+    """Raises ``InputError`` for infinity, NaN, a bool given for a number, or a float such as 1e9 given for an integer.
 
     Pydantic would accept or convert such values.
     """
@@ -266,7 +267,7 @@ def parse_setting(text: str) -> tuple[str, str, Any]:
 
 
 def explain_validation(error: Any, name: Any) -> str:
-    """Formats the first error of a ``pydantic.ValidationError`` as one line; ``name`` maps a field to its flag."""
+    """Formats the first error of a ``pydantic.ValidationError`` as one line; ``name`` maps a field name to its flag."""
     fault = error.errors(include_url=False)[0]
     place = fault["loc"][0] if fault["loc"] else ""
     where, given, context = name(place), fault["input"], fault.get("ctx", {})

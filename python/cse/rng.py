@@ -49,7 +49,7 @@ def bits(seed: int, epoch: int, rows: npt.NDArray[Any], stream: int) -> npt.NDAr
     """Returns 64 random bits per row: ``(n,)`` uint64."""
     numbers = np.asarray(rows, dtype=np.int64).view(np.uint64)
     found = np.empty(len(numbers), dtype=np.uint64)
-    for start in range(0, len(numbers), PART):  # in parts, so that copies reuse the same memory
+    for start in range(0, len(numbers), PART):  # in parts, so that the temporary results stay small
         part = slice(start, start + PART)
         found[part] = np.frombuffer(_core.random_bits(seed, epoch, numbers[part].data, stream), dtype="<u8")
     return found
@@ -68,7 +68,7 @@ class Draws:
     epoch: int
 
     def uniform(self, rows: npt.NDArray[Any], purpose: str, count: int = 1) -> npt.NDArray[np.float64]:
-        """Returns uniform numbers in [0, 1).
+        """Returns ``count`` uniform numbers in [0, 1) for each row.
 
         Args:
             rows: ``(n,)`` row numbers.
@@ -91,7 +91,7 @@ def permutation(rows: Rows, seed: int, epoch: int) -> npt.NDArray[np.int64]:
 def stable_order(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     """Returns the result of ``np.argsort(keys, kind="stable")``, but several times as fast for random 64-bit keys.
 
-    NumPy uses vector instructions to sort values, but not to find their order. Positions are therefore put in the low
+    NumPy uses vector instructions in ``sort``, but not in a stable ``argsort``. Positions are therefore put in the low
     bits of the keys before sorting, and the few keys with equal upper bits are sorted again.
     """
     width = np.uint64(len(keys).bit_length())

@@ -2,15 +2,15 @@
 
 A *view* is one encoding of the rows of a batch. Its role determines how losses use it; its name appears in the log:
 
-======================  ========  ====================================================================
+======================  ========  ==================================================================================
 name                    role      contents
-======================  ========  ====================================================================
+======================  ========  ==================================================================================
 ``anchor``              anchor    the sentence, or an augmented form of it
 ``positive``            positive  the positive example of the anchor
 ``hard_negative``       negative  a labelled hard negative (the third column of triples)
-``synthetic``           negative  a synthetic hard negative; its role is ``anchor`` if the next view exists
-``synthetic_positive``  positive  the synthetic negative under another dropout mask, as its positive
-======================  ========  ====================================================================
+``synthetic``           negative  a synthetic hard negative; role ``anchor`` if ``synthetic_positive`` exists
+``synthetic_positive``  positive  the synthetic negative under another dropout mask, as the positive of ``synthetic``
+======================  ========  ==================================================================================
 
 The first view of role ``anchor`` is paired with the first view of role ``positive``, the second with the second, and
 so on. This module imports only torch.
@@ -94,9 +94,9 @@ class Views:
         )
 
     def rows(self, part: slice) -> Views:
-        """Returns a copy with some of the rows of each view.
+        """Returns a copy with the rows ``part`` of each view.
 
-        Views that do not have one embedding per row of the batch, log-weights and own negatives are left out.
+        The copy has only the views with one embedding per row of the batch, without log-weights or own negatives.
         """
         batch = len(self.embeddings["anchor"])
         kept = {name: z[part] for name, z in self.embeddings.items() if len(z) == batch}
@@ -131,7 +131,7 @@ class _Facts:
 
 @dataclass(frozen=True)
 class RowStep(_Facts):
-    """What a row term is given in addition to the embeddings; all values refer only to some rows of this process."""
+    """What a row term is given in addition to the embeddings; all values refer to some of this process's rows."""
 
     tokens: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
     """Token ids, attention masks and so on, ``(n, T)`` each, by block name (``cse.augment.base.Block``)."""
@@ -147,7 +147,8 @@ class BatchStep(_Facts):
     partners: Tensor | None = None
     """``(M,)`` int64, positions of the mixing partners of mixed negatives; see ``cse.mixing_partners.partners``."""
     duplicates: Tensor | None = None
-    """``(B, B)`` bool, True for different rows with the same sentence; None if there are none."""
+    """``(B, B)`` bool, True for different rows with the same sentence or labelled positive. None: there are none, or
+    the run keeps duplicates."""
     encode: Callable[..., Tensor] | None = None
     """``encode(name, encoder=None)`` returns the embeddings ``(B, D)`` of the texts of a view or block, such as
     ``anchor``. They come from a further forward pass, in the run's precision, of the run's encoder or of another
@@ -168,7 +169,7 @@ class Frozen(nn.Module):
         super().__init__()
         for parameter in model.parameters():
             parameter.requires_grad_(False)
-        # In a tuple, the model is not registered as a submodule: parameters(), train() and state_dict() leave it out.
+        # A model in a tuple is not registered as a submodule: parameters(), train() and state_dict() leave it out.
         self._model = (model.eval(),)
 
     @property

@@ -1,4 +1,7 @@
-"""Registries of methods that change embeddings (feature methods), forward passes (hooks) or encoders."""
+"""Registries of feature methods, hooks and encoder methods.
+
+Feature methods change embeddings, hooks change forward passes, and encoder methods change the encoder itself.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Method(nn.Module):
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns the defaults that this method, with these options, implies for settings of the run."""
+        """Returns defaults for settings of the run, by name, that apply if the method is used with these options."""
         return {}
 
 
@@ -85,7 +85,7 @@ class Hook(Method):
         return states
 
     def layers(self, count: int, step: RowStep) -> list[int]:
-        """Returns which of the ``count`` transformer blocks, numbered from 0, have their input changed."""
+        """Returns the numbers of the transformer blocks, from 0 to ``count - 1``, whose inputs ``layer`` changes."""
         return []
 
     def layer(self, number: int, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
@@ -95,7 +95,7 @@ class Hook(Method):
 
 @contextmanager
 def hooked(hook: Hook, backbone: nn.Module, tokens: dict[str, Tensor], step: RowStep) -> Iterator[None]:
-    """Returns a context manager in which a hook changes the forward pass of a transformer.
+    """Context manager in which a hook changes the forward pass of a transformer.
 
     Raises ``ValueError`` for a transformer whose embedding layer or blocks cannot be found.
     """

@@ -1,4 +1,4 @@
-"""ConSERT: changes of the embedding layer's output and of the positions (Yan et al. 2021, arXiv:2105.11741)."""
+"""ConSERT: changes to the embedding layer's output and to the position ids (Yan et al. 2021, arXiv:2105.11741)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CutoffOptions:
 
 
 class TokenShuffle(Hook):
-    """Permutes the position ids of the tokens of a sentence, including special tokens, at random."""
+    """Randomly permutes the position ids of a sentence's tokens, including the special tokens."""
 
     summary = "permutes the position ids (ConSERT)"
 
@@ -41,7 +41,7 @@ class TokenShuffle(Hook):
 
 
 class FeatureCutoff(Hook):
-    """Sets floor(share * D) random dimensions of the embedding layer's output to 0, the same ones for all tokens."""
+    """Sets floor(share * D) random dimensions of the embedding layer's output to 0, the same for all tokens."""
 
     Options = CutoffOptions
     summary = "sets random dimensions of the embedding layer's output to 0 (ConSERT)"
@@ -54,7 +54,7 @@ class FeatureCutoff(Hook):
 
 
 class TokenCutoff(Hook):
-    """Sets the embedding layer's output of floor(share * tokens) random tokens of a sentence to 0."""
+    """Sets the embedding layer's output to 0 for floor(share * tokens) random tokens of each sentence."""
 
     Options = CutoffOptions
     summary = "sets the embedding layer's output of random tokens to 0 (ConSERT)"

@@ -42,7 +42,7 @@ def ascend(noise: Tensor, anchors: Tensor, positives: Tensor, steps: int, rate: 
         anchors: ``(B, D)``.
         positives: ``(B, D)``.
         steps: Number of steps.
-        rate: Length of a step of each row. Four steps of the released length, 1e-3, turn a standard normal vector by
+        rate: Length of a step, for each row. Four steps of the released length, 1e-3, turn a standard normal vector by
             about 1e-4 radians at D = 768.
         temperature: tau.
 
@@ -63,13 +63,13 @@ def ascend(noise: Tensor, anchors: Tensor, positives: Tensor, steps: int, rate: 
 
 
 class DCLR(FeatureMethod):
-    """Adds noise negatives, and removes negatives that a second, frozen encoder finds too similar to the anchor.
+    """Adds noise negatives, and removes in-batch negatives that are too similar to the anchor.
 
-    The weight of a negative is 0 if the cosine of the two sentences under the second encoder is at least ``threshold``,
-    else 1; it multiplies the exponential in the denominator, as in the paper. (The released code multiplies the logit,
-    so such a negative keeps a logit of 0, and the code sums binary cross-entropies.) Noise and synthetic negatives have
-    weight 1. Further differences from the released code: the trained encoder has the head that the run's pooler
-    implies, and padding is not attended to.
+    The weight of an in-batch negative is 0 if the cosine of the two sentences under a second, frozen encoder is at
+    least ``threshold``, else 1; it multiplies the exponential in the denominator, as in the paper. (The released code
+    multiplies the logit, so a negative with weight 0 keeps a logit of 0, and the code sums binary cross-entropies.)
+    Noise, synthetic and labelled negatives have weight 1. Further differences from the released code: the trained
+    encoder has the head that the run's pooler implies, and padding is not attended to.
 
     Raises ``InputError`` for a second encoder with a different tokenizer.
     """

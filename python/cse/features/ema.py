@@ -26,7 +26,7 @@ class EMAOptions:
 
     decay: Annotated[float, Field(ge=0, lt=1, description="share of the average that is kept at each step")] = 0.99
     warmup: Annotated[
-        bool, Field(description="limit the share to (1 + n) / (10 + n) after n steps, which short runs need")
+        bool, Field(description="limit the share to (1 + n) / (10 + n) after n steps; short runs need this")
     ] = True
 
 

@@ -15,7 +15,7 @@ __all__ = ["Gaussian", "GaussianOptions"]
 
 @dataclass(frozen=True)
 class GaussianOptions:
-    """Options of the noise; the published number is 3 times the batch size of 64.
+    """Options of the noise; the default is the published number: 3 times the batch size, which was 64.
 
     The published standard deviations have no effect on a cosine, so there is no option for them.
     """
@@ -24,7 +24,7 @@ class GaussianOptions:
 
 
 class Gaussian(FeatureMethod):
-    """Adds standard normal vectors, redrawn at each step, as negatives of every anchor."""
+    """Adds standard normal vectors, drawn anew for each batch, as negatives of every anchor."""
 
     Options = GaussianOptions
     summary = "Gaussian noise as negatives (GS-InfoNCE)"

@@ -20,13 +20,14 @@ UNUSED = r"(.*\.)?pooler\..*"
 
 
 class LoRA(EncoderMethod):
-    """Replaces each linear layer W of the transformer with W + alpha / rank * B A; W is frozen, and B starts at 0.
+    """Replaces linear layers W of the transformer with W + alpha / rank * B A; W is frozen, and B starts at 0.
 
     Only the adapters and, if there is one, the MLP head are trained and kept in checkpoints; modules that follow the
     pooling are not changed. When the encoder is saved, the adapters are added to the weights or, with ``keep``, saved
     alone. A run can be resumed only if the files of the base weights are unchanged. ``--merge-with-base`` scales B.
 
-    Raises ``InputError`` if peft is not installed, or if no layer has a name in ``targets``.
+    Raises ``InputError`` if peft is not installed, no layer has a name in ``targets``, or ``keep`` is set and the model
+    is itself an adapter.
     """
 
     Options = LoRAOptions

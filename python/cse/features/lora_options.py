@@ -17,13 +17,17 @@ class LoRAOptions:
     """Options of LoRA."""
 
     rank: Annotated[
-        int, Ge(1), Note("trains only adapters of this rank (LoRA, by peft)", "--lora", "RANK", "off", enables=True)
+        int,
+        Ge(1),
+        Note(
+            "trains adapters of this rank instead of the weights (LoRA, by peft)", "--lora", "RANK", "off", enables=True
+        ),
     ] = 16
     keep: Annotated[
-        bool, Note("with --lora, save only the adapter, which needs its base model and peft", "--keep-adapter")
+        bool, Note("with --lora, save only the adapter; loading it requires the base model and peft", "--keep-adapter")
     ] = False
     alpha: Annotated[float, Ge(0), Note("numerator of the scale alpha / rank; 0: twice the rank")] = 0.0
-    dropout: Annotated[float, Ge(0), Lt(1), Note("dropout before the adapters")] = 0.0
+    dropout: Annotated[float, Ge(0), Lt(1), Note("dropout probability of the inputs of the adapters")] = 0.0
     targets: Annotated[
         tuple[str, ...], Note("last parts of the names of the adapted layers; empty: all linear layers")
     ] = ()

@@ -32,7 +32,9 @@ class ModalsOptions:
     ] = "interpolation"
     magnitude: Annotated[float, Field(ge=0, description="m, the strength of the change (not published)")] = 0.2
     view: Annotated[str, Field(description="name of the view that is changed")] = "positive"
-    detach: Annotated[bool, Field(description="compute no gradient for other rows, mean and deviation")] = True
+    detach: Annotated[
+        bool, Field(description="compute no gradient through the other rows, the mean and the standard deviation")
+    ] = True
 
 
 class Modals(FeatureMethod):

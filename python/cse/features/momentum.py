@@ -30,8 +30,8 @@ class Momentum(FeatureMethod):
     """Adds the sentences of earlier batches, encoded by a moving average of the encoder, as further negatives.
 
     The momentum encoder starts as a copy of the encoder, has no dropout, and is not saved with the encoder; checkpoints
-    contain it and the queue. If the encoder has a head, it is applied to the embeddings in the queue, as to the
-    anchors.
+    contain it and the queue. If the encoder has a head, the head's copy in the momentum encoder is applied to the
+    embeddings in the queue.
     """
 
     Options = MomentumOptions
@@ -61,7 +61,7 @@ class Momentum(FeatureMethod):
             average.lerp_(parameter, 1 - self.options.decay)
 
     def forward(self, views: Views, step: BatchStep) -> Views:
-        """Returns the views with the additional view ``queue``, and adds the sentences of this batch to the queue."""
+        """Returns the views with the additional view ``queue``, then adds this batch's anchors to the queue."""
         assert step.encode is not None
         valid = torch.arange(len(self.queue), device=self.queue.device) < self.filled
         views = views.with_negatives("queue", self.queue.clone().to(views["anchor"]), valid)

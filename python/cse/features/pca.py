@@ -22,19 +22,21 @@ class PCAJitterOptions:
 
     layers: Annotated[
         tuple[int, ...],
-        Field(description="layers, one of which is drawn per step; 0: output of the embedding layer, n: of block n"),
+        Field(
+            description="layers, one of which is drawn per step; 0: output of the embedding layer, n: of the n-th block"
+        ),
     ] = (0,)
     ratio: Annotated[float, Field(gt=0, description="standard deviation of alpha if curriculum is none")] = 0.1
     curriculum: Annotated[
         Literal["none", "discrete", "continuous"],
         Field(
-            description="schedule of the ratio. none: constant; discrete: from 0.01 to 0.1 in ten steps; "
+            description="schedule of the ratio. none: constant; discrete: from 0.01 to 0.1 in ten stages; "
             "continuous: 0.01 + 0.1 * (completed share of the run)"
         ),
     ] = "discrete"
     variant: Annotated[
         Literal["paper", "release"],
-        Field(description="release: adds the sum of the shift's entries to every state, as the released code does"),
+        Field(description="release: adds the sum of the shift's entries to all dimensions, as the released code does"),
     ] = "paper"
 
 
@@ -99,7 +101,8 @@ class PCAJitter(Hook):
     def layers(self, count: int, step: RowStep) -> list[int]:
         """Returns a list with the block whose input is changed, if any.
 
-        Layer n is the output of the n-th block, which is the input of the block with number n, counted from 0.
+        Layer n is the output of the n-th block, which is the input of the block with number n, counted from 0. If the
+        output of the last block was drawn, no input is changed.
         """
         number = self.drawn(step)
         return [number] if 0 < number < count else []

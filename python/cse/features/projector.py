@@ -18,8 +18,8 @@ __all__ = ["Projector"]
 class Projector(FeatureMethod):
     """Linear (D, 2D), batch normalisation, ReLU, linear (2D, D), batch normalisation without affine parameters.
 
-    The statistics are computed over all views of the batch, in all processes and chunks. The projector is used in
-    training only.
+    The statistics of the normalisation are computed over all views of the batch, in all processes and chunks. The
+    projector is used in training only.
     """
 
     summary = "a projector with batch normalisation, in training only (DiffCSE)"

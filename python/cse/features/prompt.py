@@ -29,15 +29,20 @@ class PromptOptions:
         'This sentence of "{}" means [MASK].'
     )
     positive_template: Annotated[
-        str, Field(description="template of the positives, with the same number of tokens; empty: the same template")
+        str,
+        Field(
+            description="template of the positives, with the same tokens after {} and as many tokens before it; empty: "
+            "the same template"
+        ),
     ] = 'This sentence : "{}" means [MASK].'
     denoise: Annotated[
-        bool, Field(description="in training, subtract the mask's state in the template without the sentence")
+        bool,
+        Field(description="in training, subtract the mask token's hidden state in the template without the sentence"),
     ] = True
 
 
 class Template:
-    """The token ids around a sentence.
+    """The token ids that a template puts before and after a sentence.
 
     Args:
         text: The template; see ``PromptOptions``.
@@ -116,7 +121,7 @@ class Prompt(EncoderMethod):
         return {"pooler": "mask", **({"positive_hook": "second-template"} if second else {})}
 
     def bias(self, backbone: Any, tokens: dict[str, Tensor]) -> Tensor:
-        """Returns the states ``(n, D)`` of the mask in the template, for n rows without their sentences."""
+        """Returns the mask token's hidden states ``(n, D)`` in the template without the sentences of the n rows."""
         ids, mask = tokens["input_ids"], tokens["attention_mask"]
         before, after = len(self.template.prefix), len(self.template.suffix)
         longest = ids.shape[1] - before - after
@@ -132,7 +137,7 @@ class Prompt(EncoderMethod):
 
 
 class PromptHook(Hook):
-    """Applies ``prompt.positive_template`` to the positives; ``--encoder-method prompt`` implies it."""
+    """Applies ``prompt.positive_template`` to the positives; implied by ``--encoder-method prompt``."""
 
     summary = "the second template of PromptBERT; implied by --encoder-method prompt"
 

@@ -40,19 +40,23 @@ class _Reversed(torch.autograd.Function):
 
 
 def reversed_gradient(z: Tensor, scale: float) -> Tensor:
-    """Returns ``z``, whose gradient is multiplied by ``-scale`` (Ganin and Lempitsky 2015, arXiv:1409.7495)."""
+    """Returns ``z``; in the backward pass, its gradient is multiplied by ``-scale``.
+
+    See Ganin and Lempitsky (2015, arXiv:1409.7495).
+    """
     found: Tensor = _Reversed.apply(z, scale)  # type: ignore[no-untyped-call]
     return found
 
 
 class AugCSE(RowTerm):
-    """Trains a discriminator to predict which edit made a positive, and the encoder to prevent this.
+    """Trains a discriminator to predict which edit made a positive, and trains the encoder to make this impossible.
 
     The term is ``weight`` times the mean cross-entropy of a network of two layers: Linear(D, D), ReLU, Linear(D,
     edits). The network is trained to lower the term; the gradient reaches the encoder with the opposite sign. The
-    positives are those of ``--positive one-of``. The released code uses transformations of NL-Augmenter as edits; it
-    gives the weight and the reversal, but not the size of the network. Raises ``InputError`` without ``--positive
-    one-of``.
+    positives are those of ``--positive one-of``. The released code uses transformations of NL-Augmenter as edits. The
+    default weight and reversal are taken from that code, which does not give the size of the network.
+
+    Raises ``InputError`` without ``--positive one-of``.
     """
 
     Options = AugCSEOptions
@@ -62,14 +66,14 @@ class AugCSE(RowTerm):
     def __init__(self, options: AugCSEOptions, context: Context) -> None:
         super().__init__(options, context)
         if "edits" not in context.told:
-            raise InputError("--loss-term augcse: discriminates between the edits of --positive one-of; add it")
+            raise InputError("--loss-term augcse: requires --positive one-of, whose edits it discriminates")
         size = context.trained.embedding_dim
         self.edits, self.purpose = context.told["edits"]
         self.discriminator = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, self.edits))
 
     @classmethod
     def implies(cls, options: AugCSEOptions) -> dict[str, Any]:
-        """Returns ``one-of`` as the positives."""
+        """Returns ``one-of`` as the default of ``positive``."""
         return {"positive": "one-of"}
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:

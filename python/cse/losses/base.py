@@ -35,7 +35,7 @@ class NoOptions:
 
 
 class LossTerm(nn.Module):
-    """Base class of loss terms; subclasses are a ``RowTerm`` or a ``BatchTerm``.
+    """Base class of ``RowTerm`` and ``BatchTerm``, from which loss terms are derived.
 
     The loss of a batch is the sum of its terms; each term applies its weight itself. A term may have parameters, which
     are trained and kept in checkpoints; only what ``save`` writes is saved with the encoder. Subclasses define
@@ -58,7 +58,8 @@ class LossTerm(nn.Module):
         self.metrics: dict[str, Any] = {}
         """Values to log in addition to the loss, by name, set by each call of ``forward``.
 
-        Batch terms: scalar tensors. Row terms: pairs (sum, count) over the rows of the call, which are then added up.
+        Batch terms: scalar tensors. Row terms: pairs (sum, count) over the rows of the call; the training loop adds up
+        the pairs and logs sum / count.
         """
 
     @classmethod
@@ -74,7 +75,7 @@ class RowTerm(LossTerm):
     """Base class of terms that are means over rows, tokens or other items of a row."""
 
     logged: ClassVar[tuple[str, ...]] = ()
-    """Names of the ``metrics``, declared here because processes without rows need them, too."""
+    """Names of the ``metrics``, which must also be known in processes without rows."""
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
         """Returns two scalar tensors: the sum over all items of these rows, and the number of items.
@@ -93,9 +94,10 @@ class BatchTerm(LossTerm):
         raise TypeError(f"{type(self).__name__} does not define forward")
 
     def partner_views(self, roles: Mapping[str, Role]) -> tuple[int, list[str]] | None:
-        """Returns the views for which ``step.partners`` is drawn; None (default): it is not drawn.
+        """Returns the views for which mixing partners are drawn; None (default) if the term uses no partners.
 
-        A partner is the embedding that the positive of an anchor is mixed with in MixCSE; see ``cse.mixing``.
+        A partner is the embedding that the positive of an anchor is mixed with in MixCSE; see
+        ``cse.mixing_partners``. ``step.partners`` holds the positions of the partners.
 
         Args:
             roles: Roles of the batch's views by name, in the order of encoding.

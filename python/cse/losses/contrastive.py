@@ -50,11 +50,11 @@ class Layout:
     """Number of rows by view name."""
 
     def rows_of(self, name: str) -> slice:
-        """Returns the rows of an anchor view."""
+        """Returns the rows of the similarity matrix that belong to an anchor view."""
         return self._place(self.anchors, name)
 
     def columns_of(self, name: str) -> slice:
-        """Returns the columns of a view."""
+        """Returns the columns of the similarity matrix that belong to a view."""
         return self._place(self.candidates + self.columns, name)
 
     def _place(self, names: list[str], name: str) -> slice:
@@ -98,7 +98,8 @@ def contrastive_loss(
         partners: ``(M,)`` int64, the index of the candidate that each anchor's positive is mixed with, where M is the
             total number of rows of the anchor views; required by ``mixed="paper"``. See ``Contrastive.partner_views``.
             An anchor whose partner comes from its own row has no mixed negative.
-        hard_negative_weight: alpha; the logit of the anchor's own ``hard_negative`` is increased by ln(alpha).
+        hard_negative_weight: alpha; the logit of an ``anchor`` with the ``hard_negative`` of the same row is increased
+            by ln(alpha).
         masks: ``(B,)`` bool by view name: True for the rows in which a view is valid. In other rows, the view is
             neither an anchor nor in any denominator; an anchor whose positive is not valid is left out, too.
         duplicates: ``(B, B)`` bool, symmetric: True for two rows with the same sentence. In the first pair of views,
@@ -113,7 +114,8 @@ def contrastive_loss(
         A scalar tensor: the mean over all valid anchors, 0 if there are none.
 
     Raises:
-        ValueError: For an undefined combination of parts, or missing partners.
+        ValueError: For an undefined combination of parts, missing partners, an unknown objective, a view of unknown
+            role, or different numbers of anchor and positive views.
     """
     roles = roles or roles_by_name(views)
     layout = arrange(views, objective, roles)
@@ -147,7 +149,7 @@ def contrastive_loss(
         extra.append(shape(similarity, None, temperature, margin).masked_fill(missing, -math.inf))
     if mixed == "paper":
         if partners is None:
-            raise ValueError("partners: mixed negatives need them; see cse.mixing_partners.partners")
+            raise ValueError("partners: required for mixed negatives; see cse.mixing_partners.partners")
         similarity = mixture_similarity(anchors, candidates, layout.target, partners, mix_lambda)
         batch = len(views[layout.pairs[0][0]])
         alone = partners % batch == torch.arange(len(anchors), device=s.device) % batch
@@ -182,7 +184,7 @@ def arrange(views: Mapping[str, Tensor], objective: str, roles: Mapping[str, Rol
     named = {role: [name for name in views if roles[name] == role] for role in ("anchor", "positive", "negative")}
     if not named["anchor"] or len(named["anchor"]) != len(named["positive"]):
         raise ValueError(
-            f"views: {len(named['anchor'])} anchors and {len(named['positive'])} positives; "
+            f"views: {len(named['anchor'])} of role anchor and {len(named['positive'])} of role positive; "
             "need the same number of each, at least one"
         )
     pairs = list(zip(named["anchor"], named["positive"], strict=True))
@@ -203,7 +205,8 @@ def arrange(views: Mapping[str, Tensor], objective: str, roles: Mapping[str, Rol
 def _own_similarities(views: Mapping[str, Tensor], layout: Layout, own: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Returns the cosines ``(M, k)`` of anchors with their own negatives, and a mask of the same shape.
 
-    The mask is True for the missing entries of anchors that have fewer than k negatives of their own.
+    k is the largest number of such negatives in any anchor view. The mask is True for the missing entries of views that
+    have fewer than k; see ``cse.views.Views.own_negatives``.
     """
     most = max(z.shape[1] for z in own.values())
     found, missing = [], []
@@ -273,7 +276,7 @@ class Contrastive(BatchTerm):
         return self.evaluate(views, step, metrics=self.metrics)
 
     def evaluate(self, views: Views, step: BatchStep, **changes: Any) -> Tensor:
-        """Returns the loss of any views, with changed ``contrastive_loss`` arguments; see ``BatchStep.contrastive``."""
+        """Returns the loss of any views; ``changes`` are arguments of ``contrastive_loss``. See ``BatchStep``."""
         options: ContrastiveOptions = self.options
         given = {
             "objective": options.objective,
@@ -293,7 +296,7 @@ class Contrastive(BatchTerm):
         return contrastive_loss(views.embeddings, **{**given, **changes})
 
     def partner_views(self, roles: Mapping[str, Role]) -> tuple[int, list[str]] | None:
-        """Returns the candidates of all pairs if negatives are mixed as in the paper, else None; see ``BatchTerm``.
+        """Returns the number and names of the candidate views if negatives are mixed as in the paper, else None.
 
         Hard negatives are never partners.
         """
@@ -309,10 +312,11 @@ class Contrastive(BatchTerm):
 def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """Returns mean cosines and other statistics of the similarities in a batch, as scalar tensors on its device.
 
-    ``cos_pos``: positives (a_i, a+_i). ``cos_neg``: in-batch negatives (a_i, a+_j). ``cos_hard``: the anchor's own
-    labelled hard negatives. ``cos_syn``: the anchor's own synthetic negatives (a_i, n_i). ``syn_harder``: share of
-    synthetic negatives that are closer to their anchor than every in-batch negative. Rows whose mask is False are left
-    out. ``alignment`` of anchors and positives, and ``uniformity`` of all anchors, are those of Wang and Isola (2020).
+    ``cos_pos``: positives (a_i, a+_i). ``cos_neg``: in-batch negatives (a_i, a+_j). ``cos_hard``: labelled hard
+    negatives of the anchor's row. ``cos_syn``: synthetic negatives of the anchor's row (a_i, n_i). ``syn_harder``:
+    share of synthetic negatives that are closer to their anchor than every in-batch negative. Rows whose mask is False
+    are left out. ``alignment`` (of anchors and positives) and ``uniformity`` (of all anchors) are defined as by Wang
+    and Isola (2020).
     """
     masks = masks or {}
     h = {name: normalize(z.float(), dim=-1) for name, z in views.items()}

@@ -33,7 +33,10 @@ class DiffCSEOptions:
     ] = "distilbert-base-uncased"
     variant: Annotated[
         Literal["paper", "release"],
-        Field(description="release: uses the generator's top token at every position; padding counts as not replaced"),
+        Field(
+            description="release: uses the generator's top token at every position except the first; padding counts as "
+            "not replaced"
+        ),
     ] = "paper"
 
 
@@ -47,7 +50,7 @@ class DiffCSE(RowTerm):
     In both variants the generator runs without dropout, unlike in the released code. Masks and samples are functions of
     (seed, epoch, row, token position).
 
-    Raises ``InputError`` for a generator with another tokenizer, or a tokenizer without a mask token.
+    Raises ``InputError`` for a generator with another vocabulary, or a tokenizer without a mask token.
     """
 
     Options = DiffCSEOptions
@@ -67,7 +70,7 @@ class DiffCSE(RowTerm):
 
     @classmethod
     def implies(cls, options: DiffCSEOptions) -> dict[str, Any]:
-        """Returns the projector, because the contrastive loss is computed on projected embeddings, too."""
+        """Returns the feature augmentation ``projector``: the contrastive loss also uses projected embeddings."""
         return {"feature_augmentations": ("projector",)}
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:

@@ -29,7 +29,8 @@ def similarity_divergence(base: Tensor, z: Tensor, temperature: float, valid: Te
         base: ``(B, D)`` embeddings of the base model, without a gradient.
         z: ``(B, D)`` embeddings of the trained encoder.
         temperature: Temperature of both distributions, above 0.
-        valid: ``(B,)`` bool, False for rows that are neither compared nor compared with. Default: all rows are valid.
+        valid: ``(B,)`` bool, False for rows that are left out of the mean and of all distributions. Default: all rows
+            are valid.
 
     Returns:
         A scalar; 0 if fewer than three rows are valid, because a distribution over one row cannot change.

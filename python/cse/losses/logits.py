@@ -20,7 +20,7 @@ def focal(s: Tensor, positive: Tensor | None, temperature: float, margin: float)
 
     Args:
         s: ``(M, K)`` cosine similarities.
-        positive: ``(M,)`` int64, column of each row's positive; None if all columns are negatives.
+        positive: ``(M,)`` int64, the column of ``s`` that holds each row's positive; None if all columns are negatives.
         temperature: tau.
         margin: m.
 

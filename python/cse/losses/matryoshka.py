@@ -21,15 +21,15 @@ __all__ = ["Matryoshka"]
 class Matryoshka(BatchTerm):
     """The sum of the run's contrastive losses on the first d dimensions of all views, for each d in ``dims``.
 
-    Every d has weight 1; the full number of dimensions is skipped. Together with the run's loss on all dimensions, the
-    sum is the loss of the paper. The contrastive loss uses cosines, so truncated embeddings are in effect scaled to
-    unit length. The saved model records the dimensions.
+    Every d has weight 1; the full number of dimensions is skipped. The sum of this term and the run's loss on all
+    dimensions is the loss of the paper. The contrastive loss uses cosines, so truncated embeddings are in effect scaled
+    to unit length. The saved model records the dimensions.
 
     Raises ``InputError`` if a number in ``dims`` exceeds the number of dimensions of the embeddings.
     """
 
     Options = MatryoshkaOptions
-    summary = "the run's loss over the first dimensions as well (Matryoshka)"
+    summary = "the run's contrastive loss on the first dimensions of the embeddings as well (Matryoshka)"
 
     def __init__(self, options: MatryoshkaOptions, context: Context) -> None:
         super().__init__(options, context)

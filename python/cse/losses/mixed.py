@@ -34,7 +34,7 @@ def release_similarities(z1: Tensor, z2: Tensor, mix_lambda: float) -> Tensor:
 
     Neighbouring rows of unnormalised embeddings are mixed, and all B mixtures are negatives of every anchor: the first
     B columns are z1 against the mixtures of z2, the last B columns are the mixtures of z1 against z2. Two diagonals are
-    set to 0 instead of being removed, so e^0 remains in the denominator. Mixtures have no gradient.
+    set to 0 instead of being removed, so each adds e^0 = 1 to the denominator. Mixtures have no gradient.
 
     Args:
         z1: ``(B, D)``, the anchors.

@@ -61,17 +61,17 @@ class KeepSimilaritiesOptions:
     """Options of the term that keeps the similarities of the base model."""
 
     weight: Annotated[float, Gt(0), Note("weight of the term")] = 1.0
-    temperature: Annotated[float, Ge(1e-4), Note("temperature of the similarities that are kept")] = 0.05
+    temperature: Annotated[float, Ge(1e-4), Note("temperature of the softmax over cosines")] = 0.05
 
 
 @dataclass(frozen=True)
 class MatryoshkaOptions:
-    """Options of the loss over the first dimensions."""
+    """Options of the loss on the first dimensions of the embeddings."""
 
     dims: Annotated[
         tuple[int, ...] | str,
         Note(
-            "trains the first dimensions as well, like 256,128,64 (Matryoshka)",
+            "also trains the first N dimensions of the embeddings, for each N, like 256,128,64 (Matryoshka)",
             "--dims",
             "N,N,...",
             default="off",
@@ -81,9 +81,9 @@ class MatryoshkaOptions:
 
 
 def parse_dims(given: str | Sequence[int]) -> list[int]:
-    """Returns distinct numbers of dimensions, given as a list or as text with commas, in descending order.
+    """Parses numbers of dimensions, given as a list or as text with commas.
 
-    Raises ``InputError`` for anything else, or a number below 1.
+    Returns the distinct numbers in descending order. Raises ``InputError`` for anything else, or a number below 1.
     """
     try:
         found = [int(part) for part in (given.split(",") if isinstance(given, str) else given)]

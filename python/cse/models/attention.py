@@ -13,9 +13,9 @@ __all__ = ["mask_always", "replace_attention"]
 def replace_attention(
     backbone: Any, name: str, attention: Callable[..., Any], mask: Callable[..., Tensor | None] | None = None
 ) -> None:
-    """Replaces the attention of a transformer, if it uses the scaled-dot-product implementation of transformers.
+    """Replaces the attention of a transformer, if it uses the implementation ``sdpa`` of the library transformers.
 
-    Otherwise, or if transformers is an older release in which each model builds its own masks, nothing is changed.
+    Nothing is changed otherwise, or with an older release of transformers, in which each model builds its masks itself.
 
     Args:
         backbone: A transformer.

@@ -1,4 +1,4 @@
-"""A hash of everything that the embeddings of an encoder depend on."""
+"""A hash of the files and settings that the embeddings of an encoder depend on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["model_digest"]
 
 
 def model_digest(encoder: Encoder, prompt: str | None = None) -> str:
-    """Returns a hexadecimal hash of a model's files (weights, configuration, tokenizer), pooling, width and prompt.
+    """Returns a hexadecimal hash of a model's files (such as weights and tokenizer), pooling, dimensions and prompt.
 
     The path of the folder does not affect the hash, so a model can be moved. ``prompt`` overrides the encoder's prompt.
     """

@@ -77,8 +77,9 @@ def attention(
         attention_mask: ``(B, 1, T, T)``, bool or additive, or None.
         dropout: Probability of dropout; 0 in evaluation.
         scaling: Factor by which the scores are multiplied; default: d ** -0.5.
-        kwargs: Passed on to the scaled-dot-product attention of transformers, which is called instead if there is no
-            dropout, if the attention is causal without a mask, or if there are fewer key heads than query heads.
+        kwargs: Passed on to the scaled-dot-product attention of transformers, and otherwise ignored. That function is
+            called instead if there is no dropout, if the attention is causal without a mask, or if there are fewer key
+            heads than query heads.
 
     Returns:
         ``(B, T, H, d)``, and None for the probabilities.

@@ -33,7 +33,7 @@ BLOCK = 16384
 
 
 class SentenceEncoder(nn.Module):
-    """A transformer with pooling, an MLP head (linear, tanh; only for ``pooler="cls"``), and further stages.
+    """A transformer with pooling, an MLP head (linear, tanh; with ``pooler="cls"`` or PromptBERT), and further stages.
 
     The stages are the modules of a sentence-transformers directory that follow the pooling, in the same order. A final
     Normalize is not among them: it is represented by ``source.normalize`` and applied only by ``encode``, since the
@@ -224,9 +224,9 @@ def load_encoder(
     Args:
         source: Location and properties of the model, from ``find_model``.
         pooler: See ``cse.models.pooling.pool``.
-        for_inference: With ``pooler="cls"``, use the pooler (linear, tanh) of the checkpoint if it has one, as for
-            supervised SimCSE. For training (False), the head is loaded from the Dense module of the directory if it has
-            one, and is newly initialised otherwise.
+        for_inference: With ``pooler="cls"``, use the head stored as a Dense module of the directory, else the trained
+            pooler (linear, tanh) of the checkpoint, if there is one. For training (False), the head is loaded from the
+            Dense module of the directory if it has one, and is newly initialised otherwise.
         keep_head: Use the head in evaluation as well. For inference, a head loaded from a Dense module is always used.
 
     Raises:
@@ -258,7 +258,7 @@ def load_encoder(
     missing = [key for key in report["missing_keys"] if not key.startswith("pooler.")]
     if missing:
         raise InputError(
-            f"--model {source.name}: {len(missing)} weights are not in its files ({missing[0]}, ...); "
+            f"--model {source.name}: its files lack {len(missing)} of the model's weights ({missing[0]}, ...); "
             "the checkpoint is incomplete"
         )
     if report.get("mismatched_keys"):

@@ -27,7 +27,7 @@ class OtherEncoder(ABC):
         device: A PyTorch device.
 
     Raises:
-        InputError: If there is no such encoder.
+        InputError: If the encoder cannot be loaded.
     """
 
     summary: ClassVar[str] = ""

@@ -189,8 +189,7 @@ class Encoder:
         whole = [_repaired(text) for text in given]
         faulty = sum(new != old for new, old in zip(whole, given, strict=True))
         if faulty:
-            text = f"replaced lone surrogates with U+FFFD; number of texts with lone surrogates: {faulty}"
-            warnings.warn(text, stacklevel=2)
+            warnings.warn(f"lone surrogates were replaced with U+FFFD in {faulty} of the texts", stacklevel=2)
         if prompt is None and prompt_name is not None:
             if prompt_name not in self.prompts:
                 raise unknown("prompt_name", prompt_name, self.prompts)

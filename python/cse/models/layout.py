@@ -42,7 +42,7 @@ __all__ = [
 
 ADAPTER = "adapter_config.json"
 LAYER_POOLING = "WeightedLayerPooling"
-# sentence-transformers has no mode of this name: it refuses to load the model instead of pooling in another way.
+# sentence-transformers has no mode of this name, so it refuses to load the model instead of pooling in another way.
 MASK_POOLING = "cse_mask_token"
 # The pooler of a StaticEmbedding, which has no transformer; see cse.models.static.
 STATIC = "static"
@@ -122,7 +122,7 @@ def base_of(folder: Path) -> str | None:
 
 
 def read_modules(folder: Path) -> Modules:
-    """Reads the modules of a local directory; raises ``InputError`` if cse does not support them."""
+    """Reads the modules of a local directory, which may have none; raises ``InputError`` for unsupported modules."""
     try:
         modules = read_json(folder / "modules.json")
     except FileNotFoundError:

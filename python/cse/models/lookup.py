@@ -19,13 +19,13 @@ __all__ = ["one_lookup"]
 
 @contextmanager
 def one_lookup(backbone: Any, token_ids: Iterable[Tensor]) -> Iterator[None]:
-    """Within the context, makes a transformer take the embeddings of the given tokens from a single lookup.
+    """Context manager in which a transformer takes the embeddings of the given tokens from a single lookup.
 
     The gradients are the same as with separate lookups. A pass that contains any other token uses the usual lookup.
     Nothing changes if the embeddings need no gradient, have a ``max_norm``, or are not an ``nn.Embedding``.
 
     Args:
-        backbone: A transformers model that is used in eager mode; the backward pass runs outside of the context.
+        backbone: A transformers model that runs in eager mode. The backward pass may run outside of the context.
         token_ids: Tensors of token ids, of any shape.
     """
     table = backbone.get_input_embeddings()

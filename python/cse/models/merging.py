@@ -16,8 +16,8 @@ class BaseWeights:
     """A copy of the weights from which the training of an encoder starts.
 
     Args:
-        encoder: The encoder before training. The weights of its transformer and of the modules after the pooling are
-            copied; its MLP head is not, since the base model has none.
+        encoder: The encoder before training. The trainable weights of its transformer and of the modules after the
+            pooling are copied; its MLP head is not, since the base model has none.
         share: Weight of the base model in the average, 0 to 1; with 0 nothing is copied.
     """
 

@@ -29,9 +29,9 @@ NOT_INSTALLED = "onnxruntime, onnx or onnxscript is not installed; run pip insta
 
 
 class Onnx(OtherEncoder):
-    """The transformer of a model run by onnxruntime on the CPU (``onnx:FOLDER`` or ``onnx:FOLDER/onnx/FILE.onnx``).
+    """A model whose transformer is run by onnxruntime on the CPU (``onnx:FOLDER`` or ``onnx:FOLDER/onnx/FILE.onnx``).
 
-    Raises ``InputError`` if the file does not exist, or onnxruntime is not installed.
+    Raises ``InputError`` if the file does not exist or cannot be loaded, or onnxruntime is not installed.
     """
 
     summary = "a model exported by cse export --onnx: onnx:FOLDER, or onnx:FOLDER/onnx/FILE.onnx"

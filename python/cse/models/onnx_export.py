@@ -58,7 +58,7 @@ class Exported:
 def export_onnx(
     model: str, output: str | None = None, int8: bool = False, status: Callable[[str], object] | None = None
 ) -> Exported:
-    """Writes ``onnx/model.onnx`` to the folder of a model, and checks its embeddings against PyTorch's.
+    """Writes ``onnx/model.onnx`` to the folder of a model, if its embeddings agree with PyTorch's.
 
     Args:
         model: Folder or name of a model, or the folder of a run, whose ``best`` is exported.
@@ -182,7 +182,7 @@ def _quantise(file: Path, output: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Within the context, suppresses warnings and log lines of the exporter that do not concern the model."""
+    """Context manager that suppresses warnings, and the exporter's log lines below the level ``ERROR``."""
     loggers = [logging.getLogger(), logging.getLogger("torch.onnx"), logging.getLogger("onnxscript")]
     levels = [each.level for each in loggers]
     try:

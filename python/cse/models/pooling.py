@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["MODES", "POOLERS", "UNDECLARED", "pool", "pooled_layers", "pooler_in_use"]
 
 UNDECLARED = "avg"
-"""Pooler with which models whose folder declares none encode; a run has another default (``training/defaults.py``)."""
+"""Default pooler for encoding, if the folder of the model declares none; see ``training/defaults.py`` for training."""
 
 MODES = {
     "cls_before_pooler": "cls",

@@ -82,7 +82,10 @@ class TrainingPrompts:
         return self.document if column else self.anchor
 
     def limit(self, prompt: str, max_length: int) -> int:
-        """Returns the maximum number of tokens of a text: the prompt, and a sentence of up to ``max_length`` tokens."""
+        """Returns the maximum number of tokens of a text, including its prompt.
+
+        This is ``max_length`` plus the tokens of the prompt; with a prompt, it is at most ``longest``.
+        """
         extra = self.tokens.get(prompt, 0)
         return min(max_length + extra, self.longest) if extra else max_length
 

@@ -56,7 +56,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model
 
 @dataclass(frozen=True)
 class Source:
-    """A resolved model that loads offline."""
+    """The files and properties of a model that has been found."""
 
     name: str
     """Name or path, as given by the user."""
@@ -126,7 +126,7 @@ def _has_config(folder: Path) -> bool:
 
 
 def _transformer(folder: Path) -> Path:
-    """Returns the folder of the first module, which has the weights and the tokenizer; without modules, the folder."""
+    """Returns the folder of the first module, which has the weights and the tokenizer; else ``folder`` itself."""
     try:
         return folder / str(read_json(folder / "modules.json")[0]["path"])
     except (OSError, ValueError, KeyError, IndexError, TypeError):

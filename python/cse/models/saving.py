@@ -29,6 +29,8 @@ def save_encoder(
 ) -> None:
     """Saves an encoder atomically, as a directory that AutoModel, AutoTokenizer and SentenceTransformer can load.
 
+    SentenceTransformer cannot load the pooler ``mask``.
+
     A head that is kept after training is saved as a Dense module. If the transformer has a pooler, the weights of the
     head are also saved in the pooler, and ``AutoModel`` then returns the embedding as ``pooler_output``. An existing
     folder is replaced.
@@ -104,7 +106,9 @@ def write_modules(
     head: nn.Module | None = None,
     stages: Sequence[nn.Module] = (),
 ) -> None:
-    """Writes ``modules.json`` and the folders it refers to, but not the transformer and the tokenizer.
+    """Writes ``modules.json``, its folders and the other settings of a sentence-transformers directory.
+
+    The transformer and the tokenizer are not written.
 
     Args:
         folder: The folder of the model.

@@ -30,7 +30,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     Args:
         model: Folder or name of a model; for details of the first four parameters, see ``cse.Encoder``.
-        pooler: Pooling. Default: the pooling that the model declares.
+        pooler: Pooling. Default: the pooling that the model declares, else ``avg``.
         device: A PyTorch device; ``auto`` is CUDA if available, else the CPU.
         precision: ``fp32``, ``bf16`` or ``auto``.
         batch_size: Texts per forward pass.

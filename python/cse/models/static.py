@@ -79,7 +79,7 @@ class StaticEncoder(OtherEncoder):
         return out
 
     def files(self) -> list[Path]:
-        """Returns the JSON and weight files of the folder."""
+        """Returns the JSON and weight files of the folder and its subfolders."""
         return sorted(path for path in Path(self.what).rglob("*") if path.suffix in (".json", ".safetensors", ".bin"))
 
 

@@ -1,8 +1,8 @@
-"""Writes embeddings of a corpus to a file (.npy, .safetensors, .parquet) in bounded memory; calls can be resumed.
+"""Writes embeddings of a corpus to a file (.npy, .safetensors, .parquet) in bounded memory.
 
 Embeddings are written to ``OUTPUT.part``, an array file that is mapped into memory, and ``OUTPUT.part.json`` records
-how many rows are done. A later call with the same corpus and model continues from there. When all rows are done, the
-array is renamed or converted to ``OUTPUT``.
+how many rows are done. After an interruption, a call with the same corpus, model and precision encodes only the
+remaining rows. When all rows are done, the array is renamed or converted to ``OUTPUT``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Texts(Protocol):
 
 @dataclass(frozen=True)
 class EncodedFile:
-    """The result of ``encode_to_file``: numbers of rows, of blank rows, and of rows that an earlier call encoded."""
+    """The result of ``encode_to_file``: numbers of rows, of blank rows, and of rows that an earlier call completed."""
 
     rows: int
     blank: int
