@@ -236,7 +236,7 @@ def test_cached_gradients_repeat_the_dropout_masks(tiny_bert, triples):
 
 
 def test_pairs_encode_each_negative_twice(tiny_bert, triples):
-    """The reference is NT-Xent over 4B embeddings; the two encodings of a negative, with other dropout, are a pair."""
+    """The reference is NT-Xent over 4B embeddings; two encodings of a negative, with different dropout, are a pair."""
     model = load(tiny_bert).train()
     features = features_of(model, triples.select(range(5)))
     torch.manual_seed(1)

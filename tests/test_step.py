@@ -88,8 +88,8 @@ def test_cached_gradients_equal_gradients_without_caching(run_config, name, drop
         term.train(dropout)
     with Prefetcher(run.batches, state.encoder.tokenizer, 32) as prefetcher:
         batches = prefetcher.get(0)
-    # The reference is the whole batch or, with dropout, whose masks are drawn per chunk, the same chunks without
-    # gradient checkpointing.
+    # The reference is the whole batch. With dropout, whose masks are drawn per chunk, the reference is the same chunks
+    # without gradient checkpointing.
     torch.manual_seed(1)
     if dropout:
         with monkeypatch.context() as patch:

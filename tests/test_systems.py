@@ -29,8 +29,8 @@ from cse.views import BatchStep, RowStep, Views
 from runs import gradients, same_run, weights
 from test_distributed import DISTRIBUTED, FirstOfThree, torchrun
 
-# Settings by name. The fixture ``system`` replaces the words in capitals by paths: MASKED by that of a masked language
-# model with the tokenizer of tiny_bert, TINY by that of tiny_bert.
+# Settings by name. The fixture ``system`` replaces the words in capitals by paths. MASKED is a masked language model
+# with the tokenizer of tiny_bert, and TINY is tiny_bert.
 SYSTEMS = {
     "diffcse": {"loss_terms": ("diffcse",), "options": {"diffcse": {"generator": "MASKED", "weight": 0.5}}},
     "diffcse release": {
@@ -85,7 +85,7 @@ SYSTEMS = {
     },
     "lora": {"encoder_methods": ("lora",), "options": {"lora": {"rank": 4, "dropout": 0.1}}},
     "lora of two encoders": {"encoder_methods": ("lora",), "positive_encoder": "copy", "pooler": "avg"},
-    # METHODS is replaced by the path of tests/methods.py, which registers methods.
+    # METHODS is tests/methods.py, which registers methods.
     "repetition": {"imports": ("METHODS",), "positive": "repetition"},
     "repetition as a negative": {"imports": ("METHODS",), "negatives": ("repetition", "una"), "loss": "focal"},
     "parallel": {"imports": ("METHODS",), "positive": "parallel", "options": {"parallel": {"file": "PARALLEL"}}},
