@@ -379,7 +379,7 @@ def test_merging_with_the_base_model_changes_only_the_saved_weights(base):
 
 
 def test_a_task_that_is_solved_from_the_start_is_reported(minilm, sample_rows, tmp_path):
-    """With dropout positives, the loss of a contrastively trained encoder is close to 0; with recipe adapt, it is not."""
+    """With dropout positives, the loss of a contrastively trained encoder is near 0; with recipe adapt, it is not."""
     (tmp_path / "rows.txt").write_text("\n".join(sample_rows[:800]) + "\n", encoding="utf8")
     config = TrainConfig(
         corpus=tmp_path / "rows.txt",
