@@ -51,7 +51,7 @@ def test_search_results_equal_brute_force(tmp_path, encoder):
     assert (tmp_path / "index" / "texts.txt").read_text(encoding="utf8").split("\n")[:-1] == texts
 
 
-def test_the_temporary_folder_of_an_index_is_deleted_with_the_object(encoder):
+def test_the_temporary_folder_of_an_index_is_deleted_with_the_index(encoder):
     index = SearchIndex.build(encoder, ["word1 word2", "word3"])
     folder = index.folder
     assert folder.is_dir()
@@ -61,7 +61,7 @@ def test_the_temporary_folder_of_an_index_is_deleted_with_the_object(encoder):
 
 
 class Counted:
-    """An encoder that counts the texts it encodes, and fails once it has encoded at least ``least`` of them."""
+    """Counts the texts that an encoder encodes; once there are ``least`` or more, a call raises KeyboardInterrupt."""
 
     def __init__(self, encoder, least=math.inf):
         self._encoder, self.left, self.texts = encoder, least, 0
@@ -172,7 +172,7 @@ def test_added_rows_are_found_and_an_interrupted_add_changes_nothing(tmp_path, m
         index.add(["word1"], ids=["a"])
 
 
-def test_an_index_of_another_corpus_model_or_setting_is_refused(tmp_path, glove, encoder):
+def test_an_index_built_with_another_corpus_model_or_setting_is_refused(tmp_path, glove, encoder):
     texts = some_texts(20)
     folder = tmp_path / "index"
     SearchIndex.build(encoder, texts, folder, int8=True, passages=8)
@@ -198,7 +198,7 @@ def test_an_index_of_another_corpus_model_or_setting_is_refused(tmp_path, glove,
     assert SearchIndex.open(tmp_path / "moved", Encoder(f"glove:{tmp_path}/v.txt")).texts([2]) == index.texts([2])
 
 
-def test_the_model_of_an_index_may_be_moved_but_not_changed(tmp_path, tiny_bert, sample_rows):
+def test_the_model_folder_may_move_but_another_pooler_is_refused(tmp_path, tiny_bert, sample_rows):
     shutil.copytree(tiny_bert, tmp_path / "model")
     index = SearchIndex.build(Encoder(tmp_path / "model", device="cpu"), sample_rows[:20], tmp_path / "index")
     hits = index.search(sample_rows[3:5], 2)
@@ -229,7 +229,7 @@ def test_a_damaged_index_is_refused(tmp_path, encoder):
         SearchIndex.open(folder, encoder)
 
 
-def test_a_locked_index_and_a_folder_of_other_files_are_refused(tmp_path, encoder):
+def test_a_locked_index_and_a_folder_with_other_files_are_refused(tmp_path, encoder):
     SearchIndex.build(encoder, some_texts(20), tmp_path / "index")
     with store.locked(tmp_path / "index"), pytest.raises(InputError, match="another process is writing to this index"):
         SearchIndex.build(encoder, some_texts(30), tmp_path / "index")
@@ -267,7 +267,7 @@ def test_hybrid_search_fuses_vectors_and_bm25(tmp_path, encoder):
     assert (tmp_path / "index" / "bm25").stat().st_ino == stored  # not built again
 
 
-def test_passages_do_not_exceed_the_token_limit_of_the_model(tiny_bert, sample_rows):
+def test_passages_do_not_exceed_the_token_limit(tiny_bert, sample_rows):
     encoder = Encoder(tiny_bert, device="cpu")
     text = " ".join(sample_rows[:40])
     for given, limit in ((None, 62), (20, 20)):
@@ -352,7 +352,7 @@ def test_hybrid_search_without_bm25s_says_how_to_install_it(monkeypatch, encoder
 
 @pytest.fixture
 def corpus(tmp_path, glove):
-    """A folder with word vectors v.txt, a table c.csv, queries q.txt, and a file without text, blank.txt."""
+    """A folder with word vectors in v.txt, a table c.csv, queries in q.txt, and blank.txt, a file of blank lines."""
     shutil.copy(glove.removeprefix("glove:"), tmp_path / "v.txt")
     rows = [f"n{row},{text}\n" for row, text in enumerate(some_texts(50))]
     (tmp_path / "c.csv").write_text("name,text\n" + "".join(rows), encoding="utf8")
@@ -361,7 +361,7 @@ def corpus(tmp_path, glove):
     return tmp_path
 
 
-def test_the_command_builds_once_and_answers_queries(corpus, cse):
+def test_cse_search_builds_the_index_once_and_answers_queries(corpus, cse):
     given = ("--column", "text", "--id", "name")
     texts = some_texts(50)
     first = cse("search", "glove:v.txt", "c.csv", *given, "--query", texts[7], "--top", "2", cwd=corpus)

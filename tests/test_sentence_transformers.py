@@ -1,4 +1,4 @@
-"""Tests of the losses and negatives of cse in the trainer of sentence-transformers."""
+"""Tests of the losses, negatives and evaluator of cse in the trainer of sentence-transformers."""
 
 import json
 import subprocess
@@ -10,7 +10,11 @@ import pytest
 import torch
 
 pytest.importorskip("datasets", reason="datasets is not installed: pip install 'cse[sentence-transformers]'")
-pytest.importorskip("sentence_transformers", "6.2", reason="not installed: pip install 'cse[sentence-transformers]'")
+pytest.importorskip(
+    "sentence_transformers",
+    "6.2",
+    reason="sentence-transformers 6.2 or later is not installed: pip install 'cse[sentence-transformers]'",
+)
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.losses.merged_forward import embed_columns
@@ -42,14 +46,14 @@ def in_order(dataset, batch_size, drop_last, **_):
 
 
 def load(folder, double=True):
-    """Loads the folder of a transformer as a `SentenceTransformer` with mean pooling."""
+    """Loads a transformer from a folder as a `SentenceTransformer` with mean pooling, by default in float64."""
     model = SentenceTransformer(str(folder), device="cpu")
     model.max_seq_length = LENGTH
     return model.double() if double else model
 
 
 def fit(model, dataset, loss, folder, collator=None, **arguments):
-    """Trains in the order of the dataset, and returns the trainer."""
+    """Trains on the rows of a dataset in their order, and returns the trainer."""
     values = {
         "per_device_train_batch_size": 8,
         "num_train_epochs": 1,
@@ -77,7 +81,7 @@ def fit(model, dataset, loss, folder, collator=None, **arguments):
 
 @pytest.fixture(scope="module")
 def without_dropout(tmp_path_factory, tiny_bert):
-    """The folder of a copy of tiny_bert without dropout."""
+    """The folder of a copy of ``tiny_bert`` whose dropout rates are 0."""
     from shutil import copytree
 
     folder = tmp_path_factory.mktemp("nodropout") / "model"
@@ -140,7 +144,7 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_trainer_gives_the_same_weights_as_cse_train(run_config, without_dropout, triples, tmp_path, name):
-    """Both run six steps (the trainer and cse train), in float64, without dropout, with the same order of batches."""
+    """Both train for six steps on the same batches, in float64 and without dropout."""
     settings, options, drawn = RUNS[name]
     if name == "weighted":
         triples.to_csv(tmp_path / "triples.csv")
@@ -170,7 +174,7 @@ def test_the_trainer_gives_the_same_weights_as_cse_train(run_config, without_dro
     for block, column in (("anchor", "anchor"), ("positive", "positive"), ("hard_negative", "negative")):
         if block in batches[0].blocks:
             columns[column] = [text for batch in batches for text in batch.blocks[block].texts]
-    columns.setdefault("positive", columns["anchor"])  # positives that differ from the anchors only by dropout
+    columns.setdefault("positive", columns["anchor"])  # unsupervised SimCSE: the anchor's text
     collator = None
     if drawn is not None:
         columns["row"] = np.concatenate([batch.rows for batch in batches]).tolist()
@@ -232,7 +236,7 @@ def test_cached_gradients_repeat_the_dropout_masks(tiny_bert, triples):
 
 
 def test_pairs_encode_each_negative_twice(tiny_bert, triples):
-    """Compared with NT-Xent over 4B views, where two encodings of a negative, with different dropout, are a pair."""
+    """The reference is NT-Xent over 4B embeddings; two encodings of a negative, with different dropout, are a pair."""
     model = load(tiny_bert).train()
     features = features_of(model, triples.select(range(5)))
     torch.manual_seed(1)
@@ -322,8 +326,8 @@ def test_the_error_for_a_missing_package_names_the_extra():
         assert "pip install 'cse[sentence-transformers]'" in done.stderr.splitlines()[-1]
 
 
-def test_mixing_partners_do_not_depend_on_padding_or_order(tiny_bert, triples):
-    """Without row numbers, the random draws depend on a hash of the token ids of the anchor."""
+def test_mixing_partners_depend_on_token_ids_and_seed_not_on_padding(tiny_bert, triples):
+    """Without row numbers, partners are drawn from the seed and a hash of the anchor's token ids (``token_key``)."""
     from cse.sentence_transformers.facts import token_key
 
     model = load(tiny_bert)
@@ -343,7 +347,7 @@ def test_mixing_partners_do_not_depend_on_padding_or_order(tiny_bert, triples):
     assert values[0] == values[1] != values[2]
 
 
-def test_the_loss_works_inside_matryoshka_loss(without_dropout, triples):
+def test_cached_loss_equals_uncached_loss_inside_matryoshka_loss(without_dropout, triples):
     model = load(without_dropout)
     features = features_of(model, triples.select(range(8)))
     found = []
@@ -358,7 +362,7 @@ def test_the_loss_works_inside_matryoshka_loss(without_dropout, triples):
     assert_same(found[0][1], found[1][1], 1e-12)
 
 
-def test_the_loss_is_float32_under_autocast(tiny_bert, triples):
+def test_the_loss_is_computed_in_float32_under_autocast(tiny_bert, triples):
     model = load(tiny_bert, double=False).eval()
     features = features_of(model, triples)[:2]
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
@@ -444,7 +448,7 @@ def test_negatives_depend_on_row_numbers_not_on_order(sample_rows, sample_index,
         assert again["negative_2"][:] == [found["negative_2"][int(row)] for row in order]
         assert (same == unchanged[order]).all()
     one, _ = add_negatives(dataset, sample_index, "anchor", name="hard", **options)
-    assert one["hard"][:] == found["negative_1"][:]  # row numbers are positions by default
+    assert one["hard"][:] == found["negative_1"][:]  # without ``row_column``, row numbers are positions
 
 
 def test_the_collator_draws_new_negatives_in_every_epoch(tiny_bert, sample_rows, sample_index, indexed):
@@ -471,7 +475,7 @@ def test_the_collator_draws_new_negatives_in_every_epoch(tiny_bert, sample_rows,
             assert torch.equal(batch[f"{name}_input_ids"], expected["input_ids"])
         drawn.append(table["negative_1"][:])
     assert drawn[0] != drawn[1]
-    without = collator([{"anchor": text, "positive": text} for text in texts])  # as in evaluation
+    without = collator([{"anchor": text, "positive": text} for text in texts])  # no row numbers, as in evaluation
     assert [key for key in without if key.endswith("_input_ids")] == ["anchor_input_ids", "positive_input_ids"]
 
 
@@ -535,7 +539,7 @@ def test_a_resumed_trainer_continues_with_the_same_epochs_and_rows(tiny_bert, sa
     assert rest.seen[-3:] == whole.seen[-3:]
 
 
-def test_invalid_arguments_of_the_negatives_are_refused(sample_rows, sample_index, tmp_path):
+def test_invalid_arguments_for_negatives_are_refused(sample_rows, sample_index, tmp_path):
     dataset = Dataset.from_dict({"anchor": sample_rows[:3], "number": [1, 2, 3]})
     with pytest.raises(InputError, match="column text: the dataset has no such column; it has anchor, number"):
         add_negatives(dataset, sample_index, "text")
@@ -580,7 +584,7 @@ def test_the_evaluator_gives_the_same_scores_as_cse(tiny_bert, sample_rows, tmp_
         HalvesEvaluator(["short", *[sentences[0]] * 3])
 
 
-# Several processes, adapters
+# Several processes, and adapters
 
 GATHERED = """
 import os, sys, torch
@@ -594,7 +598,7 @@ if os.environ["RANK"] == "0":
 
 
 def gathered_weights(given, processes):
-    """Trains a model for three steps of eight rows in each case; returns the weights by case."""
+    """Trains a model for three steps in each case, with eight rows per step in total; returns the weights by case."""
     values = json.loads(Path(given).read_text(encoding="utf8"))
     found = {}
     for name, options in values["cases"].items():

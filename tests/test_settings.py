@@ -132,11 +132,11 @@ def test_config_toml_stores_given_values_apart_from_resolved_ones(tmp_path, samp
     assert stored["given"]["spans"] == {"shortest": 0.4}
     assert "temperature" not in stored["given"]
     assert stored["temperature"] == 0.07
-    # If only the output folder changes, all values are repeated; otherwise, defaults are derived again.
+    # If only the output folder changes, all values are repeated; if the loss changes, defaults are derived again.
     assert repeated(stored, {"output": "elsewhere"})[0]["temperature"] == 0.07
     kept, _ = repeated(stored, {"loss": "standard"})
     assert resolve(TrainConfig(**merge({"loss": "standard"}, kept)), "bert-base").temperature == 0.05
-    # A resumed run stores both, and adds the values that are given on resuming.
+    # A resumed run stores given and resolved values, too; values given on resuming count as given.
     again = train(resumed_config(run.folder, {"max_steps": 3}), resume=run.folder)
     stored = tomllib.loads((again.folder / "config.toml").read_text(encoding="utf8"))
     assert (stored["given"]["max_steps"], stored["given"]["loss"], stored["temperature"]) == (3, "focal", 0.07)
@@ -145,7 +145,7 @@ def test_config_toml_stores_given_values_apart_from_resolved_ones(tmp_path, samp
     assert repeated(stored, {"loss": "standard"})[0]["temperature"] == 0.07
 
 
-def test_the_una_presets_need_a_treebank_index(tmp_path, sample, tiny_bert, cse):
+def test_preset_una_bert_base_needs_a_treebank_index(tmp_path, sample, tiny_bert, cse):
     assert cse("build-tfidf", sample, "-o", "unicode", cwd=tmp_path).returncode == 0
     assert cse("build-tfidf", sample, "-o", "treebank", "--tokenizer", "treebank", cwd=tmp_path).returncode == 0
     arguments = ("--preset", "una-bert-base", "--model", tiny_bert, "--max-steps", 1, "--batch-size", 8)

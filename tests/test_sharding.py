@@ -1,4 +1,4 @@
-"""Output in parts, one per input file, equals the output for a single file, with any engine and after interruptions."""
+"""Tests of output in parts, one per input file: its equality with the output for one file, engines, killed calls."""
 
 import gzip
 import json
@@ -36,7 +36,7 @@ def cluster():
 
 @pytest.fixture
 def shards(tmp_path, monkeypatch):
-    """Four files of random words in the working directory, one of them empty, and whole.txt with all their rows."""
+    """The rows of four files, one of them empty, in the working directory, with whole.txt (all rows) and the index."""
     monkeypatch.chdir(tmp_path)
     texts = some_texts(400)
     texts[150], texts[151], texts[399] = "", "  ", ""
@@ -250,7 +250,7 @@ def test_parts_are_never_overwritten_by_an_index(shards, cse, glove):
 
 
 def test_a_row_of_unknown_words_is_not_blank(shards, cse, glove):
-    """Both rows have a zero vector, but a search never returns a blank row."""
+    """The blank row and the row of unknown words both have a zero vector, but only the blank row is never found."""
     Path("some.txt").write_text("word1 word2\n\nunknown words\nword3\n")
     assert cse("encode", glove, "--parts", "some.txt", "-o", "parts").returncode == 0
     encoder = Encoder(glove)
@@ -259,7 +259,7 @@ def test_a_row_of_unknown_words_is_not_blank(shards, cse, glove):
 
 
 def same_hits(left, right):
-    """Asserts equal hits; scores may differ slightly, because the index rounds unit vectors to float32."""
+    """Asserts equal hits; scores may differ slightly, since an index, unlike parts, stores rounded unit vectors."""
     for ours, theirs in zip(left, right, strict=True):
         assert [(hit.row, hit.id, hit.text) for hit in ours] == [(hit.row, hit.id, hit.text) for hit in theirs]
         np.testing.assert_allclose([hit.score for hit in ours], [hit.score for hit in theirs], atol=1e-6)
@@ -295,7 +295,7 @@ def test_parts_of_another_model_or_prompt_cannot_be_searched(shards, cse, glove,
         SearchIndex.open(tmp_path / "nowhere", engine="ray")
 
 
-def test_texts_of_a_changed_file_are_not_shown(shards, cse, glove):
+def test_search_refuses_texts_of_a_changed_file(shards, cse, glove):
     assert cse("encode", glove, "--parts", "shard*", "-o", "parts").returncode == 0
     Path("shard3.txt").write_text("another text\n" * 140)
     with pytest.raises(InputError, match=r"shard3\.txt: was changed after it was encoded"):
@@ -355,8 +355,8 @@ def test_a_cluster_writes_the_same_bytes_as_one_machine(cluster, shards, cse, gl
     assert counts == [(done, 3) for done in range(4)]  # the empty shard has no vectors
 
 
-def test_a_killed_worker_of_parts_is_replaced(cluster, shards, cse):
-    """The last file is a pipe without data: its worker waits until killed, and the replacement reads the data."""
+def test_a_killed_worker_that_makes_parts_is_replaced(cluster, shards, cse):
+    """The last file is a pipe without data, so its worker waits until it is killed; its replacement gets the data."""
     import ray
 
     assert cse("augment", "--parts", "shard*", "-o", "whole").returncode == 0

@@ -1,4 +1,4 @@
-"""Tests of confidence intervals and p-values against brute force and SciPy, and of the coverage of intervals."""
+"""Tests of confidence intervals and p-values (against SciPy, known values and simulations) and of `cse compare`."""
 
 import json
 
@@ -46,7 +46,7 @@ def test_the_bootstrap_interval_covers_the_mean_of_about_95_percent_of_samples()
         sample = np.random.default_rng(seed).normal(0.5, 1, 60)
         _, low, high = paired_bootstrap(sample, resamples=400, seed=seed)
         covered += low <= 0.5 <= high
-    assert 178 <= covered <= 199  # 190 are expected; p < 0.001 outside these limits
+    assert 178 <= covered <= 199  # 190 are expected; a count outside these limits has a probability below 0.001
 
 
 def test_the_t_interval_equals_scipy():

@@ -75,7 +75,7 @@ def test_one_embedding_lookup_gives_the_same_gradients_as_several(run_config):
 
 @pytest.mark.parametrize("dropout", [False, True])
 @pytest.mark.parametrize("name", VIEWS)
-def test_cached_gradients_equal_the_gradients_of_the_whole_batch(run_config, name, dropout, monkeypatch):
+def test_cached_gradients_equal_gradients_without_caching(run_config, name, dropout, monkeypatch):
     from cse.training import chunks, step
 
     run = prepare(run_config.replace(**VIEWS[name]))
@@ -88,7 +88,8 @@ def test_cached_gradients_equal_the_gradients_of_the_whole_batch(run_config, nam
         term.train(dropout)
     with Prefetcher(run.batches, state.encoder.tokenizer, 32) as prefetcher:
         batches = prefetcher.get(0)
-    # The reference is the whole batch or, with dropout, the same chunks without gradient checkpointing.
+    # The reference is the whole batch. With dropout, whose masks are drawn per chunk, the reference is the same chunks
+    # without gradient checkpointing.
     torch.manual_seed(1)
     if dropout:
         with monkeypatch.context() as patch:
@@ -159,7 +160,7 @@ def test_equal_sentences_are_not_each_others_negatives(run_config, tmp_path, sam
     assert json.loads(lines[-2])["duplicates"] == 16
 
 
-def test_bf16_trains_on_the_cpu(run_config):
+def test_training_in_bf16_on_the_cpu_has_finite_losses(run_config):
     result = train(run_config.replace(precision="bf16", max_steps=2))
     lines = (result.folder / "log.jsonl").read_text(encoding="utf8").splitlines()
     assert all(np.isfinite(record["loss"]) for record in map(json.loads, lines) if "loss" in record)
@@ -183,7 +184,7 @@ def test_masked_tokens_follow_the_proportions_of_bert(run_config):
     assert float((masked[chosen] == ids[chosen]).float().mean()) == pytest.approx(0.1, abs=0.02)
 
 
-def test_the_mlm_term_equals_the_loss_of_transformers(run_config):
+def test_the_mlm_term_is_close_to_the_loss_of_transformers(run_config):
 
     run = prepare(run_config.replace(loss_terms=("mlm",), options={"mlm": {"weight": 0.3, "share": 0.5}}))
     run.state.encoder.eval()
@@ -197,7 +198,8 @@ def test_the_mlm_term_equals_the_loss_of_transformers(run_config):
     ids = batch.tokens["anchor"]["input_ids"]
     changed = seen["input_ids"] != ids
     assert changed.any()
-    # The labels are not accessible; the loss over the changed tokens is close to the loss over all selected ones.
+    # The labels of the term are not accessible, so the reference is the loss over the changed tokens, which are about
+    # 90 % of the selected ones.
     labels = torch.where(changed, ids, -100)
     expected = term.model(input_ids=seen["input_ids"], attention_mask=seen["attention_mask"], labels=labels).loss
     assert float(metrics["loss/mlm"]) == pytest.approx(0.3 * float(expected.detach()), rel=0.1)

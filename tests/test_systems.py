@@ -29,7 +29,8 @@ from cse.views import BatchStep, RowStep, Views
 from runs import gradients, same_run, weights
 from test_distributed import DISTRIBUTED, FirstOfThree, torchrun
 
-# Settings by name. MASKED stands for a masked language model with the tokenizer of tiny_bert, and TINY for tiny_bert.
+# Settings by name. The fixture ``system`` replaces the words in capitals by paths. MASKED is a masked language model
+# with the tokenizer of tiny_bert, and TINY is tiny_bert.
 SYSTEMS = {
     "diffcse": {"loss_terms": ("diffcse",), "options": {"diffcse": {"generator": "MASKED", "weight": 0.5}}},
     "diffcse release": {
@@ -84,7 +85,7 @@ SYSTEMS = {
     },
     "lora": {"encoder_methods": ("lora",), "options": {"lora": {"rank": 4, "dropout": 0.1}}},
     "lora of two encoders": {"encoder_methods": ("lora",), "positive_encoder": "copy", "pooler": "avg"},
-    # METHODS stands for tests/methods.py, which registers methods.
+    # METHODS is tests/methods.py, which registers methods.
     "repetition": {"imports": ("METHODS",), "positive": "repetition"},
     "repetition as a negative": {"imports": ("METHODS",), "negatives": ("repetition", "una"), "loss": "focal"},
     "parallel": {"imports": ("METHODS",), "positive": "parallel", "options": {"parallel": {"file": "PARALLEL"}}},
@@ -120,7 +121,7 @@ SYSTEMS = {
 
 @pytest.fixture(scope="session")
 def few(tmp_path_factory, sample_rows):
-    """A folder with a corpus of 60 sentences, a parallel file, and synonyms."""
+    """A folder with a corpus of 60 sentences, a file of 60 other sentences (parallel.txt), and a file of synonyms."""
     folder = tmp_path_factory.mktemp("few")
     (folder / "corpus.txt").write_text("\n".join(sample_rows[:60]) + "\n", encoding="utf8")
     words = sorted({word for row in sample_rows[:60] for word in row.split()})
@@ -207,7 +208,7 @@ def test_two_processes_have_the_gradients_of_one(run_config, system, tmp_path):
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_a_process_without_rows_takes_part_in_the_step(run_config, system, name):
+def test_a_process_without_rows_has_a_finite_loss_and_zero_gradients(run_config, system, name):
     world = FirstOfThree(0, 3)
     run = prepare(run_config.replace(**system(name)))
     run.batches.size, run.batches.part = 2, world.part
@@ -237,7 +238,7 @@ def test_frozen_models_are_not_stored_in_checkpoints(run_config, system):
     assert any("running_mean" in name for name in names)
 
 
-# The formulas of the methods.
+# Formulas of the methods
 
 
 def batch_step(rows, seed=3):
@@ -275,7 +276,7 @@ def test_linear_modals_draws_its_two_rows_uniformly():
     modals = Modals(ModalsOptions(kind="linear"), Context())
     counts = np.zeros((5, 5))
     for seed in range(3000):
-        # The change of a unit vector has a positive entry for the first row and a negative one for the second.
+        # The rows are unit vectors, so the change is positive at the first row drawn and negative at the second.
         change = modals.changed(torch.eye(5), batch_step(np.arange(5), seed))[0] - torch.eye(5)[0]
         counts[change.argmax(), change.argmin()] += 1
     allowed = ~np.eye(5, dtype=bool)
@@ -559,7 +560,7 @@ def test_the_documented_table_of_combinations_is_up_to_date(cse):
     # In another process, because tests register methods in this one.
     assert cse("methods", "--combinations").stdout.strip() in docs.read_text(encoding="utf8")
     found = combinations()
-    assert all(re.search(r"--\S+.*--\S+", reason) for reason in found.values() if reason)  # names two flags
+    assert all(re.search(r"--\S+.*--\S+", reason) for reason in found.values() if reason)  # each reason names two flags
     assert len(found) == len(AUGMENTATIONS.names()) * 5 * 3
 
 

@@ -1,4 +1,4 @@
-"""Tests of tokenizers: treebank compared with NLTK, case and Unicode normal forms, and their effect on negatives."""
+"""Tests of tokenizers (treebank compared with NLTK, case, Unicode normal forms) and of the terms of an index."""
 
 import pytest
 
@@ -121,7 +121,7 @@ def test_a_filtered_index_has_only_some_terms_and_cannot_be_saved(sample, sample
     assert (some.transform(few) != whole.transform(few)[:, shown]).nnz == 0
     drawn = {r.new.lower() for row, text in enumerate(few) for r in some.replacements(text, row=row)[1]}
     assert drawn < set(some.terms)
-    # A word removed by the filter keeps its weight.
+    # A word of the text whose term the filter removed keeps its score.
     for text in few[:20]:
         assert [w.score for w in some.explain(text)] == [w.score for w in whole.explain(text)]
     assert not some.idf.flags.writeable

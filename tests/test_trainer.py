@@ -1,4 +1,4 @@
-"""Tests of training: updates, logs, saved files, and reproducibility."""
+"""Tests of training: updates, logs, saved files, reproducibility, and defaults of settings."""
 
 import io
 import json
@@ -89,7 +89,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(str(v) for v in s.values() if v))
-def test_every_loss_trains_with_every_source_of_negatives(base, settings):
+def test_every_combination_of_loss_and_negatives_updates_the_weights(base, settings):
     run = prepare(base.replace(**settings))
     table = run.state.encoder.backbone.get_input_embeddings().weight
     with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
@@ -106,11 +106,11 @@ def test_una_negatives_are_drawn_in_every_fifth_step(base):
     log = steps(result.folder)
     assert len(log) == 7
     with_negatives = [record["step"] for record in log if "cos_syn" in record]
-    assert with_negatives == [1, 6]  # steps 0 and 5, counted from 1 in the log
+    assert with_negatives == [1, 6]  # steps 0 and 5; the log counts from 1
     assert result.synthetic_steps == 2
 
 
-def test_a_run_folder_has_everything_to_repeat_the_run(base):
+def test_a_run_folder_records_settings_versions_and_log(base):
     result = train(base.replace(una=True, loss="focal"))
     names = {path.name for path in result.folder.iterdir()}
     assert names == {
@@ -124,7 +124,7 @@ def test_a_run_folder_has_everything_to_repeat_the_run(base):
         "result.json",
     }
     again = TrainConfig.from_toml(result.folder / "config.toml")
-    assert again.temperature == 0.07  # focal on BERT
+    assert again.temperature == 0.07  # default of the focal loss for BERT
     assert again.objective == "nt-xent"
     assert again.negatives == ("una",)
     assert again.options["una"]["radius"] == TfidfIndex.open(base.tfidf).default_radius
@@ -149,7 +149,7 @@ class WithFile(Edit):
 
 @pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("relative", [False, True])
-def test_no_saved_file_contains_a_local_path(base, tmp_path, tiny_bert, sample_rows, pairs, relative, monkeypatch):
+def test_no_saved_model_contains_a_local_path(base, tmp_path, tiny_bert, sample_rows, pairs, relative, monkeypatch):
     folder = tmp_path / "secretly"
     shutil.copytree(tiny_bert, folder / "tiny")
     (folder / "rows.txt").write_text("\n".join(sample_rows[:300]) + "\n")
@@ -324,7 +324,7 @@ def test_a_given_limit_of_steps_replaces_the_limit_of_the_recipe():
         ({"preset": "simcse-bert-base"}, "bert-base", "preset simcse-bert-base"),
     ],
 )
-def test_the_name_of_the_recipe_comes_with_its_reason(values, family, reason):
+def test_the_description_of_the_recipe_names_family_or_preset(values, family, reason):
     given = TrainConfig(**{"model": "m", **values})
     found = recipe_reason(resolve(given, family, "avg"), family)
     assert found.startswith(reason)
@@ -366,7 +366,7 @@ def test_negatives_are_drawn_with_the_options_of_the_run(base, short_corpus, sho
         train(config.replace(una={"radius": "some"}))
 
 
-def test_merging_with_the_base_changes_only_the_saved_weights(base):
+def test_merging_with_the_base_model_changes_only_the_saved_weights(base):
     plain, merged = train(base), train(base.replace(merge_with_base=0.25))
     start = load_file(f"{base.model}/model.safetensors")
     trained, saved = weights(plain.folder / "last"), weights(merged.folder / "last")
@@ -379,7 +379,7 @@ def test_merging_with_the_base_changes_only_the_saved_weights(base):
 
 
 def test_a_task_that_is_solved_from_the_start_is_reported(minilm, sample_rows, tmp_path):
-    """With dropout positives, a contrastively trained encoder solves the task; with the recipe adapt, it does not."""
+    """With dropout positives, the loss of a contrastively trained encoder is near 0; with recipe adapt, it is not."""
     (tmp_path / "rows.txt").write_text("\n".join(sample_rows[:800]) + "\n", encoding="utf8")
     config = TrainConfig(
         corpus=tmp_path / "rows.txt",
@@ -435,7 +435,7 @@ def test_a_collapsed_model_is_not_selected_as_best(base):
     assert result.neighbours == []  # those of best/, which is the model before training
 
 
-def test_an_explicit_name_that_exists_is_refused(base):
+def test_the_name_of_an_existing_run_is_refused(base):
     train(base.replace(name="mine", max_steps=1))
     with pytest.raises(InputError, match=r"--name: .*mine exists"):
         train(base.replace(name="mine", max_steps=1))
@@ -527,8 +527,8 @@ def test_a_batch_larger_than_the_corpus_is_refused(base):
         train(base.replace(batch_size=20_000))
 
 
-def test_a_training_step_equals_a_written_out_version(base):
-    """The views, gradient clipping and AdamW are written out here; the encoder and the loss come from cse."""
+def test_a_training_step_equals_a_plain_pytorch_version(base):
+    """The plain version uses the encoder and the loss of cse, and gradient clipping and AdamW of PyTorch."""
     from cse.losses.contrastive import contrastive_loss
     from cse.models.dropout import use_fast_dropout
     from cse.models.encoder import load_encoder, tokenize
@@ -749,7 +749,7 @@ class Screen(io.StringIO):
 
 
 @pytest.mark.parametrize("place", ["file", "terminal", "notebook"])
-def test_the_progress_callback_shows_a_run(base, place, monkeypatch):
+def test_the_progress_callback_reports_corpus_steps_and_best_folder(base, place, monkeypatch):
     out, err = (io.StringIO(), io.StringIO()) if place == "file" else (Screen(), Screen())
     monkeypatch.setattr("sys.stdout", out)
     monkeypatch.setattr("sys.stderr", err)
