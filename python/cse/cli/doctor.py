@@ -70,10 +70,14 @@ def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], seconds: fl
     facts = [
         ("files", f"{len(seen['files']):,}, {sum(file['bytes'] for file in seen['files']) / 1e6:,.1f} MB"),
         ("rows", f"{seen['rows']:,}; {seen['blank']:,} blank, {seen['duplicates']:,} repeat an earlier row"),
-        ("words", f"{seen['tokens']:,}; per row {low} at 5 %, {middle} at 50 %, {high} at 95 %, {longest} at most"),
+        (
+            "words",
+            f"{seen['tokens']:,}; per row {low} (5th percentile), {middle} (median), {high} (95th percentile), "
+            f"{longest} (maximum)",
+        ),
         (
             "cut off",
-            f"{'; '.join(cut) or 'no words at a limit of 24'} "
+            f"{'; '.join(cut) or 'almost no words at a limit of 24'} "
             "(24, 48, 96, 192 words have about 32, 64, 128, 256 tokens)",
         ),
         ("terms", f"{seen['terms']:,}; {seen['singletons'] / seen['terms']:.1%} in one sentence only"),

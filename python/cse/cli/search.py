@@ -64,7 +64,8 @@ def command(
 
     The first call encodes CORPUS into an index in the folder -o. Later calls with the same CORPUS, or without
     CORPUS, use this index. An interrupted call is completed by the same command, and rows added at the end of CORPUS
-    are added to the index. Without a query, queries are read from the terminal until an empty line. The search is exact.
+    are added to the index. Without a query, queries are read from the terminal until an empty line. The search is
+    exact.
 
     -o may be a folder written by cse encode --parts, which is searched as one index; leave out CORPUS in this case.
     With --engine ray, the workers of a Ray cluster search the parts.
