@@ -100,8 +100,8 @@ def command(
         if len(rows) > 5:
             click.echo(f"  and {len(rows) - 5:,} more")
     console.say(
-        f"{count:,} pairs with a cosine of at least {threshold:g} in {seconds:.1f} s: {len(found):,} groups, "
-        f"{redundant:,} of {len(index):,} rows beyond the first of their group"
+        f"{count:,} pairs with a cosine of at least {threshold:g} in {seconds:.1f} s: {len(found):,} groups; "
+        f"{redundant:,} of {len(index):,} rows are in a group, but are not its first row"
     )
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 @options.option("--list", "as_list", is_flag=True, show_default=False, help="List the tables, or the rows of TABLE.")
 @options.option("--names", is_flag=True, show_default=False, help="List only the names of the tables that can be run.")
 @options.option("--data", metavar="DIR", help="Folder of the evaluation data.", show_default=False)
-@options.option("--corpus", metavar="FILE", help="Sentences to train on.", show_default=False)
-@options.option("--pairs", metavar="FILE", help="Labelled pairs for supervised rows.", show_default=False)
+@options.option("--corpus", metavar="FILE", help="File of sentences to train on.", show_default=False)
+@options.option("--pairs", metavar="FILE", help="Table of labelled pairs, for supervised rows.", show_default=False)
 @options.option("--file", "files", multiple=True, metavar="NAME=PATH", help="A file that a row needs; see --list.")
 @options.option("--row", "selected", multiple=True, metavar="NAME", help="Only these rows.", default_text="all")
 @options.option(

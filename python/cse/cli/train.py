@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TrainCommand(options.GroupedCommand):
-    """``cse train``, with options for the settings of a run and some that exist only on the command line."""
+    """The command ``cse train``, with the options for the settings of a run and those declared in this module."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)

@@ -31,7 +31,7 @@ SHORT = {"output": "-o"}
 
 
 class Text(click.ParamType[str]):
-    """Text with known completions; ``TrainConfig`` validates the value and reports errors."""
+    """Parameter type for text with known completions; ``TrainConfig`` validates the value and reports errors."""
 
     name = "text"
 
@@ -44,7 +44,7 @@ class Text(click.ParamType[str]):
 
 
 def setting_options() -> list[click.Option]:
-    """Returns one option for each setting, for each method with a switch, and for each method option with a flag.
+    """Returns one option per setting, per method with a switch (like ``--una``), and per method option with a flag.
 
     The attribute ``heading`` of an option is the heading under which the help lists it. Hidden settings have no option.
     """
