@@ -109,7 +109,7 @@ def test_column_names_determine_roles_and_id_columns_are_ignored(tmp_path, kind)
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("sentence1", "sentence2", "label"), "column 'label' says which rows are positives; select them with --where"),
+        (("sentence1", "sentence2", "label"), "column 'label' says which rows are positive pairs; .* --where"),
         (("sentence1", "sentence2", "score"), "select them with --min-score 4, or name .* --columns: sentence1,"),
         (("sentence1", "sentence2", "year"), "column 'year' are numbers; name .* with --columns: sentence1, sent"),
         (("question", "query", "answer"), "columns question and query may both be the anchor; .* --columns"),
@@ -140,7 +140,7 @@ def test_pairs_are_selected_by_label_or_score(tmp_path, kind, base):
     result = train(base.replace(pairs=path, where="Label=0", min_score=1.0, max_steps=1))
     assert 'where = "Label=0"' in (result.folder / "config.toml").read_text(encoding="utf8")
     for values, message in (
-        ({"where": "Label=2"}, "--where Label=2: no row has this value; the column has 0, 1"),
+        ({"where": "Label=2"}, "--where Label=2: no row has this value; the first distinct values are 0, 1"),
         ({"where": "label"}, "must be COLUMN=VALUE"),
         ({"where": "other=1"}, "has 0 columns 'other'; its columns are: sentence_A"),
         ({"min_score": 9.0}, "--min-score 9: no row"),

@@ -76,7 +76,7 @@ def command(
     if compression not in (None, "none", "gz", "zst"):
         raise InputError(f"--compression: {compression!r} is unknown; choose none, gz or zst")
     if compression is not None and not as_parts:
-        raise InputError("--compression: applies only with --parts; add --parts, or leave out --compression")
+        raise InputError("--compression: applies only to --parts; add --parts, or leave out --compression")
     if as_json and output is None:
         raise InputError("--json: needs -o FILE, because otherwise the negatives are written to standard output")
     if output is not None and not as_parts and output.lower().endswith((".gz", ".zst", ".parquet", ".csv")):

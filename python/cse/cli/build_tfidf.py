@@ -21,7 +21,9 @@ from .progress import in_background
 @click.argument("corpus", nargs=-1, required=True)
 @options.option("-o", "--output", default="tfidf", metavar="DIR", help="Folder of the index.")
 @options.words
-@options.option("--matrix/--no-matrix", default=True, help="Also write DIR/matrix.npz; it is held in memory.")
+@options.option(
+    "--matrix/--no-matrix", default=True, help="Also write the matrix to DIR/matrix.npz; it is held in memory."
+)
 @options.option("--stream", is_flag=True, show_default=False, help="Same as --no-matrix.")
 @options.option(
     "--engine", default="local", metavar="local|ray", help="Run on this machine, or on Ray with one task per file."

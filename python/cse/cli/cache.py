@@ -14,8 +14,8 @@ from . import console, options
 def command(cache: str | None, clear: bool, as_json: bool) -> None:
     """List the cached rows and token ids of corpora, or delete them.
 
-    Large corpora are written to the cache once. Later runs then start immediately, and memory use does not grow with
-    the corpus.
+    The rows and token ids of a large corpus are written to the cache once. Later runs on it start immediately, and
+    memory use does not grow with the corpus.
     """
     from ..data import cache as store
 

@@ -25,13 +25,21 @@ from .tables import check_table, write_table
     default_text="sqrt(rows / 2), at least 2, at most 200",
 )
 @options.option(
-    "--min-size", default=10, type=click.IntRange(min=2), metavar="N", help="Minimum rows per group, for hdbscan."
+    "--min-size",
+    default=10,
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Minimum number of rows per group, for hdbscan.",
 )
 @options.option("--tfidf", metavar="DIR", help="TF-IDF index for the words.", default_text="built from the corpus")
-@options.option("--words", default=6, type=click.IntRange(min=1), metavar="N", help="Words per group.")
-@options.option("--examples", default=3, type=click.IntRange(min=0), metavar="N", help="Examples per group.")
 @options.option(
-    "-o", "--output", metavar="FILE", help="Write row, id and group to FILE.csv or .jsonl.", show_default=False
+    "--words", default=6, type=click.IntRange(min=1), metavar="N", help="Number of words to print per group."
+)
+@options.option(
+    "--examples", default=3, type=click.IntRange(min=0), metavar="N", help="Number of examples to print per group."
+)
+@options.option(
+    "-o", "--output", metavar="FILE", help="Write row, id and group to this .csv or .jsonl file.", show_default=False
 )
 @options.option("--id", "id_column", metavar="NAME", help="Column with the row ids, if CORPUS is a table.")
 @options.seed
@@ -55,13 +63,15 @@ def command(
 ) -> None:
     """Group the rows of CORPUS by their embeddings, and print the size, words and examples of each group.
 
-    The words of a group are the terms with the greatest difference between their mean TF-IDF in the group and in all
-    groups together; the examples are the rows nearest to the mean embedding of the group. Groups are numbered from 1,
+    The words of a group are the terms whose mean TF-IDF in the group exceeds their mean in all groups together by the
+    largest amounts; the examples are the rows nearest to the mean embedding of the group. Groups are numbered from 1,
     the largest first. With hdbscan, some rows may be in no group, and the time is quadratic in the number of rows.
     """
     console.check_output()
     if groups is not None and method != "kmeans":
-        raise InputError("--groups: hdbscan finds the number of groups itself; leave it out, or use --method kmeans")
+        raise InputError(
+            "--groups: hdbscan finds the number of groups itself; leave out --groups, or use --method kmeans"
+        )
     check_table(output)
     from ..tfidf.index import TfidfIndex
 

@@ -16,7 +16,7 @@ from .progress import progress_of
 @options.option("--suite", "suites", default=("sts",), multiple=True, metavar="NAME", help="Suite; see cse methods.")
 @options.option("--data", required=True, metavar="PATH", show_default=False, help="File or folder of the data.")
 @options.option(
-    "--seeds", is_flag=True, show_default=False, help="Each of MODELS is a list A1,A2,... with a model for each seed."
+    "--seeds", is_flag=True, show_default=False, help="Each of MODELS is a list A1,A2,... with one model per seed."
 )
 @options.option("--allow-partial", is_flag=True, show_default=False, help="Accept incomplete STS and transfer files.")
 @options.option("--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="An option of an evaluation.")
@@ -48,9 +48,9 @@ def command(
 ) -> None:
     """Compare the first of MODELS with each of the others, on the suites of cse eval.
 
-    Every difference has a 95 % interval from a bootstrap over examples: pairs that share a sentence are drawn together,
-    and ranks are recomputed. p-values are adjusted over the tasks by Holm's method; the significance level is 0.05.
-    For the suite geometry, only differences are printed.
+    Except in the suite geometry, each difference has a 95 % interval from a bootstrap over examples: pairs that share a
+    sentence are drawn together, and ranks are recomputed. p-values are adjusted over the tasks by Holm's method; the
+    significance level is 0.05.
 
     This compares checkpoints; two seeds of the same method may differ just as much. With --seeds, each argument lists
     the checkpoints of one method, separated by commas, with the same seeds in the same order for every method; methods
@@ -93,7 +93,7 @@ def command(
 
 
 def cells(record: dict[str, Any]) -> dict[str, str]:
-    """Returns the cells of a record as text; examples, interval and p-value are empty without a test."""
+    """Returns the table cells of one task as text; examples, interval and p-value are empty if nothing was tested."""
     tested = "p" in record
     digits = 2 if abs(record["a"]) > 2 else 4
     return {

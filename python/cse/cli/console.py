@@ -51,7 +51,7 @@ def result(value: dict[str, Any], as_json: bool, lines: list[str]) -> None:
 
 
 def span(radius: int, terms: int) -> str:
-    """Describes a radius in ranks as text."""
+    """Returns a radius as text: the number of ranks, and their fraction of all terms."""
     return (
         f"{radius:,} rank{'s' if radius != 1 else ''} on either side ({min(radius / terms, 1):.1%} of {terms:,} terms)"
     )
@@ -69,7 +69,7 @@ def marked(text: str, spans: tuple[tuple[int, int], ...], colour: str) -> str:
 
 
 def print_examples(examples: list[Example]) -> None:
-    """Prints sentences and their augmented forms, with replaced words marked."""
+    """Prints sentences and their augmented forms on standard error, with replaced words marked."""
     if not examples:
         return
     say("augmentations of the first sentences:")

@@ -1,4 +1,4 @@
-"""The index of a corpus, and the options shared by the commands that search one."""
+"""Builds the index of a corpus, and declares the options of the commands that use one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Encoding:
         )
 
     def index(self, encoder: Encoder, files: Sequence[str], folder: str | None, **settings: Any) -> SearchIndex:
-        """Builds or completes the index of some files; see ``build_index``."""
+        """Builds or completes the index of the corpus in ``files``; see ``build_index``."""
         return build_index(encoder, files, folder, batch_size=self.batch_size, **self.reading, **settings)
 
 
@@ -83,13 +83,13 @@ def encoding(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def stored(command: F) -> F:
-    """Decorator that adds ``--index``, a folder of vectors that several commands can share."""
+    """Decorator that adds ``--index``, a folder in which vectors are kept for later commands."""
     text = "Folder of a cse search index to use or create."
     return options.option("--index", "folder", metavar="DIR", help=text, default_text="vectors are not kept")(command)
 
 
 def load_encoder(model: str, pooler: str | None, device: str, precision: str, threads: int, **further: Any) -> Encoder:
-    """Loads the encoder of a command, and prints the device on which it runs."""
+    """Sets the number of threads, loads the encoder of a command, and prints the device on which it runs."""
     options.check_pooler(pooler)
     model = options.model_folder(model)
     from ..models.device import describe_device, set_threads
@@ -110,11 +110,14 @@ def load_encoder(model: str, pooler: str | None, device: str, precision: str, th
 
 
 def read_ids(files: Sequence[str], column: str) -> list[str]:
-    """Returns the values of a column of some tables, as text; raises ``InputError`` if a table lacks the column."""
+    """Returns the values of a column of all tables, as text, in order.
+
+    Raises ``InputError`` if a file is not a table, or does not have exactly one column of this name.
+    """
     ids: list[str] = []
     for path in readers.expand(files):
         if not readers.is_table(path):
-            raise InputError(f"--id {column}: {path} is not a table, and has no columns; leave it out")
+            raise InputError(f"--id {column}: {path} is not a table, and has no columns; leave out --id")
         names = readers.column_names(path)
         if names.count(column) != 1:
             listed = ", ".join(names[:20])
@@ -138,7 +141,7 @@ def build_index(
     id_column: str | None = None,
     **settings: Any,
 ) -> SearchIndex:
-    """Builds or completes the index of some files, with progress on standard error; see ``SearchIndex.build``."""
+    """Builds or completes the index of the corpus in ``files``, and shows the progress; see ``SearchIndex.build``."""
     from ..data.corpus import Corpus
     from ..search.index import SearchIndex
 
@@ -155,5 +158,7 @@ def build_index(
 def by_row(index: SearchIndex) -> SearchIndex:
     """Returns the index unchanged; raises ``InputError`` if a row may have several vectors."""
     if index.has_passages:
-        raise InputError(f"--index {index.folder}: was built with --passages; name another folder, or leave it out")
+        raise InputError(
+            f"--index {index.folder}: was built with --passages; name another folder, or leave out --index"
+        )
     return index

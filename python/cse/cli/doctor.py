@@ -33,9 +33,9 @@ def command(
     **words: Any,
 ) -> None:
     """Check CORPUS in one pass before it is used: encoding, blank and duplicate rows, lengths, scripts, rare words, and
-    the fraction of words that UNA would replace. Each finding has a recommendation.
+    the fraction of words that UNA would replace. Each problem is reported with a recommendation.
 
-    Rows that are invalid, and therefore errors in other commands, are only counted here.
+    Invalid rows, which are errors in other commands, are only counted here.
     """
     console.check_output()
     found = readers.resolve(corpus, column)
@@ -63,15 +63,23 @@ def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], seconds: fl
     longest = f"{most:,}" + (" or more" if most == 4096 else "")
     scripts = [(name, share) for name, share in seen["scripts"] if share >= 0.0005][:6]
     cut = [
-        f"{words:.0%} of the words at {limit} ({rows:.0%} of the rows are longer)"
+        f"{words:.0%} of the words at a limit of {limit} ({rows:.0%} of the rows are longer)"
         for limit, rows, words in seen["cut_off"]
         if rows >= 0.005
     ]
     facts = [
         ("files", f"{len(seen['files']):,}, {sum(file['bytes'] for file in seen['files']) / 1e6:,.1f} MB"),
         ("rows", f"{seen['rows']:,}; {seen['blank']:,} blank, {seen['duplicates']:,} repeat an earlier row"),
-        ("words", f"{seen['tokens']:,}; per row {low} at 5 %, {middle} at 50 %, {high} at 95 %, {longest} at most"),
-        ("cut off", f"{'; '.join(cut) or 'no words at 24'} (24, 48, 96, 192 words have about 32, 64, 128, 256 tokens)"),
+        (
+            "words",
+            f"{seen['tokens']:,}; per row {low} (5th percentile), {middle} (median), {high} (95th percentile), "
+            f"{longest} (maximum)",
+        ),
+        (
+            "cut off",
+            f"{'; '.join(cut) or 'almost no words at a limit of 24'} "
+            "(24, 48, 96, 192 words have about 32, 64, 128, 256 tokens)",
+        ),
         ("terms", f"{seen['terms']:,}; {seen['singletons'] / seen['terms']:.1%} in one sentence only"),
         ("scripts", ", ".join(f"{name} {share:.1%}" for name, share in scripts) or "none"),
         (

@@ -23,8 +23,10 @@ NAMES = ("row_a", "row_b", "cosine", "id_a", "id_b", "text_a", "text_b")
 @click.command("duplicates")
 @click.argument("model")
 @click.argument("corpus", nargs=-1, required=True)
-@options.option("--threshold", default=0.9, type=float, metavar="COSINE", help="Lowest cosine of a pair, -1 to 1.")
-@options.option("-o", "--output", metavar="FILE", help="Write all pairs to FILE.csv or .jsonl.", show_default=False)
+@options.option("--threshold", default=0.9, type=float, metavar="COSINE", help="Minimum cosine of a pair, -1 to 1.")
+@options.option(
+    "-o", "--output", metavar="FILE", help="Write all pairs to this .csv or .jsonl file.", show_default=False
+)
 @options.option(
     "--top",
     default=20,
@@ -98,13 +100,13 @@ def command(
         if len(rows) > 5:
             click.echo(f"  and {len(rows) - 5:,} more")
     console.say(
-        f"{count:,} pairs with a cosine of at least {threshold:g} in {seconds:.1f} s: {len(found):,} groups, "
-        f"{redundant:,} of {len(index):,} rows beyond the first of their group"
+        f"{count:,} pairs with a cosine of at least {threshold:g} in {seconds:.1f} s: {len(found):,} groups; "
+        f"{redundant:,} of {len(index):,} rows are in a group, but are not its first row"
     )
 
 
 def pair_records(blocks: Iterable[tuple[Any, Any, Any]], index: SearchIndex) -> Iterator[tuple[Any, ...]]:
-    """Yields the two rows, the cosine, the two ids and the two texts of each pair."""
+    """Yields the two row numbers, the cosine, the two ids and the two texts of each pair."""
     for first, second, cosines in blocks:
         ids, texts = ([look(first), look(second)] for look in (index.ids, index.texts))
         yield from zip(first.tolist(), second.tolist(), cosines.tolist(), *ids, *texts, strict=True)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     metavar="FILE",
-    help="FILE.npy, .safetensors or .parquet; with --parts, a folder.",
+    help="A .npy, .safetensors or .parquet file; with --parts, a folder.",
     default_text="standard output, .npy",
 )
 @parts_options.parts
@@ -80,7 +80,7 @@ def command(
 ) -> None:
     """Encode each row of SENTENCES (standard input if none) with MODEL, a folder or a name, into a file.
 
-    The file contains float32 embeddings (rows, dimensions) in the order of the rows; blank rows are zeros. .npy is a
+    The file contains float32 embeddings (rows, dimensions) in the order of the rows; blank rows become zeros. .npy is a
     NumPy array; .safetensors has one tensor, named embeddings; .parquet has the columns row and embedding. Memory use
     does not grow with the input. If the command is interrupted, FILE.part remains, and the same command resumes from
     there.
@@ -95,7 +95,9 @@ def command(
     if form not in (None, "npy", "safetensors", "parquet"):
         raise InputError(f"--format: {form!r} is unknown; choose npy, safetensors or parquet")
     if gpus_per_worker is not None and engine != "ray":
-        raise InputError("--gpus-per-worker: applies only to --engine ray; add --engine ray, or leave it out")
+        raise InputError(
+            "--gpus-per-worker: applies only to --engine ray; add --engine ray, or leave out --gpus-per-worker"
+        )
     options.check_pooler(pooler)
     if as_parts:
         assert output is not None
@@ -198,7 +200,7 @@ def encode_parts(
     gpus: float,
     as_json: bool,
 ) -> None:
-    """Encodes files into a folder of parts."""
+    """Encodes files into a folder of parts, and prints a summary."""
     if engine == "ray" and given.precision == "auto":
         raise InputError("--precision auto: the processors of a cluster may differ; choose fp32 or bf16")
     from ..cluster import connected

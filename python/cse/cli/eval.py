@@ -64,7 +64,9 @@ def command(
 
     options.check_pooler(pooler)
     if compare_published and "sts" not in suites:
-        raise InputError("--compare-published: lists averages of the suite sts; add --suite sts, or leave it out")
+        raise InputError(
+            "--compare-published: lists averages of the suite sts; add --suite sts, or leave out --compare-published"
+        )
     with progress_of("evaluating", "texts") as progress:
         found = evaluate(
             options.model_folder(model),
@@ -106,7 +108,7 @@ def command(
 
 
 def paper_row(suite: str, report: Report) -> dict[str, str]:
-    """Returns a table row as in the papers, one score per task and then the average; empty if there is no average."""
+    """Returns a table row as in the papers: the score of each test set, then the average; empty without an average."""
     key, average = {"sts": ("spearman", "average_of_seven"), "transfer": ("accuracy", "average")}.get(suite, ("", ""))
     mean = report.summary.get(average)
     if mean is None:
@@ -116,7 +118,7 @@ def paper_row(suite: str, report: Report) -> dict[str, str]:
 
 
 def cells(row: dict[str, Any]) -> dict[str, str]:
-    """Returns the cells of a record as text, without internal columns."""
+    """Returns the cells of a record as text, without the columns for internal use."""
     return {name: cell(name, value) for name, value in row.items() if name not in ("key", "expected")}
 
 

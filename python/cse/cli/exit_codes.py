@@ -1,4 +1,4 @@
-"""Messages and exit codes of the program when a command fails or is interrupted."""
+"""Runs the program, and reports a command that fails or is interrupted by a message and an exit code."""
 
 from __future__ import annotations
 

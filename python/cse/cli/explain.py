@@ -15,7 +15,7 @@ from . import console, options
 @click.argument("sentence")
 @options.drawing
 @options.seed
-@options.option("--samples", default=4, type=click.IntRange(min=0), help="Sampled replacements per word.")
+@options.option("--samples", default=4, type=click.IntRange(min=0), help="Number of sampled replacements per word.")
 @options.as_json
 def command(
     sentence: str, tfidf: str, min_df: int, max_terms: int | None, samples: int, as_json: bool, **drawing: Any

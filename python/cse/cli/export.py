@@ -15,8 +15,14 @@ from .progress import progress_of
 @click.command("export")
 @click.argument("model")
 @options.option("--onnx", is_flag=True, show_default=False, help="Write onnx/model.onnx (extra cse[onnx]).")
-@options.option("-o", "--output", metavar="DIR", help="New folder for a copy.", default_text="the folder of MODEL")
-@options.option("--int8", is_flag=True, show_default=False, help="Write onnx/model_int8.onnx, with 8-bit weights.")
+@options.option(
+    "-o",
+    "--output",
+    metavar="DIR",
+    help="New folder for a copy of MODEL.",
+    default_text="the folder of MODEL; required if MODEL is a name",
+)
+@options.option("--int8", is_flag=True, show_default=False, help="Also write onnx/model_int8.onnx, with 8-bit weights.")
 @options.option("--sts", metavar="FILE", show_default=False, help="STS pairs to test --int8, like stsb.dev.tsv.")
 @options.option("--retrieval", metavar="DIR", show_default=False, help="Folder of retrieval data to test --int8.")
 @options.threads
@@ -79,4 +85,4 @@ def command(
         records = [cells(record) for tasks in tables.values() for record in tasks]
         console.table(records, title="int8 (B) against PyTorch (A)")
     elif int8:
-        click.echo("Note: name data with --sts or --retrieval to see how int8 changes the scores")
+        click.echo("Note: pass data with --sts or --retrieval to see how int8 changes the scores")

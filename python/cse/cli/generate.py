@@ -23,13 +23,16 @@ BEAMS, VIA_BEAMS = 10, 4
 @options.option("--model", required=True, metavar="NAME", help="Sequence-to-sequence model.", show_default=False)
 @options.option("--task", default="paraphrase", type=click.Choice(tuple(SAMPLED)), help="What the model writes.")
 @options.option("--via", metavar="NAME", help="Model that translates the output of --model back.", show_default=False)
-@options.option("-o", "--output", required=True, metavar="FILE", help="FILE.txt: lines; FILE.jsonl: pairs.")
+@options.option("-o", "--output", required=True, metavar="FILE", help="Output file: .txt for lines, .jsonl for pairs.")
 @options.option("--prefix", default="", metavar="TEXT", help="Text before each row.", default_text="none")
 @options.option(
     "--beams", type=click.IntRange(1, 100), metavar="N", help="Number of beams.", default_text="10; 4 with --via"
 )
 @options.option(
-    "--sample/--no-sample", default=None, help="Sample instead of using beam search.", default_text="only for queries"
+    "--sample/--no-sample",
+    default=None,
+    help="Sample instead of using beam search.",
+    default_text="yes for queries without --beams, else no",
 )
 @options.option(
     "--top-p",

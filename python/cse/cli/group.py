@@ -1,4 +1,4 @@
-"""The commands and their help lines. A command is imported when it runs."""
+"""The command group ``cse``, and a line of help for each command. The module of a command is imported when needed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from .. import __version__
 from ..errors import did_you_mean
 
-# Help line of each command, so that cse --help does not import the commands.
+# One line of help for each command. They are listed here so that cse --help does not import the commands.
 COMMANDS = {
     "build-tfidf": "Build a TF-IDF index from a corpus.",
     "doctor": "Check a corpus before it is used.",
@@ -23,8 +23,8 @@ COMMANDS = {
     "compare": "Compare encoders, with confidence intervals.",
     "runs": "List the runs of a folder with their settings and scores.",
     "reproduce": "Reproduce a published table.",
-    "plot": "Draw pictures of runs.",
-    "report": "Write a page about a run.",
+    "plot": "Draw plots of runs.",
+    "report": "Write a report page about a run.",
     "generate": "Write a paraphrase or a query for each sentence.",
     "augment": "Write a synthetic hard negative for each sentence.",
     "explain": "Show the TF-IDF, rank and replacements of each word of a sentence.",
@@ -41,7 +41,7 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """A group that imports the module of a command when the command runs."""
+    """A group that imports the module of a command only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns the names of the commands in the order of typical use."""
@@ -50,7 +50,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds the command in the arguments; the error for an unknown command names the most similar one."""
+        """Finds the command in the arguments; the error for an unknown command suggests a similar one, if any."""
         name = str(args[0])
         if name not in COMMANDS and not name.startswith("-"):
             ctx.fail(f"No such command {name!r}{did_you_mean(name, COMMANDS)}.")

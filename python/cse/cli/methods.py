@@ -13,11 +13,14 @@ from . import console, options
 @click.command("methods")
 @click.argument("name", required=False)
 @options.option(
-    "--combinations", is_flag=True, show_default=False, help="List the combinations of positives, losses and UNA."
+    "--combinations",
+    is_flag=True,
+    show_default=False,
+    help="List which combinations of positives, losses and UNA are valid.",
 )
 @options.as_json
 def command(name: str | None, combinations: bool, as_json: bool) -> None:
-    """List augmentations, loss terms and evaluations, or the options of the method NAME.
+    """List augmentations, loss terms, evaluations and other methods with their options, or only the method NAME.
 
     Options are set in the table of the method in the configuration file, or with --set NAME.OPTION=VALUE.
     """

@@ -22,7 +22,9 @@ NAMES = ("anchor", "positive", "negative")
     "--queries", required=True, metavar="FILE", help="Table with anchors and positives.", show_default=False
 )
 @options.option("--columns", metavar="A,P", help="Columns of anchors and positives.", default_text="recognised by name")
-@options.option("-o", "--output", required=True, metavar="FILE", help="FILE.csv or .jsonl.", show_default=False)
+@options.option(
+    "-o", "--output", required=True, metavar="FILE", help="The .csv or .jsonl file to write.", show_default=False
+)
 @options.option("--ranks", default="1-100", metavar="FIRST-LAST", help="Ranks from which negatives are taken.")
 @options.option(
     "--margin",
@@ -39,7 +41,7 @@ NAMES = ("anchor", "positive", "negative")
     default="top",
     type=click.Choice(("top", "random")),
     metavar="top|random",
-    help="How to choose among candidates.",
+    help="How to choose among the candidates.",
 )
 @options.seed
 @stored
@@ -122,7 +124,7 @@ def command(
 
 
 def parse_margin(text: str) -> float | None:
-    """Returns the value of --margin; None for ``none``; raises ``InputError`` for any other text."""
+    """Returns the value of --margin, None for ``none``; raises ``InputError`` unless it is from -2 to 2."""
     if text == "none":
         return None
     try:

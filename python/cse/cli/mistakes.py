@@ -46,7 +46,7 @@ OTHER_NAMES = {
 
 
 def explained(error: click.ClickException) -> click.ClickException:
-    """Returns the error; for an unknown option, the new message suggests the option that was probably meant."""
+    """Returns the error or, for an unknown option, a new error that suggests a similar option, if there is one."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error
     flags = [
@@ -64,8 +64,8 @@ def explained(error: click.ClickException) -> click.ClickException:
 def said_by_another_rank(text: str) -> bool:
     """Returns whether another process that torchrun started on this machine has already reported this text.
 
-    Invalid input is an error in every process, but is reported only once. A file in the temporary folder that torchrun
-    makes for the error files of its processes records what has been reported.
+    Invalid input is an error in every process, but is reported only once. The first call with a text records it as
+    reported, in a file in the temporary folder that torchrun makes for the error files of its processes.
     """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:

@@ -1,4 +1,4 @@
-"""Options shared by several commands, and grouping of options in the help text."""
+"""Options that several commands share, and a command class that groups options in its help text."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class GroupedCommand(click.Command):
     """A command whose help lists its options under headings; see ``group``."""
 
     headings: Sequence[str] = ()
-    """Headings that come first, in this order."""
+    """Headings to list first, in this order."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes one section per heading, in the order of declaration."""
+        """Writes one section per heading: first those in ``headings``, then the others in the order of declaration."""
         sections: dict[str, list[tuple[str, str]]] = {heading: [] for heading in self.headings}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -177,7 +177,7 @@ def check_pooler(pooler: str | None) -> None:
 
 
 def model_folder(name: str) -> str:
-    """Returns the name of a model; if it is the folder of a run, prints and returns the path of its ``best``."""
+    """Returns the name of a model; if it is the folder of a run, returns the path of its ``best``, and prints it."""
     from ..models.resolve import best_of_run
 
     found = best_of_run(name)

@@ -30,7 +30,7 @@ def sources(
     index: str,
     ray: Any,
 ) -> list[Source]:
-    """Returns the files of a corpus with their numbers of rows; shows progress while counting; see ``find_sources``."""
+    """Returns the files of a corpus with their numbers of rows, and shows the progress; see ``find_sources``."""
 
     def count(unknown: Sequence[tuple[str, str | None]]) -> list[Source]:
         if ray is not None:

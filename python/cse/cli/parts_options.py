@@ -1,6 +1,6 @@
 """Options of commands that can write one output part per input file.
 
-This module does not import the code that makes the parts, so that the help of a command is fast.
+This module does not import the code that makes the parts, so that the help of a command is printed quickly.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_engine(name: str) -> None:
 
 
 def wants_parts(as_parts: bool, engine: str, output: str | None, sentences: Sequence[str]) -> bool:
-    """Returns whether a command makes parts; raises ``InputError`` for options that do not go together."""
+    """Returns whether a command makes parts; raises ``InputError`` for options that cannot be combined."""
     check_engine(engine)
     if not as_parts and engine == "local":
         return False

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def encoding() -> Iterator[Callable[[int, int], None]]:
-    """Context manager that shows the progress of encoding with two models.
+    """Context manager that shows the progress of encoding the held-out texts of runs with two models each.
 
-    Yields a function to call with the number of further texts encoded and the total number of texts.
+    Yields a function to call with the number of further texts encoded, and the total number for both models of a run.
     """
     displays: list[ProgressDisplay] = []
 
@@ -43,11 +43,14 @@ def encoding() -> Iterator[Callable[[int, int], None]]:
 
 @click.command("plot")
 @click.argument("runs", nargs=-1, required=True)
-@options.option("-o", "--output", default="plots", metavar="DIR", help="Folder for the pictures.")
-@options.option("--kind", "kinds", multiple=True, metavar="NAME", help="Kinds of pictures.", default_text="all")
+@options.option("-o", "--output", default="plots", metavar="DIR", help="Folder for the plots.")
+@options.option("--kind", "kinds", multiple=True, metavar="NAME", help="Kinds of plots.", default_text="all")
 @options.option("--format", "form", default="png", type=click.Choice(("png", "svg")), help="Format of the files.")
 @options.option(
-    "--word", metavar="WORD", help="Word that the picture ranks is about.", default_text="one that UNA replaced"
+    "--word",
+    metavar="WORD",
+    help="Word whose possible replacements the plot ranks shows.",
+    default_text="one that UNA replaced",
 )
 @options.option(
     "--map",
@@ -70,18 +73,18 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Draw pictures of one or more runs, and write them to files; RUNS are the folders of the runs.
+    """Draw plots of one or more runs, and write them to files; RUNS are the folders of the runs.
 
     \b
     training   loss, learning rate and scores over the steps
-    cosines    mean cosines of anchors with positives and with each kind of negative over the steps
+    cosines    mean cosine of the anchors with their positives and each kind of negatives over the steps
     alignment  alignment against uniformity, one path per run (SimCSE, figure 2)
     focal      the re-scaled similarities of Focal-InfoNCE for several margins
     pairs      histograms of cosines of held-out pairs before and after training
     ranks      maximum TF-IDF score against rank, and words with which UNA may replace --word
     map        held-out sentences in two dimensions before and after training
 
-    training, alignment and focal show all runs in one picture. pairs and map encode held-out texts with the model
+    training, alignment and focal show all runs in one plot. pairs and map encode held-out texts with the model
     before training and with best/. Needs the extra cse[plots].
     """
     console.check_output()
@@ -131,7 +134,7 @@ def command(
 
 
 def _file(kind: str, some: list[Material], names: dict[Path, str], count: int) -> str:
-    """Returns the file name of a picture, without suffix; a picture of one of several runs has the run in its name."""
+    """Returns the file name of a plot, without suffix; with several runs, the plot of one run has its name appended."""
     if count == 1 or len(some) > 1 or kind in ("training", "alignment", "focal"):
         return kind
     return f"{kind}-{names[some[0].run.folder].strip('./').replace('/', '-')}"

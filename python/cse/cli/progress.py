@@ -1,4 +1,4 @@
-"""Progress of long operations: a bar on a terminal, otherwise a line at regular intervals."""
+"""Shows the progress of long operations: as a bar on a terminal, otherwise as lines at least 15 seconds apart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["PhaseDisplay", "ProgressDisplay", "counting", "duration", "in_backgr
 
 T = TypeVar("T")
 
-# Seconds between lines of progress if standard error is not a terminal.
+# Minimum number of seconds between lines of progress if standard error is not a terminal.
 PLAIN_SECONDS = 15.0
 
 
@@ -52,7 +52,7 @@ class ProgressDisplay:
         self._bar.start()
 
     def update(self, done: int, total: int | None = None, text: str = "") -> None:
-        """Sets the number of units done and, if given, the total; ``text`` is shown next to the bar."""
+        """Sets the number of units done and, if given, the total; ``text`` is shown next to the bar or in the line."""
         self.done, now = done, time.monotonic()
         self.total = total if total is not None else self.total
         if self._first is None:
@@ -64,7 +64,7 @@ class ProgressDisplay:
             click.echo(f"{self.label}: {self._amount()}{f', {text}' if text else ''}{self._left(now)}", err=True)
 
     def advance(self, more: int) -> None:
-        """Increases the number of units done."""
+        """Increases the number of units done by ``more``."""
         self.update(self.done + more)
 
     def seconds_left(self, now: float) -> float | None:

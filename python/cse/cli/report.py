@@ -12,9 +12,17 @@ from .plot import encoding
 
 @click.command("report")
 @click.argument("run")
-@options.option("-o", "--output", metavar="FILE.html", help="The page.", default_text="report.html in RUN")
-@options.option("--word", metavar="WORD", help="Word whose ranks are shown.", default_text="one that UNA replaced")
-@options.option("--map", "method", default="tsne", type=click.Choice(("tsne", "pca")), help="Projection of the map.")
+@options.option("-o", "--output", metavar="FILE.html", help="Path of the page.", default_text="report.html in RUN")
+@options.option(
+    "--word", metavar="WORD", help="Word whose possible replacements are shown.", default_text="one that UNA replaced"
+)
+@options.option(
+    "--map",
+    "method",
+    default="tsne",
+    type=click.Choice(("tsne", "pca")),
+    help="How the map projects sentences to two dimensions.",
+)
 @options.option(
     "--encode/--no-encode", default=True, help="Compare embeddings of held-out texts before and after training."
 )
@@ -31,10 +39,10 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Write a page about RUN, the folder of a run: one HTML file that needs neither a network nor other files.
+    """Write a report page about RUN, the folder of a run: one HTML file that needs neither a network nor other files.
 
     The page states which model was trained on which data, and, with intervals, whether the training helped. It shows
-    the pictures of cse plot, positives and negatives with the replaced words marked, nearest neighbours before and
+    the plots of cse plot, positives and negatives with the replaced words marked, nearest neighbours before and
     after training, a map of the held-out sentences, and how to load the model. The page contains sentences of the
     corpus. Needs the extra cse[plots].
     """

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 @options.option("--list", "as_list", is_flag=True, show_default=False, help="List the tables, or the rows of TABLE.")
 @options.option("--names", is_flag=True, show_default=False, help="List only the names of the tables that can be run.")
 @options.option("--data", metavar="DIR", help="Folder of the evaluation data.", show_default=False)
-@options.option("--corpus", metavar="FILE", help="Sentences to train on.", show_default=False)
-@options.option("--pairs", metavar="FILE", help="Labelled pairs for supervised rows.", show_default=False)
+@options.option("--corpus", metavar="FILE", help="File of sentences to train on.", show_default=False)
+@options.option("--pairs", metavar="FILE", help="Table of labelled pairs, for supervised rows.", show_default=False)
 @options.option("--file", "files", multiple=True, metavar="NAME=PATH", help="A file that a row needs; see --list.")
 @options.option("--row", "selected", multiple=True, metavar="NAME", help="Only these rows.", default_text="all")
 @options.option(
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     "--dry-run", is_flag=True, show_default=False, help="Only print what would run, and the estimated cost."
 )
 @options.option("--keep-models", is_flag=True, show_default=False, help="Keep the encoders, not only their scores.")
-@options.option("--picture", metavar="FILE", help="Draw the table as .png or .svg.", show_default=False)
+@options.option("--picture", metavar="FILE", help="Plot the table to this .png or .svg file.", show_default=False)
 @options.device
 @options.precision("auto")
 @options.threads
@@ -67,10 +67,10 @@ def command(
 ) -> None:
     """Reproduce a published TABLE: train and evaluate its rows, and print the published values next to ours.
 
-    Rows are completed one after another. Every cell (one run of a row) is stored as soon as it is scored, so an
-    interrupted call can be resumed by repeating the command, even with more rows or seeds. For rows without a recipe,
-    only the published values are printed. The authors of cse have not reproduced any table at full size, which would
-    take a GPU.
+    Rows are completed one after another. Every cell (one run of a row, with one seed) is stored as soon as it is
+    scored, so an interrupted call can be resumed by repeating the command, even with more rows or seeds. For rows
+    without a recipe, only the published values are printed. The authors of cse have not reproduced any table at full
+    size, which would take a GPU.
     """
     from ..reproduce.inputs import open_inputs
     from ..reproduce.plan import plan
@@ -173,7 +173,7 @@ def show_list(table: Table | None, as_json: bool) -> None:
 
 
 def status(row: Row) -> str:
-    """Returns what is run for a row: an encoder to evaluate, a preset, or the defaults of the model."""
+    """Returns what is run for a row, as text: an encoder to evaluate, a preset, or the defaults of the model."""
     if not row.recipes:
         return "published only"
     first = next(iter(row.recipes.values()))
@@ -183,7 +183,7 @@ def status(row: Row) -> str:
 
 
 def run(chosen: Plan, inputs: Inputs, scorer: Scorer, place: Path, keep_models: bool, quiet: bool) -> None:
-    """Runs the cells that are wanted; ``quiet`` hides the output of training."""
+    """Runs the cells that are not stored yet; ``quiet`` hides the output of training."""
     from ..models.device import set_threads
     from ..reproduce.cells import run_cell
     from .training_display import ConsoleCallback

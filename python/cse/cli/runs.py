@@ -22,7 +22,7 @@ def command(folder: str, as_json: bool) -> None:
     """List the runs in DIR (default: runs), with their scores and the settings that differ between them.
 
     Settings that do not change what is computed, such as the output folder, the device or the loggers, are not
-    compared. --json also prints the settings that are equal in all runs.
+    compared. --json prints all compared settings of each run.
     """
     console.check_output()
     from ..reports.runs import differing, find_runs
@@ -68,7 +68,7 @@ def command(folder: str, as_json: bool) -> None:
 
 
 def _settings(run: StoredRun, names: list[str]) -> dict[str, str]:
-    """Returns the cells of the settings that differ: one cell each or, if there are many, a single cell."""
+    """Returns the cells of the settings that differ: one cell each or, if there are over ``COLUMNS``, a single cell."""
     values = {name: _text(run.settings.get(name)) for name in names}
     if len(names) <= COLUMNS:
         return values

@@ -35,9 +35,11 @@ if TYPE_CHECKING:
 @options.group("Queries")
 @options.option("--query", "queries", multiple=True, metavar="TEXT", help="A query; may be repeated.")
 @options.option("--queries", "query_file", metavar="FILE", help="File of queries, one per row; - is standard input.")
-@options.option("--query-column", metavar="NAME", help="Column with the queries, if their file is a table.")
+@options.option("--query-column", metavar="NAME", help="Column with the queries, if the file of --queries is a table.")
 @options.option("--top", default=10, type=click.IntRange(min=1), metavar="K", help="Number of rows per query.")
-@options.option("--hybrid", is_flag=True, show_default=False, help="Fuse the ranking with the BM25 ranking.")
+@options.option(
+    "--hybrid", is_flag=True, show_default=False, help="Fuse the ranking by embeddings with a BM25 ranking."
+)
 @parts_options.engine
 @options.group("Encoding and reading")
 @corpus_index.encoding
@@ -60,9 +62,10 @@ def command(
 ) -> None:
     """Search the rows of CORPUS by meaning, with the embeddings of MODEL.
 
-    The first call encodes CORPUS into an index in the folder -o. Later calls use this index, with the same CORPUS or
-    without one. An interrupted call is completed by the same command, and rows added at the end of CORPUS are added to
-    the index. Without a query, queries are read from the terminal until an empty line. The search is exact.
+    The first call encodes CORPUS into an index in the folder -o. Later calls with the same CORPUS, or without
+    CORPUS, use this index. An interrupted call is completed by the same command, and rows added at the end of CORPUS
+    are added to the index. Without a query, queries are read from the terminal until an empty line. The search is
+    exact.
 
     -o may be a folder written by cse encode --parts, which is searched as one index; leave out CORPUS in this case.
     With --engine ray, the workers of a Ray cluster search the parts.
@@ -148,13 +151,13 @@ def read_queries(queries: tuple[str, ...], file: str | None, column: str | None,
 
 
 def lines(hits: list[Hit]) -> list[str]:
-    """Returns one line per hit: rank, score, id, text."""
+    """Returns one line per hit, with its rank, score, id and text."""
     wide = max((len(hit.id) for hit in hits), default=0)
     return [f"{rank:4}  {hit.score:.4f}  {hit.id:>{wide}}  {shortened(hit.text)}" for rank, hit in enumerate(hits, 1)]
 
 
 def ask(index: SearchIndex, top: int, hybrid: bool) -> None:
-    """Reads queries from the terminal until an empty line, and prints the rows that are found."""
+    """Reads queries from the terminal until an empty line, and prints the hits of each query."""
     with suppress(ImportError):
         import readline  # noqa: F401  # makes the input line editable
     while True:

@@ -58,7 +58,7 @@ def command(
     elif len(texts) == 2 and columns is None:
         left, right = [texts[0]], [texts[1]]
     elif columns is not None:
-        raise InputError(f"--columns {columns}: names columns of a table; give one table, or leave it out")
+        raise InputError(f"--columns {columns}: names columns of a table; give one table, or leave out --columns")
     else:
         raise InputError(f"TEXTS: {len(texts)} were given; give two texts, or one table with two columns of text")
     encoder = load_encoder(model, pooler, device, precision, threads, prompt=prompt, dims=dims)

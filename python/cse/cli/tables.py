@@ -1,4 +1,4 @@
-"""Writes the tables that commands produce, as .csv or .jsonl files, record by record."""
+"""Writes the tables that commands produce, as .csv or .jsonl files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMATS = (".csv", ".jsonl")
 
 
 def check_table(output: str | None) -> None:
-    """Raises ``InputError`` if a table cannot be written to this path; None stands for no path."""
+    """Raises ``InputError`` unless ``output`` is None, or the path of a .csv or .jsonl file in an existing folder."""
     if output is None:
         return
     if Path(output).suffix not in FORMATS:
@@ -27,12 +27,12 @@ def check_table(output: str | None) -> None:
 
 
 def write_table(output: str, names: Sequence[str], records: Iterable[Sequence[Any]]) -> None:
-    """Writes records atomically, one at a time, to a path that ``check_table`` accepts.
+    """Writes records one at a time to a temporary file, which then replaces ``output``.
 
     Args:
-        output: The path.
-        names: The columns.
-        records: Values in the order of the columns.
+        output: A path that ``check_table`` accepts.
+        names: The names of the columns.
+        records: The values of each record, in the order of ``names``.
     """
 
     def write(file: BinaryIO) -> None:

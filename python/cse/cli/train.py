@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TrainCommand(options.GroupedCommand):
-    """``cse train``, with options for the settings of a run and some that exist only on the command line."""
+    """The command ``cse train``, with the options for the settings of a run and those declared in this module."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -35,17 +35,17 @@ class TrainCommand(options.GroupedCommand):
 @options.option("--config", "config_file", metavar="FILE", help="config.toml of a run, to repeat that run.")
 @group("Run")
 @options.option("--set", "settings", multiple=True, metavar="METHOD.OPTION=VALUE", help="An option of a method.")
-@options.option("--resume", metavar="RUN", help="Resume an interrupted run from its last checkpoint.")
+@options.option("--resume", metavar="RUN", help="Resume or extend a run from its last checkpoint.")
 @options.as_json
 def command(
     as_json: bool, config_file: str | None, resume: str | None, settings: tuple[str, ...], **values: Any
 ) -> None:
     """Train an encoder on CORPUS (one sentence per line), or on the files the TF-IDF index was built from.
 
-    The result is DIR/NAME/best, which AutoModel and SentenceTransformer can load. Values that are not given are taken
-    from --preset, else from the defaults of the loss, else from the defaults of the model family. cse methods lists
-    the augmentations and loss terms with their options, which are set with, for example, --set una.beta=0.3 or in the
-    configuration file.
+    The encoder is saved in the folder best of the run (--output and --name), which AutoModel and SentenceTransformer
+    can load. Values that are not given are taken from --preset, else from the defaults of the loss, else from the
+    defaults of the model family. cse methods lists the augmentations and loss terms with their options, which are set
+    in the configuration file or with --set, for example --set una.beta=0.3.
     """
     from ..registry import parse_setting
     from ..training.defaults import merge, with_preset
@@ -61,7 +61,7 @@ def command(
         _run(*_resumed(resume, {**given, **({"options": tables} if tables else {})}, config_file), as_json)
         return
     if "preset" in given and config_file:
-        raise InputError("--preset: cannot be combined with --config, which holds every value")
+        raise InputError("--preset: cannot be combined with --config; choose one")
     stored = read_toml(config_file) if config_file else {}
     base, before = repeated(stored, {**given, **({"options": tables} if tables else {})})
     # Validated before torch is imported, so that an invalid flag is reported immediately.

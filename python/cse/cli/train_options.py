@@ -25,13 +25,13 @@ from ..training.settings import GROUPS, Named, Shown, flag, hints, marker, shown
 __all__ = ["HEADINGS", "given_values", "setting_options"]
 
 HEADINGS = [str(group.__doc__) for group in GROUPS]
-"""Headings of the help, in order."""
+"""Headings of the help of ``cse train``, in order."""
 
 SHORT = {"output": "-o"}
 
 
 class Text(click.ParamType[str]):
-    """Text with known completions; ``TrainConfig`` validates the value and reports errors."""
+    """Parameter type for text with known completions; ``TrainConfig`` validates the value and reports errors."""
 
     name = "text"
 
@@ -44,7 +44,7 @@ class Text(click.ParamType[str]):
 
 
 def setting_options() -> list[click.Option]:
-    """Returns one option for each setting, for each method with a switch, and for each method option with a flag.
+    """Returns one option per setting, per method with a switch (like ``--una``), and per method option with a flag.
 
     The attribute ``heading`` of an option is the heading under which the help lists it. Hidden settings have no option.
     """
@@ -129,7 +129,7 @@ def _method_option(each: MethodFlag) -> click.Option:
 
 
 def _kind(hint: Any) -> tuple[type[Any], list[str]]:
-    """Returns the type in an annotation, ignoring None (``str`` for several types), and the choices of a literal."""
+    """Returns the type in an annotation without None (``str`` if there are several), and the choices of a literal."""
     while hasattr(hint, "__metadata__"):
         hint = hint.__origin__
     if get_origin(hint) in (Union, UnionType):
@@ -151,7 +151,7 @@ def _default_text(name: str, default: Any, shown: Shown) -> str:
 
 
 def _by_family(path: tuple[str, ...], default: Any) -> str:
-    """Returns the default as text, and other defaults with their model families: ``5e-05; 3e-05 for bert-base``."""
+    """Returns the default as text, and the other defaults with their model families: ``5e-05; 3e-05 for bert-base``."""
     values: dict[str, list[str]] = {}
     known = _families()
     common = _text(_at(known["all"], path, default))
@@ -195,7 +195,7 @@ def _families() -> dict[str, Any]:
 
 
 def _docstrings() -> dict[str, str]:
-    """Returns the first paragraph of each setting's docstring by name, from the source; empty without a source file."""
+    """Returns the first paragraph of each setting's docstring by name, read from the source file; empty without one."""
     path = Path(str(run_settings.__file__))
     tree = ast.parse(path.read_text(encoding="utf8")) if path.suffix == ".py" and path.exists() else ast.parse("")
     found = {}

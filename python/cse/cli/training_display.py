@@ -25,7 +25,7 @@ class ConsoleCallback(Callback):
         self.loss = ""
 
     def on_train_begin(self, run: Run) -> None:
-        """Prints the facts about the run, one per line, then examples of augmentations."""
+        """Prints a description of the run, one fact per line, then examples of augmentations."""
         for name, value in run.facts.items():
             console.say(f"{name:>9}  {value}")
         console.print_examples(run.examples)
@@ -36,7 +36,7 @@ class ConsoleCallback(Callback):
             console.say(f"{text} ...")
 
     def on_progress(self, text: str, done: int, total: int, unit: str) -> None:
-        """Shows a bar, and removes it at the end of the phase."""
+        """Shows a progress bar for the phase, and removes it at the end of the phase."""
         self.phases(text, done, total, unit)
 
     def on_warning(self, text: str) -> None:
@@ -57,7 +57,7 @@ class ConsoleCallback(Callback):
                 self.display.print(f"{steps:,} steps, about {duration(left)} left ({left / (steps - 4):.2f} s a step)")
 
     def on_log(self, records: Sequence[dict[str, Any]]) -> None:
-        """Shows the latest loss next to the progress bar."""
+        """Stores the latest loss; the next update of the progress bar shows it."""
         self.loss = f"loss {records[-1]['loss']:.3g}"
 
     def on_evaluate(self, step: int, record: dict[str, Any]) -> None:

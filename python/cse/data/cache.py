@@ -2,9 +2,9 @@
 
 Each entry is a folder with a ``meta.json`` that is written last and holds the size and the CRC-32 of each file. When an
 entry is opened, its files are read once and checked against these values (0.7 s per GB), because a run would not notice
-damaged data. An entry that fails the check, or has no ``meta.json``, is written again. The name
-of an entry contains a hash of its key. If an input file changes, the key changes too, and a new entry is written; the
-old one remains until ``cse cache --clear``.
+damaged data. An entry that fails the check, or has no ``meta.json``, is written again. The name of an entry contains a
+hash of its key. If an input file changes, the key changes too, and a new entry is written; the old one remains until
+``cse cache --clear``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Entry:
 
 
 def find_entry(cache: Path, kind: str, key: dict[str, Any], fits: Callable[[Entry], bool]) -> Entry | None:
-    """Returns an entry, or None if it does not exist or is damaged; see ``open_entry``."""
+    """Returns an existing entry; None if there is none or it is damaged. See ``open_entry``."""
     return _whole(cache / _name(kind, key), fits)
 
 

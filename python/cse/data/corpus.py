@@ -28,7 +28,7 @@ Rows = npt.NDArray[np.int64]
 class Corpus:
     """The rows of a corpus, numbered as in the TF-IDF index.
 
-    ``Corpus.read`` keeps them in memory, ``Corpus.open`` in memory-mapped files if they are large.
+    ``Corpus.read`` keeps the rows in memory; ``Corpus.open`` keeps those of a large corpus in memory-mapped files.
     """
 
     def __init__(self, rows: _core.Rows | StoredRows, joined_lines: int) -> None:
@@ -48,7 +48,7 @@ class Corpus:
         cache: str | None = None,
         progress: ProgressCallback | None = None,
     ) -> Corpus:
-        """Opens files: reads small ones into memory, else maps cached rows (``cse.data.mapped_rows.is_mapped``).
+        """Opens files. A small corpus is read into memory, a large one is memory-mapped; see ``is_mapped``.
 
         Args:
             files: The inputs that ``cse.data.readers.resolve`` returned.
@@ -77,7 +77,7 @@ class Corpus:
         max_line_bytes: int = MAX_LINE_BYTES,
         threads: int = 0,
     ) -> Corpus:
-        """Reads files into memory.
+        """Reads files of any size into memory.
 
         Args:
             files: The inputs that ``cse.data.readers.resolve`` returned.
@@ -122,7 +122,7 @@ class Corpus:
 
     @property
     def folder(self) -> str | None:
-        """The cache folder of the rows; None if they are in memory."""
+        """Folder of the memory-mapped files; None if the rows are in memory."""
         return self._core.folder if isinstance(self._core, StoredRows) else None
 
     @property

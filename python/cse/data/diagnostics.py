@@ -1,4 +1,4 @@
-"""Findings of ``cse doctor``: problems of a corpus, each with a recommendation."""
+"""Determines the findings of ``cse doctor``: problems of a corpus, each with a recommendation."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ FORMATS = {
 
 
 def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, str]]:
-    """Returns the findings as (level, finding, recommendation), the most serious first.
+    """Returns the findings as (level, finding, recommendation), faults first.
 
     Args:
         seen: The parsed output of ``cse._core.diagnose``, with ``joined_lines`` of the table readers added.
-        max_line_bytes: The limit on the row length that was used, in bytes.
+        max_line_bytes: The value of ``--max-line-bytes``.
 
     Returns:
-        A list of tuples; level is ``fault`` or ``note``.
+        A list of tuples; level is ``fault`` or ``note``. If a file is binary or is encoded as UTF-16 or UTF-32,
+        only the findings on file formats are returned.
     """
     rows, documents = seen["rows"], max(seen["documents"], 1)
     faults, tables = seen["faults"], any("column" in file for file in seen["files"])
@@ -88,7 +89,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         add(
             "fault",
             f"{seen['unchanged_rate']:.1%} of the sampled sentences have no word that UNA can replace",
-            "put spaces between words (a segmenter for Chinese, Japanese, Thai) and use --tokenizer whitespace"
+            "put spaces between words (with a segmenter for Chinese, Japanese or Thai) and use --tokenizer whitespace"
             if touching
             else "remove rows without a word, or use --tokenizer whitespace, which counts punctuation as words",
         )
@@ -97,25 +98,32 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         add(
             "fault",
             f"{about}{_rows(seen['duplicates'])} ({seen['duplicates'] / documents:.1%}) repeat an earlier row",
-            "remove the repeated rows with a tool that reads tables: in a batch they are each other's false negatives"
+            "remove the repeated rows with a tool that reads tables; in a batch, they are false negatives of each other"
             if tables
-            else "remove them (awk '!seen[$0]++'): in a batch they are each other's false negatives",
+            else "remove them (awk '!seen[$0]++'); in a batch, they are false negatives of each other",
         )
     if seen["words_quantiles"][1] > 64 or faults["long"]["rows"] > MANY * documents:
         add(
             "note",
             f"over 128 words: {counted('long')}" if faults["long"]["rows"] else "half of the rows have over 64 words",
             "--positive spans with --set spans.most_words=24, the default for sentence encoders, trains on short "
-            "passages; other methods read only the first 32 tokens of a row: split rows, or raise --max-length",
+            "passages; with other positives, only the first 32 tokens of a row are read, so split the rows, or raise "
+            "--max-length",
         )
     if faults["short"]["rows"] > MANY * documents:
         add("note", f"under 3 words: {counted('short')}", "remove headings and fragments")
     if faults["markup"]["rows"] > OFTEN * rows:
-        add("note", f"HTML tags or entities in {counted('markup')}", "remove them: they count as words")
+        add("note", f"HTML tags or entities in {counted('markup')}", "remove them, because they count as words")
     if faults["control"]["rows"]:
-        add("note", f"control characters in {counted('control')}", "remove them: they come from another format")
+        add(
+            "note", f"control characters in {counted('control')}", "remove them; they are left over from another format"
+        )
     if not tables and faults["tab"]["rows"] > 0.5 * rows:
-        add("note", f"tabs in {counted('tab')}: it may be a table", "rename it to end in .tsv and name the --column")
+        add(
+            "note",
+            f"tabs in {counted('tab')}; the file may be a table",
+            "rename it to end in .tsv and name the --column",
+        )
     if faults["line_break"]["rows"]:
         add(
             "note",
@@ -126,10 +134,10 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         add(
             "note",
             f"{_rows(seen['blank'])} blank",
-            "no action needed: they keep their row number and are not trained on",
+            "no action needed; blank rows keep their row number and are not trained on",
         )
     if seen["joined_lines"]:
-        add("note", f"a line break inside {_rows(seen['joined_lines'])}", "no action needed: it is read as a space")
+        add("note", f"a line break inside {_rows(seen['joined_lines'])}", "no action needed; it is read as a space")
     if 0.8 * seen["terms"] < seen["singletons"] < seen["terms"]:
         add(
             "note",
@@ -149,7 +157,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
 
 
 def _writing(scripts: list[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Returns the fraction of each script, descending; the scripts of Japanese and of Korean are merged."""
+    """Returns the fraction of each script, descending; the scripts that Japanese or Korean combines are merged."""
     shares = {name: share for name, share in scripts if name != "Common"}
     for name, parts in (("Japanese", ("Hiragana", "Katakana", "Han")), ("Korean", ("Hangul", "Han"))):
         if shares.get(parts[0], 0) > 0.05:

@@ -1,4 +1,4 @@
-"""Selection of the rows of a corpus that are held out from training, for scores without labels."""
+"""Selects the rows of a corpus that are held out from training, for scores without labels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Rows = npt.NDArray[np.int64]
 class Split:
     """The split of a corpus into training rows and held-out rows, as ascending row numbers.
 
-    ``blank`` is the number of rows of the corpus that were not among the rows to split, for example blank rows.
+    ``blank`` is the number of rows of the corpus that were not split, such as blank rows.
     """
 
     train: Rows

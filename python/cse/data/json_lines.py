@@ -12,7 +12,7 @@ KINDS = {dict: "an object", list: "a list", bool: "a boolean", int: "a number", 
 
 
 class _Twice(ValueError):
-    """A record that has the column twice."""
+    """Raised for a record that has the column twice."""
 
 
 def first_fault(path: str, column: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Rows of a corpus in memory-mapped files of the cache, so that memory does not grow with the corpus."""
+"""Reads the rows of a corpus from memory-mapped files of the cache, so that memory does not grow with the corpus."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def _map(folder: str | Path, name: str, dtype: str) -> Any:
 
 
 def is_mapped(files: Sequence[str | Column]) -> bool:
-    """Returns whether the rows of a corpus are mapped into memory; a stream like standard input always is.
+    """Returns whether the rows of a corpus are memory-mapped instead of being read into memory.
 
-    Otherwise, it is if the files have ``IN_MEMORY_BYTES`` or more in total; compressed files count as three times as
-    large.
+    They are if one of the files is a stream, like standard input, or if the files have ``IN_MEMORY_BYTES`` or more in
+    total; a compressed file or a Parquet file counts as three times as large.
     """
     total = 0
     for file in files:
@@ -89,9 +89,10 @@ class StoredRows:
     ) -> StoredRows:
         """Opens the rows in the cache, and writes them first if they are not there.
 
-        The key of an entry holds the path, size and modification time of each file, and the reading options. Streams
-        (standard input, pipes) are written to a temporary folder, which is deleted with the object. ``progress`` is
-        called with the arguments of ``Callback.on_progress``.
+        The key of an entry holds the path, column, size and modification time of each file, and the reading options
+        that affect the rows. If one of the files is a stream (standard input, a pipe), the rows are written to a
+        temporary folder instead, which is deleted with the object. ``progress`` is called with the arguments of
+        ``Callback.on_progress``.
         """
         paths = [_path(file) for file in files]
 
@@ -145,9 +146,9 @@ class StoredRows:
         return found
 
     def word_counts(self) -> Any:
-        """Returns the number of words of each row, ``(n,)`` uint32, mapped."""
+        """Returns the number of words of each row, ``(n,)`` uint32, memory-mapped."""
         return _map(self.folder, "words.u32", "<u4")
 
     def hashes(self) -> Any:
-        """Returns a 64-bit hash of each row, ``(n,)`` uint64, mapped."""
+        """Returns a 64-bit hash of each row, ``(n,)`` uint64, memory-mapped."""
         return _map(self.folder, "hashes.u64", "<u8")

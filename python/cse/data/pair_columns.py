@@ -1,4 +1,4 @@
-"""Determines which columns of a table are anchor, positive and hard negative, and which of its rows are positives."""
+"""Determines which columns of a table are anchor, positive and hard negative, and which rows are positive pairs."""
 
 from __future__ import annotations
 
@@ -41,12 +41,13 @@ def pair_columns(
     Args:
         path: A table.
         columns: The names that the user gave; may be empty.
-        where: The condition that selects positives, or None; its column is left out.
-        min_score: The lowest score of a positive, or None; columns of scores are left out.
+        where: The condition that selects positive pairs, or None; the column in this condition is left out.
+        min_score: The minimum score of a positive pair, or None; columns of scores are left out.
 
     Raises:
-        InputError: If there is a column of labels or scores but neither ``where`` nor ``min_score``, if a column with
-            an unknown name holds numbers, or if the roles are ambiguous.
+        InputError: If ``columns`` does not have two or three different names. Without ``columns``: if there is a column
+            of labels or scores but neither ``where`` nor ``min_score``, if a column with an unknown name holds mostly
+            numbers, or if the roles are ambiguous.
     """
     if columns:
         if len(columns) not in (2, 3) or len(set(columns)) != len(columns):
@@ -89,13 +90,16 @@ def pair_columns(
 
 
 def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None) -> npt.NDArray[np.bool_]:
-    """Returns a mask of the rows of the tables, ``(n,)`` bool, True for positives.
+    """Returns a mask of the rows of the tables, ``(n,)`` bool, True for positive pairs.
+
+    Positive pairs satisfy both conditions, if both are given; at least one must be given.
 
     Args:
         files: The tables.
-        where: ``COLUMN=VALUE``: rows with this value are positives; values are compared as numbers if both are numbers.
-        min_score: Rows with at least this score are positives; the score is in the only column with the name of a
-            score (see ``NAMES``), and rows without a score are not positives.
+        where: ``COLUMN=VALUE``: rows with this value are selected. Values are compared as numbers if both are numbers,
+            otherwise as texts, without regard to case and surrounding white space.
+        min_score: Rows with at least this score are selected; rows without a score are not. The first table must have
+            exactly one column with the name of a score (see ``NAMES``).
 
     Raises:
         InputError: If a column does not exist, a score is not a number, or no row is selected.
@@ -108,7 +112,9 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
         seen: dict[str, None] = {}
         masks.append([_equal(_note(seen, each), value) for each in _values(files, "--where", column)])
         if not any(masks[0]):
-            raise InputError(f"--where {where}: no row has this value; the column has {', '.join(list(seen)[:10])}")
+            raise InputError(
+                f"--where {where}: no row has this value; the first distinct values are {', '.join(list(seen)[:10])}"
+            )
     if min_score is not None:
         scores = [name for name in readers.column_names(files[0]) if ROLE_OF.get(name.lower()) == "score"]
         if len(scores) != 1:
@@ -134,7 +140,7 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
 
 def _needs_selection(path: str, name: str, example: str, names: Sequence[str]) -> InputError:
     return InputError(
-        f"--pairs {path}: column {name!r} says which rows are positives; select them with {example}, or name the "
+        f"--pairs {path}: column {name!r} says which rows are positive pairs; select them with {example}, or name the "
         f"columns of text with --columns: {', '.join(names[:20])}"
     )
 

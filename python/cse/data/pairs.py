@@ -27,7 +27,7 @@ class LabelledPairs:
     positives: Corpus
     hard_negatives: Corpus | None = None
     chosen: npt.NDArray[np.bool_] | None = None
-    """``(n,)`` bool, True for the rows that are positives according to ``--where`` or ``--min-score``; None: all."""
+    """``(n,)`` bool, True for the rows that ``--where`` and ``--min-score`` select; None: all."""
     names: dict[str, str] = field(default_factory=dict)
     """Column names by role."""
     unused: list[str] = field(default_factory=list)
@@ -39,7 +39,7 @@ class LabelledPairs:
         return [each for each in (self.anchors, self.positives, self.hard_negatives) if each is not None]
 
     def complete(self) -> Rows:
-        """Returns the chosen rows without an empty cell, ascending; raises ``InputError`` if there are none."""
+        """Returns the chosen rows in which no text is blank, ascending; raises ``InputError`` if there are none."""
         filled = np.logical_and.reduce([corpus.word_counts() > 0 for corpus in self.corpora])
         if self.chosen is not None:
             filled &= self.chosen
@@ -78,8 +78,8 @@ def open_pairs(
     Args:
         files: Paths or patterns of csv, tsv, jsonl and parquet files with the same columns.
         columns: Names of the columns of anchor, positive and optionally hard negative; if empty, see ``pair_columns``.
-        where: Condition that selects positives, like ``label=1``; see ``chosen_rows``.
-        min_score: Lowest score of a positive; see ``chosen_rows``.
+        where: Condition that selects positive pairs, like ``label=1``; see ``chosen_rows``.
+        min_score: Minimum score of a positive pair; see ``chosen_rows``.
         reading: Further arguments of ``Corpus.open``.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Expansion of file patterns, and decoding of table columns into rows.
+"""Expands file patterns, and decodes columns of tables into rows.
 
 The index, the trainer, ``augment`` and ``encode`` all read a corpus with this module, so that row numbers agree.
 """
@@ -49,8 +49,8 @@ def resolve(paths: Paths, column: str | None = None, flag: str = "--column") -> 
         The inputs in order: the path of each text file, and a ``Column`` for each table.
 
     Raises:
-        InputError: If no path is given, a pattern matches no file, a table is given without a column, or a column
-            without a table.
+        InputError: If no path is given, a pattern matches no file, a file is a .json file, or a table is given without
+            a column or a column without a table.
     """
     names = expand(paths)
     for name in names:
@@ -110,7 +110,7 @@ def joined_lines(inputs: Sequence[str | Column]) -> int:
 def find_again(path: str) -> str:
     """Finds the file whose path was stored with U+FFFD in place of bytes that are not UTF-8.
 
-    Returns the name in the file system if exactly one file of the folder matches, else ``path``.
+    Returns the path of this file if exactly one name in the folder matches, else ``path``.
     """
     folder, name = os.path.split(path)
     if "\ufffd" not in name or os.path.exists(path) or not os.path.isdir(folder or "."):
@@ -188,7 +188,7 @@ class Column:
             raise InputError(f"{path}: has {names.count(column)} columns named {column!r}; rename all but one")
         self.path, self.column = path, column
         self.line_breaks = 0
-        """Number of fields with a line break among those read."""
+        """Number of fields with a line break among the fields read so far."""
         self._size = os.path.getsize(path)
         self._told = 0
         # If the last field of a record has an unclosed quote, the rest of the file becomes part of that field. In any
@@ -251,7 +251,7 @@ def _column_names(path: str, wanted: str | None) -> list[str]:
 
 
 def _json_names(path: str, wanted: str | None) -> list[str]:
-    """Returns the field names of the first 10,000 records, or only up to the first record with the field ``wanted``.
+    """Returns the field names in the first 10,000 records, or in the records up to the first with the field ``wanted``.
 
     One record is not enough, because records may omit empty fields.
     """

@@ -1,4 +1,4 @@
-"""Options for reading files, and their defaults."""
+"""Options for reading the files of a corpus, and their defaults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_LINE_BYTES = 1 << 20
 
 
 class ReadOptions(TypedDict, total=False):
-    """Options for reading files."""
+    """Options for reading the files of a corpus."""
 
     encoding_errors: str
     """``strict`` (default): invalid UTF-8 raises ``InputError``. ``replace``: invalid bytes become U+FFFD, and the rows

@@ -20,11 +20,13 @@ def open_synonyms(source: str) -> Synonyms:
     """Opens a source of synonyms.
 
     Args:
-        source: ``wordnet``: all lemmas of all synsets of a word, from nltk. Otherwise the path of a UTF-8 file, each
-            line of which has a word, a tab, and the word's synonyms separated by commas; case is ignored.
+        source: ``wordnet``: the lemmas of all synsets of a word, from nltk, except the word itself and lemmas with
+            characters other than letters and spaces. Otherwise the path of a UTF-8 file, each line of which has a word,
+            a tab, and the synonyms of the word separated by commas; the case of the word is ignored.
 
     Raises:
-        InputError: If the file cannot be read or has a line without a tab, or if nltk or its data are missing.
+        InputError: If the file cannot be read, has a line of another form, or has no synonyms, or if nltk or its data
+            are missing.
     """
     return _wordnet() if source == "wordnet" else _from_file(Path(source))
 

@@ -1,1 +1,1 @@
-"""Reads stored runs, and makes pictures and report pages from them."""
+"""Reads stored runs, and makes plots and report pages from them."""

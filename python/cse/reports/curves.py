@@ -1,4 +1,4 @@
-"""Pictures of logs of runs (loss, learning rate, scores, cosines, alignment, uniformity) and of focal logits."""
+"""Plots of the logs of runs (loss, learning rate, scores, cosines, alignment, uniformity) and of focal logits."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["COSINES", "alignment_panels", "cosine_panels", "focal_panels", "scor
 
 Vector = npt.NDArray[np.float64]
 
-# Maximum number of points of a line; longer logs are averaged over equal numbers of steps.
+# Maximum number of points of a line; a longer log is averaged over groups of consecutive steps.
 POINTS = 240
 # Maximum number of arrows on a path of evaluations.
 ARROWS = 8
-# Maximum number of runs for which a picture shows intervals; the intervals of more runs would overlap.
+# Maximum number of runs for which a plot shows intervals; the intervals of more runs would overlap.
 BANDS = 3
 COSINES = {
     "cos_pos": "positives",
@@ -44,7 +44,7 @@ def series(records: Sequence[dict[str, Any]], name: str) -> tuple[Vector, Vector
 
 
 def thinned(steps: Vector, values: Vector, points: int = POINTS) -> tuple[Vector, Vector, int]:
-    """Averages a long series over equal numbers of records, so that at most ``points`` remain.
+    """Averages a long series over groups of consecutive records, so that at most ``points`` values remain.
 
     Returns:
         Steps and values ``(m,)``, and the number of records in each mean; the last mean may cover fewer.
@@ -58,19 +58,19 @@ def thinned(steps: Vector, values: Vector, points: int = POINTS) -> tuple[Vector
 
 
 def _shown(label: str) -> str:
-    """Returns a label, after a space if it begins with an underscore, because matplotlib hides such labels."""
+    """Returns a label; one that begins with an underscore, which matplotlib would hide, is preceded by a space."""
     return f" {label}" if label.startswith("_") else label
 
 
 def _means(runs: Iterable[StoredRun]) -> str:
     size = max((thinned(*series(run.steps, "loss"))[2] for run in runs), default=1)
-    return f" Each point is the mean of {size:,} steps." if size > 1 else ""
+    return f" Each point is the mean of up to {size:,} steps." if size > 1 else ""
 
 
 def training_panels(runs: Sequence[StoredRun]) -> list[Panel]:
     """Returns panels of loss and learning rate over the steps of runs; raises ``InputError`` if no run has steps."""
     if not any(run.steps for run in runs):
-        raise InputError(f"{runs[0].folder}: its log has no steps; the run ended before log_every steps were done")
+        raise InputError(f"{runs[0].folder}: its log has no steps; the run ended before any step was logged")
     names = labels(runs)
     terms = list(dict.fromkeys(key for record in runs[0].steps for key in record if key.startswith("loss/")))
 
@@ -102,7 +102,7 @@ def training_panels(runs: Sequence[StoredRun]) -> list[Panel]:
     turns = f" Every {every} steps, the batch has UNA's negatives, which raise the loss." if taking_turns else ""
     several = " Losses of different objectives or temperatures are not comparable." if len(runs) > 1 else ""
     return [
-        Panel("loss", "Loss", f"Training loss of each batch.{_means(runs)}{turns}{several}", loss),
+        Panel("loss", "Loss", f"Training loss of each step.{_means(runs)}{turns}{several}", loss),
         Panel("rate", "Learning rate", "Learning rate of AdamW at each step.", rate),
     ]
 
@@ -157,7 +157,8 @@ def cosine_panels(run: StoredRun) -> list[Panel]:
     found = [name for name in COSINES if any(record.get(name) is not None for record in run.steps)]
     if not found:
         raise InputError(
-            f"{run.folder}: its log has no cosines of positives and negatives; train again with this version of cse"
+            f"{run.folder}: no step in its log has cosines of positives and negatives; "
+            "older versions of cse did not log them"
         )
 
     def draw(axes: Axes) -> None:
@@ -236,10 +237,10 @@ def _paths(scored: Sequence[tuple[StoredRun, str]]) -> Any:
 
 
 def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4)) -> list[Panel]:
-    """Returns a panel of the similarity that Focal-InfoNCE uses instead of the cosine (figure 1 of its paper).
+    """Returns a panel of the similarity that Focal-InfoNCE uses instead of the cosine (figure 1 of the paper).
 
     Args:
-        runs: Runs whose margins are shown as well.
+        runs: Runs; the margins of those trained with Focal-InfoNCE are shown as well.
         margins: Values of the margin m.
     """
     from ..losses.logits import focal

@@ -1,4 +1,4 @@
-"""Held-out sentences encoded by the model before training and by ``best/``: scores, cosines, nearest neighbours."""
+"""Encodes held-out texts with the model before training and with ``best/``: scores, cosines, nearest neighbours."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ __all__ = ["Change", "Compared", "HeldOut", "Neighbours", "compare_models", "hel
 
 # Maximum number of sentences that the map shows, and among which nearest neighbours are searched.
 SHOWN = 500
-# Minimum number of clusters (groups of pairs connected by shared sentences) for a bootstrap interval. If all pairs are
-# in one cluster, all resamples are equal, and the interval has width 0.
+# Minimum number of clusters (groups of pairs connected by shared sentences) for a bootstrap interval. With a single
+# cluster, for example, all resamples are equal, and the interval has width 0.
 CLUSTERS = 10
 
 Vectors = npt.NDArray[np.float32]
@@ -38,11 +38,11 @@ class HeldOut:
     """The texts on which the models before and after training are compared."""
 
     sets: dict[str, Pairs]
-    """Development sets by file name; empty if sentences were held out of the corpus instead."""
+    """Development sets by path; empty if sentences of the corpus were held out instead."""
     sentences: list[str]
     """Held-out sentences, or the distinct sentences of the development sets."""
     synthetic: list[str]
-    """One synthetic negative per sentence; an empty list if the run has none."""
+    """One synthetic negative per sentence; empty if the run has none, or has development sets."""
 
     @property
     def texts(self) -> list[str]:
@@ -113,9 +113,9 @@ class Compared:
     def cosines(self) -> dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
         """Returns the cosines of groups of pairs before and after training, by the name of the group.
 
-        For development sets, the groups are thirds of the range of gold scores. For held-out sentences, they are the
-        two halves of each sentence, halves of different sentences (the first half of each sentence with the second half
-        of the next), and each sentence with its synthetic negative.
+        For development sets, there is one group for each third of the range of gold scores. For held-out sentences, the
+        groups are: the two halves of each sentence; halves of different sentences (the first half of each sentence with
+        the second half of the next); and, if there are synthetic negatives, each sentence with its synthetic negative.
         """
         held = self.held_out
         found: dict[str, tuple[list[str], list[str]]] = {}
@@ -170,8 +170,8 @@ def held_out(run: StoredRun) -> HeldOut:
     sentences = run.texts["held_out"]
     if len(sentences) < 2:
         raise InputError(
-            f"{run.folder}: no sentences were held out; this takes at least 40 rows, and two different ones "
-            "of 8 words or more"
+            f"{run.folder}: no sentences were held out; this takes at least 40 rows, two of which have different "
+            "texts of at least 8 words"
         )
     return HeldOut({}, sentences, run.texts["synthetic"])
 
@@ -262,14 +262,15 @@ def _pairs_changes(name: str, pairs: Pairs, before: _Known, after: _Known) -> li
 
 
 def neighbours(found: Compared, count: int = 8) -> tuple[list[Neighbours], int, int]:
-    """Returns held-out sentences whose nearest neighbour changed, with both neighbours.
+    """Returns held-out sentences whose nearest neighbour changed, with their neighbours before and after training.
 
     Args:
         found: The embeddings.
         count: Number of sentences to return; the first ones are taken, so that they are not selected by quality.
 
     Returns:
-        The sentences, the total number of sentences whose neighbour changed, and the number of sentences compared.
+        At most ``count`` sentences, the number of all sentences whose neighbour changed, and the number of sentences
+        that were compared.
     """
     texts = found.held_out.sentences[:SHOWN]
     nearest = []

@@ -1,4 +1,4 @@
-"""Puts Matplotlib's SVG into an HTML page."""
+"""Converts Matplotlib's SVG to elements of an HTML page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["inline_svg"]
 
 SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"
-# Text, grid, background and both blues take their colours from the page, which has a light and a dark version.
+# These colours are replaced by colours of the page, which has a light and a dark version.
 OF_PAGE = {INK: "currentColor", GRID: "var(--grid)", PAPER: "var(--paper)", BLUE: "var(--blue)", SKY: "var(--sky)"}
 
 
@@ -20,8 +20,8 @@ def inline_svg(panel: Panel) -> str:
     """Returns a panel as an SVG element for an HTML page, without external resources.
 
     Text stays text, in the font of the page. Identifiers are prefixed with the name of the panel, which makes them
-    unique on the page. Text, grid lines, label backgrounds and blues take their colours from the page. Points get the
-    texts of ``Panel.titles``, which browsers show as tooltips.
+    unique on the page. The colours in ``OF_PAGE`` are replaced by colours of the page. Points get the texts of
+    ``Panel.titles``, which browsers show as tooltips.
     """
     root = ElementTree.fromstring(drawn([panel], "svg", text_as_text=True))
     for child in list(root):

@@ -22,7 +22,7 @@ from .style import Panel
 
 __all__ = ["Page", "report_page"]
 
-# Kinds of pictures in each section; in CURVES and HELD_OUT, by row.
+# Kinds of plots in each section of the page; CURVES and HELD_OUT have one tuple per row of plots.
 CURVES = (("training",), ("cosines", "alignment"))
 HELD_OUT = (("pairs",), ("map",))
 METHODS = ("focal", "ranks")
@@ -30,22 +30,22 @@ METHODS = ("focal", "ranks")
 
 @dataclass(frozen=True)
 class Page:
-    """A report."""
+    """The report page of a run."""
 
     html: str
     changes: list[dict[str, Any]]
-    """Scores before and after training, with intervals; empty if nothing was encoded."""
+    """Scores before and after training, with intervals of the differences; empty if nothing was encoded."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Names of the pictures and sections that are not on the page, with the reasons."""
+    """Names of the plots and sections that are not on the page, with the reasons."""
 
 
 def report_page(material: Material) -> Page:
     """Returns the report page of a run.
 
-    Pictures and sections that cannot be made are left out, and the page says why.
+    Plots and sections that cannot be made are left out, and the page says why.
 
     Args:
-        material: The run, and how its pictures are drawn.
+        material: The run, and the data from which its plots are drawn.
     """
     from jinja2 import Environment, StrictUndefined
 
@@ -155,7 +155,7 @@ def _cells(change: Change) -> dict[str, str]:
 
 
 def _logged(run: StoredRun) -> list[dict[str, str]]:
-    """Returns the logged scores before training and of best/, for a page without encoded texts."""
+    """Returns the logged scores of the model before training and of best/, for a page without encoded texts."""
     if not run.evaluations:
         return []
     before, best = run.evaluations[0], run.best
@@ -183,7 +183,7 @@ def _facts(run: StoredRun) -> dict[str, str]:
 
 
 def _flat(table: dict[str, Any]) -> dict[str, str]:
-    """Returns the values of a table and of its nested tables, like ``una.beta``, as text."""
+    """Returns the values of a table as text, by name; values of nested tables have names like ``una.beta``."""
     found: dict[str, str] = {}
     for name, value in table.items():
         if isinstance(value, dict):
@@ -200,7 +200,7 @@ def _text(value: Any) -> str:
 
 
 def _examples(run: StoredRun) -> list[dict[str, Any]]:
-    """Returns the stored examples by method; their texts are split into parts, with replaced words marked."""
+    """Returns the stored examples of each method; their texts are split into parts, see ``_parts``."""
     if run.texts is None:
         raise InputError(f"{run.folder}: has no data.json, in which later versions of cse store examples")
     role = {run.config.get("positive"): "Positives"} | {name: "Negatives" for name in run.config.get("negatives", ())}
@@ -219,7 +219,7 @@ def _examples(run: StoredRun) -> list[dict[str, Any]]:
 
 
 def _parts(text: str, spans: Sequence[Sequence[int]]) -> list[tuple[str, bool]]:
-    """Cuts a text at spans; returns pairs of a part and whether it is one of the spans."""
+    """Splits a text at spans of replaced words; returns each part, and whether it is one of the spans."""
     parts, at = [], 0
     for start, end in spans:
         parts += [(text[at:start], False), (text[start:end], True)]
@@ -228,7 +228,7 @@ def _parts(text: str, spans: Sequence[Sequence[int]]) -> list[tuple[str, bool]]:
 
 
 def _explain(run: StoredRun) -> str | None:
-    """Returns the command that explains UNA's choices for the first example."""
+    """Returns the command that explains UNA's choices for its first example; None if there is no example."""
     texts = [each["text"] for each in (run.texts or {}).get("examples", []) if each["method"] == "una"]
     if not texts:
         return None

@@ -1,4 +1,4 @@
-"""The kinds of pictures that ``cse plot`` writes and that the report of a run contains."""
+"""The kinds of plots that ``cse plot`` writes and that the report page of a run contains."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["KINDS", "Material", "Picture", "pictures"]
 
 
 class Material:
-    """The data that the pictures of a run are drawn from, read or computed when first needed.
+    """The data that the plots of a run are drawn from, read or computed when first needed.
 
     Args:
         run: The run.
         word: The word whose possible replacements by UNA are shown. Default: the first word that UNA replaced in the
             stored examples.
         device: A PyTorch device for encoding held-out texts.
-        method: How sentences are projected to maps, ``tsne`` or ``pca``.
+        method: How the map projects sentences to two dimensions, ``tsne`` or ``pca``.
         progress: See ``compare_models``.
-        encode: If False, pictures that need encoded texts raise ``InputError``.
+        encode: If False, plots that need encoded texts raise ``InputError``.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Material:
 
     @property
     def compared(self) -> Compared:
-        """The encoded held-out texts; if encoding fails, each access raises the same ``InputError``."""
+        """The held-out texts encoded by both models; if encoding fails, each access raises the same ``InputError``."""
         if self._refused is not None:
             raise self._refused
         try:
@@ -64,7 +64,7 @@ class Material:
 
     @cached_property
     def map(self) -> SentenceMap:
-        """The map of the held-out sentences."""
+        """The held-out sentences projected to two dimensions."""
         return sentence_map(self.compared, self.method)
 
     def ranks(self) -> list[Panel]:
@@ -82,14 +82,14 @@ class Material:
 
 @dataclass(frozen=True)
 class Picture:
-    """The panels of a picture, and the run if the picture shows a single run."""
+    """The panels of a plot; ``run`` is set for kinds with one plot per run (``OF_EACH``)."""
 
     kind: str
     panels: list[Panel]
     run: StoredRun | None = None
 
 
-# Pictures that show all runs together, and pictures that show one run each.
+# Plots that show all runs together, and plots that show one run each.
 OF_RUNS: dict[str, Callable[[Sequence[StoredRun]], list[Panel]]] = {
     "training": lambda runs: [*training_panels(runs), *(score_panels(runs) if any(r.metric for r in runs) else [])],
     "alignment": alignment_panels,
@@ -102,14 +102,14 @@ OF_EACH: dict[str, Callable[[Material], list[Panel]]] = {
     "map": lambda material: map_panels(material.map),
 }
 KINDS = ("training", "cosines", "alignment", "focal", "pairs", "ranks", "map")
-"""Names of the kinds of pictures."""
+"""Names of the kinds of plots."""
 
 
 def pictures(kind: str, materials: Sequence[Material]) -> list[Picture]:
-    """Returns the pictures of a kind: one for all runs together, or one for each run.
+    """Returns the plots of a kind: one for all runs together, or one for each run.
 
     Raises:
-        InputError: If the kind is unknown, or a run lacks the data that the picture shows.
+        InputError: If the kind is unknown, or a run lacks the data that the plot shows.
     """
     if kind not in KINDS:
         raise unknown("--kind", kind, KINDS)

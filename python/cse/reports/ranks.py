@@ -1,4 +1,4 @@
-"""Pictures of the words with which UNA may replace a word: words with a similar maximum TF-IDF score."""
+"""Plots of the terms with which UNA may replace a word: terms with a similar maximum TF-IDF score."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ def replaced_word(run: StoredRun) -> str | None:
 
 
 def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -> list[Panel]:
-    """Returns panels of the maximum score of terms by rank, with the window of a word (UNA, section 3.2).
+    """Returns panels of the maximum score of terms by rank, with the window of ranks around a word (UNA, section 3.2).
 
     Args:
         index: The index.
         word: A word of the index.
-        radius: Size of the window on either side, in ranks or as a percentage. None: the default of the index.
+        radius: Size of the window on either side of the word, in ranks or as a percentage of the terms, like ``"1%"``.
+            None: the default of the index.
 
     Raises:
         InputError: If the index does not have the word, or has fewer than two terms.

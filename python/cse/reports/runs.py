@@ -1,4 +1,4 @@
-"""Stored runs: the contents of their folders, and the settings that differ between runs. Does not import PyTorch."""
+"""Reads the folders of runs, and finds the settings that differ between runs. Does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from ..training.repeating import ELSEWHERE
 
 __all__ = ["StoredRun", "differing", "find_runs", "labels", "read_run"]
 
-# Settings that do not change what is computed in a step: those in ``ELSEWHERE``, and some others.
+# Names in ``config.toml`` that are not compared: settings that do not change what is computed in a step, and the table
+# ``given``.
 NOT_COMPARED = {*ELSEWHERE, "save_every", "keep_checkpoints", "given"}
 
 # Settings in runs of older versions that have since become options of the contrastive loss.
@@ -35,7 +36,7 @@ class StoredRun:
     evaluations: list[dict[str, Any]]
     """The records of evaluations in ``log.jsonl``; the first one was made before training."""
     result: dict[str, Any] | None
-    """``result.json``; None for a run that has not ended, or was resumed after its end."""
+    """``result.json``; None for a run that has not ended, or was extended and has not ended since."""
     environment: dict[str, Any]
     texts: dict[str, Any] | None
     """``data.json``: descriptions of the data, examples, and held-out sentences. None for runs of versions of cse that
@@ -72,7 +73,8 @@ class StoredRun:
     def best(self) -> dict[str, Any]:
         """The evaluation of ``best/``.
 
-        In an unfinished run, the evaluation with the best Spearman's correlation, or the last one if none has it.
+        In an unfinished run, the evaluation with the highest Spearman's correlation, or the last evaluation if none has
+        a Spearman's correlation.
         """
         if self.result is not None:
             found: dict[str, Any] = {"step": self.result["best_step"], **self.result["best"]}

@@ -1,4 +1,4 @@
-"""Pictures of encoded held-out texts: histograms of cosines, and maps in two dimensions."""
+"""Plots of encoded held-out texts: histograms of cosines, and maps in two dimensions."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ class Group:
 
 @dataclass(frozen=True)
 class SentenceMap:
-    """Positions of sentences in two dimensions before and after training, and groups of them."""
+    """Positions of sentences in two dimensions before and after training, and groups of similar sentences."""
 
     sentences: list[str]
     before: Points
-    """``(n, 2)`` positions, as in ``after``."""
+    """``(n, 2)`` positions; ``after`` has the same shape."""
     after: Points
     group: npt.NDArray[np.int64]
-    """``(n,)`` index of each sentence's group in ``groups``; groups are found in the embeddings after training."""
+    """``(n,)`` index in ``groups`` of the group of each sentence."""
     groups: list[Group]
     method: str
     """A description of how the positions were computed."""
@@ -105,9 +105,9 @@ def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> Se
 
     Args:
         found: The embeddings.
-        method: ``tsne`` (van der Maaten and Hinton 2008), or ``pca``, the first two principal components. Fewer than 21
-            sentences, or collapsed embeddings, are always projected with ``pca``.
-        examples: Number of example sentences of each group.
+        method: ``tsne`` (van der Maaten and Hinton 2008), or ``pca``, the first two principal components. With
+            fewer than 21 sentences, or if all embeddings before training are equal, ``pca`` is always used.
+        examples: Number of example sentences per group.
     """
     from sklearn.cluster import KMeans
 

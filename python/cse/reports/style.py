@@ -1,7 +1,7 @@
-"""Appearance of the pictures: colours, fonts, figures and files. Matplotlib is imported only when a figure is made.
+"""Appearance of the plots: colours, fonts, figures and files. Matplotlib is imported only when a figure is made.
 
 The colours are from Okabe and Ito (2008); people with the common kinds of colour blindness can tell them apart. Lines
-also differ in their dashes, so that a picture can be read without colours.
+also differ in their dashes, so that a plot can be read without colours.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ __all__ = [
 
 BLUE, VERMILLION, GREEN = "#0072b2", "#d55e00", "#009e73"
 PURPLE, ORANGE, SKY = "#cc79a7", "#e69f00", "#56b4e9"
-# INK is for text, axes and one series, GRID for grid lines, PAPER for label backgrounds. An HTML page replaces these
-# three with its own colours.
+# INK is for text, axes and one series, GRID for grid lines, PAPER for label backgrounds. On an HTML page, these three,
+# BLUE and SKY are replaced by colours of the page (``cse.reports.inline``).
 INK, GRID, PAPER = "#1b1b1b", "#d0d0d1", "#fdfdfe"
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INK)
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1)))
@@ -48,14 +48,14 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2
 WIDTH, HEIGHT = 3.9, 3.0
 # Number of characters of a legend that fit into the width of a panel.
 CHARACTERS = 56
-# Number of lines of a legend that fit into the height of a panel, and the height of each further line.
+# Number of lines of a legend that fit into the height of a panel, and the height of each further line in inches.
 LINES, LINE = 3, 0.18
 # Fonts for scripts that the main font lacks; used if they are installed.
 FALLBACKS = ("Noto Sans CJK JP", "Noto Sans", "Arial Unicode MS", "Hiragino Sans", "Microsoft YaHei", "Noto Sans Thai")
 
 
 def line_style(number: int) -> dict[str, Any]:
-    """Returns the colour and the dashes of a line in a picture; up to 35 lines differ in one or both."""
+    """Returns the colour and the dashes of a line in a plot; up to 35 lines differ in one or both."""
     place, turn = number % len(COLOURS), number // len(COLOURS)
     return {"color": COLOURS[place], "linestyle": DASHES[(place + turn) % len(DASHES)]}
 
@@ -69,7 +69,7 @@ class Draw(Protocol):
 
 @dataclass(frozen=True)
 class Panel:
-    """One coordinate system of a picture, with a title and a caption."""
+    """One pair of axes of a plot, with a title and a caption."""
 
     name: str
     """Identifies the panel within a page: letters, digits and hyphens."""
@@ -139,7 +139,7 @@ def styled(text_as_text: bool = False) -> Iterator[None]:
 
 
 def figure(panels: Sequence[Panel], columns: int = 3) -> Figure:
-    """Draws panels in a grid; a single panel gets no title, since its title is shown elsewhere as a heading."""
+    """Draws panels in a grid; a single panel gets no title, because the report page shows its title as a heading."""
     from matplotlib.figure import Figure
 
     columns = min(columns, len(panels))
@@ -176,7 +176,7 @@ def write(panels: Sequence[Panel], path: Path) -> None:
 
 
 def legend(axes: Axes) -> None:
-    """Adds a legend below the axes and their label, where it covers nothing; series without a name are left out."""
+    """Adds a legend below the axes and the axis label, where it covers nothing; series without a label are left out."""
     handles, names = axes.get_legend_handles_labels()
     if names:
         axes.figure.legend(handles, names, loc="outside lower left", ncols=_columns(names))
