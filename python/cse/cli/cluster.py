@@ -16,7 +16,13 @@ from .tables import check_table, write_table
 @click.command("cluster")
 @click.argument("model")
 @click.argument("corpus", nargs=-1, required=True)
-@options.option("--method", default="kmeans", type=click.Choice(("kmeans", "hdbscan")), metavar="kmeans|hdbscan")
+@options.option(
+    "--method",
+    default="kmeans",
+    type=click.Choice(("kmeans", "hdbscan")),
+    metavar="kmeans|hdbscan",
+    help="How to group: into --groups groups, or by density into groups of --min-size rows or more.",
+)
 @options.option(
     "--groups",
     type=click.IntRange(min=1),
