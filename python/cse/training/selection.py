@@ -156,7 +156,7 @@ class Selector:
         return record
 
     def _change(self) -> list[str]:
-        """Returns sentences that describe the change of the label-free scores over the run, with confidence intervals."""
+        """Returns sentences that describe the change of the label-free scores over the run, with intervals."""
         before, after = self.halves[0], self.halves[-1]
         first, low, high = (100 * x for x in paired_bootstrap(after.found_first - before.found_first))
         mrr, mrr_low, mrr_high = paired_bootstrap(after.per_sentence - before.per_sentence)
