@@ -403,7 +403,7 @@ def test_a_warning_is_given_if_una_is_used_only_in_the_first_step(base):
         config = base.replace(negatives=("una",), una={"every": every})
         return prepare(config).facts.get("warning", "")
 
-    assert "una is used only on the first of the 6 steps" in warned(6)
+    assert "una is used only in the first of the 6 steps" in warned(6)
     assert "of the 6 steps" not in warned(5) + warned(0)
 
 

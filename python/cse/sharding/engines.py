@@ -136,7 +136,7 @@ def run_on_cluster(
         gpus: GPUs of a worker; between 0 and 1, several workers share a GPU.
 
     Raises:
-        InputError: If the cluster has too few CPUs or GPUs for a worker, if a worker cannot load the index or the
+        InputError: If no node has enough CPUs and GPUs for a worker, if a worker cannot load the index or the
             model, or if more than ``RETRIES + len(shards)`` workers are lost.
     """
     threads = max(threads, 1)

@@ -54,7 +54,7 @@ class Job(Protocol):
 
 
 def as_input(shard: Shard) -> list[str | readers.Column]:
-    """Returns the file of a shard as an input of the core; raises ``InputError`` if it cannot be opened."""
+    """Returns the file of a shard as an input of the Rust core; raises ``InputError`` if it cannot be opened."""
     return readers.resolve([shard.source.path], shard.source.column)
 
 

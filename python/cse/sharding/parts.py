@@ -10,8 +10,8 @@ file                        content
 ==========================  ==========================================================================================
 
 The manifest is written before the first part and after the last one. A later call with the same settings and files
-makes the parts that are missing. Files may be added at the end of the list. All engines write the same
-bytes. Negatives are identical on all machines, and embeddings on processors of the same kind.
+makes the parts that are missing. Files may be added at the end of the list. The parts are the same with every engine:
+negatives are identical on all machines, and embeddings on processors of the same kind.
 """
 
 from __future__ import annotations

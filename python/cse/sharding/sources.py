@@ -1,4 +1,4 @@
-"""Finds the files of a corpus and their numbers of rows, which are read from an index or else counted."""
+"""Finds the files of a corpus and their numbers of rows, which are taken from an index or counted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def find_sources(
         column: Column of the tables.
         known: The files that the index lists.
         index: Folder of the index, for messages.
-        count: Counts the rows of files, given as paths and columns; called once if the index does not list all files.
+        count: Counts the rows of files, given as paths and columns; called at most once, with the files whose counts
+            are not taken from the index.
         elsewhere: Whether the files are read on other machines; files in the index then need not exist on this machine.
 
     Raises:

@@ -25,7 +25,7 @@ def tokenize(text: str) -> Words:
 
 @dataclass
 class ReferenceIndex:
-    """Number of documents of a corpus; document frequency and maximum c/L (term count / document length) of each term.
+    """Number of documents of a corpus, and document frequency and maximum c/L (count / document length) of each term.
 
     Inverse document frequencies, maximum scores and ranks are derived from them.
     """
@@ -63,7 +63,7 @@ class ReferenceIndex:
         return max(1, min(4000, len(self.terms) // 100))
 
     def scores(self, terms: list[str]) -> list[float]:
-        """Returns tf * idf of each term of a sentence; a term that is not in the index has df 1."""
+        """Returns tf * idf of each term of a sentence; a term that is not in the index is scored with df 1."""
         counts, length = Counter(terms), len(terms)
         unseen = math.log(self.documents)
         return [math.log1p(counts[term] / length) * self.idf.get(term, unseen) for term in terms]
@@ -107,7 +107,7 @@ class ReferenceIndex:
         replace_with: str = "radius",
         mode: str = "negative",
     ) -> str:
-        """Returns the sentence with words replaced: a hard negative or, with ``mode="positive"``, a positive."""
+        """Returns the hard negative of a sentence or, with ``mode="positive"``, its positive (UDA)."""
         words = tokenize(text)
         if not words:
             return text
@@ -136,7 +136,7 @@ def probabilities(scores: list[float], beta: float, mode: str = "negative") -> t
 
     p_i = min(1, beta * L * w_i / sum_j w_j), where L is the number of words, and w is s - min s, or max s - s for
     positives (UDA). If no probability reaches 1, the largest is set to 1. If all scores are equal, all probabilities
-    are beta and the second value is True.
+    are beta, and the second value is True.
     """
     low, high = min(scores), max(scores)
     if low == high:

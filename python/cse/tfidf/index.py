@@ -180,7 +180,7 @@ class TfidfIndex:
         """Converts a radius to a number of ranks.
 
         Args:
-            radius: Number of ranks, or a percentage of V (``"5%"``), which is rounded and at least 1 rank. None: the
+            radius: Number of ranks, or a percentage of V (``"5%"``), which is rounded to at least 1 rank. None: the
                 default radius.
 
         Raises:
@@ -280,7 +280,7 @@ class TfidfIndex:
         return output, [Replacement(*parts) for parts in replaced]
 
     def explain(self, text: str, *, samples: int = 5, **drawing: Unpack[DrawOptions]) -> list[ExplainedWord]:
-        """Returns score, rank, replacement probability and at most ``samples`` replacements of each word of a text."""
+        """Returns statistics of each word of a text, with at most ``samples`` replacements sampled for it."""
         _in_range(samples=samples)
         return [ExplainedWord(*word) for word in self._core.explain(text, samples, self.draw_options(**drawing))]
 

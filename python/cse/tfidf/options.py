@@ -30,7 +30,8 @@ class DrawOptions(TypedDict, total=False):
     """Number of the negative, if there are several per row. ``seed``, ``epoch`` and ``copy`` are in [0, 2**64); the
     default of each is 0."""
     beta: float
-    """Mean replacement probability over the words of a sentence, before clipping at 1. Default: 0.5."""
+    """Mean replacement probability over the words of a sentence, before the probabilities are clipped at 1. If none
+    reaches 1, the largest is set to 1. Default: 0.5."""
     radius: int | str | None
     """Half width of the window from which replacements are sampled, in ranks or as a percentage of the V terms
     (``"5%"``). None (default): min(4000, V/100), at least 1."""

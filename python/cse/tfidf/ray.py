@@ -27,7 +27,7 @@ def count_shard(
     path: str, column: str | None, words: WordOptions, reading: ReadOptions, home: str
 ) -> tuple[bytes, int]:
     """Returns the index of a file as bytes, and the number of fields with a line break. Runs on a worker."""
-    enter(home)  # so that relative paths are valid; they are recorded as given
+    enter(home)  # relative paths are then valid; the index records them as given
     found = readers.resolve([path], column if readers.is_table(path) else None)
     return _core.count(found, words, reading), readers.joined_lines(found)
 
@@ -45,9 +45,9 @@ def count_on_cluster(
     reading: ReadOptions,
     say: Callable[[str], None],
 ) -> tuple[bytes, int]:
-    """Counts the terms of files on the Ray cluster that ``cse.cluster.connected`` finds or starts.
+    """Builds the index of files on the Ray cluster that ``cse.cluster.connected`` finds or starts.
 
-    Returns the index as bytes, and the number of fields with line breaks. ``say`` is called with lines of progress.
+    Returns the index as bytes, and the number of fields with a line break. ``say`` is called with lines of progress.
     """
     files = [item if isinstance(item, str) else item.path for item in readers.resolve(paths, column)]
     if "-" in files:

@@ -59,7 +59,7 @@ class Batch:
     part: slice = field(default_factory=lambda: slice(None))
     """The rows that this rank encodes."""
     tokens: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    """Token ids and attention masks of the rows in ``part``, by block name; ``(B, T)`` if there is only one rank."""
+    """Token ids, attention masks and so on of the n rows in ``part``, ``(n, T)`` each, by block name."""
 
     @property
     def roles(self) -> dict[str, Role]:
@@ -95,8 +95,8 @@ class Batches:
         negatives: Edits that generate synthetic negatives, from the original sentences.
         batch_size: Rows per batch.
         seed: Seed of the order of the rows and of the random draws of methods.
-        epochs: Passes over the rows.
-        max_steps: Maximum number of steps; without ``epochs``, the rows are repeated as often as necessary.
+        epochs: Passes over the rows. Default: 1, or as many as ``max_steps`` takes.
+        max_steps: Maximum number of steps; without ``epochs``, exactly this number.
         accumulate: Batches per step.
         keep_duplicates: Whether equal sentences and unchanged synthetic negatives still count as negatives.
         part: Returns the slice of n rows that this rank encodes; expensive methods make only these rows.
@@ -152,11 +152,11 @@ class Batches:
         return range(step * self.accumulate, (step + 1) * self.accumulate)
 
     def __getitem__(self, number: int) -> Batch:
-        """Returns a batch without tokens. An edited row counts as unchanged if its text equals the sentence."""
+        """Returns a batch without tokens. An edited row is unchanged if its text equals the sentence."""
         return self.make(number, lambda block: block.texts)
 
     def make(self, number: int, ids: TokenIds) -> Batch:
-        """Returns a batch without tokens. An edited row counts as unchanged if ``ids`` equal those of the sentence."""
+        """Returns a batch without tokens. An edited row is unchanged if it has the same ``ids`` as the sentence."""
         seed = self.seed
         step = number // self.accumulate
         epoch, nth = divmod(number, self.per_epoch)
@@ -215,7 +215,7 @@ class Batches:
         return Block(made, views, edited=True, local=True)
 
     def _compared(self, batch: Batch, original: Block, ids: TokenIds) -> Batch:
-        """Returns the batch with the numbers of unchanged rows, and with masks that exclude them where necessary."""
+        """Returns the batch with the numbers of unchanged rows, and with masks where these rows are to be masked."""
         before = ids(original)
         blocks, unchanged = dict(batch.blocks), {}
         for name, block in batch.blocks.items():
@@ -262,9 +262,10 @@ class Prefetcher:
     Args:
         batches: The batches of the run.
         tokenizer: A Hugging Face tokenizer; it is copied.
-        max_length: Maximum number of tokens of a text.
+        max_length: Maximum number of tokens of a text, without a prompt.
         part: Returns the slice of n rows that this rank encodes. Default: all rows.
-        stored: Stored token ids by column number; blocks of other columns, and new texts, are tokenized.
+        stored: Stored token ids by column number; blocks of other columns, and augmented texts, are
+            tokenized.
         device: Device to which the tokens will be copied.
         compiled: Whether the transformer is compiled.
     """
@@ -338,7 +339,7 @@ class Prefetcher:
         return {name: for_transfer(each, self.device) for name, each in tokens.items()}
 
     def get(self, step: int) -> list[Batch]:
-        """Returns the batches of this step and prefetches the next two batches."""
+        """Returns the batches of this step, and starts to prepare the two batches that follow them."""
         numbers = self.batches.of_step(step)
         last = len(self.batches) * len(numbers)
         for later in range(numbers.start, min(numbers.stop + 2, last)):

@@ -72,7 +72,10 @@ class Callback:
         """
 
     def on_interrupt(self, why: str) -> None:
-        """Called after SIGINT or SIGTERM, when the encoder has been saved; ``why`` says where, and how to resume."""
+        """Called after SIGINT or SIGTERM, when the encoder has been saved.
+
+        ``why`` names the step and the folder, and contains the command that resumes the run.
+        """
 
     def on_train_end(self, result: Any) -> None:
         """Called with the ``RunResult`` when all files have been saved."""
@@ -175,7 +178,7 @@ class ProgressCallback(Callback):
         self._began = self._shown = 0.0
 
     def on_train_begin(self, run: Run) -> None:
-        """Prints one line per fact, then the examples, each cut off at 120 characters."""
+        """Prints one line per fact, then the texts of the examples, each cut off at 120 characters."""
         for name, value in run.facts.items():
             self._print(f"{name:>9}  {value}")
         for example in run.examples:

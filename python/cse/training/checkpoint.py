@@ -5,7 +5,7 @@
 ``state.json``             counters, scores, fingerprints of the data
 ``config.toml``            the configuration of the run
 ``weights.safetensors``    parameters and buffers of encoders, loss terms and other methods
-``optimizer.safetensors``  moments and step counts, by number of the parameter
+``optimizer.safetensors``  moments and step counts of AdamW, by parameter number
 ``generators.safetensors`` states of PyTorch's random number generators by rank, for dropout
 ``selection.safetensors``  arrays of the label-free evaluation
 ``best/``                  the encoder selected so far: its weights are hard links to the run's best/, or copies
@@ -99,8 +99,8 @@ def find_checkpoint(path: Path) -> Path:
         )
     if not found:
         raise InputError(
-            f"--resume {path}: has no checkpoint; a run writes them with --save-every N, when a signal stops it, and "
-            "at its end"
+            f"--resume {path}: has no checkpoint; a run saves one every N steps with --save-every N, after a signal, "
+            "and at its end"
         )
     return found[-1]
 
@@ -157,7 +157,7 @@ def save_checkpoint(
         "weights": state.weights(),
         "optimizer": _moments(state.optimizer),
         "generators": generators,
-        # Copied, since the first evaluation may also be the last one, and safetensors refuses shared memory.
+        # Copied, because safetensors refuses shared memory, and the first evaluation may also be the last one.
         "selection": {name: torch.tensor(array) for name, array in arrays.items()},
     }
     record = {
@@ -197,7 +197,7 @@ def save_checkpoint(
 
 
 def restore_best(checkpoint: Checkpoint, run: Path) -> None:
-    """Replaces best/ of the run by best/ of the checkpoint, since the run may have selected a later step since then."""
+    """Replaces best/ of the run by best/ of the checkpoint, as the run may have selected an encoder of a later step."""
     stored, best = checkpoint.folder / BEST, run / BEST
     if not stored.is_dir():
         return
@@ -269,7 +269,7 @@ def _part(folder: Path, name: str) -> Path:
 
 
 def _known_hashes(run: Path) -> dict[tuple[int, ...], str]:
-    """Returns the hashes of the weights of best/ in the latest checkpoint, by ``identity`` of the file."""
+    """Returns the hashes of the weights of best/ in the latest checkpoint, by ``identity`` of each file."""
     for folder in list_checkpoints(run)[-1:]:
         try:
             stored = read_manifest(folder)

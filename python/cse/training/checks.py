@@ -104,8 +104,8 @@ def replaceable(texts: Sequence[str]) -> str:
 def cut_off(lengths: npt.NDArray[np.int64], max_length: int, longest: int) -> str:
     """Returns, as text, how much is cut off at the maximum length.
 
-    If over 5 % of the texts are cut off, the result also says what twice this maximum would cut off and cost, or the
-    model's maximum if it is smaller.
+    If over 5 % of the texts are cut off, the result also says how much a larger maximum would cut off, and how much
+    more computation it takes. The larger maximum is twice the given one, but at most the model's maximum.
 
     Args:
         lengths: ``(n,)`` numbers of tokens of the texts before truncation.
@@ -176,14 +176,14 @@ def corpus_warnings(
     text = f"{duplicates:.1%} duplicate rows, {cut_off(lengths, max_length, longest)}, {missing:.1%} unknown tokens"
     if missing <= MANY:
         return text, []
-    return text, [f"{missing:.0%} of the tokens are unknown to {model}; choose a model of the language of the corpus"]
+    return text, [f"{missing:.0%} of the tokens are unknown to {model}; choose a model for the language of the corpus"]
 
 
 def once_warnings(negatives: Mapping[str, Edit], steps: int) -> list[str]:
-    """Returns a warning for each synthetic negative that is used only on the first of several steps."""
+    """Returns a warning for each method whose synthetic negatives are used only in the first of several steps."""
     once = [name for name, each in negatives.items() if each.applies(0) and not any(map(each.applies, range(1, steps)))]
     return [
-        f"{name} is used only on the first of the {steps:,} steps ({negatives[name].describe()}); lower its interval"
+        f"{name} is used only in the first of the {steps:,} steps ({negatives[name].describe()}); lower its interval"
         for name in once
         if steps > 1
     ]

@@ -1,4 +1,7 @@
-"""Lists which positives, losses and forms of UNA can be combined, by validating a configuration for each."""
+"""Lists which positives, losses and forms of UNA can be combined, by validating a configuration for each.
+
+UNA is absent, or its synthetic negatives are used as further pairs or as hard negatives.
+"""
 
 from __future__ import annotations
 

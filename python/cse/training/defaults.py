@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 SETTINGS = TrainConfig.model_fields.keys()
-# Name of the tables with the defaults that apply only without --pairs.
+# Name of the tables with the defaults that apply only without --pairs and without a published preset.
 UNLABELLED = "unlabelled"
 DEFAULT_MODEL = "bert-base-uncased"
 PAPERS = (
@@ -92,13 +92,13 @@ def preset_values(name: str) -> dict[str, Any]:
 def with_preset(config: TrainConfig) -> TrainConfig:
     """Returns the configuration completed by the values of its preset and the default model.
 
-    Given values take precedence. A configuration that is already complete is returned unchanged.
+    Given values take precedence. A configuration that this function has returned is returned unchanged.
     """
     if config.preset is None and config.model is not None and config.given is not None:
         return config
     stored = preset_values(config.preset) if config.preset else {}
     given = config.values()
-    if config.preset == "adapt":  # the defaults of a family; the defaults of the loss take precedence over them
+    if config.preset == "adapt":  # its defaults are those of a family; the defaults of the loss take precedence
         chosen = with_loss(config, "adapt")
         completed = chosen.model_copy(update={"options": merge({"options": config.options}, stored).get("options", {})})
         stored = {"loss": chosen.loss, **stored, **loss_recipe(completed, "adapt")}
@@ -109,7 +109,7 @@ def with_preset(config: TrainConfig) -> TrainConfig:
     merged = merge(given, stored, {"model": DEFAULT_MODEL})
     merged.pop("preset", None)
     found = TrainConfig(**merged, given=config.values() if config.given is None else config.given)
-    # The preset's options for a method that is switched off do not count as given.
+    # Options of an unused method are an error in ``resolve``; therefore those that come from the preset are dropped.
     used = {*found.methods, *config.options, CONTRASTIVE}
     return found.model_copy(update={"options": {name: table for name, table in found.options.items() if name in used}})
 
@@ -123,7 +123,10 @@ def resolve(
         config: The given values; its preset is merged first.
         family: Model family, a table of ``presets/defaults.toml``.
         own_pooler: The pooling declared in the folder of a sentence-transformers model, if any.
-        precision: The precision that ``auto`` stands for on the device. Default: the precision in ``config``.
+        precision: The precision of the run, with ``auto`` replaced. Default: the precision in ``config``.
+
+    Raises:
+        InputError: If options were given for a method that the run does not use, or a setting has no default.
     """
     named = set(config.options)
     config = with_loss(with_preset(config), family)
@@ -145,7 +148,10 @@ def resolve(
 
 
 def other_limit(given: Mapping[str, Any]) -> str | None:
-    """Returns the limit, ``epochs`` or ``max_steps``, that must not be filled in because only the other was given."""
+    """Returns the limit, ``epochs`` or ``max_steps``, that must not be filled in because only the other was given.
+
+    Returns None if both were given, or neither.
+    """
     limits = [name for name in ("epochs", "max_steps") if given.get(name) is not None]
     return {"epochs": "max_steps", "max_steps": "epochs"}[limits[0]] if len(limits) == 1 else None
 

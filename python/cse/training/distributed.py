@@ -1,10 +1,11 @@
 """Training with several processes (ranks), started by torchrun.
 
 Every rank prepares the same batches and encodes its part of the rows. The loss of the run is the sum of the losses of
-the ranks: a batch term has the same value on every rank and is divided by the number of ranks; a row term is, on each
-rank, the sum over the rank's rows divided by the count over all rows. Gathering embeddings sums their gradients over
-the ranks in the backward pass. Summing the gradients of the parameters over the ranks then gives the gradients of one
-process with the whole batch. This holds for parameters that are used before the gather, after it, or on both sides.
+the ranks. A batch term, which compares all rows of the batch, has the same value on every rank and is divided by the
+number of ranks. A row term is a mean over the items of the rows, such as tokens; each rank divides the sum over its
+rows by the number of items in all rows. Gathering embeddings sums their gradients over the ranks in the backward pass.
+Summing the gradients of the parameters over the ranks then gives the gradients of one process with the whole batch.
+This holds for parameters that are used before the gather, after it, or on both sides.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class World:
         return found
 
     def total(self, value: Tensor) -> Tensor:
-        """Returns the sum of a tensor over the ranks, without gradient."""
+        """Returns the sum of a tensor over the ranks; if there are several, the sum has no gradient."""
         if self.size == 1:
             return value
         total = value.detach().clone()

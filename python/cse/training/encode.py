@@ -63,15 +63,15 @@ class Forward:
         times: int = 1,
         whole_rows: bool = False,
     ) -> Tensor:
-        """Returns the embeddings of tokens repeated ``times`` times, float32 (float64 for a float64 encoder).
+        """Returns the embeddings of rows, each encoded ``times`` times, in float32 (float64 for a float64 encoder).
 
-        If ``by_groups`` is True, rows are encoded in groups of similar length; with ``chunk_size``, in chunks whose
-        activations are recomputed in the backward pass.
+        If ``by_groups`` is True, rows are encoded in groups of similar length, unless ``whole_rows``. With
+        ``chunk_size``, they are encoded in chunks whose activations are recomputed in the backward pass.
 
         Args:
             encoder: Maps tokens of n rows to a tensor of n rows.
             tokens: Token ids, attention masks and so on of n rows, ``(n, T)`` each.
-            times: Number of views, each with its own dropout mask.
+            times: Number of views, each with a different dropout mask.
             whole_rows: Whether to keep the order and the padding of the rows instead of grouping them by length.
 
         Returns:
@@ -101,8 +101,8 @@ def encode_views(
     """Returns the embeddings of this rank's rows by view name, each ``(n, D)``.
 
     Views of a block with the same encoder, dropout probability and hook are encoded in one forward pass, in which the
-    block is repeated once per view, with different dropout masks. Blocks are padded separately, so that long
-    synthetic negatives do not increase the padding of the sentences.
+    block is repeated once per view, with different dropout masks; a ``shared`` block is encoded only once for all of
+    them. Blocks are padded separately, so that long synthetic negatives do not increase the padding of the sentences.
     """
 
     own = step_of_rows(batch, batch.rows[batch.part], {}, forward, state.steps)
@@ -162,7 +162,8 @@ def gathered_views(
 def keyed_uniform(seed: int, epoch: int, rows: npt.NDArray[np.int64], device: str) -> Callable[[str, int], Tensor]:
     """Returns a function ``uniform(purpose, n)``.
 
-    Its result, ``(len(rows), n)`` float32 in [0, 1), is a pure function of (seed, epoch, row, purpose).
+    Its result, ``(len(rows), n)`` float32, is a pure function of (seed, epoch, row, purpose). The numbers are uniform
+    in [0, 1); rounding to float32 can give 1 in rare cases.
     """
     draws = rng.Draws(seed, epoch)
 
@@ -179,7 +180,7 @@ def step_of_rows(
     forward: Forward,
     steps: int,
 ) -> RowStep:
-    """Returns the facts about some rows of this rank that row terms and hooks are given besides the embeddings."""
+    """Returns the ``RowStep`` of some rows of this rank, which row terms and hooks receive."""
     seed = forward.seed
     return RowStep(
         number=batch.step,

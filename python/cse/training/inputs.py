@@ -1,4 +1,4 @@
-"""Opens the corpus and the labelled pairs of a run, and checks that the TF-IDF index belongs to them."""
+"""Opens the corpus or the labelled pairs of a run, and checks that the TF-IDF index matches the corpus files."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def open_corpus(
     progress: ProgressCallback | None = None,
     texts: Sequence[str] | None = None,
 ) -> Corpus:
-    """Reads the files of the configuration, or if there are none, the files that the index was built from.
+    """Opens the corpus files of the configuration or, if it names none, the files that the index was built from.
 
     If ``texts`` are given, they are the rows, and no file is read. Raises ``InputError`` if there is nothing to read,
     or if a file is invalid.
@@ -105,7 +105,10 @@ def open_corpus(
 
 
 def check_indexed(corpus: Corpus, index: TfidfIndex | None) -> None:
-    """Raises ``InputError`` if a corpus file has changed since it was indexed, or another column was indexed."""
+    """Raises ``InputError`` if a corpus file has changed since it was indexed, or another column of it was indexed.
+
+    Files that are not in the index are not checked.
+    """
     known: dict[str, list[SourceFile]] = {}
     for file in index.files if index else []:
         known.setdefault(os.path.realpath(file.path), []).append(file)

@@ -56,12 +56,12 @@ class StopRequest:
 class Agreement:
     """Decides when the ranks exchange their signals, so that all of them stop at the same step.
 
-    Exchanges are about ``PERIOD`` seconds of training apart, or one step if a step takes longer: torchrun kills the
-    ranks 30 s after a signal, but an exchange at every step would stall a GPU. The step of the next exchange is
-    computed from the step time of the slowest rank, and is the same on every rank.
+    Exchanges are about ``PERIOD`` seconds of training apart, or one step if a step takes longer. They are frequent
+    because torchrun kills the ranks 30 s after a signal, but an exchange at every step would stall a GPU. The step of
+    the next exchange is computed from the step time of the slowest rank, and is the same on every rank.
 
     Args:
-        world: The ranks. A single rank checks its own signals at every step.
+        world: The ranks (processes) of the run. A single rank checks its signals at every step.
         stop: The signals of this rank.
     """
 
@@ -71,7 +71,7 @@ class Agreement:
         self._asked, self._next = 0, 0
 
     def signal(self, step: int, *, now: bool = False) -> int:
-        """Returns the number of a signal that a rank has received; 0 if there is none, or if no exchange is due.
+        """Returns the highest signal number that any rank has received; 0 if there is none, or if no exchange is due.
 
         Called by every rank after every step.
 
@@ -108,9 +108,10 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def check_free(folder: Path) -> None:
-    """Raises ``InputError`` if a folder exists, unless it is the folder of an unsaved run, which may be replaced.
+    """Raises ``InputError`` if a folder exists, unless a new run may replace it.
 
-    An unsaved run may not be replaced while another process writes to it.
+    An empty folder and the folder of an unsaved run may be replaced (see ``is_unsaved``), but not while another process
+    writes to that run.
     """
     if is_unsaved(folder):
         with locked(folder):

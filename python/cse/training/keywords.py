@@ -15,7 +15,7 @@ __all__ = ["given_forms", "tables", "with_tables"]
 
 
 def tables(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns the options by method, without options that are None and without methods whose options are all None."""
+    """Returns the options by method, without options that are None and without methods that then have no options."""
     kept = {name: {k: v for k, v in table.items() if v is not None} for name, table in options.items()}
     return {name: table for name, table in kept.items() if table}
 
@@ -26,6 +26,10 @@ def given_forms(values: Mapping[str, Any], known: Collection[str]) -> dict[str, 
     Paths become text, and lists become tuples. A table of options (``una={"beta": 0.3}``) becomes an entry of
     ``options``, and so does an option with its own flag (``margin=0.2``). ``una=True`` adds ``"una"`` to ``negatives``,
     and ``una=False`` removes it.
+
+    Args:
+        values: Values by name.
+        known: Names of settings.
     """
     values = with_tables({name: _plain(name, value) for name, value in values.items()}, known)
     for name in [name for name in values if name not in known and name in AUGMENTATIONS]:
@@ -55,7 +59,7 @@ def with_tables(values: Mapping[str, Any], known: Collection[str]) -> dict[str, 
     options = {name: dict(table) if isinstance(table, Mapping) else table for name, table in options.items()}
     flags = {each.keyword: each for each in method_flags()}
     for name in [name for name in values if name not in ("options", "given")]:
-        # A table always holds options, even if a setting has the same name: [prompt] holds the options of a method,
+        # A table always holds options, even if a setting has the same name: [prompt] holds the options of a method, and
         # prompt = "query: " is a setting.
         if isinstance(values[name], Mapping):
             options[name] = {**options.get(name, {}), **values.pop(name)}
@@ -65,7 +69,7 @@ def with_tables(values: Mapping[str, Any], known: Collection[str]) -> dict[str, 
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Returns the value with paths as text; lists, and a single path for a list of paths, become tuples."""
+    """Returns the value with paths as text and lists as tuples; a single path for a list of paths becomes a tuple."""
     if isinstance(value, PathLike):
         value = fspath(value)
     if isinstance(value, list) or (isinstance(value, tuple) and name in hints()):

@@ -1,4 +1,4 @@
-"""Loggers: callbacks that ``--logger`` selects by name, and the log file. This module does not import torch."""
+"""Loggers: callbacks that ``--logger`` selects by name. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOGGERS: Registry[type[Callback]] = Registry(
     "cse.loggers",
     {"jsonl": "cse.training.loggers:JsonLines", "tensorboard": "cse.training.tensorboard:TensorBoard"},
 )
-"""Classes of callbacks by name, created without arguments: ``cse train --logger NAME``. ``jsonl`` is always used."""
+"""Callback classes by name, for ``cse train --logger NAME``; they take no arguments. ``jsonl`` is always used."""
 
 
 def loggers(names: Sequence[str]) -> list[Callback]:

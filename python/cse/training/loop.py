@@ -48,7 +48,7 @@ class RunResult:
     """Folder of the run, with best/, last/, log.jsonl, config.toml, environment.json, result.json and other files."""
     steps: int
     synthetic_steps: int
-    """Number of steps with synthetic negatives."""
+    """Number of steps with synthetic negatives of the first method in ``config.negatives``."""
     seconds: float
     """Training time in seconds, without evaluation."""
     best_step: int
@@ -61,7 +61,7 @@ class RunResult:
     notes: list[str]
     """Remarks on the interpretation of the scores."""
     neighbours: list[dict[str, str]]
-    """At most three held-out sentences whose nearest neighbour changed, with the neighbours before and after."""
+    """At most three held-out sentences whose nearest neighbours before training and with best/ differ, with both."""
     sts: dict[str, float]
     """Spearman's correlation x 100 of best/ by STS task; empty without ``config.data``."""
 
@@ -88,8 +88,8 @@ def train(
         config: The training configuration; with ``resume``, the one that ``resumed_config`` returns.
         callback: Called during the run; see ``Callback``. ``ProgressCallback()`` shows progress and scores. Default:
             nothing is shown.
-        resume: Folder of the run to resume, or of one of its checkpoints. On the same CPU, the resumed run is
-            bit-identical to an uninterrupted one.
+        resume: Folder of the run to resume, or of one of its checkpoints. On the same CPU, with the same number of
+            threads, the resumed run is bit-identical to an uninterrupted one.
         texts: Sentences in memory to train on, instead of ``config.corpus``. Line breaks become spaces. The
             sentences are not saved; pass the same ones to resume the run.
 
@@ -97,7 +97,8 @@ def train(
         InputError: Before training, for an invalid configuration or invalid data.
         RunError: For a damaged checkpoint and, during training, for a loss or gradient that is not finite,
             insufficient memory, or a file that cannot be written.
-        OSError: Before training, for a file that cannot be read or written.
+        OSError: Before training, for a file that cannot be read or written; after training, if result.json cannot be
+            written.
         Interrupted: If a signal stops the run.
     """
     config, rows = with_texts(config, texts)
@@ -221,7 +222,7 @@ class Trainer:
         return self.state.step == self.steps or bool(every and self.state.step % every == 0)
 
     def start(self, folder: Path) -> None:
-        """Writes the files that describe the run, and evaluates the encoder of a new run."""
+        """Writes the files that describe the run, restores best/ of a resumed run, and evaluates a new run."""
         run, state = self.prepared, self.state
         if self.resumed is not None and find_checkpoint(folder).name == self.resumed.folder.name:
             self.saved = state.step

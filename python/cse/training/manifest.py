@@ -97,7 +97,7 @@ def flush(path: Path) -> None:
 
 
 def flushed(path: Path, known: Mapping[tuple[int, ...], str] = MappingProxyType({})) -> str:
-    """Flushes a file to the disk and returns its hash, which may be known from an earlier checkpoint."""
+    """Flushes a file to the disk and returns its hash; ``known`` holds known hashes by ``identity``."""
     found = known.get(identity(path)) or _hash(path)
     flush(path)
     return found

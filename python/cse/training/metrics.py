@@ -1,4 +1,4 @@
-"""Metrics of training steps, and a timer of training."""
+"""Metrics of training steps, and a timer of training time."""
 
 from __future__ import annotations
 

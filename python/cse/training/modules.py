@@ -60,7 +60,7 @@ def create(table: Registry[Any], name: str, options: Mapping[str, Mapping[str, A
 
 
 def build_modules(config: ResolvedConfig, source: Source, context: Context, rank: int) -> Modules:
-    """Loads the encoder and creates the modules of a run, on its device.
+    """Loads the encoder and creates the other modules of a run, on the device of the run.
 
     Seeds PyTorch's generator, which is used only for the initial weights of new modules and, in training, for dropout.
 
@@ -68,7 +68,7 @@ def build_modules(config: ResolvedConfig, source: Source, context: Context, rank
         config: The resolved configuration.
         source: The model.
         context: The resources of the run; this function sets its ``encoder``.
-        rank: Number of this process; dropout masks differ between ranks.
+        rank: Rank of this process; dropout masks differ between ranks.
     """
     torch.manual_seed(config.seed)
     device = context.device
@@ -106,10 +106,16 @@ def connect(batches: Batches, views: tuple[View, View], modules: Modules) -> Non
 
 
 def _accelerate(modules: Modules, device: str, compiled: bool, one_pass: bool) -> None:
-    """Replaces the attention of the transformers on a GPU, or their dropout on the CPU unless ``compiled``.
+    """Makes the encoders faster.
 
-    If ``compiled``, the first encoder is compiled. ``one_pass`` says whether a step encodes one batch as a whole,
-    without accumulation and chunks.
+    On a GPU, the attention of the transformers is replaced (``mask_always``); on the CPU, unless ``compiled``, their
+    dropout. If ``compiled``, the transformer of the first encoder is compiled.
+
+    Args:
+        modules: The modules of the run.
+        device: Device of the encoders.
+        compiled: Value of ``--compile``.
+        one_pass: Whether a step encodes one batch as a whole, without accumulation and chunks, as CUDA graphs require.
     """
     for each in (modules.encoder, modules.second):
         if each is None:
@@ -136,7 +142,7 @@ def _second_encoder(name: str | None, pooler: str, keep_head: bool, context: Con
     if second.embedding_dim != first.embedding_dim:
         raise InputError(
             f"--positive-encoder {name}: its embeddings have {second.embedding_dim} dimensions, and those of "
-            f"{first.source.name} have {first.embedding_dim}; name a model with the same number"
+            f"{first.source.name} have {first.embedding_dim}; name a model with embeddings of the same size"
         )
     return second.to(context.device)
 

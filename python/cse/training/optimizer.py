@@ -18,7 +18,7 @@ def learning_rate(step: int, steps: int, lr: float, scheduler: str, warmup: floa
         steps: Number of steps of the run.
         lr: Peak learning rate.
         scheduler: ``linear`` or ``cosine``, which decrease the rate to 0 after the warm-up; or ``constant``.
-        warmup: Share of the steps, at the start of the run, during which the rate rises linearly.
+        warmup: Share of the steps, at the start of the run, during which the rate rises linearly to ``lr``.
     """
     warm = round(warmup * steps)
     if step < warm:
@@ -34,7 +34,8 @@ def learning_rate(step: int, steps: int, lr: float, scheduler: str, warmup: floa
 def build_optimizer(modules: Sequence[torch.nn.Module], lr: float, weight_decay: float) -> torch.optim.Optimizer:
     """Returns AdamW with the defaults of the Hugging Face ``Trainer``: betas (0.9, 0.999), eps 1e-8.
 
-    Weight decay is not applied to parameters of fewer than two dimensions (biases and normalisation weights).
+    Weight decay is not applied to parameters of fewer than two dimensions (biases and normalisation weights). If the
+    encoder has adapters (LoRA), only the parameters that require gradients are included.
     """
     parameters = unique_parameters(modules)
     if any(getattr(module, "adapters", None) is not None for module in modules):
@@ -47,5 +48,5 @@ def build_optimizer(modules: Sequence[torch.nn.Module], lr: float, weight_decay:
 
 
 def unique_parameters(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Parameter]:
-    """Returns the parameters of all modules, each only once: a loss term may have the encoder as a submodule."""
+    """Returns the parameters of all modules, each only once; a loss term may have the encoder as a submodule."""
     return list({id(each): each for module in modules for each in module.parameters()}.values())

@@ -32,7 +32,7 @@ __all__ = ["copied", "describe", "opened", "resumed_folder", "run_folder", "save
 def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
     """Returns the folder in which a resumed run continues: the old one, unless ``output`` or ``name`` has changed.
 
-    Raises ``InputError`` for an invalid or existing name.
+    Raises ``InputError`` for a name that is invalid or in use.
     """
     own = checkpoint.run
     file = own / CONFIG
@@ -44,7 +44,7 @@ def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
 def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
     """Context manager that locks a run, removes what killed processes left in it, and reads its checkpoint.
 
-    The lock is taken first, since another process that resumes the run replaces its checkpoints.
+    The lock is taken before the checkpoint is read, because another process that resumes the run could replace it.
 
     Args:
         resume: The run, or one of its checkpoints.
@@ -68,7 +68,7 @@ def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
 def copied(checkpoint: Checkpoint, folder: Path) -> str:
     """Copies a run to the folder in which it will continue, and returns this folder as text.
 
-    Of the checkpoints, only the given one is copied; last/, the result and the report are not copied.
+    Only the given checkpoint is copied, not the others; last/, the result and the report are not copied either.
     """
     with fresh_folder(folder) as fresh:
         ignored = shutil.ignore_patterns(FOLDER, "last", "result.json", "report.html", ".*")
@@ -89,7 +89,7 @@ def save(run: Run, name: str) -> None:
     card = CardRecord(
         model=config.model,
         embedding_dim=state.encoder.embedding_dim,
-        # Without its head, which is not saved, ``cls`` is the bare vector of the first token.
+        # If the head of ``cls`` is not saved, the pooling is the bare vector of the first token.
         pooler="cls_before_pooler" if config.pooler == "cls" and not config.keep_head else config.pooler,
         keeps_head=config.keep_head and config.pooler == "cls",
         normalize=source.normalize,
@@ -115,7 +115,8 @@ def describe(run: Run) -> dict[str, Any]:
     """Returns the contents of ``data.json``, from which ``cse report`` shows what a run was trained on.
 
     The contents are the descriptions shown before training, the examples of positives and negatives, the held-out
-    sentences (none if there are development sets), and a synthetic negative of each held-out sentence, if any.
+    sentences (none if there are development sets) and, if the run has synthetic negatives, one for each of these
+    sentences.
     """
     selector = run.state.selector
     return {
@@ -127,9 +128,10 @@ def describe(run: Run) -> dict[str, Any]:
 
 
 def public_config(config: ResolvedConfig) -> ResolvedConfig:
-    """Returns the configuration in a form that can be published: settings that affect the model, without local paths.
+    """Returns the configuration in a form that can be published: without local paths, and without settings of the data.
 
-    Any method, even one from another package, may have paths among its options; they are reduced to their last part.
+    Methods, including those of other packages, may have paths among their options; these are shortened to their last
+    component.
     """
     private: dict[str, Any] = {
         "model": public_name(config.model),
@@ -144,7 +146,7 @@ def public_config(config: ResolvedConfig) -> ResolvedConfig:
         "given": None,
         "data": None,
     }
-    if config.pairs:  # settings that are valid only with pairs
+    if config.pairs:  # these settings are valid only with pairs
         private |= {"positive": "dropout", "where": None, "min_score": None}
     private["imports"] = _without_folder(config.imports)
     private["options"] = {

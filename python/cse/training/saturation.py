@@ -14,9 +14,9 @@ SOLVED = 0.99
 class SaturationCheck:
     """Checks the mean probability that the softmax of the loss assigns to the positive in the first 10 steps.
 
-    If the mean is above 0.99, the gradients are mostly noise, which AdamW scales up to updates of the usual size: the
-    weights drift, and scores fall. This happens when a model that was already trained contrastively is trained with
-    dropout positives at a low temperature.
+    If the mean is above 0.99, the gradients are mostly noise, which AdamW scales up to updates of the usual size. The
+    weights then drift, and the scores fall. This happens when a model that was already trained contrastively is trained
+    with dropout positives at a low temperature.
     """
 
     def __init__(self, positive: str, temperature: float) -> None:

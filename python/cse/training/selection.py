@@ -3,6 +3,9 @@
 With a development set, the encoder with the highest Spearman correlation is selected; it may be the one before
 training. Without labels, the last encoder whose embeddings have not collapsed is selected, because differences in the
 label-free score are too small for selection.
+
+The label-free score is the mean reciprocal rank (MRR) with which one half of a held-out sentence retrieves the other;
+see ``cse.evaluation.split_half``.
 """
 
 from __future__ import annotations
@@ -24,16 +27,16 @@ __all__ = ["COLLAPSED", "Selector"]
 
 # The embeddings count as collapsed if the MRR is below this fraction of the highest MRR of an earlier evaluation.
 COLLAPSED = 0.5
-# Number of held-out sentences for which neighbours and the cosine with synthetic negatives are computed.
+# Maximum number of held-out sentences for which neighbours and the cosine with synthetic negatives are computed.
 NEIGHBOURS = 500
-# Embeddings also count as collapsed if their uniformity is above this value: nearly all of them are then equal.
+# If the uniformity is above this value, nearly all embeddings are equal; see is_collapsed.
 FLAT = -0.01
-# Embeddings also count as collapsed if the MRR is below this multiple of the MRR of a random ranking.
+# If the MRR is below this multiple of the MRR of a random ranking, it is close to chance; see is_collapsed.
 NEAR_CHANCE = 3.0
 
 
 def is_collapsed(score: HalvesScore) -> bool:
-    """Returns whether nearly all embeddings are equal, or the retrieval of halves is close to chance."""
+    """Returns whether embeddings are not finite or nearly all equal, or the retrieval of halves is close to chance."""
     chance = sum(1 / rank for rank in range(1, score.sentences + 1)) / score.sentences
     return not math.isfinite(score.uniformity) or score.uniformity > FLAT or score.mrr < NEAR_CHANCE * chance
 
@@ -84,7 +87,10 @@ class Selector:
         return values, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[np.float64]]) -> None:
-        """Restores what ``state`` returned: results by sentence only for the first and the last evaluation."""
+        """Restores what ``state`` returned.
+
+        Scores by sentence are stored only for the first and the last evaluation; the others get those of the last.
+        """
         self.records, self.best_step = values["records"], values["best_step"]
         self.best_record = next((each for each in self.records if each["step"] == self.best_step), {})
         self.collapsed, self.misses = values["collapsed"], values["misses"]
@@ -101,7 +107,12 @@ class Selector:
         return "spearman" if self.pairs else "mrr" if self.held_out else None
 
     def score(self, step: int) -> tuple[dict[str, Any], bool]:
-        """Evaluates the encoder; returns its scores by name, and whether it is selected as best/."""
+        """Evaluates the encoder; returns its scores by name, and whether it is selected as best/.
+
+        Without development sets, it is selected unless its embeddings have collapsed: the MRR fell below ``COLLAPSED``
+        times the highest MRR so far, the embeddings are not finite, or ``is_collapsed`` is True and was False in an
+        earlier evaluation.
+        """
         record: dict[str, Any] = {}
         keep = True
         if self.pairs:
@@ -137,7 +148,7 @@ class Selector:
         return patience is not None and self.misses >= patience
 
     def _score_pairs(self) -> dict[str, float]:
-        """Returns the scores of the development sets: their means, and each correlation if there are several."""
+        """Returns the mean scores over the development sets and, if there are several, the correlation on each."""
         scores = {name: score_pairs(self.model, pairs).to_dict() for name, pairs in self.pairs.items()}
         record = {key: float(np.mean([score[key] for score in scores.values()])) for key in next(iter(scores.values()))}
         if len(scores) > 1:
@@ -145,7 +156,7 @@ class Selector:
         return record
 
     def _change(self) -> list[str]:
-        """Returns the change of the label-free scores over the run, with intervals over the held-out sentences."""
+        """Returns sentences that describe the change of the label-free scores over the run, with intervals."""
         before, after = self.halves[0], self.halves[-1]
         first, low, high = (100 * x for x in paired_bootstrap(after.found_first - before.found_first))
         mrr, mrr_low, mrr_high = paired_bootstrap(after.per_sentence - before.per_sentence)
@@ -159,7 +170,10 @@ class Selector:
         ]
 
     def neighbours(self, count: int = 3) -> list[dict[str, str]]:
-        """Returns the first ``count`` held-out sentences whose nearest neighbour changed, with both neighbours."""
+        """Returns the first ``count`` held-out sentences whose nearest neighbour changed, with both neighbours.
+
+        The neighbours are those before training and those with the selected encoder.
+        """
         if len(self.vectors) < 2:
             return []
         (old, _), (new, _) = (nearest_others(vectors) for vectors in self.vectors)
@@ -190,9 +204,9 @@ class Selector:
                 )
             elif is_collapsed(self.halves[-1]):
                 notes.append(
-                    f"The embeddings of step {last} are nearly all equal (uniformity {self.halves[-1].uniformity:.3f}, "
-                    f"MRR {self.halves[-1].mrr:.4f}), as they were before training: they cannot tell sentences apart; "
-                    "train longer, or choose another --pooler or --model."
+                    f"The embeddings of step {last} are nearly all equal, or retrieve hardly better than chance "
+                    f"(uniformity {self.halves[-1].uniformity:.3f}, MRR {self.halves[-1].mrr:.4f}), as before "
+                    "training; train longer, or choose another --pooler or --model."
                 )
             else:
                 notes.append(

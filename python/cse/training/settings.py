@@ -1,6 +1,6 @@
 """The settings of a training run: name, type, range, default and documentation of each.
 
-This is the only declaration of a setting. ``cse.training.train_config`` validates values against it,
+Each setting is declared only here. ``cse.training.train_config`` validates values against it,
 ``cse.cli.train_options`` makes the options of ``cse train`` from it, and ``cse.training.defaults`` has the defaults
 that depend on preset, loss and model. The first paragraph of a setting's docstring is the help of the option; the
 following paragraphs are shown only in the documentation. The docstrings of the classes below are the headings of the
@@ -164,9 +164,9 @@ class Augmentation:
     ] = ()
     """Augmentation of embeddings; several are applied in the given order."""
     anchor_hook: Annotated[str | None, Shown("NAME", default="none"), HOOK] = None
-    """Changes the anchors' forward pass inside the transformer; see cse methods."""
+    """Hook that changes the forward pass of the anchors inside the transformer; see cse methods."""
     positive_hook: Annotated[str | None, Shown("NAME", default="none"), HOOK] = None
-    """Changes the positives' forward pass inside the transformer; see cse methods."""
+    """Hook that changes the forward pass of the positives inside the transformer; see cse methods."""
     anchor_dropout: Rate | None = None
     """Dropout probability of the anchors."""
     positive_dropout: Rate | None = None
@@ -178,24 +178,25 @@ class Augmentation:
     encoder_methods: Annotated[
         tuple[str, ...], Shown("NAME", flag="--encoder-method"), Named("cse.features:ENCODER_METHODS")
     ] = ()
-    """Method that changes the encoder; see cse methods; several are applied in the given order."""
+    """Method that changes the encoder (see cse methods); several are applied in the given order."""
     imports: Annotated[tuple[str, ...], Paths(), Shown("FILE.py", flag="--import")] = ()
     """Python file that registers methods."""
     keep_duplicates: bool | None = None
-    """Keep equal sentences and unchanged synthetic negatives as negatives, as in the papers."""
+    """Use equal sentences, and synthetic negatives that equal their sentences, as negatives, as the papers do."""
 
 
 class Loss:
     """Loss"""
 
     loss: Annotated[str, Shown("standard|focal|mixed|NAME"), Named("cse.losses:loss_names")] = "standard"
-    """SimCSE, Focal-InfoNCE or MixCSE; or a loss term that replaces them."""
+    """standard (SimCSE), focal (Focal-InfoNCE) or mixed (MixCSE); or the NAME of a loss term that replaces them."""
     temperature: Temperature | None = None
-    """Temperature tau, the divisor in the logits."""
+    """Temperature tau, by which the similarities are divided in the logits."""
     objective: Objective | None = None
-    """infonce: anchors against candidates; nt-xent: every view against every other. UNA as pairs implies nt-xent."""
+    """infonce: each anchor against positives and hard negatives; nt-xent: each anchor and positive against all others.
+    --una-as pairs implies nt-xent."""
     mixed_negatives: bool | None = None
-    """Mixed negatives (MixCSE) with any loss."""
+    """Add mixed negatives (MixCSE) to --loss standard or focal; --loss mixed always has them."""
     loss_terms: Annotated[tuple[str, ...], Shown("NAME", flag="--loss-term"), Named("cse.losses:LOSS_TERMS")] = ()
     """A further loss term; see cse methods."""
 
@@ -210,7 +211,7 @@ class Optimisation:
     lr_scheduler: Scheduler | None = None
     """Learning rate after the warm-up: linear and cosine decrease it to 0 at the end."""
     warmup: Annotated[float, Ge(0), Lt(1), Shown("SHARE")] = 0.0
-    """Share of the steps, at the start, in which the learning rate rises linearly from 0."""
+    """Share of the steps, at the start, in which the learning rate rises linearly to --lr."""
     weight_decay: AtLeastZero | None = None
     """Weight decay of AdamW.
 
@@ -224,15 +225,15 @@ class Optimisation:
     max_steps: Positive | None = None
     """Stop after N steps; with --epochs, whichever comes first."""
     accumulate: Positive = 1
-    """Batches whose gradients are averaged in a step.
+    """Number of batches whose gradients are averaged in a step.
 
-    Negatives are those of the same batch only; ``chunk_size`` has no such restriction."""
+    Only sentences of the same batch are negatives of each other; ``chunk_size`` has no such restriction."""
     chunk_size: Annotated[Positive | None, Shown(default="all")] = None
     """Sentences whose activations are in memory at a time; allows large batches in little memory.
 
     The gradients are those of the whole batch, at the cost of a second forward pass."""
     precision: Precision = "auto"
-    """Precision of the encoder; auto: bf16 on CUDA and on processors with instructions for it.
+    """Precision of the encoder; auto: bf16 on CUDA and on processors that compute faster with it, else fp32.
 
     ``bf16`` is autocast; for ``auto`` see ``cse.models.device.pick_precision``. Weights, optimizer and loss are
     float32. A run stores the value that ``auto`` stood for, and keeps it when it is resumed."""
@@ -246,7 +247,7 @@ class Evaluation:
     """Evaluation"""
 
     dev: Annotated[tuple[str, ...], Paths(), Shown("FILE")] = ()
-    """Scored pairs, to select best/ by Spearman's correlation; if there are several files, by the mean.
+    """Scored pairs, to select best/ by Spearman's correlation; with several files, by the mean correlation.
 
     Files of score, sentence1, sentence2; see ``cse.evaluation.sts.read_pairs``. Default: the label-free score of
     held-out rows."""
@@ -265,10 +266,10 @@ class Run:
 
     output: Annotated[str, Shown("DIR")] = "runs"
     """Folder that contains the runs."""
-    name: Annotated[str | None, Shown(default="from model, loss and seed")] = None
+    name: Annotated[str | None, Shown(default="from model, loss, negatives and seed")] = None
     """Name of the run's folder.
 
-    None: composed of model, loss and seed, with a number added if the folder exists."""
+    None: composed of model, loss, negatives and seed, with a number added if the folder exists."""
     save_every: NotNegative = 0
     """Steps between checkpoints; 0: only at the end, or on a signal."""
     keep_checkpoints: Positive = 2
@@ -282,7 +283,7 @@ class Run:
     device: Annotated[str, Shown("DEVICE")] = "auto"
     """auto, cpu, cuda, cuda:1, ..."""
     threads: Annotated[int, Ge(0), Le(1024), Shown("N")] = 0
-    """CPU threads; 0: all cores."""
+    """CPU threads; 0: PyTorch's default, usually all cores."""
 
 
 GROUPS: tuple[type[Any], ...] = (Data, Model, Augmentation, Loss, Optimisation, Evaluation, Run)
@@ -308,7 +309,7 @@ def shown_of(hint: Any) -> Shown:
 
 
 def marker(hint: Any, kind: type[T]) -> T | None:
-    """Returns the outermost marker of a class in an annotated type; None if it has none."""
+    """Returns the outermost marker of class ``kind`` in an annotated type; None if there is none."""
     return next((each for each in _markers(hint) if isinstance(each, kind)), None)
 
 

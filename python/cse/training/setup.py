@@ -1,4 +1,4 @@
-"""Preparation of a training run from its configuration, including all validation of the input."""
+"""Preparation of a training run from its configuration, including validation of its input."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def prepare(
     world = world or World()
     device = world.device(pick_device(config.device))
     own, reason = pick_precision(device, config.precision)
-    precision = world.agreed(lambda: own)  # other ranks may measure another speed, and select another precision
+    precision = world.agreed(lambda: own)  # ranks may measure different speeds, and then select different precisions
     watching = loggers(config.loggers)
     context = Context(
         lambda: TfidfIndex.open(config.tfidf, min_df=config.min_df, max_terms=config.max_terms), part=world.part
@@ -240,7 +240,7 @@ class Data:
         return [self.corpus] if self.labelled is None else self.labelled.corpora
 
     def divide(self, context: Context, seed: int, wanted: bool) -> None:
-        """Sets ``split``, the rows to train on and, if ``wanted``, the held-out rows."""
+        """Sets ``split``: the rows to train on and, if ``wanted``, the held-out rows."""
         labelled = self.labelled
         self.split = hold_out(self.corpus, seed, wanted=wanted, rows=None if labelled is None else labelled.complete())
         if labelled is not None:  # rows excluded by --where or --min-score do not count as blank
@@ -259,7 +259,7 @@ def open_data(config: TrainConfig, context: Context, progress: ProgressCallback,
 
 
 def check_sizes(batches: Batches, accumulate: int, ranks: int) -> None:
-    """Raises ``InputError`` if there are too few sentences for a batch or a step, or fewer per batch than ranks."""
+    """Raises ``InputError`` if there are too few sentences for a batch or a step, or fewer in a batch than ranks."""
     rows = len(batches.rows)
     if rows < 2:
         raise InputError(
@@ -269,7 +269,7 @@ def check_sizes(batches: Batches, accumulate: int, ranks: int) -> None:
     if batches.size > rows:
         raise InputError(f"--batch-size: {batches.size} is more than the {rows} sentences there are to train on")
     if not len(batches):
-        raise InputError(f"--accumulate: {accumulate} batches are more than an epoch has; lower it")
+        raise InputError(f"--accumulate: {accumulate} batches are more than the run has; lower it")
     if batches.size < ranks:
         raise InputError(f"--batch-size: {batches.size} is less than the {ranks} processes; raise it")
 

@@ -23,8 +23,8 @@ __all__ = ["TrainState"]
 class TrainState:
     """The mutable state of a training run.
 
-    Batches, learning rate and augmentations are functions of ``step``. The only state outside this class is that of
-    PyTorch's generators, which dropout uses.
+    Batches, learning rate and augmentations are functions of the configuration and ``step``. The only state outside
+    this class is that of PyTorch's generators, which dropout uses.
     """
 
     encoder: SentenceEncoder
@@ -65,7 +65,8 @@ class TrainState:
     def weights(self) -> dict[str, Tensor]:
         """Returns the parameters and buffers of all modules by name, each only once.
 
-        The weights of ``Frozen`` models are left out, as are the untrained weights of an encoder with adapters.
+        The weights of ``Frozen`` models are left out. If an encoder has adapters, only its weights that require
+        gradients are included.
         """
         found: dict[str, Tensor] = {}
         seen: set[int] = set()
@@ -81,7 +82,7 @@ class TrainState:
 
     @contextmanager
     def for_evaluation(self) -> Iterator[None]:
-        """Context manager in which the encoder has the weights that are evaluated and saved."""
+        """Context manager in which the encoder methods have set the weights for evaluation, such as an average."""
         with ExitStack() as stack:
             for method in self.methods.values():
                 stack.enter_context(method.for_evaluation())

@@ -132,7 +132,7 @@ def row_value(
     metrics: dict[str, Tensor],
     steps: int,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the value of a row term over all ranks, and this rank's part of it, which has a gradient.
+    """Returns the value of a row term over all ranks, and this rank's share of that value, which has a gradient.
 
     The metrics of the term are added to ``metrics``.
     """
@@ -171,7 +171,7 @@ def row_value(
 def batch_step(
     state: TrainState, batch: Batch, tokens: Mapping[str, Mapping[str, Tensor]], forward: Forward, world: World
 ) -> BatchStep:
-    """Returns what batch terms and feature methods are given about a batch besides the embeddings."""
+    """Returns the ``BatchStep`` that batch terms and feature methods receive in addition to the embeddings."""
     device = forward.device
 
     block_of = {view.name: name for name, block in batch.blocks.items() for view in block.views}

@@ -16,7 +16,7 @@ __all__ = ["TensorBoard"]
 
 
 class TensorBoard(Callback):
-    """Writes the finite numbers among metrics and scores as scalars to ``tensorboard/`` in the folder of the run."""
+    """Writes the metrics and scores that are finite as scalars to ``tensorboard/`` in the folder of the run."""
 
     def __init__(self) -> None:
         try:

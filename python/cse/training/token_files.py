@@ -63,7 +63,7 @@ def open_tokens(
     cache: str | None,
     progress: ProgressCallback,
 ) -> dict[int, StoredTokens]:
-    """Opens the token ids of the columns whose rows are encoded unchanged, by column number.
+    """Returns, by column number, the stored token ids of the columns whose rows are encoded unchanged.
 
     Token ids are stored only for corpora in the cache, and only by runs that read the whole corpus; a shorter run uses
     stored ids if there are any, and otherwise tokenizes only its own batches. Nothing is stored for a tokenizer that

@@ -27,7 +27,7 @@ from .settings import Named, Objective, Pooler, Scheduler, Settings, flag, hints
 __all__ = ["LOSS_SETTINGS", "ResolvedConfig", "TrainConfig", "read_toml"]
 
 TABLES: tuple[Registry[Any], ...] = (AUGMENTATIONS, FEATURE_AUGMENTATIONS, ENCODER_METHODS, HOOKS, LOSS_TERMS)
-# Options of the contrastive loss that, with ``--loss standard``, ``focal`` or ``mixed``, have flags of their own.
+# Options of the contrastive loss that are set by these flags with ``--loss standard``, ``focal`` or ``mixed``.
 LOSS_SETTINGS = {
     "objective": "--objective",
     "logits": "--loss",
@@ -40,7 +40,7 @@ class TrainConfig(Settings, BaseModel):
     """Training configuration: the settings of ``cse.training.settings``, and options of methods.
 
     Settings that are None and need a value get one that depends on preset, loss and model; see
-    ``cse.training.defaults``. Invalid values raise ``InputError``. Settings are given as keyword arguments:
+    ``cse.training.defaults.resolve``. Invalid values raise ``InputError``. Settings are given as keyword arguments:
     ``una=True`` enables UNA, and ``una={"beta": 0.3}`` sets its options.
 
     Sources: SimCSE (Gao et al. 2021), Focal-InfoNCE (Hou and Li 2023), MixCSE (Zhang et al. 2022), UNA (Shu and
@@ -145,7 +145,7 @@ class TrainConfig(Settings, BaseModel):
         return found | dict.fromkeys(terms, LOSS_TERMS)
 
     def implied(self) -> dict[str, Any]:
-        """Returns the defaults of settings that follow from the use of the methods; see ``TextMethod.implies``."""
+        """Returns the defaults of settings that the methods imply; see ``TextMethod.implies``."""
         found: dict[str, Any] = {}
         for name, table in self.methods.items():
             found |= table.get(name).implies(self.options_of(name))

@@ -1,8 +1,8 @@
 """Detects edits that leave a sentence unchanged, decides whether their rows are masked, and warns about them.
 
 An edited sentence is unchanged if, after truncation, it has the same token ids as the original. An unchanged negative
-is masked, unless the run keeps duplicates. An unchanged positive is kept, because dropout gives it a different
-embedding; without dropout, it is masked.
+is masked (excluded from the loss), unless the run keeps duplicates. An unchanged positive is kept, because dropout
+gives it a different embedding; without dropout, it is masked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def is_masked(role: str, *, without_dropout: bool, keep_duplicates: bool) -> boo
     """Returns whether unchanged rows of a view are masked.
 
     Args:
-        role: Role of the view.
+        role: Role of the view: ``anchor``, ``positive`` or ``negative``.
         without_dropout: Whether anchors and positives are encoded without dropout.
         keep_duplicates: Whether the run keeps duplicates (``--keep-duplicates``).
     """
@@ -47,9 +47,9 @@ def unchanged_warning(
     tokenizer: Any,
     max_length: int,
 ) -> str | None:
-    """Returns a warning for the first method that leaves over 5 % of the sampled rows unchanged; None if there is none.
+    """Returns a warning for the first method that leaves over 5 % of the sampled rows unchanged, or None.
 
-    The sample has at most 2,000 rows, or 64 for an expensive method.
+    The sample has at most 2,000 rows, or 64 for an expensive method (``TextMethod.expensive``).
     """
     for method in negatives:
         chosen = sample_of(rows, method)
