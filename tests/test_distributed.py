@@ -186,6 +186,25 @@ def test_ranks_exchange_signals_about_once_a_second():
     assert Agreement(World(), StopRequest()).signal(1) == 0
 
 
+class Alike(World):
+    """The first of two ranks that take equally long."""
+
+    def highest(self, *values):
+        self.asked.append(values)
+        return list(values)
+
+
+def test_a_resumed_run_measures_the_time_of_its_own_steps(monkeypatch):
+    seconds = iter(range(100))
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(seconds)))
+    world = Alike(0, 2)
+    object.__setattr__(world, "asked", [])
+    agreement = Agreement(world, StopRequest(), 10_000)
+    for step in range(10_001, 10_005):
+        agreement.signal(step)
+    assert len(world.asked) == 4
+
+
 def test_two_processes_train_resume_and_end_together(run_config, tmp_path):
     config = run_config.replace(una=True, loss="focal", save_every=2, output=str(tmp_path), max_steps=6)
     path = tmp_path / "config.toml"

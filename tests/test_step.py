@@ -10,10 +10,16 @@ from cse import InputError, TrainConfig, train
 from cse.models.by_length import by_length
 from cse.models.lookup import one_lookup
 from cse.training.batches import Prefetcher
+from cse.training.encode import keyed_uniform
 from cse.training.optimizer import learning_rate
 from cse.training.setup import prepare
 from cse.training.step import propagate
 from runs import VIEWS, gradients
+
+
+def test_uniform_numbers_are_below_one_after_rounding(monkeypatch):
+    monkeypatch.setattr("cse.rng.Draws.uniform", lambda *_: np.full((1, 1), 1 - 2**-53))
+    assert 0.999 < keyed_uniform(0, 0, np.arange(1), "cpu")("purpose", 1).item() < 1
 
 
 def test_learning_rates_follow_their_schedules(run_config):

@@ -163,12 +163,13 @@ def keyed_uniform(seed: int, epoch: int, rows: npt.NDArray[np.int64], device: st
     """Returns a function ``uniform(purpose, n)``.
 
     Its result, ``(len(rows), n)`` float32, is a pure function of (seed, epoch, row, purpose). The numbers are uniform
-    in [0, 1); rounding to float32 can give 1 in rare cases.
+    in [0, 1).
     """
     draws = rng.Draws(seed, epoch)
+    below = np.nextafter(np.float32(1), np.float32(0))  # rounding to float32 may give 1
 
     def uniform(purpose: str, count: int) -> Tensor:
-        return on_device(draws.uniform(rows, purpose, count).astype(np.float32), device)
+        return on_device(np.minimum(draws.uniform(rows, purpose, count).astype(np.float32), below), device)
 
     return uniform
 

@@ -63,12 +63,13 @@ class Agreement:
     Args:
         world: The ranks (processes) of the run. A single rank checks its signals at every step.
         stop: The signals of this rank.
+        step: Number of steps done before; not 0 in a resumed run.
     """
 
-    def __init__(self, world: World, stop: StopRequest) -> None:
+    def __init__(self, world: World, stop: StopRequest, step: int = 0) -> None:
         self.world, self.stop = world, stop
         self._asked_at = time.perf_counter()
-        self._asked, self._next = 0, 0
+        self._asked, self._next = step, step
 
     def signal(self, step: int, *, now: bool = False) -> int:
         """Returns the highest signal number that any rank has received; 0 if there is none, or if no exchange is due.

@@ -180,7 +180,7 @@ class Trainer:
             self.start(folder)
             state.train()
             self.callback.on_status("training")
-            self.clock, agreement = Clock(state.seconds), Agreement(self.world, stop)
+            self.clock, agreement = Clock(state.seconds), Agreement(self.world, stop, state.step)
             while state.step < self.steps:
                 step = state.step
                 rate = learning_rate(step, self.steps, config.lr, config.lr_scheduler, config.warmup)
