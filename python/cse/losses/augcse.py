@@ -66,7 +66,7 @@ class AugCSE(RowTerm):
     def __init__(self, options: AugCSEOptions, context: Context) -> None:
         super().__init__(options, context)
         if "edits" not in context.told:
-            raise InputError("--loss-term augcse: requires --positive one-of, whose edits it discriminates; add it")
+            raise InputError("--loss-term augcse: discriminates the edits of --positive one-of; add it")
         size = context.trained.embedding_dim
         self.edits, self.purpose = context.told["edits"]
         self.discriminator = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, self.edits))
