@@ -236,7 +236,7 @@ def test_published_values_and_ours_are_printed_and_misprints_are_marked():
     text = markdown(table, rows, stored, {rows[1].name: "published only"})
     assert "| Focal-InfoNCE, bert-base-uncased † | published | 68.50 ± 0.08 |" in text
     assert "68.50 ± 0.71 [62.15, 74.85] *" in text
-    assert "† Focal-InfoNCE, bert-base-uncased: the printed values contradict each other" in text
+    assert "† Focal-InfoNCE, bert-base-uncased: the printed values do not agree with each other" in text
     assert "| DeCLUTR, roberta-base | published only |" in text
     found = to_dict(table, rows, stored, {})
     cell = found["rows"][0]["cells"]["Avg."]

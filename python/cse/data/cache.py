@@ -135,7 +135,7 @@ def entries(cache: Path) -> list[Entry]:
 
 
 def clear(cache: Path) -> tuple[int, int]:
-    """Deletes all entries and the remains of interrupted runs; returns the number of entries and their size in bytes.
+    """Deletes all entries, locks and temporary folders; returns the number of entries and their size in bytes.
 
     Other files in the folder are not touched.
     """
@@ -182,7 +182,7 @@ def _crc32(path: Path) -> int:
 
 
 def ends_fit(ends: npt.NDArray[np.uint64], rows: int, size: int) -> bool:
-    """Returns whether ``ends`` holds ``rows`` ascending numbers, the last of which is ``size``."""
+    """Returns whether ``ends`` has length ``rows``, never decreases, and ends with ``size`` (0 if there are no rows)."""
     if len(ends) != rows or (int(ends[-1]) if rows else 0) != size:
         return False
     # Compared in parts, because a comparison allocates memory.

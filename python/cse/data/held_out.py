@@ -23,7 +23,8 @@ Rows = npt.NDArray[np.int64]
 class Split:
     """The split of a corpus into training rows and held-out rows, as ascending row numbers.
 
-    ``blank`` is the number of rows of the corpus that were not split, such as blank rows.
+    ``blank`` is the number of rows of the corpus that are in neither, because they were not among the rows to split; if
+    the whole corpus is split, these are the blank rows.
     """
 
     train: Rows

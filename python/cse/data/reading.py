@@ -59,7 +59,7 @@ def reading_options(**reading: Unpack[ReadOptions]) -> ReadOptions:
         if isinstance(number, bool) or not isinstance(number, int):
             raise InputError(f"--{name.replace('_', '-')}: must be an integer, got {number!r}")
         if not 0 <= number < 2**63:
-            raise InputError(f"--{name.replace('_', '-')}: must be 0 or more, got {number}")
+            raise InputError(f"--{name.replace('_', '-')}: must be from 0 to 2**63 - 1, got {number}")
     return options
 
 

@@ -22,7 +22,7 @@ Vector = npt.NDArray[np.float64]
 
 # Maximum number of points of a line; a longer log is averaged over groups of consecutive steps.
 POINTS = 240
-# Maximum number of arrows on a path of evaluations.
+# Maximum number of arrows on the path of a run in the plot of alignment against uniformity.
 ARROWS = 8
 # Maximum number of runs for which a plot shows intervals; the intervals of more runs would overlap.
 BANDS = 3
@@ -58,7 +58,7 @@ def thinned(steps: Vector, values: Vector, points: int = POINTS) -> tuple[Vector
 
 
 def _shown(label: str) -> str:
-    """Returns a label; one that begins with an underscore, which matplotlib would hide, is preceded by a space."""
+    """Returns the label, after a space if it begins with an underscore, because matplotlib hides such labels."""
     return f" {label}" if label.startswith("_") else label
 
 
@@ -116,13 +116,13 @@ def score_panels(runs: Sequence[StoredRun]) -> list[Panel]:
         scored = [(run, name) for run, name in zip(runs, labels(runs), strict=True) if run.metric == metric]
         if not scored:
             continue
-        caption = "Score of each evaluation; step 0 is before training. The ring marks the step of best/."
+        caption = "Score of each evaluation; step 0 is before training. The ring marks the step that was saved as best."
         if metric == "mrr":
             caption = (
                 "Retrieval of one half of a held-out sentence with the other half as the query"
                 + (", with 95 % intervals (1.96 standard errors)." if len(scored) <= BANDS else ".")
                 + " The score falls when embeddings collapse, but does not measure similarity. "
-                "The ring marks the step of best/."
+                "The ring marks the step that was saved as best."
             )
         panels.append(Panel(f"score-{metric}", title[0].upper() + title[1:], caption, _scores(metric, title, scored)))
     return panels

@@ -136,7 +136,7 @@ def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[s
     for row in rows:
         mark = ""
         if row.misprint:
-            remarks.append(f"{row.name}: the printed values contradict each other ({row.misprint}).")
+            remarks.append(f"{row.name}: the printed values do not agree with each other ({row.misprint}).")
             mark = " †"
         if any(not math.isnan(value) for value in row.values):
             cells = [_published(value, row.sd[n] if row.sd else math.nan, digits) for n, value in enumerate(row.values)]

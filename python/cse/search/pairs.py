@@ -105,7 +105,7 @@ class Groups:
         self._pending, self._count = [], 0
 
     def labels(self) -> Rows:
-        """Returns the smallest row in the group of each row, ``(n,)`` int64; rows without a pair are groups of one."""
+        """Returns, for each row, the smallest row number in its group, ``(n,)`` int64; a row without a pair is a group."""
         if self._pending:
             self._connect()
         return self._labels
