@@ -182,7 +182,7 @@ def _crc32(path: Path) -> int:
 
 
 def ends_fit(ends: npt.NDArray[np.uint64], rows: int, size: int) -> bool:
-    """Returns whether ``ends`` has length ``rows``, never decreases, and ends with ``size`` (0 if there are no rows)."""
+    """Returns whether ``ends`` has length ``rows``, never decreases, and ends with ``size`` (0 without rows)."""
     if len(ends) != rows or (int(ends[-1]) if rows else 0) != size:
         return False
     # Compared in parts, because a comparison allocates memory.
