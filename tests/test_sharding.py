@@ -1,4 +1,7 @@
-"""Tests of output in parts, one per input file: its equality with the output for one file, engines, killed calls."""
+"""Tests of output in parts, one per input file.
+
+The parts equal the output for a single file of all rows, with each engine, and after a call was killed.
+"""
 
 import gzip
 import json
@@ -36,7 +39,7 @@ def cluster():
 
 @pytest.fixture
 def shards(tmp_path, monkeypatch):
-    """The rows of four files, one of them empty, in the working directory, with whole.txt (all rows) and the index."""
+    """Writes four files (one of them empty), whole.txt (all their rows) and an index here; returns the rows."""
     monkeypatch.chdir(tmp_path)
     texts = some_texts(400)
     texts[150], texts[151], texts[399] = "", "  ", ""
@@ -137,7 +140,7 @@ def test_a_later_call_makes_only_the_missing_parts(shards, cse):
     assert json.loads(Path("parts/manifest.json").read_text())["parts"][:4] == manifest["parts"]
 
 
-def test_a_later_call_makes_the_parts_that_a_killed_call_lacks(shards, cse, tmp_path):
+def test_a_later_call_makes_the_parts_that_a_killed_call_did_not_make(shards, cse, tmp_path):
     """The third file is a pipe without data, so the call waits for its rows until it is killed."""
     assert cse("augment", "--parts", "shard*", "-o", "whole").returncode == 0
     pipe = Path("shard2.txt")
@@ -250,7 +253,7 @@ def test_parts_are_never_overwritten_by_an_index(shards, cse, glove):
 
 
 def test_a_row_of_unknown_words_is_not_blank(shards, cse, glove):
-    """The blank row and the row of unknown words both have a zero vector, but only the blank row is never found."""
+    """The blank row and the row of unknown words both have a zero vector, but search leaves out only the blank row."""
     Path("some.txt").write_text("word1 word2\n\nunknown words\nword3\n")
     assert cse("encode", glove, "--parts", "some.txt", "-o", "parts").returncode == 0
     encoder = Encoder(glove)

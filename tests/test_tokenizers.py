@@ -89,7 +89,7 @@ def test_an_index_stores_its_word_options(tmp_path, cse):
         TfidfIndex.merge([tmp_path / "other", tmp_path / "tfidf"], tmp_path / "all")
 
 
-def test_a_treebank_index_implies_the_surface_plain(sample, sample_rows, nltk_tokens):
+def test_plain_surface_is_the_default_of_a_treebank_index(sample, sample_rows, nltk_tokens):
     index = TfidfIndex.build(sample, tokenizer="treebank")
     assert index.augment(sample_rows[:50]) == index.augment(sample_rows[:50], surface="plain")
     for row, text in enumerate(sample_rows[:50]):
@@ -121,7 +121,7 @@ def test_a_filtered_index_has_only_some_terms_and_cannot_be_saved(sample, sample
     assert (some.transform(few) != whole.transform(few)[:, shown]).nnz == 0
     drawn = {r.new.lower() for row, text in enumerate(few) for r in some.replacements(text, row=row)[1]}
     assert drawn < set(some.terms)
-    # A word of the text whose term the filter removed keeps its score.
+    # A word keeps its score even if its term was removed by the filter.
     for text in few[:20]:
         assert [w.score for w in some.explain(text)] == [w.score for w in whole.explain(text)]
     assert not some.idf.flags.writeable

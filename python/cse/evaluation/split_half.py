@@ -26,7 +26,7 @@ from .geometry import alignment, uniformity, unit
 
 __all__ = ["HalvesScore", "SplitHalf", "SplitHalfOptions", "half_ranks", "score_halves"]
 
-# Cosines of float32 vectors with a smaller difference are treated as equal.
+# Cosines of float32 vectors that differ by less than this are treated as equal.
 TIE = 1e-6
 
 
@@ -58,9 +58,10 @@ class HalvesScore:
 def half_ranks(
     left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Ranks n candidate halves by cosine for each half, and returns the rank, from 1, of the half that completes it.
+    """Ranks the n candidates by cosine for each half, and returns the rank, from 1, of the true half.
 
-    In a tie, this true half ranks last, so all ranks of a collapsed encoder are n, not 1.
+    The true half is the other half of the same sentence. In a tie, it ranks last, so all ranks of a collapsed encoder
+    are n, not 1.
 
     Args:
         left: ``(n, D)`` embeddings of the first halves.

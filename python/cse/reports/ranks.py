@@ -31,7 +31,9 @@ def replaced_word(run: StoredRun) -> str | None:
 
 
 def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -> list[Panel]:
-    """Returns panels of the maximum score of terms by rank, with the window of ranks around a word (UNA, section 3.2).
+    """Returns plots of the maximum score of each term against its rank, of all terms and of those near a word.
+
+    UNA, section 3.2.
 
     Args:
         index: The index.
@@ -46,7 +48,9 @@ def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -
     if len(explained) != 1 or not explained[0].seen:
         raise InputError(f"--word {word!r}: not a word of the index; choose one that occurs in the corpus")
     if len(index) < 2:
-        raise InputError("--tfidf: the index has only one term, so it has no ranks; build it from more sentences")
+        raise InputError(
+            "--tfidf: the index has only one term, which no other term can replace; build it from more sentences"
+        )
     reach, rank, terms = index.ranks(radius), explained[0].rank, len(index)
     shown_word = index.terms[index.by_rank[rank - 1]]
     scores = np.asarray(index.max_score)[index.by_rank]
@@ -73,7 +77,7 @@ def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -
         marked = np.unique(np.append(np.linspace(low, high, LABELS + 2)[1:-1].astype(np.int64), rank))
         apart = (high - low) / (LABELS + 2) * 0.7
         marked = np.array([each for each in marked if each == rank or abs(each - rank) > apart])
-        # The words are written upwards from their points, and take up at most the share WORD of the height.
+        # Labels extend upwards from their points; at least the share WORD of the height is free above the highest one.
         bottom, top = values.min(), values.max()
         height = max(1.05 * (top - bottom), (scores[marked - 1].max() - bottom) / (1 - WORD), 1e-3 * top, 1e-9)
         axes.set_ylim(bottom - 0.08 * height, bottom + height)
@@ -109,8 +113,8 @@ def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -
         Panel(
             "ranks-window",
             f"Window of \u201c{shown_word}\u201d",
-            "The enlarged band, with some of its terms labelled. UNA chooses a term with a probability proportional "
-            "to its maximum score, and never the word itself.",
+            "A magnified view of the band, with some of its terms labelled. UNA chooses a term with a probability "
+            "proportional to its maximum score, and never the word itself.",
             window,
         ),
     ]

@@ -182,7 +182,8 @@ impl Seek for ErrorCapture<'_> {
     }
 }
 
-/// Returns the matrix column of each term id of a counter. Both lists of terms are in byte order, so one pass suffices.
+/// Returns the matrix column of each term id of `part`. The terms of `stats` and of `part` are in byte order, so one pass
+/// suffices.
 fn columns(stats: &Stats, part: &Part) -> Vec<u32> {
     let mut column_of = vec![0; part.local_ids.len()];
     let mut column = 0;
