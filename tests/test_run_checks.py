@@ -9,12 +9,23 @@ import torch
 from cse import TrainConfig, train
 from cse.errors import RunError
 from cse.evaluation.geometry import mean_cosine, uniformity
+from cse.evaluation.split_half import HalvesScore
 from cse.training.saturation import SaturationCheck
+from cse.training.selection import is_collapsed
 
 
 def config(tmp_path, sample, model, **values):
     values = {"batch_size": 8, "max_steps": 3, "eval_every": 0, "device": "cpu", **values}
     return TrainConfig(corpus=sample, output=tmp_path / "runs", model=str(model), **values)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "mrr", "collapsed"),
+    [(500, 0.03, True), (500, 0.05, False), (15, 0.3, True), (15, 0.6, False), (2, 0.75, True), (2, 1.0, False)],
+)
+def test_collapse_is_judged_by_the_mrr_of_a_random_ranking(sentences, mrr, collapsed):
+    each = np.full(sentences, mrr)
+    assert is_collapsed(HalvesScore(mrr, 0.01, 1.4, -3.6, sentences, each, each)) is collapsed
 
 
 CHINESE = ["北京是中华人民共和国的首都", "上海是一个大城市吗", "我喜欢学习机器学习", "今天天气非常好"]

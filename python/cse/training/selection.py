@@ -31,14 +31,16 @@ COLLAPSED = 0.5
 NEIGHBOURS = 500
 # If the uniformity is above this value, nearly all embeddings are equal; see is_collapsed.
 FLAT = -0.01
-# If the MRR is below this multiple of the MRR of a random ranking, it is close to chance; see is_collapsed.
-NEAR_CHANCE = 3.0
+# The MRR is close to chance if it is below this multiple of the MRR of a random ranking or, for fewer than 40
+# sentences, below this share of the way from the MRR of a random ranking to 1; see is_collapsed.
+NEAR_CHANCE, SHARE_OF_THE_WAY = 3.0, 0.25
 
 
 def is_collapsed(score: HalvesScore) -> bool:
     """Returns whether embeddings are not finite or nearly all equal, or the retrieval of halves is close to chance."""
     chance = sum(1 / rank for rank in range(1, score.sentences + 1)) / score.sentences
-    return not math.isfinite(score.uniformity) or score.uniformity > FLAT or score.mrr < NEAR_CHANCE * chance
+    close_to_chance = score.mrr < min(NEAR_CHANCE * chance, chance + SHARE_OF_THE_WAY * (1 - chance))
+    return not math.isfinite(score.uniformity) or score.uniformity > FLAT or close_to_chance
 
 
 class Selector:
