@@ -1,6 +1,8 @@
 """Every valid combination of loss parts, compared with a double loop in float64 that implements the formulas."""
 
 import math
+from dataclasses import fields
+from inspect import signature
 from itertools import product
 
 import pytest
@@ -354,3 +356,11 @@ def test_the_share_of_harder_negatives_is_nan_without_in_batch_negatives():
         if i != 2
     ]
     assert summary["syn_harder"].item() == pytest.approx(sum(harder) / len(harder))
+
+
+def test_the_defaults_of_the_loss_are_those_of_its_options():
+    defaults = {name: each.default for name, each in signature(contrastive_loss).parameters.items()}
+    assert ContrastiveOptions().mixed is defaults["mixed"] is None
+    for field in fields(ContrastiveOptions):
+        if field.name not in ("mixed_negatives", "mix_variant"):  # combined in `mixed`
+            assert defaults[field.name] == field.default, field.name

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from cse import InputError, TfidfIndex
 from cse.evaluation.split_half import score_halves
+from cse.losses.contrastive import contrastive_loss
 from cse.sentence_transformers import (
     HalvesEvaluator,
     InfoNCELoss,
@@ -197,6 +199,15 @@ def test_the_default_loss_equals_multiple_negatives_ranking_loss(tiny_bert, trip
         theirs, two = gradients(model, MultipleNegativesRankingLoss(model), features)
         assert ours == pytest.approx(theirs, rel=1e-12)
         assert_same(one, two, 1e-12)
+
+
+def test_the_loss_has_the_defaults_of_cse():
+    defaults, known = (
+        {name: each.default for name, each in signature(function).parameters.items()}
+        for function in (InfoNCELoss, contrastive_loss)
+    )
+    names = {"objective", "logits", "temperature", "margin", "mixed", "mix_lambda", "hard_negative_weight"}
+    assert {name: defaults[name] for name in names} == {name: known[name] for name in names}
 
 
 CACHED = {

@@ -330,4 +330,7 @@ def nearest_on_cluster(
         raise cause_of(error) from None
     except ray.exceptions.RayError as error:
         raise InputError(f"--engine ray: the cluster failed ({first_line(error)}); look at its logs") from None
-    return best_first(np.hstack([each for each, _ in found]), np.hstack([each for _, each in found]), k)
+    scores, rows = (np.hstack(each) for each in zip(*found, strict=True))
+    count, results = scores.shape
+    numbers = np.repeat(np.arange(count), results)
+    return best_first(numbers, scores.ravel(), rows.ravel(), count, min(k, results))

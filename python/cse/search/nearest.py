@@ -48,16 +48,23 @@ def nearest(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
     return scores, rows
 
 
-def best_first(scores: Doubles, rows: Rows, k: int) -> tuple[Doubles, Rows]:
+def best_first(numbers: Rows, scores: Doubles, rows: Rows, count: int, k: int) -> tuple[Doubles, Rows]:
     """Returns the k best results of each query, best first; rows with equal scores are in the order of their numbers.
 
     Args:
-        scores: ``(Q, n)`` float64.
-        rows: ``(Q, n)`` int64 row numbers.
-        k: Number of results per query; at most n are returned.
+        numbers: ``(M,)`` the number of the query of each result.
+        scores: ``(M,)`` float64.
+        rows: ``(M,)`` int64 row numbers.
+        count: Number of queries, Q.
+        k: Number of results per query; each query has at least k.
+
+    Returns:
+        Scores and row numbers, both ``(Q, k)``.
     """
-    order = np.lexsort((rows, -scores), axis=1)[:, :k]
-    return np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+    order = np.lexsort((rows, -scores, numbers))
+    begins = np.searchsorted(numbers[order], np.arange(count))
+    kept = order[begins[:, None] + np.arange(k)]
+    return scores[kept], rows[kept]
 
 
 def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
@@ -118,7 +125,4 @@ def _merged(
         numbers = np.concatenate([np.repeat(np.arange(count), k), numbers])
         scores = np.concatenate([best[0].ravel(), scores])
         rows = np.concatenate([best[1].ravel(), rows])
-    order = np.lexsort((rows, -scores, numbers))
-    begins = np.searchsorted(numbers[order], np.arange(count))
-    kept = order[begins[:, None] + np.arange(k)]  # each query has at least k candidates
-    return scores[kept], rows[kept]
+    return best_first(numbers, scores, rows, count, k)

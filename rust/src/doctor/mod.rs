@@ -27,6 +27,7 @@ use crate::text::reader::{
 use crate::text::tokenize::Tokenizer;
 use crate::una::augment::{Augmenter, Word};
 use crate::una::options::Options;
+use crate::una::radius::default_radius;
 
 /// Maximum number of sampled rows that are used to predict the replacement rate.
 const SAMPLE: usize = 10_000;
@@ -307,7 +308,7 @@ fn summarize(
         tokens: counts.tokens,
         terms: index.len(),
         singletons,
-        default_radius: index.default_radius(),
+        default_radius: default_radius(&index),
         duplicates,
         duplicates_estimated,
         words_quantiles: [0.05, 0.5, 0.95, 1.0].map(|share| quantile(&lengths, share)),

@@ -4,15 +4,18 @@ pub mod build;
 pub mod formula;
 pub mod lookup;
 pub mod matrix;
+mod ranking;
 pub mod stats;
 pub mod store;
 pub mod term_table;
+mod vocabulary_filter;
 
 use rayon::prelude::*;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::index::formula::{idf, max_score};
 use crate::index::lookup::{Known, Lookup, on_huge_pages};
+use crate::index::ranking::terms_by_score;
 use crate::index::stats::Stats;
 use crate::index::term_table::TermTable;
 use crate::parallel::in_pool;
@@ -20,47 +23,11 @@ use crate::text::reader::FileRecord;
 use crate::text::term::{Key, PAD, Term};
 use crate::text::tokenize::Tokenizer;
 
-/// A selection of the vocabulary, made when an index is opened. The stored index keeps all terms.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct VocabularyFilter {
-    /// Keep only terms that occur in at least this many documents.
-    pub min_df: u64,
-    /// Of these terms, keep at most this many, namely those with the highest document frequencies; ties are broken by byte
-    /// order.
-    pub max_terms: Option<usize>,
-}
-
-impl VocabularyFilter {
-    /// Whether the filter keeps all terms.
-    pub fn keeps_all(&self) -> bool {
-        self.min_df <= 1 && self.max_terms.is_none()
-    }
-
-    /// Returns the numbers of the terms that are kept, ascending, or an error if no term is kept.
-    fn kept(&self, stats: &Stats) -> Result<Vec<u32>> {
-        let mut kept: Vec<u32> = (0..stats.df.len() as u32)
-            .filter(|&t| stats.df[t as usize] >= self.min_df)
-            .collect();
-        if let Some(most) = self.max_terms.filter(|&most| most < kept.len()) {
-            kept.sort_by_key(|&t| (std::cmp::Reverse(stats.df[t as usize]), t));
-            kept.truncate(most);
-            kept.sort_unstable();
-        }
-        if kept.is_empty() {
-            let why = format!(
-                "no term is left of the {} terms; lower --min-df or raise --max-terms",
-                stats.df.len()
-            );
-            return Err(Error::invalid("--min-df, --max-terms", why));
-        }
-        Ok(kept)
-    }
-}
+pub use crate::index::vocabulary_filter::VocabularyFilter;
 
 /// The statistics of a corpus with all arrays that UNA needs.
 ///
-/// Terms are numbered in byte order. The rank of a term is its position by maximum score, largest first; terms with
-/// equal scores are in byte order.
+/// Terms are numbered in byte order; their ranks are defined in `ranking.rs`.
 #[derive(Debug)]
 pub struct Index {
     pub tokenizer: Tokenizer,
@@ -106,14 +73,7 @@ impl Index {
             .zip(&stats.max_frequency)
             .map(|(&idf, &max_frequency)| max_score(max_frequency, idf))
             .collect();
-        // Scores are not negative, so their bit patterns have the same order as the scores; `!` reverses the order.
-        let mut order: Vec<(u64, u32)> = max_score
-            .par_iter()
-            .enumerate()
-            .map(|(t, score)| (!score.to_bits(), t as u32))
-            .collect();
-        order.par_sort_unstable();
-        let by_rank: Vec<u32> = order.into_iter().map(|(_, t)| t).collect();
+        let by_rank = terms_by_score(&max_score);
         let (lookup, (prefix, texts)) = rayon::join(
             || look_up_table(&stats, &by_rank, &idf),
             || {
@@ -228,18 +188,6 @@ impl Index {
     pub(crate) fn idf_without_rank(&self, term: &Term) -> f64 {
         let known = self.removed.get(term).copied();
         known.unwrap_or_else(|| idf(self.stats.counts.documents, 1))
-    }
-
-    /// Returns the rank that a word of this score would have: the number of terms with a larger maximum score.
-    pub fn rank_of_score(&self, score: f64) -> usize {
-        self.by_rank
-            .partition_point(|&t| self.max_score[t as usize] > score)
-    }
-
-    /// Returns the default radius: a hundredth of the vocabulary, but at least 1 and at most 4,000 terms (the published
-    /// radius). In a vocabulary of, say, 20,000 terms, terms 4,000 ranks apart would not have similar scores.
-    pub fn default_radius(&self) -> usize {
-        (self.len() / 100).clamp(1, 4000)
     }
 }
 

@@ -11,6 +11,7 @@ use pyo3::types::{PyBytes, PyString};
 use crate::text::reader::{Column, EncodingErrors, Input, ReadOptions};
 use crate::una::files::Compression;
 use crate::una::options::{Named, Options, default_surface};
+use crate::una::radius::default_radius;
 use crate::{Error, Tokenizer};
 
 const WHOLE: &str = "a whole number from 0 to 2^64 - 1";
@@ -169,7 +170,7 @@ impl Drawing {
             epoch: self.epoch,
             copy: self.copy,
             beta: self.beta,
-            radius: self.radius.unwrap_or_else(|| index.default_radius()),
+            radius: self.radius.unwrap_or_else(|| default_radius(index)),
             surface,
             replace_which: Named::from_name(&self.replace_which)?,
             replace_with: Named::from_name(&self.replace_with)?,

@@ -17,6 +17,7 @@ use crate::py::corpus::{Progress, shared};
 use crate::py::numbers::Numbers;
 use crate::text::reader::Input;
 use crate::una::files::{self, Compression, OutputOptions};
+use crate::una::radius::default_radius;
 use crate::una::texts::{self, Explained, Replaced};
 
 /// An open index.
@@ -149,7 +150,7 @@ impl Index {
 
     #[getter]
     fn default_radius(&self) -> usize {
-        self.0.default_radius()
+        default_radius(&self.0)
     }
 
     fn terms(&self) -> Vec<&str> {

@@ -1,8 +1,8 @@
 //! White space, blank rows and the number of words.
 //!
 //! A blank row keeps its row number everywhere. It is not a document of an index (`index/stats.rs`), has no negative
-//! (`una/augment.rs`), and is neither trained on, nor searched; its embedding is zero. Python recognises blank rows by
-//! their number of words, or by `str.strip`, which removes the same characters.
+//! (`una/augment.rs`), and is neither trained on (`filled` in `python/cse/data/corpus.py`) nor searched; its embedding is
+//! zero. Python recognises blank rows by their number of words, or by `str.strip`, which removes the same characters.
 
 /// Whether `c` is white space according to Python's `str.isspace`: Unicode white space and the separators U+001C to
 /// U+001F.

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::index::Index;
 use crate::text::tokenize::Rule;
+use crate::una::radius::default_radius;
 
 /// Selection of the words to replace (step 2 of UNA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +114,7 @@ impl Options {
             epoch: 0,
             copy: 0,
             beta: 0.5,
-            radius: index.default_radius(),
+            radius: default_radius(index),
             surface: default_surface(index),
             replace_which: ReplaceWhich::Tfidf,
             replace_with: ReplaceWith::Radius,

@@ -1,6 +1,12 @@
-//! Sampling of ranks within the radius.
+//! The radius: its default, and sampling of ranks within it.
 
 use crate::index::Index;
+
+/// Returns the default radius: a hundredth of the vocabulary, but at least 1 and at most 4,000 terms (the published
+/// radius). In a vocabulary of, say, 20,000 terms, terms 4,000 ranks apart would not have similar scores.
+pub fn default_radius(index: &Index) -> usize {
+    (index.len() / 100).clamp(1, 4000)
+}
 
 /// Converts a number below 2^63 to floating point. Converting a signed number takes one instruction; converting an
 /// unsigned number would take six.

@@ -1,0 +1,41 @@
+//! Which terms are used: limits of document frequency and of the number of terms (`--min-df`, `--max-terms`).
+
+use crate::error::{Error, Result};
+use crate::index::stats::Stats;
+
+/// A selection of the vocabulary, made when an index is opened. The stored index keeps all terms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VocabularyFilter {
+    /// Keep only terms that occur in at least this many documents.
+    pub min_df: u64,
+    /// Of these terms, keep at most this many, namely those with the highest document frequencies; ties are broken by byte
+    /// order.
+    pub max_terms: Option<usize>,
+}
+
+impl VocabularyFilter {
+    /// Whether the filter keeps all terms.
+    pub fn keeps_all(&self) -> bool {
+        self.min_df <= 1 && self.max_terms.is_none()
+    }
+
+    /// Returns the numbers of the terms that are kept, ascending, or an error if no term is kept.
+    pub(crate) fn kept(&self, stats: &Stats) -> Result<Vec<u32>> {
+        let mut kept: Vec<u32> = (0..stats.df.len() as u32)
+            .filter(|&t| stats.df[t as usize] >= self.min_df)
+            .collect();
+        if let Some(most) = self.max_terms.filter(|&most| most < kept.len()) {
+            kept.sort_by_key(|&t| (std::cmp::Reverse(stats.df[t as usize]), t));
+            kept.truncate(most);
+            kept.sort_unstable();
+        }
+        if kept.is_empty() {
+            let why = format!(
+                "no term is left of the {} terms; lower --min-df or raise --max-terms",
+                stats.df.len()
+            );
+            return Err(Error::invalid("--min-df, --max-terms", why));
+        }
+        Ok(kept)
+    }
+}
