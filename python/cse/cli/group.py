@@ -94,6 +94,7 @@ def cli() -> None:
 
 def _end_by_sigpipe() -> NoReturn:
     """Ends the process by SIGPIPE without a message, as is usual for a filter in a pipeline."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGPIPE)
-    os._exit(141)  # reached only if the signal is blocked
+    if sys.platform != "win32":
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)
+    os._exit(141)  # on Windows, or if the signal is blocked
