@@ -56,9 +56,9 @@ pub fn random_bits(seed: u64, epoch: u64, rows: &[u64], stream: u64) -> Vec<u64>
 
 /// Sets each element of `bits` to the first number of the [`keyed`] stream of its row.
 ///
-/// `rand_chacha` computes four blocks of 64 bytes of one stream at once, but a single number needs
-/// only eight bytes. Here, each vector lane computes the first block of a different row. The widest vectors of the
-/// processor are used; they are detected at run time, because the compiler may assume only SSE2 on x86-64.
+/// `rand_chacha` computes four blocks of 64 bytes of one stream at once, but a single number needs only eight bytes.
+/// Here, each vector lane computes the first block of a different row. The widest vectors of the processor are used;
+/// they are detected at run time, because the compiler may assume only SSE2 on x86-64.
 #[simd]
 fn first_numbers<S: Simd>(simd: S, key: [u64; 3], rows: &[u64], bits: &mut [u64]) {
     let lanes = S::u32s::LEN;
