@@ -18,9 +18,8 @@
 //! - `'tis` becomes `'` and `tis`: the rule for an opening apostrophe precedes the rule for `'tis`, which therefore
 //!   applies only after another contraction (`cannot'tis`).
 //! - In `,,` before a digit only the first comma is separated, because a match includes the character after the comma.
-//! - Quotes are matched by the engine `regex`, contractions by `re`. The engines differ in `\w` (combining marks, `½`)
-//! and
-//!   in `\s` (U+001C to U+001F are white space for `re` and for the final split, but not for `regex`).
+//! - Quotes are matched by the engine `regex`, contractions by `re`. The engines differ in `\w` (combining marks,
+//!   `½`) and in `\s` (U+001C to U+001F are white space for `re` and for the final split, but not for `regex`).
 //!
 //! The two engines and `regex-syntax`, which is used here, can have three different versions of Unicode. A letter or
 //! digit that is missing from one of these versions can be tokenized differently than by NLTK if it is next to `'`,

@@ -161,8 +161,8 @@ pub struct Report {
     pub words: u64,
     pub unseen: u64,
     pub replaced: u64,
-    /// Rows in which invalid UTF-8 or lone surrogates were replaced by U+FFFD; counted once per row, not per
-    /// copy.
+    /// Rows in which invalid UTF-8 or lone surrogates were replaced by U+FFFD; counted once per
+    /// row, not per copy.
     pub repaired: u64,
 }
 
