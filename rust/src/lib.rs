@@ -20,8 +20,8 @@
 //! If no p_i reaches 1, the largest is set to 1. Terms are ranked by their maximum scores. The replacement is drawn
 //! from the terms at most r ranks away from the word, with probability proportional to the maximum score. Let P be the
 //! prefix sums of the maximum scores in rank order. For a word of rank k, one uniform number is drawn from
-//! P[k-r]..P[k+r+1] without the interval P[k]..P[k+1] of the word itself; a search in P finds the term whose interval
-//! contains the number ([`una::radius`]).
+//! `P[k-r]..P[k+r+1]` without the interval `P[k]..P[k+1]` of the word itself; a search in P finds the term whose
+//! interval contains the number ([`una::radius`]).
 //!
 //! Of the modules [`text`], [`index`], [`una`] and [`doctor`], each imports only modules to its left in this list; `py`
 //! uses all of them. The remaining modules may be used by any module.
