@@ -1,4 +1,4 @@
-//! Reading files that change while they are read.
+//! Tests that a file that changes while it is read is an error.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -43,7 +43,7 @@ fn file_that_changes_while_it_is_read_is_named_in_the_error() {
         &|| append(&file).set_len(9_000).expect("it can shrink"),
         &|| append(&file).write_all(b"one more\n").expect("it can grow"),
         &|| {
-            // Written again, so that only the modification time differs.
+            // The same content is written again, so that only the modification time differs.
             std::thread::sleep(std::time::Duration::from_millis(20));
             File::create(&file).expect("a file");
             corpus(folder.path(), "changing.txt");

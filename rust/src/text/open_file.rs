@@ -22,10 +22,11 @@ pub(super) struct OpenFile {
     pub(super) column: Option<String>,
     /// Size and modification time of the file when it was opened.
     stamp: Option<FileStamp>,
-    /// The beginning of a row whose end has not been read yet.
+    /// Bytes that have been read, but belong to the next chunk.
     carry: Vec<u8>,
     at_start: bool,
     pub(super) format: FileFormat,
+    /// Number of rows that have been returned, and the byte offset of their end in the decoded text.
     pub(super) rows: u64,
     pub(super) offset: u64,
 }
@@ -123,8 +124,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Examines the beginning of a text file that has no line feed. A carriage return before the last byte is an error
-    /// unless [`ReadOptions::lenient`] is set.
+    /// Examines the beginning of a text file in which no line feed was found. A carriage return before the last byte is
+    /// an error unless [`ReadOptions::lenient`] is set.
     fn check_line_ends(&mut self, out: &[u8], options: &ReadOptions) -> Result<()> {
         let inside = &out[..out.len().saturating_sub(1)];
         if self.column.is_none() && memchr::memchr(b'\r', inside).is_some() {
@@ -158,7 +159,7 @@ impl OpenFile {
         Ok(total)
     }
 
-    /// Reads to the end of the current row without keeping it.
+    /// Reads to the end of the current row, and discards the rest of this row.
     fn skip_row(&mut self, options: &ReadOptions, progress: &Progress) -> Result<()> {
         let mut block = vec![0; options.chunk_bytes];
         loop {
