@@ -102,8 +102,8 @@ def contrastive_loss(
             by ln(alpha).
         masks: ``(B,)`` bool by view name: True for the rows in which a view is valid. An invalid row is neither used as
             an anchor nor in any denominator. An anchor whose positive is invalid is left out.
-        duplicates: ``(B, B)`` bool, symmetric: True for two rows with the same sentence. In the first pair of views,
-            such rows are not negatives of each other.
+        duplicates: ``(B, B)`` bool, symmetric: True for two rows with the same sentence or labelled positive. In the
+            first pair of views, such rows are not negatives of each other.
         roles: Roles by view name; default: see ``cse.views.roles_by_name``.
         log_weights: See ``cse.views.Views``; each is added to the logits of its pair of views.
         own_negatives: See ``cse.views.Views``.

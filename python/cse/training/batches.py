@@ -73,8 +73,10 @@ class Batch:
 
     @property
     def masks(self) -> dict[str, npt.NDArray[np.bool_]]:
-        """Masks ``(B,)`` by view name, True for valid rows. Views of ``local`` blocks and views
-        without invalid rows are left out."""
+        """Masks ``(B,)`` by view name, True for valid rows.
+
+        Views of ``local`` blocks, and views without invalid rows, have no mask.
+        """
         return {
             view.name: block.mask
             for block in self.blocks.values()

@@ -100,7 +100,7 @@ def encode_views(
 ) -> dict[str, Tensor]:
     """Returns the embeddings of this rank's rows by view name, each ``(n, D)``.
 
-    Views of a block with the same encoder, dropout probability and hook are encoded in one forward pass. It
+    Views of a block with the same encoder, dropout probability and hook are encoded in one forward pass. The pass
     contains the block once per view, with different dropout masks, or only once if the block is ``shared``. Blocks are
     padded separately, so that long synthetic negatives do not increase the padding of the sentences.
     """
