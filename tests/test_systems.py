@@ -398,7 +398,7 @@ def test_shared_dropout_has_one_mask_for_both_views(run_config, system):
         ({"loss": "odd"}, "--loss: 'odd' is unknown"),
         ({"loss": "scd", "negatives": ("una",)}, "--loss scd: uses no negatives, so --negative una has no effect"),
         ({"loss": "scd", "batch_size": 1}, "--batch-size: must be >= 2"),
-        ({"loss_terms": ("augcse",), "positive": "crop"}, "--loss-term augcse: .* --positive one-of; add it"),
+        ({"loss_terms": ("augcse",), "positive": "crop"}, "--loss-term augcse: .*; use --positive one-of"),
         ({"positive": "one-of", "options": {"one-of": {"edits": ("crop", "odd")}}}, "one-of.edits: 'odd' is unknown"),
         ({"positive": "one-of", "options": {"one-of": {"edits": ("crop", "dropout")}}}, "one-of.edits: dropout is not"),
         ({"positive": "substitution", "options": {"substitution": {"model": "TINY"}}}, "no weights of a masked"),

@@ -316,9 +316,9 @@ def test_a_given_limit_of_steps_replaces_the_limit_of_the_recipe():
         (
             {},
             "adapt",
-            "adapt: the model is a sentence encoder already, so its similarities are kept and",
+            "adapt: the model is already a sentence encoder, so its similarities are kept and",
         ),
-        ({"loss_terms": (), "positive": "dropout"}, "adapt", "adapt: the model is a sentence encoder already"),
+        ({"loss_terms": (), "positive": "dropout"}, "adapt", "adapt: the model is already a sentence encoder"),
         ({"preset": "adapt", "positive": "halves"}, "bert-base", "preset adapt"),
         ({}, "roberta-large", "defaults of roberta-large"),
         ({"preset": "simcse-bert-base"}, "bert-base", "preset simcse-bert-base"),
