@@ -24,7 +24,9 @@ class PCAJitterOptions:
         tuple[int, ...],
         Field(description="layers, one drawn per step; 0: output of the embedding layer, n: output of the n-th block"),
     ] = (0,)
-    ratio: Annotated[float, Field(gt=0, description="standard deviation of the shift's scale, if not scheduled")] = 0.1
+    ratio: Annotated[
+        float, Field(gt=0, description="standard deviation of alpha, the scale of the shift, if curriculum is none")
+    ] = 0.1
     curriculum: Annotated[
         Literal["none", "discrete", "continuous"],
         Field(

@@ -1,7 +1,7 @@
 """The head of a masked language model, saved next to the encoder that was trained with it.
 
-``mlm_head/model.safetensors`` holds the weights of the head under their names in the masked language model of
-transformers, except for weights that are tied to the token embeddings. ``AutoModel`` and ``SentenceTransformer`` do not
+``mlm_head/model.safetensors`` holds the weights of the head, except for weights that are tied to the token embeddings,
+by their names in transformers' masked language model. ``AutoModel`` and ``SentenceTransformer`` do not
 read this folder.
 """
 
