@@ -149,8 +149,8 @@ class Edit(TextMethod):
 
     A sentence that cannot be changed is returned as it is. An edited sentence is *unchanged* if, after truncation, it
     has the same token ids as the original. An unchanged negative is masked, unless the run keeps duplicates (as in the
-    papers' presets). An unchanged positive is encoded under another dropout mask than its anchor; without dropout, it
-    is masked. The log counts the unchanged sentences.
+    papers' presets). An unchanged positive is encoded under a different dropout mask from its anchor; without dropout,
+    it is masked. The log counts the unchanged sentences.
     """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Deletion: the sentence without some of its words (SimCSE, table 1, "word deletion")."""
+"""Deletion: removes random words of the sentence (SimCSE, table 1, "word deletion")."""
 
 from __future__ import annotations
 

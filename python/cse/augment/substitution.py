@@ -115,7 +115,7 @@ class Substitution(Edit):
 
 
 def whole_words(tokenizer: Any) -> Any:
-    """Returns ``(V,)`` bool, True for tokens that are whole words: not special, a continuation or punctuation."""
+    """Returns ``(V,)`` bool, True for whole words: neither special tokens, continuations nor punctuation."""
     import torch
 
     pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))

@@ -29,9 +29,9 @@ class MomentumOptions:
 class Momentum(FeatureMethod):
     """Adds the sentences of earlier batches, encoded by a moving average of the encoder, as further negatives.
 
-    The momentum encoder starts as a copy of the encoder, has no dropout, and is not saved with the encoder; checkpoints
-    contain it and the queue. If the encoder has a head, the head's copy in the momentum encoder is applied to the
-    embeddings in the queue.
+    The momentum encoder starts as a copy of the encoder, and runs without dropout. If the encoder has a head, the
+    embeddings in the queue have passed through the momentum encoder's copy of the head. Checkpoints contain the
+    momentum encoder and the queue; neither is saved with the encoder.
     """
 
     Options = MomentumOptions

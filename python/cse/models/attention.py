@@ -15,8 +15,8 @@ def replace_attention(
 ) -> None:
     """Replaces the attention of a transformer, if it uses the ``sdpa`` implementation of the library transformers.
 
-    Other implementations are not replaced. Nor is any in an older release of transformers, in which each model builds
-    its masks itself.
+    Nothing is changed for other implementations, or in older releases of transformers, in which each model builds its
+    masks itself.
 
     Args:
         backbone: A transformer.
