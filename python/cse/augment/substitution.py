@@ -32,12 +32,12 @@ class SubstitutionOptions:
 
 
 class Substitution(Edit):
-    """Replaces a random share of the words, at least one, with words predicted by a masked language model.
+    """Replaces random words, a share of the sentence but at least one, with predictions of a masked language model.
 
-    All words to be replaced in a sentence are masked at once, with one mask token each. Each becomes the most likely
-    token that is a whole word and differs from the original word, ignoring case; the paper does not say how its model
-    fills in the masks. If the scores of two tokens differ by less than a float32 rounding error, the choice may depend
-    on the batch size.
+    All words to be replaced in a sentence are masked at once, with one mask token each. The replacement of a word is
+    the most likely token that is a whole word and differs from the original word, ignoring case; the paper does not
+    specify how its model fills in the masks. If the scores of two tokens differ by less than a float32 rounding error,
+    the choice may depend on the batch size.
 
     Raises ``InputError`` if ``model`` does not have the weights of a masked language model, or has no mask token.
     """
@@ -115,7 +115,7 @@ class Substitution(Edit):
 
 
 def whole_words(tokenizer: Any) -> Any:
-    """Returns ``(V,)`` bool, True for whole words, which are neither special tokens nor continuations."""
+    """Returns ``(V,)`` bool, True for whole words: neither special tokens, continuations nor punctuation."""
     import torch
 
     pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))

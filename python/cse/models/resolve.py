@@ -73,7 +73,7 @@ class Source:
     dense: Path | None = None
     """Folder of the weights of a kept MLP head; see ``cse.models.layout``."""
     causal: bool = False
-    """Whether the model is decoder-only, that is, each token attends only to the tokens before it."""
+    """Whether the model is decoder-only: each token attends only to itself and to the tokens before it."""
     modules: Modules = field(default_factory=Modules)
     """The settings that a sentence-transformers directory declares."""
     base: str | None = None
@@ -126,7 +126,7 @@ def _has_config(folder: Path) -> bool:
 
 
 def _transformer(folder: Path) -> Path:
-    """Returns the folder of the first module, which has the weights and the tokenizer; else ``folder`` itself."""
+    """Returns the folder of the first module, with weights and tokenizer; ``folder`` if there is no modules.json."""
     try:
         return folder / str(read_json(folder / "modules.json")[0]["path"])
     except (OSError, ValueError, KeyError, IndexError, TypeError):
@@ -143,8 +143,8 @@ def best_of_run(name: str) -> str:
 def cannot_load(source: Source, error: Exception) -> InputError:
     """Returns the error for a model whose files cannot be loaded.
 
-    A pickle that holds objects other than tensors is never executed, since it can run any command. PyTorch's error,
-    which describes how to execute it, is therefore not shown.
+    A pickle that holds objects other than tensors is never loaded, since loading it can run any command. PyTorch's
+    error message, which describes how to load it nevertheless, is not shown.
     """
     folder = Path(source.path)
     # transformers reads the pickle only if there is no safetensors file.
@@ -309,7 +309,7 @@ def _is_causal(config: Any) -> bool:
     from transformers.models.auto import modeling_auto
 
     causal = config.model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    # EmbeddingGemma, and decoders that were converted to encoders, are bidirectional; these settings say so.
+    # EmbeddingGemma, and decoders that were converted to encoders, are bidirectional and have one of these settings.
     if getattr(config, "use_bidirectional_attention", None) or getattr(config, "is_causal", True) is False:
         return False
     return causal and config.model_type not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES

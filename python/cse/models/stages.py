@@ -155,7 +155,10 @@ def save_stage(module: Any, folder: Path) -> None:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Reads ``model.safetensors``, else ``pytorch_model.bin`` (no pickled code is run); floats become float32."""
+    """Returns the weights in ``model.safetensors``, else ``pytorch_model.bin`` (no pickled code is run), as float32.
+
+    Integer tensors keep their type.
+    """
     path = folder / "model.safetensors"
     stored = load_file(path) if path.exists() else torch.load(folder / "pytorch_model.bin", "cpu", weights_only=True)
     return {name: values.float() if values.is_floating_point() else values for name, values in stored.items()}

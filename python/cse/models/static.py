@@ -84,7 +84,7 @@ class StaticEncoder(OtherEncoder):
 
 
 def _folded(weights: dict[str, Any]) -> Tensor:
-    """Returns one vector per token; in model2vec, tokens may share vectors (``mapping``) and have ``weights``."""
+    """Returns one vector per token, after applying model2vec's ``mapping`` (shared vectors) and ``weights``, if any."""
     if "embedding.weight" in weights:
         found: Tensor = weights["embedding.weight"]
         return found
