@@ -24,7 +24,7 @@ def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
 
 
 def nearest_others(vectors: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.int64], Vectors]:
-    """Returns the number and cosine of the most similar other row, ``(n,)`` each, for each row of an ``(n, D)`` matrix."""
+    """Finds the most similar other row of each row of an ``(n, D)`` matrix; returns its number and cosine, ``(n,)``."""
     points = unit(vectors)
     cosines = points @ points.T
     np.fill_diagonal(cosines, -np.inf)

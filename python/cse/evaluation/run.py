@@ -150,9 +150,10 @@ def compare(
 
     Except in suites without examples (``geometry``), every difference has a 95 % interval from a bootstrap over
     examples, and a p-value that is adjusted over the tasks. The interval and the p-value describe these two
-    checkpoints only; checkpoints of one method with different seeds may differ just as much. If ``a``
-    and ``b`` are lists of models, each trained by one method with the same seeds in the same order, the methods are
-    compared with a paired t-test over seeds.
+    checkpoints only; checkpoints of one method with different seeds may differ just as much.
+
+    If ``a`` and ``b`` are lists of models, each trained by one method with the same seeds in the same order, the
+    methods are compared with a paired t-test over seeds.
 
     Args:
         a: A model, as for ``evaluate``, or a list of at least two models.

@@ -1,8 +1,8 @@
 """Opens a folder of parts written by ``cse encode --parts`` as one index over the vectors of all parts.
 
 A part is a file with the vectors of one corpus file. Vectors of ``.npy`` parts are mapped into memory, and texts are
-read from the corpus files when their rows are found. The rows found and their scores are the same as
-with an index of the whole corpus; see ``tests/test_sharding.py``.
+read from the corpus files when their rows are found. A search finds the same rows with the same scores as a search in
+an index of the whole corpus; see ``tests/test_sharding.py``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Some:
         return self._vectors.width
 
     def _range(self, start: int, stop: int) -> tuple[int, int, Rows]:
-        """Returns the range of the original vectors that spans the selected ones, and the positions of these in it."""
+        """Returns the smallest range of vectors that contains the selected ones, and their positions within it."""
         rows = self._rows[start:stop]
         first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
         return first, last, rows - first
