@@ -147,8 +147,8 @@ class RetrievalOptions:
         int | None,
         Field(
             ge=0,
-            description="cut documents into passages of at most N tokens (0: the model's maximum); the best passage "
-            "of a document counts",
+            description="cut documents into passages of at most N tokens (0: the model's maximum); a document "
+            "gets the score of its best passage",
         ),
     ] = None
 

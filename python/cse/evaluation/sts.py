@@ -112,7 +112,7 @@ def find_tasks(folder: str | Path) -> list[Task]:
 
 
 def load_tasks(folder: str | Path, allow_partial: bool = False) -> list[tuple[Task, Pairs]]:
-    """Returns the tasks found in a folder with their pairs.
+    """Returns the tasks found in a folder, each with its pairs.
 
     Raises ``InputError`` for an invalid file, and for an incomplete one unless ``allow_partial`` is True.
     """

@@ -12,9 +12,10 @@ TREC   ``trec.{train,test}.tsv``      penalty chosen by 10-fold cross-validation
 MRPC   ``mrpc.{train,test}.tsv``      as for TREC, on the features [abs(u - v), u * v]; accuracy and F1
 =====  =============================  =======================================================================
 
-Files are tab-separated: label, text; for MRPC label, sentence1, sentence2. The penalty is one of 1e-5, 1e-4, 1e-3 and
-1e-2, as in SentEval. The classifier either minimises SentEval's objective (``converged``), or is trained with
-SentEval's early stopping (``senteval``); see ``classifiers``. With ``converged``, only the folds are random.
+Files are tab-separated, with label and text, or for MRPC label, sentence1 and sentence2. The penalty is one of
+1e-5, 1e-4, 1e-3 and 1e-2, as in SentEval. The classifier either minimises SentEval's objective (``converged``), or is
+trained with SentEval's early stopping (``senteval``); see ``classifiers``. With ``converged``, only the folds are
+random.
 """
 
 from __future__ import annotations

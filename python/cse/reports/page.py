@@ -228,7 +228,7 @@ def _parts(text: str, spans: Sequence[Sequence[int]]) -> list[tuple[str, bool]]:
 
 
 def _explain(run: StoredRun) -> str | None:
-    """Returns the command that explains UNA's choices in the first stored example of UNA; None without examples."""
+    """Returns the command that explains UNA's choices in its first stored example; None if UNA has no example."""
     texts = [each["text"] for each in (run.texts or {}).get("examples", []) if each["method"] == "una"]
     if not texts:
         return None

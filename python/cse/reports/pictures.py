@@ -62,7 +62,7 @@ class Material:
     @cached_property
     def _compared(self) -> Compared:
         if not self.encode:
-            raise InputError("--no-encode: this needs the held-out texts encoded by both models; leave the flag out")
+            raise InputError("--no-encode: the held-out texts must be encoded by both models; leave the flag out")
         return compare_models(self.run, device=self.device, progress=self.progress)
 
     @cached_property

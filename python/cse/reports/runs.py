@@ -153,7 +153,7 @@ def _no_run(folder: Path) -> InputError:
 
 
 def _records(log: Path) -> list[dict[str, Any]]:
-    """Returns the records of a log; skips lines that are not records, such as the last line of a killed process."""
+    """Returns the records of a log; skips other lines, such as the incomplete last line of a killed process."""
     found = []
     try:
         lines = log.read_text(encoding="utf8").splitlines()

@@ -144,7 +144,10 @@ def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> Se
 
 
 def _principal(points: Points) -> Points:
-    """Returns coordinates ``(n, 2)`` along the first two principal components, whose largest entries are positive."""
+    """Returns coordinates ``(n, 2)`` along the first two principal components.
+
+    In each component, the entry with the largest absolute value is positive, which fixes the sign.
+    """
     centred = points - points.mean(0)
     _, _, axes = np.linalg.svd(centred, full_matrices=False)
     two = axes[:2] * np.sign(axes[:2, np.abs(axes[:2]).argmax(1)].diagonal())[:, None]

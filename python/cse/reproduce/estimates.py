@@ -97,7 +97,7 @@ def count_rows(path: str) -> int:
 
 
 def matrix_rate(device: str) -> float:
-    """Measures floating-point operations per second on large matrix products, in the precision of ``auto``."""
+    """Measures floating-point operations per second on large matrices, in the precision that ``auto`` selects."""
     import torch
 
     from ..models.device import pick_device, pick_precision

@@ -94,7 +94,7 @@ class SearchIndex:
             ids: One id per row.
             int8: Store vectors in int8 with a scale per row, which takes a quarter of the space and changes scores by
                 about 0.001. Default: as in the existing index; False for a new one.
-            passages: Cut rows into passages of at most this number of tokens; a row has the score of its best one.
+            passages: Cut rows into passages of at most this number of tokens; a row gets the score of its best passage.
                 ``"max"``: the maximum number of tokens that the model reads. Default: as in the existing index; in
                 a new one, rows are not cut, and the model reads only the beginning of a long row.
             rebuild: Replace an existing index.

@@ -143,9 +143,9 @@ def check_parts(store: PartsStore, encoder: Encoder) -> None:
 def open_part(folder: Path, part: dict[str, Any], similarity: str, reading: dict[str, Any]) -> tuple[Vectors, Rows]:
     """Returns the vectors of a part's rows that are not blank, and the numbers of these rows in the corpus.
 
-    For cosines, the vectors have unit length. Blank rows are stored as zeros; if other rows are zeros as well (because
-    all their words are unknown), the corpus file is read to find the blank ones. Raises ``InputError`` if a file does
-    not match the manifest.
+    For cosines, the vectors have unit length. Blank rows are stored as zeros. If other rows are also zeros, because all
+    their words are unknown, the corpus file is read to find the blank rows. Raises ``InputError`` if a file does not
+    match the manifest.
     """
     path = folder / part["part"]
     if not path.is_file() or path.stat().st_size != part["part_bytes"]:

@@ -77,8 +77,8 @@ def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
     first = min(total, max(step, k))
 
     products = vectors.products(queries, 0, first)
-    # A product differs from the exact one by at most the error, and the k-th largest product from the k-th largest exact
-    # one by at most the error, hence 2 * error.
+    # A product differs from the exact one by at most the error. So does the k-th largest product from the k-th largest
+    # exact one, hence 2 * error.
     kth = np.partition(products, first - k, axis=1)[:, first - k].astype(np.float64)
     found = _at_least(products, _below(kth - 2 * error))
     best = _merged(None, *found, given, vectors, k)

@@ -105,7 +105,10 @@ class Groups:
         self._pending, self._count = [], 0
 
     def labels(self) -> Rows:
-        """Returns, for each row, the smallest row number in its group, ``(n,)`` int64; a row without a pair is a group."""
+        """Returns the smallest row number in the group of each row, ``(n,)`` int64.
+
+        A row without a pair is a group.
+        """
         if self._pending:
             self._connect()
         return self._labels
