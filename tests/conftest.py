@@ -113,7 +113,7 @@ def indexed(tmp_path_factory, sample, cse):
 
 @pytest.fixture(scope="session")
 def shared():
-    """A function that returns the path of a file in the shared data folder, or skips the test if it does not exist."""
+    """A function that returns the path of a file in the shared data folder, or skips the test if the file does not exist."""
 
     def find(name):
         path = SHARED / name
@@ -133,7 +133,7 @@ def minilm():
 
 @pytest.fixture(scope="session")
 def glove(tmp_path_factory):
-    """The name of an encoder that averages word vectors: random ones, with 16 dimensions, of ``random_texts.WORDS``."""
+    """The name of an encoder that averages 16-dimensional random vectors of the words in ``random_texts.WORDS``."""
     path = tmp_path_factory.mktemp("glove") / "v.txt"
     write_vectors(path)
     return f"glove:{path}"

@@ -35,7 +35,7 @@ CASES = {
 
 
 class Copies(TorchDispatchMode):
-    """Records a stack trace of each blocking copy between devices, one without ``non_blocking=True``."""
+    """Records a stack trace of each blocking copy between devices (without ``non_blocking=True``)."""
 
     def __init__(self):
         super().__init__()

@@ -35,7 +35,7 @@ CANDIDATES, settings_of = domain_candidates.CANDIDATES, domain_candidates.settin
 
 
 def step_with(vectors, rows=None):
-    """Returns a step in which the base model (or any other model) encodes each block as ``vectors[block]``."""
+    """Returns a step that encodes each block as ``vectors[block]`` with every model, including the base model."""
     rows = torch.arange(len(next(iter(vectors.values())))) if rows is None else rows
     return SimpleNamespace(rows=rows, encode=lambda block, model: vectors[block])
 

@@ -104,7 +104,7 @@ def test_an_onnx_encoder_uses_the_prompts_of_its_folder(exported, tmp_path):
 
 def test_export_prints_the_size_and_accuracy_of_int8_weights(exported, pairs, retrieval):
     run, printed = exported
-    assert printed["int8_bytes"] < 0.7 * printed["bytes"]  # not 0.25, because the graph is much of so small a file
+    assert printed["int8_bytes"] < 0.7 * printed["bytes"]  # not 0.25, because the graph is a large part of the file
     assert 0.9 < printed["int8_lowest_cosine"] <= printed["int8_cosine"] < 1
     differences = printed["int8_differences"]
     small = f"onnx:{printed['int8_file']}"

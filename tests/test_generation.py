@@ -1,4 +1,4 @@
-"""cse generate: output, resumption, back-translation and errors, tested with tiny models with random weights."""
+"""cse generate with tiny models of random weights: output, resumption, back-translation, query pairs, and errors."""
 
 import json
 
