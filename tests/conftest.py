@@ -113,7 +113,7 @@ def indexed(tmp_path_factory, sample, cse):
 
 @pytest.fixture(scope="session")
 def shared():
-    """A function that returns the path of a file in the shared data folder, or skips the test if the file does not exist."""
+    """A function that returns the path of a file in the shared data folder, or skips the test if there is none."""
 
     def find(name):
         path = SHARED / name
