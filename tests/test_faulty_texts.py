@@ -1,4 +1,4 @@
-"""Tests that faulty texts and tables are refused with a precise message, and unusual texts and names accepted."""
+"""Faulty texts and tables are refused with a precise message; unusual texts and file names are accepted."""
 
 import json
 import os
