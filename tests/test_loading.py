@@ -1,4 +1,4 @@
-"""Loading of models: architectures that are refused, damaged files, pickles, poolers, and arguments of ``encode``."""
+"""Tests of loading models (refused architectures, damaged files, pickles, poolers) and of calls of ``encode``."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def test_an_encoder_decoder_is_refused(tmp_path, sample, tiny_bert):
         ("no pad", "no padding token"),
     ],
 )
-def test_errors_name_faults_of_weights_and_tokenizers(tmp_path, tiny_bert, damage, message):
+def test_faulty_weights_and_tokenizers_are_refused(tmp_path, tiny_bert, damage, message):
     folder = copied(tiny_bert, tmp_path / "broken")
     weights = load_file(folder / "model.safetensors")
     settings = json.loads((folder / "config.json").read_text())
@@ -109,7 +109,7 @@ def test_errors_name_faults_of_weights_and_tokenizers(tmp_path, tiny_bert, damag
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:12\n", "git lfs pull"),
     ],
 )
-def test_a_pickle_that_is_not_weights_is_refused_and_never_executed(tmp_path, tiny_bert, content, message, cse):
+def test_an_invalid_pytorch_model_bin_is_refused_and_never_executed(tmp_path, tiny_bert, content, message, cse):
     folder = copied(tiny_bert, tmp_path / "broken")
     (folder / "model.safetensors").unlink()
     path = folder / "pytorch_model.bin"
@@ -135,7 +135,7 @@ def test_a_pickle_that_is_not_weights_is_refused_and_never_executed(tmp_path, ti
     assert not (tmp_path / "executed").exists()
 
 
-def test_arguments_of_encode_are_checked(tiny_bert):
+def test_encode_refuses_invalid_arguments_and_accepts_any_iterable_of_texts(tiny_bert):
     encoder = Encoder(tiny_bert, device="cpu")
     for size in (-1, 0, 1.5, True, None):
         with pytest.raises(InputError, match="batch_size"):

@@ -37,7 +37,7 @@ ABOUT = {
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory, tiny_bert, sample):
-    """The folder of a model with prompts for queries and documents, after two steps of training."""
+    """The folder of a model that has prompts for queries and documents and was trained for two steps."""
     folder = tmp_path_factory.mktemp("mteb")
     prompts = {"query": "find : ", "document": "text : "}
     sentence_model(folder / "model", tiny_bert, modules=[pooling("mean"), normalize], prompts=prompts)
