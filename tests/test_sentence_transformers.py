@@ -624,7 +624,7 @@ def gathered_weights(given, processes):
     return found
 
 
-def test_training_in_two_processes_gives_the_weights_of_one_process(without_dropout, sample_rows, indexed, tmp_path):
+def test_two_processes_have_the_weights_of_one(without_dropout, sample_rows, indexed, tmp_path):
     script, given = tmp_path / "gathered.py", tmp_path / "given.json"
     script.write_text(GATHERED, encoding="utf8")
     texts = sample_rows[:24]

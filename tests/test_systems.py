@@ -185,7 +185,7 @@ def test_gradients_do_not_depend_on_the_chunk_size(run_config, system, name):
         assert float(others[key]) == pytest.approx(float(value), rel=1e-9, nan_ok=True), key
 
 
-def test_gradients_of_two_processes_equal_the_gradients_of_one(run_config, system, tmp_path):
+def test_two_processes_have_the_gradients_of_one(run_config, system, tmp_path):
     script = tmp_path / "gradients.py"
     script.write_text(DISTRIBUTED, encoding="utf8")
     given = run_config.model_dump(exclude_none=True, include=run_config.model_fields_set)
