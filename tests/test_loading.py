@@ -49,7 +49,7 @@ def test_mpnet_encodes_a_text_longer_than_its_usable_positions(tmp_path, tiny_be
     assert Encoder(tmp_path / "mpnet", device="cpu").encode(["the cat " * 200]).shape == (1, 32)
 
 
-def test_a_decoder_is_refused_with_cls_and_trains_with_avg(tmp_path, sample, tiny_gpt2):
+def test_a_decoder_is_refused_with_pooler_cls_and_trains_with_pooler_avg(tmp_path, sample, tiny_gpt2):
     with pytest.raises(InputError, match=r"--pooler cls: .* is a decoder, .*--pooler avg"):
         train(config(tmp_path, sample, tiny_gpt2))
     assert train(config(tmp_path, sample, tiny_gpt2, pooler="avg")).steps == 3

@@ -1,4 +1,4 @@
-"""Models of sentence-transformers modules: training keeps the modules; both libraries compute equal vectors."""
+"""Tests of models of sentence-transformers modules: training keeps the modules, and cse gives equal vectors."""
 
 import json
 

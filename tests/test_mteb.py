@@ -1,4 +1,4 @@
-"""A saved model has the same scores in mteb as in cse, on small tasks held in memory."""
+"""Tests that a saved model has equal scores in mteb and in cse, on small tasks held in memory."""
 
 import numpy as np
 import pytest

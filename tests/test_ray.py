@@ -1,4 +1,4 @@
-"""An index built on a Ray cluster has the same bytes as an index built locally, even if a worker is killed."""
+"""Tests of indexes built on a Ray cluster: their bytes equal a local build, even if a worker is killed."""
 
 import json
 import os

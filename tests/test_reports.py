@@ -1,4 +1,4 @@
-"""Tests of data.json of a run, of pictures of runs, of the report page, and of `cse runs`."""
+"""Tests of data.json in a run folder, pictures of runs, the report page, and `cse runs`."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Tests of ``explain`` for words that cannot be replaced, because they touch another word."""
+"""Tests of ``explain`` for words that cannot be replaced because they touch another word."""
 
 from cse import TfidfIndex
 

@@ -649,7 +649,7 @@ def test_two_processes_have_the_weights_of_one(without_dropout, sample_rows, ind
 
 
 def test_only_the_adapter_is_trained_with_peft(without_dropout, triples, tmp_path):
-    peft = pytest.importorskip("peft", reason="peft is not installed")
+    peft = pytest.importorskip("peft", reason="peft is not installed: pip install 'cse[lora]'")
     found = []
     for cached in (False, True):
         torch.manual_seed(0)

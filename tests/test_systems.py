@@ -152,7 +152,7 @@ def system(masked_model, tiny_bert, few):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    """Removes the methods that a test registered, when the test ends."""
+    """Removes, after each test, the methods that the test registered."""
     monkeypatch.setattr("cse.registry.IMPORTED", {})
     with ExitStack() as stack:
         for table in (AUGMENTATIONS, ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS, LOSS_TERMS):

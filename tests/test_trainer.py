@@ -204,7 +204,7 @@ def test_runs_with_the_same_seed_are_bit_identical(base):
     assert strip(steps(other.folder)) != strip(steps(first.folder))
 
 
-def test_evaluation_does_not_depend_on_batches_prepared_meanwhile(base, tmp_path, sample_rows):
+def test_evaluation_does_not_depend_on_batches_prepared_at_the_same_time(base, tmp_path, sample_rows):
     """Long rows and UNA in every step keep the thread that prepares batches busy while the model is scored."""
     long = [" ".join(sample_rows[i : i + 4]) for i in range(0, 1200, 4)]
     (tmp_path / "long.txt").write_text("\n".join(long), encoding="utf8")
@@ -599,7 +599,7 @@ def test_defaults_depend_on_family_and_loss():
     )
 
 
-LAYERS = ("given", "preset", "loss", "directory", "family", "all families")
+LAYERS = ("given", "preset", "loss", "model folder", "family", "all families")
 
 
 @pytest.mark.parametrize("first", range(len(LAYERS)))
@@ -614,7 +614,7 @@ def test_the_first_layer_of_settings_with_a_value_decides(first):
     [
         ({}, "bert-base", None, "temperature", 0.05),  # all families
         ({}, "bert-large", None, "lr", 1e-5),  # family
-        ({}, "bert-base", "avg_top2", "pooler", "avg_top2"),  # directory before family
+        ({}, "bert-base", "avg_top2", "pooler", "avg_top2"),  # model folder before family
         ({}, "adapt", "avg", "positive", "spans"),  # family before all families
         ({"loss": "focal"}, "bert-base", None, "temperature", 0.07),  # loss before all families
         ({"loss": "focal"}, "adapt", None, "temperature", 0.05),  # loss before family
@@ -637,7 +637,7 @@ def test_the_first_layer_of_settings_with_a_value_decides(first):
         ({"pairs": "nli.csv"}, "adapt", None, "merge_with_base", 0.0),
         ({}, "bert-base", None, "merge_with_base", 0.0),
         ({"preset": "focal-bert-large"}, "bert-large", None, "temperature", 0.07),
-        ({"preset": "una-bert-base"}, "bert-base", "avg", "pooler", "cls"),  # preset before directory
+        ({"preset": "una-bert-base"}, "bert-base", "avg", "pooler", "cls"),  # preset before model folder
         ({"preset": "una-bert-base", "una": False}, "bert-base", None, "negatives", ()),  # given before preset
         ({"preset": "mixed-bert-base", "lr": 1e-4}, "bert-base", None, "lr", 1e-4),
         ({"preset": "focal-bert-base", "model": "other"}, "bert-base", None, "model", "other"),

@@ -1,4 +1,4 @@
-"""Methods from the literature equal reference implementations: SCD, momentum queue, EMA, AugCSE, substitution."""
+"""Tests of SCD, the momentum queue, EMA, AugCSE and word substitution against reference implementations."""
 
 from types import SimpleNamespace
 
