@@ -40,7 +40,7 @@ def test_only_adapters_are_trained_and_stored_in_checkpoints(config):
     # Three blocks of six linear layers, each with the matrices A and B; the unused pooler has no adapter.
     assert len(names) == 3 * 6 * 2
     assert run.config.lr == 1e-3  # as configured
-    assert prepare(config.replace(pooler="cls")).state.weights().keys() > set(run.state.weights())  # the MLP head
+    assert prepare(config.replace(pooler="cls")).state.weights().keys() > set(run.state.weights())  # and the MLP head
 
 
 def test_the_defaults_of_lora_are_a_learning_rate_of_1e_4_and_a_scale_of_2(config):

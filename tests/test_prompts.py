@@ -41,9 +41,9 @@ def models(tmp_path_factory, tiny_bert):
 CASES = {
     "plain": {},
     "not pooled": {"include": False},
-    "not pooled, left padding": {"include": False, "side": "left"},
+    "not pooled with left padding": {"include": False, "side": "left"},
     "default prompt": {"default_prompt_name": "sts"},
-    "default prompt, none for queries": {"default_prompt_name": "sts", "prompts": {"sts": "compare this "}},
+    "default prompt but none for queries": {"default_prompt_name": "sts", "prompts": {"sts": "compare this "}},
 }
 
 
