@@ -1,4 +1,4 @@
-"""Tests of interrupted and concurrent processes, closed pipes, links as outputs, and the number of threads."""
+"""Tests of interrupted and concurrent processes, closed pipes, symbolic links as outputs, and thread counts."""
 
 import json
 import os

@@ -141,7 +141,7 @@ def test_arrays_of_an_index_are_views_of_its_memory(sample):
         assert not array.flags.writeable
         assert not array.flags.owndata
         address = array.ctypes.data
-        delattr(index, name)  # removes the cached array
+        delattr(index, name)  # deletes the cached array, so the next access makes it again
         assert getattr(index, name).ctypes.data == address
     idf, first = index.idf, index.idf.tolist()
     del index  # the array holds a reference to the memory of the index

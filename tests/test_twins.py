@@ -1,4 +1,4 @@
-"""Compares methods of other papers with plain versions: SCD, momentum queue, EMA, AugCSE, word substitution."""
+"""Tests of SCD, the momentum queue, EMA, AugCSE and word substitution against reference implementations."""
 
 from types import SimpleNamespace
 
@@ -68,7 +68,7 @@ def test_the_momentum_queue_equals_its_definition():
         valid = views.masks["queue"].numpy()
         assert valid.sum() == min(3 * number, 5)
         assert np.allclose(views["queue"].detach().numpy()[valid], queue[: valid.sum()], atol=1e-12)
-        # In the loss, the embeddings in the queue are negatives of every anchor.
+        # The loss uses the embeddings in the queue as negatives of every anchor.
         found = contrastive_loss(
             dict(views.embeddings), temperature=0.2, objective="infonce", masks=views.masks, roles=views.roles
         )
