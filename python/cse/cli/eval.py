@@ -1,4 +1,4 @@
-"""cse eval."""
+"""The command ``cse eval``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cse explain."""
+"""The command ``cse explain``."""
 
 from __future__ import annotations
 

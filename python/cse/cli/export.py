@@ -1,4 +1,4 @@
-"""cse export."""
+"""The command ``cse export``."""
 
 from __future__ import annotations
 

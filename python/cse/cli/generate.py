@@ -1,4 +1,4 @@
-"""cse generate."""
+"""The command ``cse generate``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cse merge-tfidf."""
+"""The command ``cse merge-tfidf``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cse methods."""
+"""The command ``cse methods``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cse mine."""
+"""The command ``cse mine``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cse plot."""
+"""The command ``cse plot``."""
 
 from __future__ import annotations
 

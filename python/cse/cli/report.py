@@ -1,4 +1,4 @@
-"""cse report."""
+"""The command ``cse report``."""
 
 from __future__ import annotations
 

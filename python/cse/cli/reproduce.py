@@ -1,4 +1,4 @@
-"""cse reproduce."""
+"""The command ``cse reproduce``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cse runs."""
+"""The command ``cse runs``."""
 
 from __future__ import annotations
 

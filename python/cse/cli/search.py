@@ -1,4 +1,4 @@
-"""cse search."""
+"""The command ``cse search``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cse similarity."""
+"""The command ``cse similarity``."""
 
 from __future__ import annotations
 

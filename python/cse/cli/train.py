@@ -1,4 +1,4 @@
-"""cse train."""
+"""The command ``cse train``."""
 
 from __future__ import annotations
 
