@@ -88,7 +88,9 @@ def encoding(command: Callable[..., None]) -> Callable[..., None]:
 def stored(command: F) -> F:
     """Decorator that adds ``--index``, a folder in which embeddings are stored for later commands."""
     text = "Folder of a cse search index to use or create."
-    return options.option("--index", "folder", metavar="DIR", help=text, default_text="not stored")(command)
+    return options.option("--index", "folder", metavar="DIR", help=text, default_text="embeddings are not stored")(
+        command
+    )
 
 
 def load_encoder(model: str, pooler: str | None, device: str, precision: str, threads: int, **further: Any) -> Encoder:

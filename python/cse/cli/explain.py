@@ -20,7 +20,7 @@ from . import console, options
 def command(
     sentence: str, tfidf: str, min_df: int, max_terms: int | None, samples: int, as_json: bool, **drawing: Any
 ) -> None:
-    """Show TF-IDF, replacement probability, rank and sampled replacements of each word of SENTENCE."""
+    """Show the TF-IDF, replacement probability, rank and sampled replacements of each word of SENTENCE."""
     console.check_output()
     index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)
     words = index.explain(sentence, samples=samples, **drawing)

@@ -11,7 +11,7 @@ from . import console, options
 if TYPE_CHECKING:
     from ..reports.runs import StoredRun
 
-# Maximum number of differing settings that are shown in separate columns.
+# Up to this number of differing settings, each has a column; more are listed in one column.
 COLUMNS = 6
 
 
@@ -68,7 +68,7 @@ def command(folder: str, as_json: bool) -> None:
 
 
 def _settings(run: StoredRun, names: list[str]) -> dict[str, str]:
-    """Returns the cells of the settings that differ: one cell each or, if there are over ``COLUMNS``, a single cell."""
+    """Returns the cells of the settings that differ: one each, or a single cell for more than ``COLUMNS`` settings."""
     values = {name: _text(run.settings.get(name)) for name in names}
     if len(names) <= COLUMNS:
         return values

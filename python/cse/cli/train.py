@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TrainCommand(options.GroupedCommand):
-    """The command ``cse train``, with the options for the settings of a run and those declared in this module."""
+    """The command ``cse train``: its options are the settings of a run, followed by those declared in this module."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -34,7 +34,13 @@ class TrainCommand(options.GroupedCommand):
 @group("Model")
 @options.option("--config", "config_file", metavar="FILE", help="config.toml of a run, to repeat that run.")
 @group("Run")
-@options.option("--set", "settings", multiple=True, metavar="METHOD.OPTION=VALUE", help="An option of a method.")
+@options.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="METHOD.OPTION=VALUE",
+    help="Set an option of a method; see cse methods.",
+)
 @options.option("--resume", metavar="RUN", help="Resume or extend a run from its last checkpoint.")
 @options.as_json
 def command(
