@@ -112,8 +112,8 @@ drawing = _all(
     option(
         "--beta",
         default=0.5,
-        help="Mean replacement probability over the words of a sentence, 0 to 1, before probabilities are clipped at 1. "
-        "Even with 0, at least one word is replaced; even with 1, not all words are.",
+        help="Mean replacement probability over the words of a sentence, 0 to 1, before probabilities are clipped at "
+        "1. Even with 0, at least one word is replaced; even with 1, not all words are.",
     ),
     option(
         "--radius",
