@@ -107,7 +107,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
             "note",
             f"over 128 words: {counted('long')}" if faults["long"]["rows"] else "half of the rows have over 64 words",
             "train on short passages with --positive spans and --set spans.most_words=24 (the defaults for sentence "
-            "encoders); with other positives, only the first 32 tokens of a row are used by default, so split the rows, "
+            "encoders); with other positives, only the first 32 tokens of a row are used by default, so split the rows "
             "or raise --max-length",
         )
     if faults["short"]["rows"] > MANY * documents:
