@@ -74,8 +74,8 @@ def command(
 ) -> None:
     """Group the rows of CORPUS by their embeddings, and print the size, words and examples of each group.
 
-    The words of a group are the terms whose mean TF-IDF in the group exceeds most their mean TF-IDF over the rows of
-    all groups. The examples are the rows nearest to the mean embedding of the group. Groups are numbered from 1,
+    The words of a group are the terms whose mean TF-IDF in the group is furthest above their mean over the rows of all
+    groups. The examples are the rows nearest to the mean embedding of the group. Groups are numbered from 1,
     the largest first. With hdbscan, some rows may be in no group, and the time is quadratic in the number of rows.
     """
     console.check_output()

@@ -34,7 +34,7 @@ def say(text: str = "") -> None:
 def check_output() -> None:
     """Raises ``InputError`` if standard output is closed, for example by ``>&-``."""
     if sys.stdout is None:
-        raise InputError("standard output: is closed; redirect it, for example to a file")
+        raise InputError("standard output: is closed; redirect it to a file or a pipe")
 
 
 class OutputStream:

@@ -55,6 +55,6 @@ def command(
         )
     Console().print(table)
     if not words:
-        click.echo("The sentence has no words; it would be returned unchanged.")
+        click.echo("The sentence has no words; cse augment would return it unchanged.")
     elif len({word.score for word in words}) == 1 and {drawing["replace_which"], drawing["replace_with"]} != {"random"}:
         click.echo("All words have the same score: one of them, chosen at random, is always replaced.")

@@ -64,7 +64,7 @@ def explained(error: click.ClickException) -> click.ClickException:
 def said_by_another_rank(text: str) -> bool:
     """Returns whether another process that torchrun started on this machine has already reported this text.
 
-    Invalid input is an error in every process, but is reported only once. The first process with a text marks it as
+    Invalid input is an error in every process, but is reported only once. The first call with a text marks it as
     reported by creating a file in the temporary folder that torchrun makes for the error files of its processes.
     """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")

@@ -11,7 +11,7 @@ from . import console, options
 if TYPE_CHECKING:
     from ..reports.runs import StoredRun
 
-# Up to this number of differing settings, each has a column; more are listed in one column.
+# If more settings than this differ, they share one column of the table.
 COLUMNS = 6
 
 
