@@ -48,9 +48,9 @@ def command(
 ) -> None:
     """Train an encoder on CORPUS (one sentence per line), or on the files the TF-IDF index was built from.
 
-    The encoder is saved in the folder best of the run (see --output and --name), which AutoModel and SentenceTransformer
-    can load. Values that are not given are taken from --preset, else from the defaults of the loss, else from the
-    defaults of the model family. cse methods lists the augmentations and loss terms with their options, which are set
+    The encoder is saved in best/ in the folder of the run (see --output and --name), where AutoModel and
+    SentenceTransformer can load it. Values that are not given are taken from --preset, else from the defaults of the
+    loss, else from the defaults of the model family. cse methods lists the augmentations and loss terms with their options, which are set
     in the configuration file or with --set, for example --set una.beta=0.3.
     """
     from ..registry import parse_setting

@@ -35,8 +35,8 @@ def pair_columns(
     """Returns the names of the two or three columns to read: anchor, positive and optionally hard negative.
 
     Without ``columns``, the roles follow from the column names (``NAMES``). Columns of identifiers (``id``, ``idx``,
-    ``..._id``) are left out. If no column has the name of an anchor or of a positive, the columns whose names are not
-    in ``NAMES`` take the missing roles, in the order of the table.
+    ``..._id``) are left out. If the anchor or the positive cannot be identified by its name, the columns whose names
+    are not in ``NAMES`` take the missing roles, in the order of the table.
 
     Args:
         path: A table.
