@@ -50,8 +50,8 @@ def command(
 
     The encoder is saved in best/ in the folder of the run (see --output and --name), where AutoModel and
     SentenceTransformer can load it. Values that are not given are taken from --preset, else from the defaults of the
-    loss, else from the defaults of the model family. cse methods lists the augmentations and loss terms with their options, which are set
-    in the configuration file or with --set, for example --set una.beta=0.3.
+    loss, else from the defaults of the model family. cse methods lists the augmentations and loss terms with their
+    options, which are set in the configuration file or with --set, for example --set una.beta=0.3.
     """
     from ..registry import parse_setting
     from ..training.defaults import merge, with_preset
