@@ -109,7 +109,7 @@ def test_column_names_determine_roles_and_id_columns_are_ignored(tmp_path, kind)
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("sentence1", "sentence2", "label"), "column 'label' says which rows are positive pairs; .* --where"),
+        (("sentence1", "sentence2", "label"), "column 'label' marks which rows are positive pairs; .* --where"),
         (("sentence1", "sentence2", "score"), "select them with --min-score 4, or name .* --columns: sentence1,"),
         (("sentence1", "sentence2", "year"), "column 'year' are numbers; name .* with --columns: sentence1, sent"),
         (("question", "query", "answer"), "columns question and query may both be the anchor; .* --columns"),

@@ -111,7 +111,7 @@ class Data:
     """How to handle invalid UTF-8."""
     max_line_bytes: Positive = 1 << 20
     """Maximum length of a row in bytes."""
-    cache: Annotated[str | None, Shown("DIR", default="the user's; see cse cache")] = None
+    cache: Annotated[str | None, Shown("DIR", default="the user's cache; see cse cache")] = None
     """Cache folder for large corpora.
 
     See ``cse.data.cache.cache_folder``."""
