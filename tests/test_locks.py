@@ -46,7 +46,8 @@ def test_a_lock_is_released_at_the_end_and_leaves_nothing_behind(tmp_path):
     for _ in range(2):
         with locked(folder) as held:
             assert held
-    assert [path.name for path in tmp_path.iterdir()] == ["folder"] and not any(folder.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    assert not any(folder.iterdir())
 
 
 def test_a_locked_folder_can_be_renamed(tmp_path):
