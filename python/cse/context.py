@@ -42,7 +42,7 @@ class Context:
     """``(n,)`` numbers of the corpus rows to train on."""
     device: str = "cpu"
     encoder: SentenceEncoder | None = None
-    """The encoder that is trained; None for text methods (edits and pairings), which are constructed before it loads."""
+    """The encoder that is trained; None for text methods (edits and pairings), which are constructed earlier."""
     part: Callable[[int], slice] = field(default=lambda rows: slice(0, rows))
     """Returns the slice of rows that this process encodes, given the number of rows of the batch."""
     told: dict[str, Any] = field(default_factory=dict)

@@ -64,7 +64,7 @@ class HalvesEvaluator(SentenceEvaluator):
     def __call__(
         self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
-        """Returns the metrics of a ``SentenceTransformer`` by name; the arguments are those of ``SentenceEvaluator``."""
+        """Returns the metrics of a ``SentenceTransformer``; the arguments are those of ``SentenceEvaluator``."""
         scores = score_halves(_Encodes(model, self.batch_size), self.sentences).to_dict()
         if output_path is not None and self.write_csv:
             self._append(Path(output_path), {"epoch": epoch, "steps": steps, **scores})
