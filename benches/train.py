@@ -20,8 +20,8 @@ The systems are timed alternately, in ``--rounds`` rounds. Figures are medians o
 steps of a round (on CUDA, the first 20, in which models are compiled and graphs recorded). Before anything is timed,
 the loss function of cse must equal that of the plain loop on random embeddings. The table counts the tokens of a step
 over all views, without padding. On the CPU, --breakdown also prints which operations take the time of a step, measured
-with PyTorch's profiler. If the processor has no instructions for bfloat16, the rows in bf16 are left out; --emulate computes
-them with benches/emulated.py, but their times are then not those of a processor with such instructions.
+with PyTorch's profiler. If the processor has no instructions for bfloat16, the rows in bf16 are left out; --emulate
+computes them with benches/emulated.py, but their times are then not those of a processor with such instructions.
 """
 
 # The trainer of sentence-transformers has no type annotations.
