@@ -1,4 +1,4 @@
-"""Measures exact search (compared with NumPy), near-duplicate search, memory, and the loss of nDCG@10 by int8 vectors.
+"""Measures exact search (compared with NumPy), near-duplicate search, memory, and the nDCG@10 lost by int8 vectors.
 
     python benches/search.py [--rows 1000000] [--threads 2] [--rounds 5] [--json FILE]
     python benches/search.py --data DIR    # adds nDCG@10 of MiniLM (float32, int8, with BM25) on a set in BEIR's format

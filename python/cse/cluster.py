@@ -34,7 +34,9 @@ def connected() -> Iterator[Any]:
         try:
             ray.init(log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError) as error:
-            raise InputError(f"--engine ray: no cluster could be reached ({first_line(error)})") from None
+            raise InputError(
+                f"--engine ray: no cluster could be reached ({first_line(error)}); check RAY_ADDRESS"
+            ) from None
     try:
         yield ray
     finally:

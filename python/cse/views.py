@@ -43,7 +43,9 @@ def roles_by_name(names: Iterable[str]) -> dict[str, Role]:
     }
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise ValueError(f"views: the role of {unknown[0]!r} is not known; choose from {', '.join(known)}")
+        raise ValueError(
+            f"views: the role of {unknown[0]!r} is not known; give roles, or use the names {', '.join(known)}"
+        )
     return {name: known[name] for name in names}
 
 
