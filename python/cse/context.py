@@ -66,7 +66,7 @@ class Context:
     def trained(self) -> SentenceEncoder:
         """The encoder that is trained; raises ``ValueError`` for a text method."""
         if self.encoder is None:
-            raise ValueError("encoder: text methods are constructed before the model is loaded")
+            raise ValueError("encoder: is not available to text methods, which are constructed before it is loaded")
         return self.encoder
 
     @cached_property

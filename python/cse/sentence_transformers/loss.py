@@ -38,8 +38,8 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
 
     With ``mixed="paper"``, the positive of each anchor is mixed with a random partner from the batch. If
     ``NegativesCollator`` makes the batches, the random number that selects the partner is a function of ``seed``, row
-    number and epoch, as in ``cse train``; otherwise, it is a function of ``seed`` and the anchor's token ids. Neither
-    depends on the number of processes, and a resumed run draws the same partners.
+    number and epoch, as in ``cse train``; otherwise, it is a function of ``seed`` and the anchor's token ids. This
+    number does not depend on the number of processes, and a resumed run draws the same partners.
 
     Args:
         model: A ``SentenceTransformer``.
@@ -47,7 +47,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             others (UNA).
         logits: ``cosine``, or ``focal`` (Focal-InfoNCE).
         mixed: None, ``paper`` or ``release``: mixed negatives (MixCSE), as in the paper or as in its released code.
-        temperature: tau; ``MultipleNegativesRankingLoss(scale=20)`` is ``temperature=0.05``.
+        temperature: tau; 0.05 corresponds to ``scale=20`` of ``MultipleNegativesRankingLoss``.
         margin: m of the focal logits.
         mix_lambda: Weight of the positive in a mixed negative, from 0 to 1.
         hard_negative_weight: alpha; ln(alpha) is added to the logits of each anchor with the negatives of its own row.
@@ -60,9 +60,9 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         gather_across_devices: With several processes, compute the loss over the rows of all of them; its gradients are
             the same as with one process and the whole batch. All processes need the same number of rows in each batch
             (``dataloader_drop_last=True``).
-        cached: Encode ``mini_batch_size`` texts at a time, and once more for the gradients (GradCache), like
-            ``CachedMultipleNegativesRankingLoss``. The gradients do not change. Except for the
-            embeddings and the similarity matrix, memory does not grow with the batch.
+        cached: Encode mini-batches of ``mini_batch_size`` texts, first without and then with gradients (GradCache), as
+            in ``CachedMultipleNegativesRankingLoss``. The gradients do not change, and only the memory for embeddings and
+            the similarity matrix grows with the batch.
         mini_batch_size: Texts per forward pass, with ``cached``.
         mini_batch_num_tokens: Tokens per forward pass, with ``cached``, instead of ``mini_batch_size``.
         show_progress_bar: Show the progress within a batch, with ``cached``.
