@@ -61,8 +61,8 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             the same as with one process and the whole batch. All processes need the same number of rows in each batch
             (``dataloader_drop_last=True``).
         cached: Encode mini-batches of ``mini_batch_size`` texts, first without and then with gradients (GradCache), as
-            in ``CachedMultipleNegativesRankingLoss``. The gradients do not change, and only the memory for embeddings and
-            the similarity matrix grows with the batch.
+            in ``CachedMultipleNegativesRankingLoss``. The gradients do not change, and only the memory for embeddings
+            and the similarity matrix grows with the batch.
         mini_batch_size: Texts per forward pass, with ``cached``.
         mini_batch_num_tokens: Tokens per forward pass, with ``cached``, instead of ``mini_batch_size``.
         show_progress_bar: Show the progress within a batch, with ``cached``.
