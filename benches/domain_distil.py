@@ -2,9 +2,9 @@
 
 ``TrainConfig.imports`` loads the term ``distil`` from this file. For each anchor, the term trains the encoder to rank
 the candidates of the batch like a combination of the base model and word overlap. The motivation is that on four of
-five collections, the fusion of the base model and BM25 by reciprocal ranks is better than either alone (``python
-benches/domain.py table``). With ``loss = "distil"``, the term is the only loss. No candidate is then labelled as a
-positive or a negative, so there are no false positives or false negatives.
+five collections, the fusion of the base model and BM25 by reciprocal ranks is better than either alone (see
+``python benches/domain.py table``). With ``loss = "distil"``, the term is the only loss. No candidate is then labelled
+as a positive or a negative, so there are no false positives or false negatives.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Measures what bfloat16 changes: the scores of one model in both precisions, and the scores of models trained in each.
+"""Measures how bfloat16 changes scores: those of one model in both precisions, and those of models trained in each.
 
     python benches/precision.py encode --sts DIR --retrieval DIR [DIR ...]    # all-MiniLM-L6-v2, not trained
     python benches/precision.py train --sts DIR [--seeds 31 32 33 34 35]      # trains minilm
     python benches/precision.py table --sts DIR
 
-``encode`` scores all-MiniLM-L6-v2 on the STS test sets and on retrieval collections, in float32 and in bfloat16.
-``train`` trains on the shipped sample, with the same seeds in both precisions. Settings are the defaults of ``cse train
---model minilm``, except that the loss is ``standard`` without further terms. The models are evaluated in float32 on
-STS-B dev, SICK-R dev and STS16, and with the label-free MRR of the run. Differences between models of the same seed
-have 95 % intervals over sentence pairs and over seeds. Each result is written to benches/results/precision.json as soon
-as it is computed, and stored results are not computed again.
+``encode`` scores all-MiniLM-L6-v2 on the STS sets and on retrieval collections, in float32 and in bfloat16. ``train``
+trains on the shipped sample, with the same seeds in both precisions. Settings are the defaults of
+``cse train --model minilm``, except that the loss is ``standard`` without further terms. The models are evaluated in
+float32 on STS-B dev, SICK-R dev and STS16, and with the label-free MRR of the run. Differences between models of the
+same seed have 95 % intervals over sentence pairs and over seeds. Each result is written to
+benches/results/precision.json as soon as it is computed, and stored results are not computed again.
 
 If the processor has no instructions for bfloat16, benches/emulated.py emulates them: the results equal those of such
 instructions up to the order of summation, but the times do not.

@@ -2,8 +2,8 @@
 
     python benches/same_results.py BASE_PYTHON NEW_PYTHON [--minilm] [--only augment]
 
-Both arguments are Python interpreters of environments in which cse is installed; ``git worktree add ../base REV && make
--C ../base .venv/ready`` creates the first. For each, the script computes digests of
+Both arguments are Python interpreters of environments in which cse is installed. To create the first for revision REV:
+``git worktree add ../base REV && make -C ../base .venv/ready``. For each, the script computes digests of
 
 - the index and the matrix, for each tokenizer;
 - the negatives of ``cse augment``, for all combinations of the sampling options with two betas and two radii;
