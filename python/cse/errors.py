@@ -51,7 +51,7 @@ def shortened(text: str, length: int = 120) -> str:
     return text if len(text) <= length else text[: length - 1].rstrip() + "\u2026"
 
 
-# Option values of cse, by the names that other programs or the papers use for them.
+# Maps names that other programs or papers use to the corresponding option values of cse.
 OTHER_NAMES = {
     "average": "avg",
     "mean": "avg",
@@ -65,7 +65,7 @@ OTHER_NAMES = {
 
 
 def did_you_mean(given: str, choices: Iterable[str]) -> str:
-    """Returns `` (did you mean X?)``, where X is the choice most similar to ``given``, or "" if none is similar."""
+    """Returns " (did you mean X?)" with the choice X that is most similar to ``given``; "" if no choice is similar."""
     from difflib import get_close_matches
 
     known = list(choices)

@@ -1,4 +1,4 @@
-"""What a loss needs about a batch in addition to the embeddings: row numbers, the epoch, and which texts are equal.
+"""Facts about a batch that a loss needs besides the embeddings: row numbers, the epoch, and which texts are equal.
 
 The trainer of sentence-transformers passes token ids to a loss, not texts or row numbers. Equal texts are therefore
 recognised by equal token ids. ``NegativesCollator`` adds row numbers and the epoch to the inputs of the first column.
@@ -17,7 +17,7 @@ from torch import Tensor
 __all__ = ["EPOCH", "ROW", "Facts", "facts_of", "stripped"]
 
 ROW, EPOCH = "cse_row", "cse_epoch"
-"""Keys of the inputs of the first column: ``(B,)`` int64 row numbers, ``(B,)`` int64 epoch."""
+"""Keys in the inputs of the first column. Their values are ``(B,)`` int64: row numbers, and the epoch repeated."""
 
 MULTIPLIER = 0x9E3779B97F4A7C15
 
@@ -74,7 +74,7 @@ def facts_of(features: Sequence[Mapping[str, Any]], size: int | None = None) -> 
 
 
 def stripped(features: dict[str, Any]) -> dict[str, Any]:
-    """Returns the inputs of a column without what ``NegativesCollator`` added; the same object if it added nothing."""
+    """Returns the inputs of a column without the keys of ``NegativesCollator``, or the same object if it has none."""
     if ROW not in features:
         return features
     return {name: value for name, value in features.items() if name not in (ROW, EPOCH)}
