@@ -27,7 +27,6 @@ fusion of BM25 and the encoder before training, and the fusion of BM25 and the e
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -86,6 +85,7 @@ def one(folder: Path, name: str, seed: int, budget: float) -> dict[str, Any]:
     """Trains with a method, unless ``name`` is ``before``; returns the scores, times and peak memory."""
     from cse import Encoder
     from cse.evaluation.geometry import unit
+    from cse.reproduce.cells import peak_bytes
 
     collection = Collection(folder)
     rows = collection.rows("documents")
@@ -93,7 +93,7 @@ def one(folder: Path, name: str, seed: int, budget: float) -> dict[str, Any]:
         started, used = time.perf_counter(), time.process_time()
         steps, path = (0, MODEL) if name == "before" else TRAINERS[name](rows, place, seed, budget)
         spent = {"seconds": time.perf_counter() - started, "processor_seconds": time.process_time() - used}
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # without the evaluation, which needs more
+        peak = peak_bytes()  # without the evaluation, which needs more
         encoder = Encoder(path, device="cpu")
         cosines: Vectors = unit(encoder.encode(collection.queries)) @ unit(encoder.encode(collection.documents)).T
     lexical = collection.lexical(collection.queries)

@@ -32,7 +32,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -312,10 +311,10 @@ def print_memory(model: str, rows: list[str], options: Any, settings: dict[str, 
 
 def print_peak(model: str, rows: list[str], options: Any, settings: dict[str, Any]) -> None:
     """Trains, and prints the peak memory of this process in bytes; on a GPU, the peak memory of tensors."""
+    from cse.reproduce.cells import peak_bytes
+
     time_cse(model, rows, options, precisions(options)[0], **settings)
-    print(
-        torch.cuda.max_memory_allocated() if options.gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    )
+    print(torch.cuda.max_memory_allocated() if options.gpu else peak_bytes())
 
 
 def main() -> None:
@@ -426,9 +425,9 @@ def report(found: dict[tuple[str, str], list[Timing]], least: dict[str, tuple[fl
             f"{size / own.seconds:,.1f} | {own.tokens:,.0f} | {base.seconds / own.seconds:.2f} | {per_token:.2f} | "
             f"{beside} | {share:.0%} |"
         )
-    memory = (
-        torch.cuda.max_memory_allocated() if options.gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    )
+    from cse.reproduce.cells import peak_bytes
+
+    memory = torch.cuda.max_memory_allocated() if options.gpu else peak_bytes() or 0
     print(f"peak memory {memory / 1e9:.1f} GB")
     if options.json:
         names = ("cse", "torch", "transformers", "sentence-transformers")

@@ -240,8 +240,6 @@ def test_token_ids_of_labelled_columns_are_cached(mapped, tmp_path):
 
 
 def test_the_cache_is_listed_and_cleared(cse, sample, tmp_path, tiny_bert, monkeypatch):
-    from cse.data.corpus import Corpus
-
     monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 0)
     copy = tmp_path / "corpus.txt"
     copy.write_bytes(sample.read_bytes())

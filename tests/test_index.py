@@ -15,8 +15,6 @@ from cse import InputError, TfidfIndex
 from cse.tfidf._reference import ReferenceIndex
 from cse.tfidf.build import build_index
 
-BOTH_THREADS = pytest.mark.parametrize("threads", [1, 2])
-
 
 def write(path, text):
     path.write_bytes(text.encode("utf8", "surrogatepass") if isinstance(text, str) else text)

@@ -1,7 +1,6 @@
 """The loss term ``keep-similarities``: the divergence of in-batch similarities from those in the base model."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -83,11 +82,10 @@ def test_the_base_model_encodes_views_with_equal_tokens_once_per_step(run_config
     run = prepare(run_config.replace(loss_terms=("keep-similarities",)))
     base = run.state.terms["keep-similarities"].base
     calls = []
-    run_forward = replace(run.forward)
     handle = base.model.register_forward_hook(lambda *_: calls.append(1))
     with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as batches:
         (batch,) = batches.get(0)
-    step = batch_step(run.state, batch, batch.tokens, run_forward, World())
+    step = batch_step(run.state, batch, batch.tokens, run.forward, World())
     first = step.encode("anchor", base)
     assert step.encode("anchor", base) is first
     assert step.encode("positive", base) is first  # with --positive dropout, both views have the same tokens

@@ -40,8 +40,6 @@ def copied(folder, target):
 def test_mpnet_encodes_a_text_longer_than_its_usable_positions(tmp_path, tiny_bert):
     from transformers import AutoTokenizer, MPNetConfig, MPNetModel
 
-    from cse import Encoder
-
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     torch.manual_seed(0)
     MPNetModel(MPNetConfig(vocab_size=2000, max_position_embeddings=66, **sizes)).save_pretrained(tmp_path / "mpnet")

@@ -19,11 +19,6 @@ def config(tmp_path, sample, model, **values):
     return TrainConfig(corpus=sample, tfidf=tmp_path / "tfidf", output=tmp_path / "runs", model=str(model), **values)
 
 
-def small_config(tmp_path, sample, model, **values):
-    values = {"batch_size": 8, "max_steps": 3, "eval_every": 0, "device": "cpu", **values}
-    return TrainConfig(corpus=sample, output=tmp_path / "runs", model=str(model), **values)
-
-
 @pytest.mark.parametrize(
     ("first", "given", "expected"),
     [

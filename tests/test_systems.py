@@ -334,7 +334,7 @@ def test_dclr_noise_follows_the_normalised_gradient_of_the_loss():
     assert loss(ascend(noise, anchors, positives, 4, 1e-2, 0.05)) > loss(noise)
 
 
-def test_dclr_removes_pairs_above_the_similarity_threshold(run_config, system, tiny_bert):
+def test_dclr_removes_pairs_above_the_similarity_threshold(run_config, system):
     run = prepare(run_config.replace(**system("dclr")))
     in_float64(run)
     method = run.state.features["dclr"]

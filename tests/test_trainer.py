@@ -478,8 +478,6 @@ def test_the_selected_model_is_scored_on_sts_tasks_at_the_end(base, tmp_path, sa
 
 @pytest.mark.parametrize("damage", ["no tokenizer", "short weights", "odd tokenizer", "odd modules"])
 def test_the_error_for_a_broken_model_folder_names_the_folder(base, tmp_path, tiny_bert, damage):
-    import shutil
-
     folder = tmp_path / "broken"
     shutil.copytree(tiny_bert, folder)
     if damage == "no tokenizer":

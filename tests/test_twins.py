@@ -176,6 +176,14 @@ def test_substituted_words_are_the_most_likely_whole_words(masked_model, sample_
             assert words[place] == next(word for word in best if word.lower() != old[place].lower())
 
 
+def test_a_text_with_a_mask_token_is_not_changed_by_substitution(masked_model):
+    method = Substitution(SubstitutionOptions(model=str(masked_model), share=0.5), Context())
+    texts = ["alpha [MASK] beta gamma", "alpha beta gamma delta", "[MASK][MASK]"]
+    found = method(texts, np.arange(3), Draws(0, 0))
+    assert (found[0], found[2]) == (texts[0], texts[2])
+    assert found[1] != texts[1]
+
+
 def test_every_word_is_substituted_equally_often(masked_model):
     method = Substitution(SubstitutionOptions(model=str(masked_model), share=0.25), Context())
     rows = np.arange(2000)

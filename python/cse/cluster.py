@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .errors import InputError
+from .errors import InputError, first_line
 
-__all__ = ["RETRIES", "cause_of", "connected", "enter", "first_line"]
+__all__ = ["RETRIES", "cause_of", "connected", "enter"]
 
 RETRIES = 3
 """Maximum number of times that a task is repeated because its worker was lost."""
@@ -58,8 +58,3 @@ def cause_of(error: Any) -> Exception:
     if isinstance(error.cause, (InputError, OSError)):
         return error.cause
     raise error
-
-
-def first_line(error: Exception) -> str:
-    """Returns only the first line of an error's message, because Ray's messages are long."""
-    return (str(error).splitlines() or ["?"])[0]

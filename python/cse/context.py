@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from .data.corpus import Corpus
 from .data.pairs import LabelledPairs
-from .errors import InputError
+from .errors import InputError, first_line
 from .tfidf.index import TfidfIndex
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Context:
             tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
         except (OSError, ValueError) as error:
             raise InputError(
-                f"{flag}: {name} cannot be loaded as a masked language model ({str(error).splitlines()[0]})"
+                f"{flag}: {name} cannot be loaded as a masked language model ({first_line(error)})"
             ) from None
         if self.trained.tokenizer.mask_token_id is None:
             raise InputError(

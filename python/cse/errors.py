@@ -7,7 +7,17 @@ from collections.abc import Iterable
 
 from ._core import InputError
 
-__all__ = ["InputError", "Interrupted", "RunError", "check_texts", "did_you_mean", "sentence", "shortened", "unknown"]
+__all__ = [
+    "InputError",
+    "Interrupted",
+    "RunError",
+    "check_texts",
+    "did_you_mean",
+    "first_line",
+    "sentence",
+    "shortened",
+    "unknown",
+]
 
 
 class RunError(RuntimeError):
@@ -44,6 +54,11 @@ def sentence(error: Exception) -> str:
             return f"{os.fspath(error.filename)}: no such file; check the path"
         return f"{os.fspath(error.filename)}: {error.strerror.lower()}"
     return str(error)
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's message, or the name of its type if the message is empty."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def shortened(text: str, length: int = 120) -> str:

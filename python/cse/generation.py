@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError
+from .errors import InputError, first_line
 from .io import dumps, write_text
 
 __all__ = ["GenerationOptions", "Generator", "generate"]
@@ -78,7 +78,7 @@ class Generator:
         except (OSError, ValueError, ImportError, KeyError) as error:
             raise InputError(
                 f"{name}: is not a sequence-to-sequence model, such as T5, PEGASUS or Marian, or cannot be loaded "
-                f"({str(error).strip().splitlines()[0]})"
+                f"({first_line(error)})"
             ) from None
         return tokenizer, model.eval().to(self.device)
 

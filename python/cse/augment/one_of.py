@@ -57,7 +57,7 @@ class OneOf(Edit):
         self.edits: list[Edit] = []
         for name in options.edits:
             if name not in AUGMENTATIONS:
-                raise InputError(unknown("one-of.edits", name, AUGMENTATIONS.names()))
+                raise unknown("one-of.edits", name, AUGMENTATIONS.names())
             kind: Any = AUGMENTATIONS.get(name)
             if not issubclass(kind, Edit) or kind.expensive or kind is OneOf:
                 raise InputError(f"one-of.edits: {name} is not a fast edit of single sentences; leave it out")

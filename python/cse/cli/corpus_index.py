@@ -109,7 +109,7 @@ def load_encoder(model: str, pooler: str | None, device: str, precision: str, th
             threadpool_limits(threads)  # for NumPy's matrix products
     encoder = Encoder(model, pooler=pooler, device=device, precision=precision, **further)
     if encoder.plain:
-        console.say(f"{model}: the directory does not declare a pooling; using --pooler {UNDECLARED}")
+        console.say(f"{model}: the folder does not declare a pooling; using --pooler {UNDECLARED}")
     console.say(f"on {describe_device(encoder.device, encoder.precision, encoder.precision_reason)}")
     return encoder
 

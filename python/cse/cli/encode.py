@@ -144,7 +144,7 @@ def command(
     filled = len(corpus.filled())
     encoder = Encoder(model, pooler=pooler, device=device, precision=precision, prompt=prompt, dims=dims)
     if encoder.plain:
-        console.say(f"{model}: the directory does not declare a pooling; using --pooler {UNDECLARED}")
+        console.say(f"{model}: the folder does not declare a pooling; using --pooler {UNDECLARED}")
     elif encoder.model.pooler == "cls":
         console.say(f"pooling {encoder.pooling}")
     files = [[file.xxh3, file.column, file.rows] for file in corpus.files]

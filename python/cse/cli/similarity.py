@@ -8,7 +8,7 @@ import click
 
 from ..data import readers
 from ..data.pair_columns import ROLE_OF
-from ..errors import InputError, shortened
+from ..errors import InputError
 from . import console, encoder_options, options
 from .corpus_index import load_encoder
 from .progress import counting
@@ -77,8 +77,7 @@ def command(
             click.echo("\t".join([f"{value:.4f}", *(" ".join(text.split()) for text in (a, b))]))
     else:
         click.echo(f"{found[0]:.4f}")
-        blank = [shortened(text) for text in texts if not text.strip()]
-        if blank:
+        if not all(text.strip() for text in texts):
             console.say("the embedding of a blank text is zero, so the cosine is 0")
 
 

@@ -13,7 +13,7 @@ from itertools import islice
 from os import PathLike, fspath
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from .json_lines import first_fault
 
 __all__ = [
@@ -235,7 +235,7 @@ def _guarded(path: str, work: Callable[[], Any], explain: Callable[[], str | Non
             raise OSError(error.errno, os.strerror(error.errno), path) from None
         if (found := explain()) is not None:
             raise InputError(f"{path}: {found}") from None
-        why = (str(error).splitlines() or ["?"])[0].rstrip(".")
+        why = first_line(error).rstrip(".")
         raise InputError(f"{path}: cannot be read as a table ({why}); check its format") from None
 
 

@@ -132,7 +132,7 @@ def evaluate(
     if known is None:
         return EvaluationResult(name, "", "", "", reports, notes)
     if known.plain:
-        notes.append(f"{name}: the directory does not declare a pooling; used --pooler {UNDECLARED}")
+        notes.append(f"{name}: the folder does not declare a pooling; used --pooler {UNDECLARED}")
     if known.model.pooler == "cls":
         notes.append(f"pooling {known.pooling}")
     notes.append(f"encoded in {known.precision} ({known.precision_reason})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..models.adapters import Adapters, import_peft
 from .base import EncoderMethod
 from .lora_options import LoRAOptions
@@ -58,7 +58,7 @@ class LoRA(EncoderMethod):
         try:
             peft.inject_adapter_in_model(config, encoder.backbone)
         except ValueError as error:
-            raise InputError(f"lora.targets: {', '.join(options.targets)}: {str(error).splitlines()[0]}") from None
+            raise InputError(f"lora.targets: {', '.join(options.targets)}: {first_line(error)}") from None
         encoder.adapters = Adapters(config, encoder.source, keep=options.keep)
 
     @classmethod

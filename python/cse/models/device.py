@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from .. import _core
-from ..errors import InputError, unknown
+from ..errors import InputError, first_line, unknown
 
 __all__ = [
     "PRECISIONS",
@@ -53,7 +53,7 @@ def pick_device(name: str) -> str:
     try:
         torch.ones(1, device=name).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        why = str(error).splitlines()[0]
+        why = first_line(error)
         raise InputError(f"--device {name}: not usable here ({why}); try --device cpu") from None
     return name
 

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from .adapters import Adapters, with_adapter
 from .by_length import batches_by_length
 from .device import autocast, pick_precision, uncompiled
@@ -304,7 +304,7 @@ def _load_head(head: nn.Sequential, folder: Path) -> None:
         weights = load_file(folder / "model.safetensors")
         head[0].load_state_dict({name.removeprefix("linear."): values.float() for name, values in weights.items()})
     except (OSError, SafetensorError, RuntimeError) as error:
-        raise InputError(f"{folder}: the head cannot be loaded ({str(error).splitlines()[0]})") from None
+        raise InputError(f"{folder}: the head cannot be loaded ({first_line(error)})") from None
 
 
 def _lower_case(tokenizer: Any) -> None:

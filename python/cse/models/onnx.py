@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from .encoder import SentenceEncoder, load_encoder
 from .encoders import OtherEncoder
 from .pooling import pooler_in_use
@@ -91,7 +91,7 @@ class OnnxTransformer(nn.Module):
         try:
             self.session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime defines its own exceptions
-            raise InputError(f"{file}: cannot be loaded ({str(error).splitlines()[0]}); export it again") from None
+            raise InputError(f"{file}: cannot be loaded ({first_line(error)}); export it again") from None
         self.names = [each.name for each in self.session.get_inputs()]
         self.config = config
         self.place = nn.Parameter(torch.empty(0), requires_grad=False)  # SentenceEncoder reads the device from it

@@ -14,7 +14,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from .family import family_of
 from .layout import ADAPTER, Modules, base_of, read_json, read_modules
 from .refusals import check_kind, is_static
@@ -167,7 +167,7 @@ def cannot_load(source: Source, error: Exception) -> InputError:
         )
     if isinstance(error, EOFError) or "PytorchStreamReader" in str(error):
         return InputError(f"--model {source.name}: {names} is damaged; fetch it again")
-    why = (str(error).splitlines() or [type(error).__name__])[0]
+    why = first_line(error)
     return InputError(f"--model {source.name}: cannot be loaded ({why})")
 
 
@@ -261,7 +261,7 @@ def _describe(name: str, path: str) -> Source:
     try:
         config = AutoConfig.from_pretrained(base or path, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise InputError(f"--model {name}: cannot be read ({str(error).splitlines()[0]})") from None
+        raise InputError(f"--model {name}: cannot be read ({first_line(error)})") from None
     if getattr(config, "is_encoder_decoder", False):
         raise InputError(
             f"--model {name}: {config.model_type} is an encoder-decoder, which is not supported; use an encoder like "

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from .layout import Stage, write_json
 
 __all__ = ["Dense", "Dropout", "LayerNorm", "Normalize", "build_stage", "read_weights", "save_stage"]
@@ -140,7 +140,7 @@ def build_stage(stage: Stage) -> nn.Module:
     except (OSError, SafetensorError, RuntimeError, KeyError, TypeError, ValueError, pickle.UnpicklingError) as error:
         if isinstance(error, InputError):
             raise
-        why = (str(error).splitlines() or [type(error).__name__])[0]
+        why = first_line(error)
         raise InputError(f"{stage.folder}: the module {stage.kind} cannot be loaded ({why})") from None
     return module
 

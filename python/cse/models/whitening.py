@@ -82,7 +82,8 @@ class Whitening(OtherEncoder):
         precision: str = "fp32",
     ) -> npt.NDArray[np.float32]:
         """Returns the whitened embeddings ``(n, k)``."""
-        found = self.base.model.encode(texts, batch_size=batch_size, progress=progress, precision=precision)
+        self.base.precision = precision
+        found = self.base.encode(texts, batch_size=batch_size, progress=progress)  # as when fitting: prompt, dimensions
         whitened: npt.NDArray[np.float32] = ((found - self.mean) @ self.matrix).astype(np.float32)
         return whitened
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..training.callbacks import Callback
     from ..training.train_config import TrainConfig
 
-__all__ = ["Cell", "cells_of", "config_of", "read_cell", "run_cell"]
+__all__ = ["Cell", "cells_of", "config_of", "peak_bytes", "read_cell", "run_cell"]
 
 MODELS_OF = {"diffcse": "generator", "dclr": "model", "substitution": "model"}
 """Method options that name a further model."""
@@ -271,7 +271,7 @@ def run_cell(
         "steps": steps,
         "train_seconds": round(seconds, 3),
         "seconds": round(time.perf_counter() - started, 3),
-        "process_peak_bytes": _peak_bytes(),
+        "process_peak_bytes": peak_bytes(),
         "versions": {each: version(each) for each in ("cse", "torch", "transformers")},
     }
     path = cell.path(place)
@@ -284,7 +284,7 @@ def run_cell(
     return stored
 
 
-def _peak_bytes() -> int | None:
+def peak_bytes() -> int | None:
     """Returns the peak memory of this process in bytes; None on Windows, where Python cannot tell."""
     if sys.platform == "win32":
         return None

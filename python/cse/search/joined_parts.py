@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..cluster import RETRIES, cause_of, enter, first_line
+from ..cluster import RETRIES, cause_of, enter
 from ..data import readers
 from ..data.corpus import Corpus
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..models.digest import model_digest
 from ..models.inference import Encoder
 from ..sharding.parts import read_manifest

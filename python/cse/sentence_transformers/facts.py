@@ -55,20 +55,15 @@ class Facts:
         return (self.keys[column] != self.keys[0]) & (self.keys[column] != self.keys[1])
 
 
-def facts_of(features: Sequence[Mapping[str, Any]], size: int | None = None) -> Facts:
-    """Returns the facts of a batch.
-
-    Args:
-        features: The inputs of the model, by column.
-        size: B, for inputs from which it cannot be determined.
-    """
+def facts_of(features: Sequence[Mapping[str, Any]]) -> Facts:
+    """Returns the facts of a batch; ``features`` are the inputs of the model, by column."""
     found = [token_key(each) for each in features]
     known = [each for each in found if each is not None]
     keys = tuple(known) if len(known) == len(found) > 0 else None
     first = features[0] if features else {}
     rows = first.get(ROW)
     if rows is None:
-        rows = keys[0] if keys is not None else torch.arange(batch_size(first) if size is None else size)
+        rows = keys[0] if keys is not None else torch.arange(batch_size(first))
     epoch = first.get(EPOCH)
     return Facts(rows, torch.zeros_like(rows) if epoch is None else epoch, keys)
 

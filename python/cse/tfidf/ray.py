@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _core
-from ..cluster import RETRIES, cause_of, connected, enter, first_line
+from ..cluster import RETRIES, cause_of, connected, enter
 from ..data import readers
 from ..data.reading import ReadOptions
-from ..errors import InputError
+from ..errors import InputError, first_line
 from .options import WordOptions
 
 __all__ = ["count_on_cluster"]

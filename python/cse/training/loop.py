@@ -114,7 +114,7 @@ def train(
         run = prepare(config, world, resumed_folder(checkpoint, config), callback, rows)
         if len(run.batches) < checkpoint.step:
             raise InputError(
-                f"--max-steps: {len(run.batches)} is less than the {checkpoint.step} steps the run has done"
+                f"--max-steps: {len(run.batches)} is less than the {checkpoint.step} steps already done; raise it"
             )
         check_same(checkpoint.state["data"], run.data, f"--resume {resume}")
         load_state(checkpoint, run.state, run.device, world.rank)

@@ -125,7 +125,7 @@ def prepare(
     folder = folder or choose_folder(resolved)
     if resolved.max_length > source.max_length:
         raise InputError(
-            f"--max-length: {resolved.max_length} is more than the {source.max_length} tokens the model takes"
+            f"--max-length: {resolved.max_length} is more than the {source.max_length} tokens of the model; lower it"
         )
 
     data.divide(context, resolved.seed, wanted=not pairs)
@@ -267,7 +267,7 @@ def check_sizes(batches: Batches, accumulate: int, ranks: int) -> None:
             "thousands"
         )
     if batches.size > rows:
-        raise InputError(f"--batch-size: {batches.size} is more than the {rows} sentences there are to train on")
+        raise InputError(f"--batch-size: {batches.size} is more than the {rows} training sentences; lower it")
     if not len(batches):
         raise InputError(f"--accumulate: {accumulate} batches are more than the run has; lower it")
     if batches.size < ranks:

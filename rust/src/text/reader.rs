@@ -231,7 +231,6 @@ impl<'a> Reader<'a> {
             let open = state.current.as_mut().expect("opened above");
             let first_line = open.rows + 1;
             let rows = open.fill(&mut chunk.bytes, &self.options, self.progress)?;
-            let offset = open.offset - chunk.bytes.len() as u64; // `open.offset` includes a byte order mark
             chunk.path.clone_from(&open.path);
             chunk.column.clone_from(&open.column);
             if rows == 0 {
@@ -243,7 +242,7 @@ impl<'a> Reader<'a> {
                 continue;
             }
             chunk.first_line = first_line;
-            chunk.offset = offset;
+            chunk.offset = open.start;
             chunk.options = self.options;
             chunk.repaired = 0;
             chunk.first_repaired = None;
