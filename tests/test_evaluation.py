@@ -292,7 +292,7 @@ def test_the_score_of_a_document_is_the_score_of_its_best_passage(tmp_path, tiny
         ("corpus.tsv", "no tab", "line 1 is not an id and a text separated by a tab"),
         ("corpus.tsv", "d1\ta\nd1\tb", "line 2 repeats the id 'd1'"),
         ("queries.tsv", "q9\tother\n", "which is not among the queries"),
-        ("qrels.txt", "q1 d1\n", "line 1 is not"),
+        ("qrels.txt", "q1 d1\n", "line 1 must have three fields"),
         ("qrels.txt", "q1 0 d1 0\n", "no query has a relevant document"),
         ("qrels.txt", "q1 0 other 1\n", "none of the relevant documents is in the corpus"),
         ("corpus.tsv", None, "has neither corpus.jsonl nor corpus.tsv"),

@@ -406,4 +406,4 @@ def test_invalid_input_to_a_cluster_is_reported_as_an_input_error(cluster, shard
         cse("encode", glove, "--engine", "ray", "shard*", "-o", "x", "--gpus-per-worker", "1", env=address),
         "no node has 1 CPU and 1 GPU",
     )
-    refused(cse("search", glove, "shard*", "--engine", "ray", "--query", "word1"), "leave CORPUS out")
+    refused(cse("search", glove, "shard*", "--engine", "ray", "--query", "word1"), "leave out CORPUS")

@@ -394,7 +394,7 @@ def test_a_task_that_is_solved_from_the_start_is_reported(minilm, sample_rows, t
     assert any("solved from the start" in note and "--positive spans" in note for note in solved.notes)
     log = steps(solved.folder)
     assert all(record["p_pos"] > 0.99 for record in log)
-    adapted = train(config.replace(batch_size=64, max_steps=10, max_length=16))
+    adapted = train(config.replace(batch_size=16, max_length=16))
     assert not any("solved from the start" in note for note in adapted.notes)
 
 
