@@ -1,5 +1,5 @@
-# make quickstart   create a virtual environment, install cse, build an index, train on the sample corpus, search the corpus
-#                   before and after training, and write a page about the run
+# make quickstart   create a virtual environment, install cse, build an index, train on the sample corpus, search the
+#                   corpus before and after training, and write a page about the run
 # make test         run all tests in the same environment, in JOBS processes (default 2)
 # make lint         run formatters, linters and type checkers
 #
@@ -19,7 +19,7 @@ JOBS ?= 2
 
 .PHONY: quickstart test lint bench-core bench-growth bench-losses bench-train bench-search reproduce-smoke api clean
 
-# The virtual environment is rebuilt when the dependencies change, the extension module when the Rust sources change.
+# A change of the dependencies reinstalls the packages; a change of the Rust sources rebuilds the extension module.
 $(VENV)/packages: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt maturin
@@ -81,19 +81,19 @@ reproduce-smoke: $(READY)
 	  echo "$$table runs"; \
 	done
 
-# Measures what training with each loss changes, with intervals; DATA is the folder of the STS files. Stored runs
-# (benches/results/adapt.json) are not repeated; without them, it takes several hours on two cores.
+# Measures how training with each loss changes the STS scores, with intervals; DATA is the folder of the STS files. Runs
+# stored in benches/results/adapt.json are not repeated; without stored runs, this takes several hours on two cores.
 bench-losses: $(READY)
 	$(BIN)/python benches/adapt.py accept --data $(DATA)
 
-# Compares training speed with sentence-transformers' trainer and a plain loop, and shows where the time of a step goes;
-# takes ten minutes on two cores, and twice as long if the processor has bfloat16 instructions.
+# Compares the training speed of cse, of sentence-transformers' trainer and of a plain loop, and prints the parts of a
+# step that take the most time. Takes ten minutes on two cores, or twenty if the processor has bfloat16 instructions.
 bench-train: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python benches/train.py --breakdown
 
-# Measures exact search and its memory for a million vectors, compared with NumPy, and near-duplicates; takes a quarter of an
-# hour on two cores.
+# Measures time and memory of exact search in a million vectors, compared with NumPy, and of the search for
+# near-duplicates; takes a quarter of an hour on two cores.
 bench-search: $(READY)
 	$(BIN)/python benches/search.py
 

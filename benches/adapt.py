@@ -1,4 +1,4 @@
-"""Searches for a recipe for encoders that have already been trained contrastively, and evaluates it.
+"""Searches for a training recipe for encoders that have already been trained contrastively, and evaluates it.
 
     python benches/adapt.py search --data DIR            # tunes on STS-B train, SICK-R train and the label-free MRR
     python benches/adapt.py accept --data DIR            # STS-B dev, SICK-R dev, STS16; fresh seeds
@@ -8,9 +8,9 @@
 Each run trains all-MiniLM-L6-v2 on the sample corpus. The scores of the trained weights and of their average with the
 base weights (``merged``) are written to benches/results/adapt.json when a run ends; stored runs are skipped. ``search``
 evaluates on 800 to 900 pairs each of STS-B train and SICK-R train, and computes the label-free score (MRR) of 500
-held-out sentences. The cosine of every pair is stored as well. The table of the results of ``accept`` contains
-intervals over pairs, from a bootstrap of clusters of pairs that share a sentence (2,000 resamples, scores averaged over
-seeds), and intervals over seeds, from Student's t.
+held-out sentences. The cosines of all pairs are stored too, for the intervals. The table of ``accept`` has 95 %
+intervals over pairs (a bootstrap of clusters of pairs that share a sentence, with 2,000 resamples and with scores
+averaged over seeds) and over seeds (Student's t).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ COMMON: dict[str, Any] = {
     "temperature": 0.1,
     "merge_with_base": 0.0,
 }
-# Replaces defaults of this model that most candidates do not use.
+# Replaces the default loss and loss term of this model, which most candidates do not use.
 PLAIN: dict[str, Any] = {"loss": "standard", "loss_terms": []}
 UNLIMITED = {"most_words": 10_000}
 # The default recipe of this model.
@@ -75,12 +75,12 @@ PASSAGES: dict[str, Any] = {
 
 
 def spans(shortest: float, longest: float, **settings: Any) -> dict[str, Any]:
-    """Returns the settings of a candidate whose spans have these limits."""
+    """Returns the settings of a candidate whose spans have these limits, as shares of the words of the sentence."""
     return {"spans": {"shortest": shortest, "longest": longest}, **settings}
 
 
 def sixty(shortest: float, longest: float, **settings: Any) -> dict[str, Any]:
-    """Returns the settings of a candidate whose spans have these limits, with 60 steps."""
+    """Returns the settings of ``spans`` with 60 steps."""
     return spans(shortest, longest, max_steps=60, **settings)
 
 
@@ -120,8 +120,8 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "standard una spans .3 to .7, tau .07, 60 steps": sixty(0.3, 0.7, **UNA, temperature=0.07),
     "standard una spans .3 to .7, tau .05, 60 steps": sixty(0.3, 0.7, **UNA, temperature=0.05),
     "standard una spans .2 to .6, tau .05, 60 steps": sixty(0.2, 0.6, **UNA, temperature=0.05),
-    # The next three test dropout positives, which harm a model that has already been trained contrastively: with a
-    # usual learning rate, with a tenth of it, and with plain SGD, whose steps are as small as the gradients.
+    # Dropout positives harm a model that has already been trained contrastively. The next three candidates test them
+    # with a usual learning rate, with a tenth of it, and with plain SGD, whose steps are as small as the gradients.
     "dropout tau .05 lr 2e-5": {"positive": "dropout", "temperature": 0.05, "lr": 2e-5},
     "dropout tau .05 lr 2e-6": {"positive": "dropout", "temperature": 0.05, "lr": 2e-6},
     "dropout tau .05, SGD lr .1": {"positive": "dropout", "temperature": 0.05, "lr": 0.1, "optimizer": "sgd"},
@@ -132,11 +132,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("search", "accept", "table", "peers"))
     parser.add_argument(
-        "--data", type=Path, help="Folder of the STS files (stsb.train.tsv, ...); for peers, of retrieval collections."
+        "--data",
+        type=Path,
+        help="Folder of the STS files (stsb.train.tsv, ...) or, with peers, of the collections.",
     )
-    parser.add_argument("--only", nargs="*", help="Names of candidates; default: all, for accept those in RECIPES.")
+    parser.add_argument("--only", nargs="*", help="Names of candidates; default: all, or with accept those in RECIPES.")
     parser.add_argument("--seeds", nargs="*", type=int)
-    parser.add_argument("--collections", nargs="*", help="For peers: names of collections; default: all.")
+    parser.add_argument("--collections", nargs="*", help="With peers: names of collections; default: all.")
     parser.add_argument("--results", type=Path)
     options = parser.parse_args()
     if options.what == "peers":
@@ -172,7 +174,7 @@ def main() -> None:
 
 
 def run(name: str, seed: int, data: Path, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Trains a candidate; returns the scores of its final weights, and of their average with the base weights.
+    """Trains a candidate; returns the scores of the trained weights, and of their average with the base weights.
 
     For the name ``before``, returns the scores of the model before training.
     """
@@ -347,7 +349,7 @@ def bootstrap(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> tupl
 
 
 class Tasks(dict[str, Any]):
-    """Gold scores and clusters of pairs by task; a task is read from ``data`` at its first use."""
+    """Gold scores and clusters of pairs by task; a task is read from the folder ``data`` when it is first used."""
 
     data: Path | None = None
 

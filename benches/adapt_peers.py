@@ -2,7 +2,8 @@
 
 Every method trains all-MiniLM-L6-v2 on the documents that ``domain_scores.Collection`` does not hold out, in the same
 precision and in a separate process. Each gets the processor time that the default of ``cse train`` takes on the same
-collection (seconds of all threads, so that other processes on the machine have little influence). The methods are:
+collection. Processor time is the sum over threads, so that other processes on the machine have little influence. The
+methods are:
 
 * ``cse, default``: ``cse train --model minilm`` without further flags.
 * ``SimCSE``: MultipleNegativesRankingLoss of sentence-transformers on pairs of equal documents, batches of 64.
@@ -16,8 +17,8 @@ collection (seconds of all threads, so that other processes on the machine have 
 
 The last four are run with learning rates 5e-5 (the default of the trainers) and 1e-5 (the default of cse), and with
 texts of at most 64 tokens. The learning rate is constant and has no warm-up, because the number of steps depends on the
-time. Three more rows of the table show BM25 (bm25s, Lucene's formula, k1 = 1.5, b = 0.75), and BM25 fused by reciprocal
-ranks with the encoder, both before training and after ``cse train``.
+time. Three further rows of the table show BM25 alone (bm25s, Lucene's formula, k1 = 1.5, b = 0.75), the reciprocal rank
+fusion of BM25 and the encoder before training, and the fusion of BM25 and the encoder after ``cse train``.
 """
 
 # The trainers of sentence-transformers and of transformers have no type annotations.
@@ -26,7 +27,6 @@ ranks with the encoder, both before training and after ``cse train``.
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -52,7 +52,7 @@ CONSTANT = 60  # k of reciprocal rank fusion
 
 
 def peers(data: Path, results: Path, collections: list[str] | None, seed: int) -> None:
-    """Runs each method on each collection, unless its result is stored, and stores each result when it is complete."""
+    """Runs each method on each collection and stores its result; runs whose result is already stored are skipped."""
     for folder in sorted(path.parent for path in data.glob("*/corpus.*")):
         if collections and folder.name not in collections:
             continue
@@ -85,6 +85,7 @@ def one(folder: Path, name: str, seed: int, budget: float) -> dict[str, Any]:
     """Trains with a method, unless ``name`` is ``before``; returns the scores, times and peak memory."""
     from cse import Encoder
     from cse.evaluation.geometry import unit
+    from cse.reproduce.cells import peak_bytes
 
     collection = Collection(folder)
     rows = collection.rows("documents")
@@ -92,7 +93,7 @@ def one(folder: Path, name: str, seed: int, budget: float) -> dict[str, Any]:
         started, used = time.perf_counter(), time.process_time()
         steps, path = (0, MODEL) if name == "before" else TRAINERS[name](rows, place, seed, budget)
         spent = {"seconds": time.perf_counter() - started, "processor_seconds": time.process_time() - used}
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # the evaluation needs more memory
+        peak = peak_bytes()  # without the evaluation, which needs more
         encoder = Encoder(path, device="cpu")
         cosines: Vectors = unit(encoder.encode(collection.queries)) @ unit(encoder.encode(collection.documents)).T
     lexical = collection.lexical(collection.queries)
@@ -107,7 +108,7 @@ def one(folder: Path, name: str, seed: int, budget: float) -> dict[str, Any]:
 
 
 def train_cse(rows: list[str], place: str, seed: int, budget: float) -> tuple[int, str]:
-    """Trains as ``cse build-tfidf`` and ``cse train --model minilm`` do; returns the steps and the folder."""
+    """Trains like ``cse build-tfidf`` and ``cse train --model minilm``; returns the number of steps and the folder."""
     from cse import TfidfIndex, TrainConfig, train
 
     corpus = Path(place) / "corpus.txt"
@@ -134,7 +135,7 @@ def deadline(budget: float) -> Any:
 
 
 def arguments_of(kind: Any, place: str, batch_size: int, rate: float, seed: int) -> Any:
-    """Returns a trainer's arguments: constant learning rate, the precision that cse uses, no logs, no checkpoints."""
+    """Returns arguments for a trainer: constant learning rate, the precision of cse, no logs, no checkpoints."""
     from cse.models.device import pick_precision
 
     return kind(
@@ -195,7 +196,7 @@ def equal_pairs(rows: list[str], seed: int) -> dict[str, list[Any]]:
 
 
 def damaged(rows: list[str], seed: int) -> dict[str, list[Any]]:
-    """Returns pairs of a damaged document and the original.
+    """Returns pairs of a damaged document and the original document.
 
     Each word is deleted with probability ``DELETED``; at least one is kept.
     """

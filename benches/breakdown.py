@@ -1,4 +1,4 @@
-"""Measures with PyTorch's profiler where the time of a training step goes on the CPU."""
+"""Measures with PyTorch's profiler which operations take the time of a training step on the CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 __all__ = ["breakdown"]
 
-# Profiler events by part of a step. Events that are not listed are parts themselves.
+# Profiler events by part of a step. Every other event is a part with the name of the event.
 PARTS = {
     "matrix products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"),
     "dropout masks": ("dropout masks",),
@@ -24,7 +24,7 @@ PARTS = {
 
 
 def breakdown(run: Callable[[Any], object]) -> dict[str, float]:
-    """Returns the share (0 to 1) of each part in the CPU time of training steps, the largest first.
+    """Returns the share (0 to 1) of each part in the CPU time of training steps, in descending order.
 
     Args:
         run: A function that trains with cse. It is called with a profiler, which it starts and stops between steps.

@@ -70,7 +70,7 @@ def columns(path: Path, document: int) -> Judgements:
 
 
 def time_texts(path: Path) -> Texts:
-    """Returns the articles of TIME, numbered as in the judgements, which count 425 articles in the order of the file.
+    """Returns the articles of TIME by their number in the judgements, which count 425 articles in file order.
 
     The distributed file has only 423 articles. The words that queries share with their relevant articles show that the
     two missing articles follow an article between the 371st and the 380th; this function assumes the 371st. Up to this

@@ -2,11 +2,11 @@
 
     python benches/core.py corpus.txt        # plain text, one sentence per line
 
-Before anything is timed, results are compared: on the first rows, document frequencies with scikit-learn and negatives
-with the reference implementation in Python; on the whole file, counts with rust/examples/std_loop.rs, which is built
-with cargo. Commands are timed as whole processes, from start to exit; their times are medians of --repeat runs, and are
-also given relative to `wc -w` on the same file. nlpaug is included if it is installed. Writes benches/results/core.json
-and prints a table.
+Results are checked before anything is timed. On the first 20,000 rows, document frequencies must equal those of
+scikit-learn; on the first 100 rows, negatives must equal those of the reference implementation in Python; on the whole
+file, counts must equal those of rust/examples/std_loop.rs, which is built with cargo. Commands are timed as whole
+processes, from start to exit. Their times are medians of --repeat runs, and are also given relative to `wc -w` on the
+same file. nlpaug is included if it is installed. Writes benches/results/core.json and prints a table.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results" / "core.json"
 CSE = [sys.executable, "-c", "from cse.cli import main; main()"]
+# Numbers of rows: for checks and ``TfidfIndex.augment``, for the reference implementation in Python, and for nlpaug.
 SOME = 20_000
 FEW = 2_000
 FEWER = 200
@@ -71,7 +72,7 @@ def check(rows: list[str], folder: Path) -> None:
 
 
 def build_loop() -> str:
-    """Builds std_loop and returns its path from cargo's output, because the target directory is configurable."""
+    """Builds std_loop; returns its path, read from cargo's output because the target directory is configurable."""
     build = ["cargo", "build", "--release", "--example", "std_loop", "--message-format", "json"]
     root = Path(__file__).parent.parent
     said = subprocess.run(build, cwd=root, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
@@ -119,7 +120,7 @@ def measure(corpus: Path, rows: list[str], folder: Path, repeat: int, loop: str)
         "two such loops, each on one half of the file": halves,
     }
     times: dict[str, list[float]] = {name: [] for name in commands}
-    for _ in range(repeat):  # interleaved, so that variations in machine load affect all commands
+    for _ in range(repeat):  # interleaved, so that changes of the machine's load affect all commands
         for name, run in commands.items():
             times[name].append(timed(run))
     index = TfidfIndex.open(tfidf)
@@ -159,7 +160,7 @@ def measure(corpus: Path, rows: list[str], folder: Path, repeat: int, loop: str)
 
 
 def nlpaug(rows: list[str], folder: Path) -> dict[str, float]:
-    """Times nlpaug's TF-IDF augmenter, trained and loaded as in its documentation; returns {} if not installed."""
+    """Times nlpaug's TF-IDF augmenter, used as in its documentation; returns {} if nlpaug is not installed."""
     try:
         import nlpaug.augmenter.word as naw
         from nlpaug.model.word_stats import TfIdf

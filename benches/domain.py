@@ -4,12 +4,12 @@
     python benches/domain.py table                   # prints a table of the stored runs
     python benches/domain.py score                   # correlates label-free scores with the change in nDCG@10
 
-Each run trains all-MiniLM-L6-v2 on the documents of one collection, except for 4 to 10 % of them that are held out for
-the label-free scores; queries and judgements are never used for training. The trained weights and their averages with
-the weights of the base model are evaluated, and the scores are stored in benches/results/domain.json when the run ends.
-A run is identified by a hash of settings, seed and collection; stored runs are skipped. The table shows differences
-from the base model in points (scores x 100), with intervals from a bootstrap over queries, stratified by collection,
-and from Student's t over seeds.
+Each run trains all-MiniLM-L6-v2 (the base model) on the documents of one collection. 4 to 10 % of the documents are
+held out for the label-free scores, and queries and judgements are never used for training. The trained weights and
+their averages with the base weights are evaluated, and the scores are stored in benches/results/domain.json when the
+run ends. A run is identified by a hash of settings, seed and collection; stored runs are skipped. The table shows
+differences from the base model in points (scores x 100). Its intervals over queries come from a bootstrap stratified by
+collection, and its intervals over seeds from Student's t.
 """
 
 from __future__ import annotations
@@ -46,12 +46,16 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="Names of candidates; default: all.")
     parser.add_argument("--collections", nargs="*", help="Names of collections; default: all.")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0])
-    parser.add_argument("--steps", type=int, help="Number of steps, instead of the candidate's.")
+    parser.add_argument("--steps", type=int, help="Number of steps; default: that of the candidate.")
     parser.add_argument("--hours", type=float, help="Start no run after this many hours.")
     parser.add_argument(
         "--shares", nargs="*", type=float, default=SHARES, help="Weights of the base model in the averages to evaluate."
     )
-    parser.add_argument("--weights", type=Path, help="Keep trained encoders in this folder, to add shares later.")
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        help="Keep trained encoders in this folder, to evaluate further shares later.",
+    )
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     if options.what == "search":
@@ -71,7 +75,7 @@ def main() -> None:
 def search(options: argparse.Namespace) -> None:
     """Runs the candidates that are not stored, and evaluates the shares that are missing for stored runs.
 
-    For a seed, each candidate is run on all collections before the next candidate.
+    The order is by seed, then by candidate, then by collection.
     """
     from cse import Encoder
 
@@ -90,7 +94,7 @@ def search(options: argparse.Namespace) -> None:
                 kept = options.weights / key if options.weights else None
                 missing = [each for each in options.shares if record is None or f"{each:g}" not in record["shares"]]
                 if not missing or (record is not None and (kept is None or not kept.exists())):
-                    continue  # nothing is missing, or the encoder would have to be trained again
+                    continue  # nothing is missing, or the encoder of the stored run was not kept
                 base = base_of(collection, bases, options.results, options.weights)
                 began = time.perf_counter()
                 if record is None:
@@ -112,7 +116,7 @@ def key_of(settings: dict[str, Any], seed: int, collection: Collection) -> str:
 
 
 def embedded(collection: Collection, kept: Path | None) -> Embedded:
-    """Returns the embeddings of the base model; with ``kept``, reads them from this folder, or stores them there."""
+    """Returns the embeddings of the base model; if ``kept`` is given, they are stored in this folder and reused."""
     from cse import Encoder
 
     path = kept / f"base-{collection.name}-{collection.hash}.npz" if kept else None
@@ -129,7 +133,7 @@ def embedded(collection: Collection, kept: Path | None) -> Embedded:
 
 
 def base_of(collection: Collection, known: dict[str, Embedded], results: Path, kept: Path | None) -> Embedded:
-    """Returns the embeddings of the base model; stores the scores of this model and of BM25 if they are not stored."""
+    """Returns the embeddings of the base model; stores its scores and those of BM25 if they are not stored yet."""
     if collection.name not in known:
         base = known[collection.name] = embedded(collection, kept)
         key = key_of({}, 0, collection)
@@ -190,7 +194,7 @@ def trained(settings: dict[str, Any], seed: int, collection: Collection, kept: P
 
 
 def averages(encoder: Any, collection: Collection, base: Embedded, shares: Sequence[float]) -> dict[str, Any]:
-    """Returns the scores of the average of an encoder and the base model, for each share of the base model."""
+    """Returns, for each share of the base weights, the scores of the average of trained and base weights."""
     from cse import Encoder
 
     original: Any = Encoder(MODEL, device="cpu").model

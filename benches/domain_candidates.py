@@ -35,13 +35,14 @@ def search(**options: Any) -> dict[str, Any]:
     return {"positive": "search", "search": options}
 
 
-# Texts of about the length of a search query, which take a third of the time of spans of 30 to 70 % of a document.
+# Spans of about the length of a search query. Training on them takes a third of the time of training on spans of 30 to
+# 70 % of a document.
 SHORT: dict[str, Any] = {"positive": "cuts", "cuts": {"shortest": 8, "longest": 24}, "max_length": 32}
 
 DISTIL: dict[str, Any] = {**PLAIN, "loss": "distil", "lr": 2e-5, "distil": {"lexical": 0.5}}
 
-# The recipe of "short cuts, kept, no UNA" with methods of the package: short passages of long rows, and 30 to 70 % of
-# the words of short rows.
+# Like "short cuts, kept, no UNA", but with methods of the package. Positives are spans of at most 24 words of long
+# rows, and of 30 to 70 % of the words of short rows.
 PASSAGES: dict[str, Any] = {
     **PLAIN,
     "positive": "spans",

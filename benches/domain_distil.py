@@ -1,10 +1,10 @@
 """Distils the base model and word overlap into the encoder; an example of a loss term added by a user.
 
-``TrainConfig.imports`` loads the term ``distil`` from this file. For each anchor, it trains the encoder to rank the
-candidates of the batch as the base model and word overlap together rank them: on four of five collections, the base
-model and BM25, fused by reciprocal ranks, rank better than either alone (``python benches/domain.py table``). With
-``loss = "distil"``, the term is the only loss. No candidate is then labelled as a positive or a negative, so there are
-no wrong positives or false negatives.
+``TrainConfig.imports`` loads the term ``distil`` from this file. For each anchor, the term trains the encoder to rank
+the candidates of the batch like a combination of the base model and word overlap. The motivation is that on four of
+five collections, the fusion of the base model and BM25 by reciprocal ranks is better than either alone (see
+``python benches/domain.py table``). With ``loss = "distil"``, the term is the only loss. No candidate is then labelled
+as a positive or a negative, so there are no false positives or false negatives.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cse.views import BatchStep, Frozen, Views
 class WordPieces(torch.nn.Module):
     """Encodes token ids ``(n, T)`` as unit vectors ``(n, V)`` of ln(1 + count) * idf, without special tokens.
 
-    A batch term is not given the texts of the batch, but ``step.encode`` passes their token ids to any encoder.
+    A batch term does not receive the texts of the batch, but ``step.encode`` passes their token ids to this encoder.
     """
 
     def __init__(self, tokenizer: Any, texts: list[str]) -> None:

@@ -30,9 +30,9 @@ from cse.views import BatchStep, Frozen, Views
 
 
 class Base:
-    """A frozen copy of the encoder before training.
+    """A frozen copy of the encoder before training; in a step, it encodes each block of texts at most once.
 
-    In a step, it encodes each block of texts (``anchor``, ``positive``, ...) at most once.
+    Blocks are ``anchor``, ``positive`` and so on.
     """
 
     def __init__(self, context: Any) -> None:
@@ -42,7 +42,7 @@ class Base:
 
     @classmethod
     def of(cls, context: Any) -> Base:
-        """Returns the copy that all methods of a run share; the first call makes it."""
+        """Returns the copy that all methods of a run share; it is made in the first call."""
         if not hasattr(context, "base_of_domain_methods"):
             context.base_of_domain_methods = cls(context)
         base: Base = context.base_of_domain_methods
@@ -67,7 +67,7 @@ class KeepOptions:
     temperature: float = 0.05
     views: Literal["anchor", "positive", "both", "cross"] = "both"
     lexical: float = 0.0
-    """Weight of the TF-IDF cosines of whole rows in the preserved similarities; 0: only the base model is used."""
+    """Weight (0 to 1) of TF-IDF cosines of whole rows in the target similarities; 0: only the base model is used."""
 
 
 class Keep(BatchTerm):
@@ -165,7 +165,8 @@ class GuidedOptions:
     """Options of ``guided``."""
 
     margin: float = 0.0
-    """A negative is masked if its cosine with the anchor in the base model exceeds the positive's minus this margin."""
+    """A negative is masked if its cosine with the anchor exceeds the cosine of the positive minus this margin, both
+    computed with the base model."""
 
 
 class Guided(FeatureMethod):

@@ -18,11 +18,11 @@ Numbers = npt.NDArray[np.int64]
 # Documents that are held out from training for the label-free scores: 5 % of the documents with at least WORDS words,
 # but at least 100 documents, and never more than 10 %.
 HELD_OUT = (0.05, 100, 0.10)
-# Number of queries of each kind that are made from each held-out document, and maximum number of sampled documents from
-# each of which one query of each kind is made.
+# From each held-out document, SEARCHES queries of each kind are made; from each of at most ALL_SEARCHES documents of a
+# sample, one query of each kind.
 SEARCHES = 3
 ALL_SEARCHES = 1000
-# Words of a query of words, and words of a query that is a span of a document.
+# Number of words of a query of kind ``words``, and of a query of kind ``span``.
 WORDS = 6
 SPAN = 8
 # Number of nearest documents that are compared.
@@ -39,7 +39,7 @@ class Known:
 
 
 class Collection:
-    """A collection (documents, queries, judgements) and the data derived from it for scoring; equal for all runs.
+    """A collection (documents, queries, judgements) and the data derived from it for scoring, the same in all runs.
 
     Args:
         folder: A folder in the format of ``cse eval --suite retrieval``.
@@ -101,8 +101,8 @@ class Collection:
     def known(self) -> dict[str, Known]:
         """Queries by kind, such as ``held words`` or ``all span``.
 
-        ``words`` are words of a document, drawn by TF-IDF; ``span`` is a span around one of them. ``held`` queries come
-        from the held-out documents, and ``all`` queries from the sampled documents, which may be held out or not.
+        A ``words`` query consists of words of a document, drawn by TF-IDF; a ``span`` query is a span around one of
+        them. ``held`` queries come from held-out documents, and ``all`` queries from a sample of all documents.
         """
         score = dict(zip(self.index.terms, self.index.idf, strict=True))
         found: dict[str, Known] = {}
@@ -146,12 +146,12 @@ def nearest(scores: Vectors, own: Numbers | None = None, count: int = NEIGHBOURS
 
 
 def overlap(first: Numbers, second: Numbers) -> float:
-    """Returns the mean over rows of the share of the values in a row of ``first`` that ``second`` has in this row."""
+    """Returns the share of the values in a row of ``first`` that are also in this row of ``second``; mean over rows."""
     return float(np.mean([len(np.intersect1d(a, b)) / len(a) for a, b in zip(first, second, strict=True)]))
 
 
 def reciprocal_ranks(scores: Vectors, own: list[int]) -> Vectors:
-    """Returns 1 / rank of column ``own[i]`` in row i; other columns with the same score count as better."""
+    """Returns 1 / rank of column ``own[i]`` in row i; columns with an equal score are ranked before it."""
     true = scores[np.arange(len(scores)), own][:, None]
     ranks: Vectors = 1.0 / (scores >= true - 1e-9).sum(1)
     return ranks

@@ -1,7 +1,7 @@
 """Tables of the runs of benches/domain.py.
 
-A candidate is a recipe of domain_candidates.py. The weights of a trained model are averaged with those of the base
-model, and a share (0 to 1) is the share of the base model in the average. A run gives one observation for each share.
+A candidate is a recipe of domain_candidates.py. Trained weights are averaged with the base weights, and a share (0 to
+1) is the weight of the base model in this average. A run gives one observation for each share.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Runs = dict[str, Any]
 
 RESAMPLES = 2000
 HARM = -0.5  # a change in nDCG@10 below this is harmful
-# A collection is in the tables of label-free scores if it has at least ENOUGH_RUNS trained runs. A limit is chosen on
-# it if at least ENOUGH_HARMFUL of its observations are harmful.
+# A collection is in the tables of label-free scores if at least ENOUGH_RUNS runs were trained on it. A limit is chosen
+# on a collection if at least ENOUGH_HARMFUL of its observations are harmful.
 ENOUGH_RUNS = 5
 ENOUGH_HARMFUL = 3
 ALARMS = 0.1  # maximum share of harmless observations that are flagged on the collection where a limit is chosen
@@ -103,7 +103,7 @@ def over_seeds(found: Runs) -> dict[tuple[str, str], list[float]]:
 
 
 def table(found: Runs) -> str:
-    """Returns a table with a row for each (candidate, share).
+    """Returns a table of the changes from the base model, with a row for each (candidate, share).
 
     The rows are sorted by the number of collections with a run, then by the mean change in nDCG@10, both descending.
     """
@@ -186,7 +186,7 @@ def correlations(found: Runs) -> str:
     data = enough(found)
     names = list(data)
     if not names:
-        return f"No collection has {ENOUGH_RUNS} trained runs: nothing can be said about scores without labels yet."
+        return f"No collection has {ENOUGH_RUNS} trained runs, which the evaluation of label-free scores needs."
     counts = {name: f"{len(each[0])} observations, {len(set(each[2].tolist()))} runs" for name, each in data.items()}
     lines = [f"| score without labels | {' | '.join(f'{name}, {counts[name]}' for name in names)} |"]
     lines.append("| --- |" + " ---: |" * len(names))
@@ -206,9 +206,9 @@ def correlations(found: Runs) -> str:
 
 
 def flags(found: Runs) -> str:
-    """Returns a table of the observations that a label-free score flags.
+    """Returns a table of the shares of observations that a label-free score flags as harmful.
 
-    In each row, the score, its sign and the limit are chosen on one collection.
+    For each row, the score, its sign and the limit are chosen on one collection.
     """
     data = enough(found)
     names = list(data)
@@ -234,8 +234,8 @@ def flags(found: Runs) -> str:
         shown = f"{'below' if sign > 0 else 'above'} {sign * limit:+.1%}"
         lines.append(f"| {chooser} | {best} | {shown} | {' | '.join(cells)} |")
     note = (
-        "Cells: shares of harmful observations (nDCG@10 falls by more than 0.5), and of the others (alarms), that are "
-        "flagged."
+        "Cells: the share of harmful observations (nDCG@10 falls by more than 0.5) that is flagged, and the share of "
+        "the other observations that is flagged (alarms)."
     )
     return "\n".join([*lines, "", note])
 

@@ -34,7 +34,7 @@ class CutsOptions:
 
 
 def span(words: list[str], length: int, place: float) -> str:
-    """Returns ``length`` consecutive words, or all if there are fewer; ``place`` (0 to 1) determines the first."""
+    """Returns ``length`` consecutive words, or all if there are fewer; ``place`` (0 to 1) determines the start."""
     length = min(length, len(words))
     start = int(place * (len(words) - length + 1))
     return " ".join(words[start : start + length])
@@ -145,11 +145,11 @@ class MinedOptions:
     last: int = 50
     """First and last rank of the neighbours from which one is drawn, counted from 1."""
     model: str = "minilm"
-    """The model for ``by = "base"``; the method loads it itself, because it is built before the encoder is loaded."""
+    """The model for ``by = "base"``; the method loads it, because it is constructed before the encoder is loaded."""
 
 
 class Mined(Edit):
-    """Another document, drawn from the nearest neighbours of the document within a window of ranks."""
+    """Another document, drawn from the nearest neighbours of the document with ranks ``first`` to ``last``."""
 
     Options = MinedOptions
 

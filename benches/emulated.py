@@ -1,10 +1,9 @@
 """Computes bfloat16 matrix products on processors without bfloat16 instructions, at nearly the speed of float32.
 
 On such a processor, PyTorch's products of bfloat16 tensors are about fifty times slower than products of float32
-tensors. Here, they are computed in float32 from inputs that are already rounded to bfloat16, and the results are
-rounded to bfloat16. Instructions for bfloat16 compute in the same way (exact products, sums in float32), so the results
-are equal up to the order of summation. All other operations are left to PyTorch. Use this module to measure results,
-not speed.
+tensors. This module converts the bfloat16 inputs to float32, computes the product in float32, and rounds the result to
+bfloat16. Instructions for bfloat16 also compute exact products and sum them in float32, so the results are equal up to
+the order of summation. All other operations are left to PyTorch. Use this module to measure scores, not speed.
 """
 
 from __future__ import annotations

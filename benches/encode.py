@@ -6,8 +6,8 @@ A share of the distinct sentences of the seven STS tasks is encoded alternately 
 in float32 and in bfloat16 (for SentenceTransformer: autocast around ``encode``). Before anything is timed, the float32
 embeddings of the first 64 sentences must agree (within 1e-5). Prints the median times, and the number of tokens with
 padding relative to the number without padding. If the processor has no instructions for bfloat16, the rows in bfloat16
-are left out; --emulate computes them with benches/emulated.py, but the times of these rows then say nothing about
-processors that have such instructions.
+are left out; --emulate computes them with benches/emulated.py, but the times of these rows are then not those of a
+processor with such instructions.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ def main() -> None:
     by_tokens = padding(lengths, np.argsort(-lengths, kind="stable"), 64)
     print(f"{len(texts):,} of {len(distinct):,} distinct sentences")
     if "bf16" not in kinds:
-        print("bf16: left out, as the processor has no instructions for it (see --emulate)")
+        print("bf16: left out, because the processor has no instructions for it (see --emulate)")
     elif options.emulate:
-        print("bf16: emulated; the times say nothing about a processor that has instructions for it")
+        print("bf16: emulated; the times are not those of a processor with instructions for it")
     print(
-        "| precision | system | seconds | range | sentences/s | time relative to SentenceTransformer | "
-        "relative to its default (fp32) | tokens with padding |"
+        "| precision | system | seconds | range | sentences/s | time relative to SentenceTransformer, same precision | "
+        "time relative to SentenceTransformer in fp32 | tokens with padding |"
     )
     print("| --- | --- |" + " ---: |" * 6)
     medians = {key: statistics.median(times) for key, times in found.items()}

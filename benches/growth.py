@@ -8,10 +8,10 @@ distribution with two slopes, as measured for English by Gerlach and Altmann (Ph
 to the knee, and steeper beyond it. The vocabulary is unbounded and grows by Heaps' law, whose exponent is measured and
 printed. Knee and slope are chosen so that 10,000 sentences have about as many terms as 10,000 sentences of Wikipedia.
 
-Sentences are appended to one file, which is measured at each size: wall time of the process from start to exit, and
-peak resident memory of that process alone (wait4). First, the numbers of rows, words and terms at the smallest size are
-compared with a count in Python. Exponents are slopes of log(cost - cost of a one-row corpus) over log(size), for
-at least 100,000 sentences; the cost of a one-row corpus is the constant cost of starting Python and of imports.
+Sentences are appended to one file. At each size, the command is measured on this file: the wall time of the process
+from start to exit, and its peak resident memory (wait4). First, the numbers of rows, words and terms at the smallest
+size are compared with a count in Python. Exponents are slopes of log(cost - cost of a one-row corpus) over log(size),
+for at least 100,000 sentences. The cost of a one-row corpus is the constant cost of starting Python and of imports.
 
 Writes benches/results/growth.json and prints a table. --engine ray measures the commands of growth_ray.py instead, and
 only prints a table.
@@ -108,7 +108,7 @@ def append(corpus: Path, start: int, end: int, seed: int) -> float:
         for block in range(start // BLOCK, end // BLOCK):
             file.write(sentences(np.random.default_rng([seed, block])))
         file.flush()
-        os.fsync(file.fileno())  # otherwise, it may be written to disk while the commands are timed
+        os.fsync(file.fileno())  # otherwise, the text may be written to disk while the commands are timed
     return time.perf_counter() - started
 
 
@@ -136,7 +136,7 @@ def sentences(rng: Any) -> bytes:
 
 
 def draw(uniform: Any) -> Any:
-    """Converts uniform numbers to ranks: density C/x up to the knee, C/knee * (x/knee)^-slope beyond, rounded down."""
+    """Converts uniform numbers to word ranks of density C/x up to the knee, and C/knee * (x/knee)^-slope beyond it."""
     import numpy as np
 
     c = 1 / (math.log(KNEE) + 1 / (SLOPE - 1))
@@ -186,13 +186,13 @@ def run(*arguments: object) -> tuple[float, float, str]:
         if child.returncode:
             raise subprocess.CalledProcessError(child.returncode, child.args)
         ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        assert usage.ru_maxrss > ours, "the child's peak may be this process's own"
+        assert usage.ru_maxrss > ours, "the measured peak may be that of this process instead of the command"
         out.seek(0)
         return seconds, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6, out.read()
 
 
 def exponents(found: dict[str, Any]) -> dict[str, float]:
-    """Returns the slopes in log space over sizes of at least FIT_FROM; empty if there are fewer than two sizes."""
+    """Returns the exponents, fitted to sizes of at least FIT_FROM; empty if there are fewer than two such sizes."""
     one, sizes = found["one row"], [point for point in found["sizes"] if point["sentences"] >= FIT_FROM]
     if len(sizes) < 2:
         return {}

@@ -1,9 +1,9 @@
 """Measures rows per second of ``cse augment`` and ``cse encode`` with 1 and 2 workers of a Ray cluster; see growth.py.
 
-Each worker runs on a node with one core, and both nodes are processes on this machine. The generated corpus is split
-into ``FILES`` files. Each output of the cluster must equal the output of the command without a cluster. The rates come
-from the summaries that the commands print: their times exclude starting Python and the cluster, and include starting
-the workers and loading the index or the model.
+Each worker runs on a node with one core; both nodes are processes on this machine. The generated corpus is split into
+``FILES`` files. Each output of the cluster must equal the output of the command without a cluster. The rates are read
+from the summaries that the commands print. Their times do not include starting Python and the cluster, but include
+starting the workers and loading the index or the model.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Measures what bfloat16 changes: the scores of one model in both precisions, and the scores of models trained in each.
+"""Measures how bfloat16 changes scores: those of one model in both precisions, and those of models trained in each.
 
     python benches/precision.py encode --sts DIR --retrieval DIR [DIR ...]    # all-MiniLM-L6-v2, not trained
     python benches/precision.py train --sts DIR [--seeds 31 32 33 34 35]      # trains minilm
     python benches/precision.py table --sts DIR
 
-``encode`` scores all-MiniLM-L6-v2 on the STS test sets and on retrieval collections, in float32 and in bfloat16.
-``train`` trains with the defaults of ``cse train --model minilm``, except that the loss is ``standard`` without further
-terms, on the shipped sample, with the same seeds in both precisions. It evaluates in float32: STS-B dev, SICK-R dev,
-STS16, and the label-free MRR of the run. Differences between models of the same seed have 95 % intervals over sentence
-pairs and over seeds. Each result is written to benches/results/precision.json as soon as it is computed, and stored
-results are not computed again.
+``encode`` scores all-MiniLM-L6-v2 on the STS sets and on retrieval collections, in float32 and in bfloat16. ``train``
+trains on the shipped sample, with the same seeds in both precisions. Settings are the defaults of
+``cse train --model minilm``, except that the loss is ``standard`` without further terms. The models are evaluated in
+float32 on STS-B dev, SICK-R dev and STS16, and with the label-free MRR of the run. Differences between models of the
+same seed have 95 % intervals over sentence pairs and over seeds. Each result is written to
+benches/results/precision.json as soon as it is computed, and stored results are not computed again.
 
 If the processor has no instructions for bfloat16, benches/emulated.py emulates them: the results equal those of such
 instructions up to the order of summation, but the times do not.
@@ -40,8 +40,8 @@ RESULTS = Path(__file__).parent / "results" / "precision.json"
 STS = ("sts16.test", "stsb.test", "stsb.dev", "sts12.test", "sickr.test", "sts13.test", "sts15.test", "sts14.test")
 TRAINED = ("stsb.dev", "sickr.dev", "sts16.test")
 SEEDS = (31, 32, 33, 34, 35)
-# Criteria for bfloat16 as a default: in encoding, no score x 100 changes by the first limit or more; after training,
-# none falls by the second limit or more.
+# Criteria for bfloat16 as a default, for scores x 100. Encoding: every score changes by less than the first limit.
+# Training: no score falls by the second limit or more.
 ENCODE_LIMIT, TRAIN_LIMIT = 0.05, 0.1
 
 
@@ -114,7 +114,7 @@ def encoding(options: Any) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]
     encoder = Encoder("minilm", device="cpu")
     collections = [(f"encode/{folder.name}", partial(retrieval, encoder, folder)) for folder in options.retrieval]
     sets = [(f"encode/{name}", partial(sts, encoder, options.sts / f"{name}.tsv")) for name in STS]
-    # The smallest sets and the first collection come first, so that there are results of each kind if time runs out.
+    # Three small sets and one collection come first, so that there are results of each kind if time runs out.
     yield from [*sets[:3], *collections[:1], *sets[3:], *collections[1:]]
 
 
@@ -155,7 +155,7 @@ def training(options: Any) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]
 
 
 def train_one(seed: int, precision: str, options: Any) -> dict[str, Any]:
-    """Trains in one precision; returns the scores x 100 of the model that the run saves, evaluated in float32."""
+    """Trains in one precision; returns the scores x 100 of the saved model, evaluated in float32."""
     from cse import Encoder, TrainConfig, train
     from cse.evaluation.geometry import unit
     from cse.evaluation.sts import read_pairs
@@ -193,7 +193,7 @@ def train_one(seed: int, precision: str, options: Any) -> dict[str, Any]:
 
 
 def over_pairs(found: dict[str, Any], name: str, seeds: list[str]) -> str:
-    """Returns the 95 % interval of a set's difference, by a bootstrap of clusters of pairs; empty for the MRR."""
+    """Returns the 95 % interval of the difference on a set, from a bootstrap of clusters of pairs; "" for the MRR."""
     from cse.evaluation.significance import resampled_difference
 
     if name not in TRAINED:
@@ -236,7 +236,7 @@ def tables(found: dict[str, Any]) -> str:
                 f"{statistics.fmean(each):+.3f}",
             ]
             lines.append(f"| {name} | {' | '.join(cells)} | {over_pairs(found, name, seeds)} | {over_seeds(each, 3)} |")
-        lines += ["", f"Scores x 100 with 95 % intervals. Limit of a decrease: {TRAIN_LIMIT}."]
+        lines += ["", f"Scores x 100 with 95 % intervals. Limit for a decrease: {TRAIN_LIMIT}."]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) or "no results are stored"
 

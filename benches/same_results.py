@@ -2,17 +2,17 @@
 
     python benches/same_results.py BASE_PYTHON NEW_PYTHON [--minilm] [--only augment]
 
-Both arguments are Python interpreters that have cse installed (``git worktree add ../base REV && make -C ../base
-.venv/ready`` makes the first). For each, the script computes digests of
+Both arguments are Python interpreters of environments in which cse is installed. To create the first for revision REV:
+``git worktree add ../base REV && make -C ../base .venv/ready``. For each, the script computes digests of
 
 - the index and the matrix, for each tokenizer;
 - the negatives of ``cse augment``, for all combinations of the sampling options with two betas and two radii;
 - training runs on the CPU: the logged metrics (without times) and the saved weights, for each loss without UNA and
-  with both forms of UNA (if they can be combined), after 6 steps of a small random BERT and, with ``--minilm``, after
-  2 steps of all-MiniLM-L6-v2.
+  with both forms of UNA (if they can be combined), after 6 steps of a small BERT with random weights and, with
+  ``--minilm``, after 2 steps of all-MiniLM-L6-v2.
 
-It prints one line per result, ``same`` or ``DIFFERENT``, and exits with 1 if any result differs. If an installation is
-so old that its flags have other names, the flags are translated for it.
+It prints one line per result, ``same`` or ``DIFFERENT``, and exits with 1 if any result differs. If an installation
+is older than the current names of the flags, its older names are used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 METRICS = ("step", "epoch", "loss", "lr", "cos_pos", "cos_neg", "cos_syn", "una_steps", "una_unchanged")
 
-# Flags by their current names, with their names in revisions before 2026-11-21; None: the flag is omitted.
+# Maps current flags to their names in revisions before 2026-11-21; None: the flag did not exist and is omitted.
 OLD_FLAGS: dict[str, str | None] = {
     "--objective": "--negatives",
     "--replace-which": "--step2",
@@ -80,7 +80,7 @@ class Installation:
 
 
 def comparable(record: dict[str, Any]) -> dict[str, Any]:
-    """Returns the metrics of a step under their old names, without times."""
+    """Returns the metrics of a step, without times, under the names of older revisions."""
     record.setdefault("una_steps", record.get("synthetic_steps"))
     record.setdefault("una_unchanged", record.get("masked/synthetic", 0))
     return {key: record[key] for key in METRICS if key in record}
@@ -144,7 +144,9 @@ def main() -> None:
         "--minilm", action="store_true", help="Also train all-MiniLM-L6-v2, for 2 steps a run; ignored with --only."
     )
     parser.add_argument(
-        "--only", choices=("index", "augment", "train"), help="Compare only these results and the index."
+        "--only",
+        choices=("index", "augment", "train"),
+        help="Compare only these results and the index that they need.",
     )
     parser.add_argument("--json", type=Path, help="Write the digests of the new revision to this file.")
     options = parser.parse_args()

@@ -1,14 +1,16 @@
-"""Measures exact search (compared with NumPy), near-duplicates, memory, and what int8 vectors cost in nDCG@10.
+"""Measures exact search (compared with NumPy), near-duplicate search, memory, and the nDCG@10 lost by int8 vectors.
 
     python benches/search.py [--rows 1000000] [--threads 2] [--rounds 5] [--json FILE]
     python benches/search.py --data DIR    # adds nDCG@10 of MiniLM (float32, int8, with BM25) on a set in BEIR's format
 
 Vectors are random, of unit length. The nearest rows of 20 queries, and all pairs of near-duplicates, must equal those
 of a brute-force search in float64. Both sides of a ratio are timed alternately in one process, and their times are
-medians over the rounds. The goals are: for one query, at most 1.3 times the time of
-``numpy.argpartition(vectors @ query)``; for 1,000 queries, at most 1.5 times the time of the matrix product alone,
-which is computed in blocks that are not kept; for memory, at most 500 MB more than the size of the vector file; for
-duplicates among 100,000 rows, at most 5 minutes.
+medians over the rounds. The goals are:
+
+- one query: at most 1.3 times the time of ``numpy.argpartition(vectors @ query)``;
+- 1,000 queries: at most 1.5 times the time of the matrix product alone, computed in blocks that are not kept;
+- memory: at most 500 MB more than the size of the vector file;
+- duplicates among 100,000 rows: at most 5 minutes.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ def exact(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32], k:
 
 
 def search(folder: Path, width: int, rounds: int) -> dict[str, Any]:
-    """Times the search in the vectors of an index folder, and the products in NumPy, with which it is compared."""
+    """Times the search in the vectors of an index folder, and the products in NumPy with which it is compared."""
     import numpy as np
 
     from cse.search.nearest import PRODUCTS, nearest
@@ -173,7 +175,7 @@ def peak_of(code: str, *arguments: str) -> float:
 def memory(folder: Path, source: Path, width: int) -> dict[str, float]:
     """Returns the size of the vector file and the peak memory of three processes, in MB.
 
-    They search for 1,000 queries without a model, only load a model, and run the whole command ``cse search``.
+    One process searches for 1,000 queries without a model, one only loads a model, and one runs ``cse search``.
     """
     queries = folder.with_name("queries.txt")
     queries.write_text("".join(f"query {number}\n" for number in range(1000)), encoding="utf8")
@@ -200,7 +202,7 @@ def memory(folder: Path, source: Path, width: int) -> dict[str, float]:
 
 
 def duplicates(rows: int, width: int, threshold: float) -> dict[str, Any]:
-    """Times the search for near-duplicates among clustered vectors, and checks it by brute force in float64."""
+    """Times the search for near-duplicates among clustered vectors, and checks the pairs by brute force in float64."""
     import numpy as np
 
     from cse.search.pairs import Groups, near_pairs

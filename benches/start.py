@@ -2,13 +2,13 @@
 
     python benches/start.py    # ten million sentences need 3 GB of temporary files; use --sentences 1000000 for fewer
 
-The text is generated as in growth.py. The first run writes the rows to the cache. After that, each of ``--rounds`` new
-processes prepares a run on the sample corpus, so that all imports are done, and then a run on the large corpus up to
-its first batch. The start of the second run is timed, and so is a loop over ten million integers, which shows how busy
-the machine is. Before the rounds, the rows of the first batch are compared with the lines of the file.
+The text is generated as in growth.py. The first run writes the rows to the cache; the rows of its first batch are
+compared with the lines of the file. After that, each of ``--rounds`` new processes prepares a run on the sample corpus,
+so that all imports are done, and then a run on the large corpus up to its first batch. Only the start of this second
+run is timed, and then a loop over ten million integers, which shows how busy the machine is.
 
-Two more processes train for a few steps, one on the sample and one on the large corpus: the difference between their
-peaks of anonymous resident memory (Linux) is the cost of the rows of the corpus.
+Two further processes train for a few steps, one on the sample and one on the large corpus. The difference between their
+peaks of anonymous resident memory (Linux) is the memory that the rows of the large corpus need.
 """
 
 from __future__ import annotations

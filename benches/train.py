@@ -1,7 +1,7 @@
-"""Compares the training speed of cse with sentence-transformers, a plain loop, and a lower bound on the time.
+"""Compares the training speed of cse with sentence-transformers, a plain loop, and a lower bound on the step time.
 
     python benches/train.py [--rounds 3] [--json FILE]     # all-MiniLM-L6-v2 on the CPU, in fp32 and bf16
-    python benches/train.py --gpu                         # BERT-base with random weights on CUDA, bf16, compiled
+    python benches/train.py --gpu                          # BERT-base with random weights on CUDA, bf16, compiled
     python benches/train.py --gpu --model random-roberta --batch-size 512
 
 All systems train on the same sentences, in batches of 64 sentences (``--batch-size``) of at most 32 tokens each:
@@ -9,19 +9,19 @@ All systems train on the same sentences, in batches of 64 sentences (``--batch-s
 (a) cse, with the losses standard, focal and mixed, and with the standard loss and UNA's negatives at every step;
 (b) sentence-transformers' trainer with MultipleNegativesRankingLoss;
 (c) a plain loop as in SimCSE's code: every sentence twice in one forward pass, loss.item() at every step;
-(d) the minimum: 6 x matrix parameters x tokens (with padding), at the rate of a large matrix product measured in the
-    same run.
+(d) the minimum time of a step: 6 x matrix parameters x tokens (with padding) operations, at the rate of a large matrix
+    product that is measured in the same run.
 
 If peft is installed, (a) has a row with LoRA of rank 16, as with ``cse train --lora 16``. In bf16 on the CPU, (a) has
 only the standard loss, with and without UNA, and (c) is left out. --memory prints only the peak memory of training all
 weights and, if peft is installed, of training with LoRA, each in a separate process.
 
-The systems are timed alternately, in ``--rounds`` rounds. Figures are medians over the rounds; the first two steps of a
-round do not count (on CUDA, the first 20, in which models are compiled and graphs recorded). Before anything is timed,
-the loss function of cse must equal the one of the plain loop on random embeddings. The table counts the tokens of a
-step over all views, without padding. On the CPU, --breakdown also prints where the time of a step goes, as measured by
-PyTorch's profiler. If the processor has no instructions for bfloat16, the rows in bf16 are left out; --emulate computes
-them with benches/emulated.py, but their times then say nothing about processors that have such instructions.
+The systems are timed alternately, in ``--rounds`` rounds. Figures are medians over the rounds, without the first two
+steps of a round (on CUDA, the first 20, in which models are compiled and graphs recorded). Before anything is timed,
+the loss function of cse must equal that of the plain loop on random embeddings. The table counts the tokens of a step
+over all views, without padding. On the CPU, --breakdown also prints which operations take the time of a step, measured
+with PyTorch's profiler. If the processor has no instructions for bfloat16, the rows in bf16 are left out; --emulate
+computes them with benches/emulated.py, but their times are then not those of a processor with such instructions.
 """
 
 # The trainer of sentence-transformers has no type annotations.
@@ -32,7 +32,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -57,7 +56,7 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 THEIRS = "sentence-transformers"
 LENGTH = 32
 TEMPERATURE = 0.05
-# Dropout positives and the loss alone, instead of the default recipe of the model.
+# Dropout positives and the standard loss without further terms, instead of the default recipe of the model.
 PLAIN = {"positive": "dropout", "temperature": TEMPERATURE, "pooler": "avg", "loss": "standard", "loss_terms": []}
 ADAMW = {"lr": 1e-5, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
 
@@ -301,7 +300,7 @@ def random_model(name: str, folder: str) -> str:
 
 
 def print_memory(model: str, rows: list[str], options: Any, settings: dict[str, dict[str, Any]]) -> None:
-    """Prints the peak memory of each run; each has a separate process, because the peak of a process never falls."""
+    """Prints the peak memory of each run. Runs are separate processes, because the peak of a process never falls."""
     print("| precision | system | peak memory, GB |\n| --- | --- | ---: |")
     for name in settings:
         own = [argument for argument in sys.argv[1:] if argument != "--memory"]
@@ -312,10 +311,10 @@ def print_memory(model: str, rows: list[str], options: Any, settings: dict[str, 
 
 def print_peak(model: str, rows: list[str], options: Any, settings: dict[str, Any]) -> None:
     """Trains, and prints the peak memory of this process in bytes; on a GPU, the peak memory of tensors."""
+    from cse.reproduce.cells import peak_bytes
+
     time_cse(model, rows, options, precisions(options)[0], **settings)
-    print(
-        torch.cuda.max_memory_allocated() if options.gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    )
+    print(torch.cuda.max_memory_allocated() if options.gpu else peak_bytes())
 
 
 def main() -> None:
@@ -329,7 +328,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="default: 3, with --gpu 2")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--emulate", action="store_true", help="emulate bf16 on a processor without its instructions")
-    parser.add_argument("--breakdown", action="store_true", help="also print where the time of a step goes")
+    parser.add_argument("--breakdown", action="store_true", help="also print which operations take the time of a step")
     parser.add_argument("--memory", action="store_true", help="print only the peak memory of full training and of LoRA")
     parser.add_argument("--peak", help=argparse.SUPPRESS)  # set in the processes that --memory starts
     options = parser.parse_args()
@@ -387,7 +386,7 @@ def precisions(options: Any) -> tuple[str, ...]:
 
 
 def check_equal_losses(model: str, rows: list[str], options: Any) -> None:
-    """Checks that the loss function of cse equals the one of the plain loop on random embeddings."""
+    """Checks that the loss function of cse equals that of the plain loop on random embeddings."""
     from cse.losses.contrastive import contrastive_loss
 
     z = torch.randn(2, options.batch_size, 16, dtype=torch.float64)
@@ -402,14 +401,14 @@ def report(found: dict[tuple[str, str], list[Timing]], least: dict[str, tuple[fl
     for kind, (seconds, rate) in least.items():
         print(f"{kind}: matrix product {rate / 1e9:,.0f} GFLOP/s, minimum of the standard loss {seconds:.4f} s a step")
     if "bf16" not in least:
-        print("bf16: left out, as the processor has no instructions for it (see --emulate)")
+        print("bf16: left out, because the processor has no instructions for it (see --emulate)")
     elif options.emulate:
-        print("bf16: emulated; the times say nothing about a processor that has instructions for it")
+        print("bf16: emulated; the times are not those of a processor with instructions for it")
     print(f"batches of {size}, {options.device}; ratios above 1 mean faster than sentence-transformers")
     print(
         "| precision | system | ms a step | range | sentences/s | tokens a step | "
-        "ratio to sentence-transformers, same precision | this ratio per token | ratio to its default (fp32) | "
-        "share of the minimum |"
+        "ratio to sentence-transformers, same precision | this ratio per token | "
+        "ratio to sentence-transformers in fp32 | minimum / time |"
     )
     print("| --- | --- |" + " ---: |" * 8)
     theirs = {key[0]: middle(times) for key, times in found.items() if key[1] == THEIRS}
@@ -426,9 +425,9 @@ def report(found: dict[tuple[str, str], list[Timing]], least: dict[str, tuple[fl
             f"{size / own.seconds:,.1f} | {own.tokens:,.0f} | {base.seconds / own.seconds:.2f} | {per_token:.2f} | "
             f"{beside} | {share:.0%} |"
         )
-    memory = (
-        torch.cuda.max_memory_allocated() if options.gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    )
+    from cse.reproduce.cells import peak_bytes
+
+    memory = torch.cuda.max_memory_allocated() if options.gpu else peak_bytes() or 0
     print(f"peak memory {memory / 1e9:.1f} GB")
     if options.json:
         names = ("cse", "torch", "transformers", "sentence-transformers")

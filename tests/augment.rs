@@ -1,4 +1,4 @@
-//! Draws of replacements, augmentation of any text, and the look-up of words in the index.
+//! Tests of the draw of replacements, the augmentation of arbitrary text, and the look-up of words in the index.
 
 use cse_core::index::stats::Counter;
 use cse_core::una::options::OutputForm;
@@ -53,7 +53,7 @@ proptest! {
         let mut out = Vec::from("before ");
         augmenter.augment(&text, row, &mut out);
         let out = String::from_utf8(out).expect("a negative is UTF-8");
-        let negative = out.strip_prefix("before ").expect("text is only appended");
+        let negative = out.strip_prefix("before ").expect("the buffer is only appended to");
         let replaceable = augmenter.words.iter().any(|word| word.replaceable);
         prop_assert_eq!(negative != text, replaceable);
         prop_assert!(augmenter.words.iter().all(|word| (0.0..=1.0).contains(&word.p)));

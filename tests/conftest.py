@@ -19,7 +19,7 @@ from random_texts import write_vectors
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
-# The slowest tests begin first, so that the processes of pytest-xdist end at about the same time.
+# These slow tests run first, so that the workers of pytest-xdist finish at about the same time.
 SLOWEST = (
     "test_focal_loss_and_una_raise_stsb_dev_of_minilm",
     "test_two_processes_train_resume_and_end_together",
@@ -54,7 +54,7 @@ def run_cse(*arguments, cwd=None, text=True, stdin=None, env=None, preexec=None)
 
 @pytest.fixture
 def processor(monkeypatch):
-    """A function that sets which bfloat16 instructions the processor seems to have, and their speedup over float32."""
+    """A function that mocks the bfloat16 instructions of the processor and the speedup of bfloat16 over float32."""
 
     def become(instructions, speedup=1.0):
         monkeypatch.setattr("cse.models.device.bf16_instructions", lambda: instructions)
@@ -113,7 +113,7 @@ def indexed(tmp_path_factory, sample, cse):
 
 @pytest.fixture(scope="session")
 def shared():
-    """A function that returns the path of a file in the shared data folder, or skips the test if it does not exist."""
+    """A function that returns the path of a file in the shared data folder, or skips the test if there is none."""
 
     def find(name):
         path = SHARED / name
@@ -133,7 +133,7 @@ def minilm():
 
 @pytest.fixture(scope="session")
 def glove(tmp_path_factory):
-    """The name of an encoder that averages random 16-dimensional word vectors of the words in ``random_texts``."""
+    """The name of an encoder that averages 16-dimensional random vectors of the words in ``random_texts.WORDS``."""
     path = tmp_path_factory.mktemp("glove") / "v.txt"
     write_vectors(path)
     return f"glove:{path}"
@@ -177,7 +177,7 @@ def config_of_eight_steps(corpus, model, output, **changes):
         "eval_every": 3,
         "log_every": 2,
         "device": "cpu",
-        # Results are bit-identical only with the same number of threads, here and in processes that tests start.
+        # Results are bit-identical only if all runs, here and in child processes, use the same number of threads.
         "threads": 1,
         # Not ``auto``, so that results do not depend on the processor.
         "precision": "fp32",
@@ -210,7 +210,7 @@ def finished_run(one_finished_run, tmp_path):
 
 @pytest.fixture
 def run_config(short_corpus, tiny_bert, tmp_path):
-    """The configuration of a run of eight steps; the number of threads, which a run sets, is restored afterwards."""
+    """The configuration of a run of eight steps. A run sets the number of threads, which the fixture restores."""
     import torch
 
     from cse import _core
@@ -235,7 +235,7 @@ def make_tiny(folder, kind):
     for word, count in counts.items():
         for start, length in product(range(1, len(word)), range(1, 6)):
             endings["##" + word[start : start + length]] += count * length
-    # The vocabulary is not trained, because the trainers of tokenizers break ties differently in each process.
+    # The vocabulary is not trained: the trainers of the tokenizers library break ties differently in each process.
     letters = sorted(set("".join(counts)))
     words = sorted(counts, key=lambda word: (-counts[word], word))[:900]
     parts = sorted(endings, key=lambda part: (-endings[part], part))
@@ -265,7 +265,7 @@ def make_tiny(folder, kind):
     if kind == "bert":
         model = BertModel(BertConfig(**sizes, max_position_embeddings=64))
     else:
-        # Without a pooler, like the published RoBERTa checkpoints.
+        # The published RoBERTa checkpoints have no pooler either.
         config = RobertaConfig(**sizes, max_position_embeddings=66, pad_token_id=0, type_vocab_size=1)
         model = RobertaModel(config, add_pooling_layer=False)
     model.save_pretrained(folder)

@@ -3,8 +3,8 @@
 The program is given the file descriptor of a socket, and reads requests from this socket until its other end is
 closed. A request is a JSON object with the arguments, working directory and environment of a command, sent together
 with four file descriptors: standard input, output and error of the command, and a socket to which the command's process
-id and exit code are sent. The command runs at the top level of this module, so that the functions that it registers
-with ``atexit`` are called when its process ends.
+id and exit code are sent. The command runs at the top level of this module, so that Python calls the command's
+``atexit`` functions when the process ends.
 """
 
 import atexit
@@ -42,10 +42,9 @@ REQUEST_BYTES = 1 << 20
 
 
 def receive(requests):
-    """Forks a process for each request.
+    """Waits for requests and forks a process for each.
 
-    Returns the request and its streams in the process that runs the command, and None in the server once the socket is
-    closed.
+    In a forked process, returns the request and its streams; in the server, returns None once the socket is closed.
     """
     while True:
         message, descriptors, *_ = socket.recv_fds(requests, REQUEST_BYTES, 4)
@@ -59,7 +58,8 @@ def receive(requests):
                 requests.close()
                 os.close(answers)
                 return json.loads(message), streams
-            # Only the parent of the command can wait for it; this process does, so that the server can continue.
+            # Only a parent can wait for its child. This intermediate process waits for the command, so that the
+            # server can accept further requests.
             for stream in streams:
                 os.close(stream)
             os.write(answers, f"{pid}\n".encode())
@@ -81,7 +81,7 @@ def reap():
 
 
 def become(request, streams):
-    """Gives this process the streams, working directory, environment and arguments of a request."""
+    """Applies the streams, working directory, environment and arguments of a request to this process."""
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
         os.close(stream)
@@ -93,7 +93,7 @@ def become(request, streams):
 
 
 def end_at_once():
-    """Ends the process with ``exit_code``, without deallocating all modules, which takes a third of a second."""
+    """Ends the process with ``exit_code``, but skips the deallocation of modules, which takes a third of a second."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 @functools.cache
 def server():
-    """Starts the fork server of this process; returns the socket to it. The server ends when the socket is closed."""
+    """Starts a fork server at the first call; returns the socket to it. The server ends when the socket is closed."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     program = Path(__file__).with_name("fork_server.py")
     subprocess.Popen([sys.executable, program, str(theirs.fileno())], pass_fds=[theirs.fileno()])
@@ -89,7 +89,7 @@ class Forked:
 
 
 def run_forked(*arguments, cwd=None, text=True, stdin=None):
-    """Runs a command; returns what ``subprocess.run`` returns."""
+    """Runs a command in a forked process until it ends; returns a ``subprocess.CompletedProcess``."""
     process = Forked(*arguments, cwd=cwd, stdin=stdin.encode() if isinstance(stdin, str) else stdin or b"")
     out, err = process.communicate()
     if text:

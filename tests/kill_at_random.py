@@ -2,9 +2,9 @@
 
     python tests/kill_at_random.py [--kills 20] [--seed 0]
 
-The run uses the focal loss and UNA. Half of the kills wait until a checkpoint is being written. At the end, weights,
-log and scores must be bit-identical to those of the uninterrupted run. The test takes a few minutes, because every kill
-needs a new process; pytest does not collect it, because of its file name.
+The run uses the focal loss and UNA. Every second kill is delayed until a checkpoint is being written. At the end,
+weights, log and scores must be bit-identical to those of the uninterrupted run. The test takes a few minutes, because
+every kill needs a new process. Its file name keeps pytest from collecting it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Methods for tests, most of them short versions of published methods; ``imports=(FILE,)`` loads this file."""
+"""Example methods, most of them short versions of published ones; ``imports=(FILE,)`` in a configuration loads them."""
 
 import copy
 import math
@@ -75,8 +75,8 @@ class Substitution(Edit):
         model: str = ""
 
     summary = "substitution by a masked language model"
-    expensive = True  # a process edits only the rows that it encodes
-    seen: ClassVar[list[int]] = []  # number of rows in each call
+    expensive = True  # each rank edits only the rows that it encodes
+    seen: ClassVar[list[int]] = []  # the number of rows of each call
 
     def __init__(self, options, context):
         from transformers import AutoModelForMaskedLM, AutoTokenizer
@@ -175,7 +175,7 @@ class SelfContrast(BatchTerm):
 
 
 class Average(EncoderMethod):
-    """An exponential moving average of the weights, which is evaluated and saved in their place."""
+    """Keeps an exponential moving average of the weights, which is evaluated and saved instead of the weights."""
 
     def __init__(self, options, context):
         super().__init__(options, context)

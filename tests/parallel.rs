@@ -1,4 +1,4 @@
-//! The global thread pool of rayon is never used, because its threads would be missing in a forked child process.
+//! Tests that rayon's global thread pool is never used. A forked child process would not have the threads of this pool.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

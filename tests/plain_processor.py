@@ -1,8 +1,8 @@
 """Importing this module hides the bfloat16 instructions of the processor, so that results do not depend on the machine.
 
-The tests compare runs with a tolerance of 1e-5, and ``--precision auto`` may choose bfloat16 on a processor with such
-instructions. Processes that are started without ``forked.py`` do not import this module; tests that compare their
-results set the precision to fp32.
+The tests compare runs with a tolerance of 1e-5, too strict for bfloat16, which ``--precision auto`` may choose on a
+processor with such instructions. Processes that are started without ``forked.py`` do not import this module; tests that
+compare the results of these processes set the precision to fp32.
 """
 
 from cse.models import device

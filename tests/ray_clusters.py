@@ -19,7 +19,7 @@ def two_nodes():
 
 
 def processes_reading(path, name):
-    """Returns the ids of processes that have the file open and run the Ray task or actor with this name."""
+    """Returns the ids of the processes that run the Ray task or actor ``name`` and have the file ``path`` open."""
     pids = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -32,7 +32,7 @@ def processes_reading(path, name):
 
 
 def wait_for(condition, seconds=120):
-    """Waits until a condition is true, and returns its value."""
+    """Calls ``condition`` until it returns a true value, and returns this value."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, "the condition did not become true in time"

@@ -1,11 +1,12 @@
-//! Reading files that change while they are read.
+//! Tests of reading files: a file that changes while it is read, and rows that are longer than a chunk.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use cse_core::doctor::diagnose;
 use cse_core::text::reader::{Reader, collect_results};
-use cse_core::{Error, Progress, ReadOptions, Result};
+use cse_core::{Error, Progress, ReadOptions, Result, Tokenizer};
 
 /// Reads `paths` in small chunks, calls `between` after the first one, and returns the number of rows.
 fn read(paths: &[&Path], mut between: impl FnMut()) -> Result<u64> {
@@ -43,7 +44,7 @@ fn file_that_changes_while_it_is_read_is_named_in_the_error() {
         &|| append(&file).set_len(9_000).expect("it can shrink"),
         &|| append(&file).write_all(b"one more\n").expect("it can grow"),
         &|| {
-            // Written again, so that only the modification time differs.
+            // The same content is written again, so that only the modification time differs.
             std::thread::sleep(std::time::Duration::from_millis(20));
             File::create(&file).expect("a file");
             corpus(folder.path(), "changing.txt");
@@ -59,4 +60,29 @@ fn file_that_changes_while_it_is_read_is_named_in_the_error() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+#[test]
+fn rows_after_one_that_is_longer_than_several_chunks_are_diagnosed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("long.txt");
+    let text = format!("a row\n{}\nanother row\n", "word ".repeat(10_000));
+    std::fs::write(&path, text).expect("the file can be written");
+    let options = ReadOptions {
+        chunk_bytes: 4096,
+        max_line_bytes: 6000,
+        ..ReadOptions::default()
+    };
+    let files = vec![path.into()];
+    let found = diagnose(
+        files,
+        Tokenizer::WHITESPACE,
+        options,
+        1,
+        &Progress::default(),
+    );
+    let found = found.expect("a diagnosis");
+    assert_eq!(found.rows, 3);
+    let long = &found.faults.over_long;
+    assert_eq!((long.rows, long.first), (1, Some(2)));
 }

@@ -59,7 +59,7 @@ def start(config, folder, extra=()):
 
 
 def kill_after(process, run, step, number=signal.SIGKILL):
-    """Sends a signal once a checkpoint of this or a later step exists; returns the stdout and stderr of the process."""
+    """Sends a signal once a checkpoint of ``step`` or a later step exists; returns stdout and stderr of the process."""
     until = time.monotonic() + 120
     while time.monotonic() < until and process.poll() is None:
         if any(int(path.name.split("-")[1]) >= step for path in list_checkpoints(run)):
@@ -80,7 +80,7 @@ VIEWS = {
 
 
 def gradients(run, batches, world=None, **changes):
-    """Returns gradients summed over batches, and metrics of the first batch; ``changes`` apply to ``run.forward``."""
+    """Returns summed gradients of batches and metrics of the first; ``changes`` replace fields of ``run.forward``."""
     state = run.state
     metrics = [propagate(state, batch, replace(run.forward, **changes), world or World()) for batch in batches]
     found = {name: p.grad.clone() for name, p in state.weights().items() if p.grad is not None}

@@ -14,7 +14,7 @@ SIZES = {
     "pad_token_id": 0,
 }
 DECODER = {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64}
-# By name: the model type, and settings that extend or replace ``SIZES``.
+# For each architecture, the model type and settings that extend or replace ``SIZES``.
 ARCHITECTURES = {
     "bert": ("bert", {"max_position_embeddings": 64}),
     "modernbert": (
@@ -37,7 +37,7 @@ def sentence_model(folder, tokenizer, architecture="bert", modules=(), side="rig
     """Saves a SentenceTransformer of a transformer and further modules, and returns it.
 
     ``modules`` are functions that receive their input width and return a module; ``tokenizer`` is the folder of a
-    tokenizer, and ``side`` the side on which it pads.
+    tokenizer, and ``side`` the side on which it pads. ``settings`` are arguments of SentenceTransformer.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Transformer

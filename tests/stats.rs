@@ -1,4 +1,4 @@
-//! Counting: threads, chunks and merges do not change the result; no input causes a panic.
+//! Tests of counting: threads, chunks and merges do not change the result, and no input causes a panic.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! The index on disk: round trips, and detection of changed bytes and truncation. Also ranks and vocabulary filters.
+//! Tests of the index file (round trips, detection of changed bytes and truncation), of ranks, and of vocabulary
+//! filters.
 
 use std::path::Path;
 
@@ -127,7 +128,7 @@ fn filter_keeps_statistics_of_kept_terms_and_idf_of_removed_terms() {
         assert_eq!(frequent.idf[t], whole.idf[t]);
         assert_eq!(frequent.max_score[t], whole.max_score[t]);
     }
-    // Terms with equal document frequencies are kept in byte order.
+    // Of c, d, e and f, which have equal document frequencies, the first two in byte order are kept.
     assert_eq!(
         names(&open(0, Some(4)).expect("four stay")),
         ["a", "b", "c", "d"]

@@ -30,7 +30,7 @@ def make(tmp_path, text, **options):
 
 
 @pytest.mark.parametrize(("beta", "radius"), [(0.5, 303), (0.3, 4000), (0.9, 1)])
-def test_negatives_equal_those_of_the_reference(words, twin, sample_rows, beta, radius):
+def test_negatives_equal_the_reference(words, twin, sample_rows, beta, radius):
     rows = range(0, 10_000, 97)
     texts = [sample_rows[row] for row in rows]
     ours = words.augment(texts, seed=7, epoch=3, rows=list(rows), beta=beta, radius=radius)
@@ -152,7 +152,7 @@ def test_default_radius_is_a_hundredth_of_the_vocabulary(words, twin):
 
 
 def frequencies(index, word, draws, radius, **options):
-    """Returns how often the term of each rank replaces ``word``, the only word of a text, and the rank of ``word``."""
+    """Augments the text ``word`` many times; returns the number of replacements at each rank, and ``word``'s rank."""
     rank = {index.terms[t]: place for place, t in enumerate(index.by_rank)}
     negatives = index.augment([word] * draws, seed=5, radius=radius, **options)
     counts = np.zeros(len(index), dtype=int)
@@ -194,7 +194,7 @@ def test_probabilities_follow_the_published_formula():
     expected = [min(1, 0.5 * 4 * (s - 0.1) / total) for s in scores]
     assert not all_equal
     assert p == pytest.approx(expected)
-    assert max(expected) == 1  # by the formula; not because the largest probability is set to 1
+    assert max(expected) == 1  # 1.14 clipped at 1; if no value reached 1, the largest would be set to 1
 
 
 def test_all_words_with_the_largest_probability_get_probability_one():
@@ -216,7 +216,8 @@ def test_number_of_replaced_words_matches_the_probabilities(sample_index, sample
     _, report = sample_index.augment_report(sample_rows, beta=beta)
     expected = sum(word.p for text in sample_rows for word in sample_index.explain(text, beta=beta, samples=0))
     assert report.replaced == pytest.approx(expected, rel=0.01)
-    # With a smaller beta, the forced word raises the share of replaced words; with a larger one, clipping lowers it.
+    # At 0.3, the share exceeds beta, because the largest probability of a sentence is set to 1 if none reaches 1. At
+    # 0.8, it is below beta, because probabilities are clipped at 1.
     if beta == 0.5:
         assert report.replaced / report.words == pytest.approx(beta, abs=0.03)
     assert report.unchanged == 0
@@ -272,7 +273,7 @@ def test_replacements_take_the_case_of_the_replaced_word(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["I", "I'm", "I\u2019ll"])
-def test_i_gets_a_lower_case_replacement(sample_index, text):
+def test_the_pronoun_i_gets_a_lower_case_replacement(sample_index, text):
     assert sample_index.augment([text])[0].islower() or not any(c.isalpha() for c in sample_index.augment([text])[0])
 
 
@@ -285,7 +286,7 @@ def test_reference_follows_the_case_rules():
 
 
 def test_a_word_that_touches_another_is_not_replaced(tmp_path):
-    """Each ideograph is a word, with no boundary between it and the next."""
+    """Each ideograph is a separate word, and nothing separates it from the next one."""
     index = make(tmp_path, "\u5317\u4eac\u5927\u5b66\none two three\n")
     text = "\u5317\u4eac"
     assert [word.p for word in index.explain(text)] == [0, 0]
@@ -328,7 +329,7 @@ def test_plain_surface_joins_lower_case_terms_with_spaces(sample_index):
     assert spans
 
 
-def test_forced_word_is_chosen_evenly_among_equal_scores(tmp_path):
+def test_the_word_that_is_always_replaced_is_drawn_uniformly_among_equal_scores(tmp_path):
     index = make(tmp_path, "".join(f"{word} filler\n" for word in "abcdefgh"))
     hits = np.zeros(4, dtype=int)
     for row in range(4000):
@@ -363,7 +364,7 @@ def test_a_string_instead_of_a_list_of_sentences_is_refused(sample_index):
 
 
 def test_random_stream_of_the_core_is_chacha8(sample_index):
-    """The first numbers of the ChaCha8 streams of the core and of the reference implementation are equal."""
+    """The core and the reference implementation draw the same first number from a ChaCha8 stream."""
     from cse.rng import bits
 
     core = bits(3, 4, np.array([5]), 6)[0]

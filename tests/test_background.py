@@ -12,7 +12,7 @@ from cse.data.reading import reading_options
 
 def test_an_interrupt_stops_the_core(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    writer = os.open(tmp_path / "pipe", os.O_RDWR)  # while it is open, the core reads until cancelled
+    writer = os.open(tmp_path / "pipe", os.O_RDWR)  # while this end is open, the core waits for more rows
     os.write(writer, b"a sentence\n")
     seen = []
 

@@ -59,7 +59,7 @@ def test_cached_rows_equal_rows_in_memory(sample, tmp_path, monkeypatch):
         ("a.lz4", 34, True),
     ],
 )
-def test_large_corpora_are_mapped_and_compressed_ones_count_three_times(tmp_path, monkeypatch, name, size, mapped):
+def test_large_files_are_mapped_and_compressed_files_count_three_times(tmp_path, monkeypatch, name, size, mapped):
     monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 100)
     (tmp_path / name).write_bytes(b"x" * size)
     assert is_mapped([str(tmp_path / name)]) is mapped
@@ -75,7 +75,7 @@ def test_repeated_rows_are_counted_equally_in_memory_and_in_the_cache(tmp_path, 
 
 
 @pytest.mark.parametrize("name", ["rows.txt", "ends.u64", "hashes.u64", "meta.json"])
-def test_a_damaged_entry_is_written_again(sample, tmp_path, monkeypatch, name):
+def test_a_truncated_replaced_or_missing_file_of_an_entry_is_written_again(sample, tmp_path, monkeypatch, name):
     monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 0)
     rows = np.arange(50)
     expected = Corpus.open([str(sample)], cache=str(tmp_path)).take(rows)
@@ -109,7 +109,7 @@ def test_an_entry_with_changed_bytes_is_written_again(sample, tmp_path, monkeypa
         assert (again.hashes() == hashes).all()
 
 
-def test_row_ends_must_ascend_up_to_the_size_of_the_text(monkeypatch):
+def test_row_ends_must_not_decrease_and_must_end_at_the_size_of_the_text(monkeypatch):
     monkeypatch.setattr("cse.data.cache.BLOCK_BYTES", 2)
     ends = np.array([3, 3, 8, 9, 12], dtype="<u8")
     assert ends_fit(ends, 5, 12)
@@ -132,7 +132,7 @@ def test_cached_rows_that_change_during_a_run_are_reported(sample, tmp_path, mon
         corpus.take([0])
 
 
-def test_invalid_token_ids_in_the_cache_are_written_again(mapped):
+def test_cached_token_ids_outside_the_vocabulary_are_written_again(mapped):
     run = prepare(mapped)
     expected = prepared(run, run.tokens)
     (path,) = Path(mapped.cache).glob("tokens-*/ids.u16")
@@ -145,7 +145,7 @@ def test_invalid_token_ids_in_the_cache_are_written_again(mapped):
         assert torch.equal(one["anchor"]["input_ids"], other["anchor"]["input_ids"])
 
 
-def test_clearing_also_deletes_damaged_entries_but_no_other_files(sample, tmp_path, monkeypatch, cse):
+def test_clearing_the_cache_deletes_damaged_entries_but_no_other_files(sample, tmp_path, monkeypatch, cse):
     monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 0)
     for reading in ({}, {"encoding_errors": "replace"}):
         Corpus.open([str(sample)], cache=str(tmp_path), **reading)
@@ -188,7 +188,7 @@ def prepared(run, stored):
 def test_cached_token_ids_equal_those_of_the_tokenizer(mapped, positive):
     callback = Recorder()
     run = prepare(mapped.replace(positive=positive, max_length=12), callback=callback)
-    if positive == "spans":  # anchor and positive are new texts, so that no token ids are cached
+    if positive == "spans":  # anchors and positives are new texts in each epoch, so no token ids are cached
         assert run.tokens == {}
         return
     assert callback.progress[-1] == ("token ids", 200, 200, "sentences")
@@ -200,7 +200,7 @@ def test_cached_token_ids_equal_those_of_the_tokenizer(mapped, positive):
 
 
 def test_padding_to_a_fixed_length_does_not_change_embeddings(mapped, tmp_path, monkeypatch):
-    """On CUDA, batches for compiled models are padded to one shape; this padding does not change the embeddings."""
+    """On CUDA, all batches of a compiled model are padded to the same length, which must not change the embeddings."""
     (tmp_path / "corpus.txt").write_text("".join(f"the cat number {i} sat\n" for i in range(40)), encoding="utf8")
     run = prepare(mapped)
     shorter = prepared(run, None)[0]["anchor"]
@@ -213,7 +213,7 @@ def test_padding_to_a_fixed_length_does_not_change_embeddings(mapped, tmp_path, 
         assert torch.allclose(encoder(fixed), encoder(shorter), atol=1e-6)
 
 
-def test_token_ids_are_written_once_and_only_for_whole_epochs(mapped):
+def test_token_ids_are_written_once_and_only_by_runs_of_an_epoch_or_more(mapped):
     callback = Recorder()
     assert prepare(mapped.replace(max_steps=2), callback=callback).tokens == {}
     first = train(mapped, callback)
@@ -240,8 +240,6 @@ def test_token_ids_of_labelled_columns_are_cached(mapped, tmp_path):
 
 
 def test_the_cache_is_listed_and_cleared(cse, sample, tmp_path, tiny_bert, monkeypatch):
-    from cse.data.corpus import Corpus
-
     monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 0)
     copy = tmp_path / "corpus.txt"
     copy.write_bytes(sample.read_bytes())
@@ -249,7 +247,7 @@ def test_the_cache_is_listed_and_cleared(cse, sample, tmp_path, tiny_bert, monke
     os.utime(copy, (1, 1))  # a new modification time leads to a new entry
     Corpus.open([str(copy)], cache=str(tmp_path / "cache"))
     (tmp_path / "cache" / "mine.txt").write_text("kept")
-    (tmp_path / "cache" / f".rows-{'0a' * 12}-x1").mkdir()  # what an interrupted write leaves
+    (tmp_path / "cache" / f".rows-{'0a' * 12}-x1").mkdir()  # left by an interrupted write
     (tmp_path / "cache" / f".tokens-{'0a' * 12}.lock").write_text("")
     listed = json.loads(cse("cache", "--cache", tmp_path / "cache", "--json").stdout)
     assert [entry["rows"] for entry in listed["entries"]] == [10000, 10000]

@@ -14,7 +14,7 @@ CHINESE = ["北京是中华人民共和国的首都", "上海是一个大城市�
 
 @pytest.fixture
 def of_rows(tmp_path, tiny_bert):
-    """A function that prepares a run on some sentences, with a TF-IDF index of the same sentences."""
+    """A function that prepares a run on given sentences and builds their TF-IDF index."""
 
     def start(rows, **values):
         path = tmp_path / "corpus.txt"
@@ -63,9 +63,9 @@ def test_cut_off_share_is_measured_on_the_texts_used_for_training(of_rows, tiny_
     assert "0.0% of the texts and 0.0% of their tokens cut off at 64 tokens, " in short
 
 
-def test_cut_off_message_gives_the_cost_of_a_larger_length():
+def test_cut_off_message_gives_the_cost_of_a_larger_maximum_length():
     lengths = np.array([10, 20, 40, 60])
-    # 10 + 16 + 16 + 16 = 58 of 130 tokens; with 32: 10 + 20 + 32 + 32 = 94
+    # Of 130 tokens, 10 + 16 + 16 + 16 = 58 remain at length 16, and 10 + 20 + 32 + 32 = 94 (1.6 times 58) at 32.
     expected = (
         "75.0% of the texts and 55.4% of their tokens cut off at 16 tokens (--max-length 32: 27.7% of the tokens, for "
     )

@@ -130,7 +130,7 @@ def test_augment_prints_a_json_summary_if_it_writes_a_file(cse, indexed, sample,
     refused(cse("augment", sample, "--json", cwd=indexed), "--json", "-o FILE")
 
 
-def test_stream_writes_no_matrix(cse, sample, tmp_path):
+def test_build_tfidf_with_stream_writes_no_matrix(cse, sample, tmp_path):
     done = cse("build-tfidf", sample, "--stream", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in (tmp_path / "tfidf").iterdir()] == ["index.safetensors"]
@@ -212,7 +212,7 @@ def test_a_trained_model_encodes_sentences_and_is_evaluated(cse, indexed, tiny_b
     assert value["suites"]["sts"]["average_of_seven"] is None
 
 
-# Invalid input: the message names the file and line, or the flag.
+# Invalid input: the error message names the file and line, or the flag.
 
 
 def corpus(tmp_path, content):
@@ -323,7 +323,7 @@ def test_train_and_encode_refuse_a_corpus_of_blank_lines(cse, tiny_bert, tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.txt"]
 
 
-def test_output_may_be_a_link_or_a_device(cse, indexed, sample, tmp_path):
+def test_output_may_be_a_symbolic_link_or_a_device(cse, indexed, sample, tmp_path):
     (tmp_path / "real.txt").write_text("old")
     (tmp_path / "link.txt").symlink_to(tmp_path / "real.txt")
     assert cse("augment", sample, "-o", tmp_path / "link.txt", cwd=indexed).returncode == 0
@@ -332,7 +332,7 @@ def test_output_may_be_a_link_or_a_device(cse, indexed, sample, tmp_path):
     assert cse("augment", sample, "-o", "/dev/stdout", cwd=indexed).stdout.count("\n") == 10_000
 
 
-def test_error_for_a_missing_corpus_says_what_to_do(cse, tmp_path):
+def test_error_for_a_missing_corpus_shows_the_command_to_use(cse, tmp_path):
     refused(cse("train", cwd=tmp_path), "CORPUS: no file was given", "one sentence per line (cse train corpus.txt)")
 
 
@@ -372,7 +372,7 @@ def test_long_sentences_are_truncated_on_the_screen(capsys):
 
 @pytest.mark.skipif(importlib.util.find_spec("resource") is None, reason="no resource limits on this system")
 def test_a_full_disk_does_not_damage_existing_files(cse, sample, tmp_path):
-    """A limit on file sizes simulates a full disk: writing fails halfway."""
+    """A limit on file sizes simulates a full disk: a write fails halfway through the file."""
 
     def small_files():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -438,7 +438,7 @@ def test_every_setting_and_every_flag_of_a_method_is_an_option_of_train():
     assert all(option.help for option in command.params if option.param_type_name == "option")
 
 
-def test_flags_of_methods_set_the_options_of_the_methods():
+def test_method_flags_set_the_options_of_their_methods():
     from cse import TrainConfig
     from cse.cli.train_options import given_values
 

@@ -88,7 +88,7 @@ def test_cluster_finds_the_topics_and_their_words(topics, tmp_path, cse):
         for each in found["groups"]:
             (topic,) = {row % 3 for row in each["members"] if row < 60}
             assert len(each["words"]) == 3
-            assert set(each["words"]) <= set(TOPICS[topic].split())  # so not "the"
+            assert set(each["words"]) <= set(TOPICS[topic].split())  # not "the", which is in every row
             assert all(set(text.split()[1:]) <= set(TOPICS[topic].split()) for text in each["examples"])
             assert len(set(each["examples"])) == 3
         with open(tmp_path / "g.csv", encoding="utf8") as file:
@@ -125,7 +125,7 @@ def test_mined_negatives_are_within_the_rank_window_and_the_margin(glove, by, ma
     encoder = Encoder(glove)
     texts = some_texts(300)
     anchors = [" ".join(text.split()[:3]) for text in texts[:40]]
-    anchors[5] = anchors[4]  # two positives of one anchor
+    anchors[5] = anchors[4]  # pairs 4 and 5 have the same anchor
     positives = [text.upper().lower() for text in texts[:40]]
     index = SearchIndex.build(encoder, ["", *texts, texts[4]])
     rows = np.arange(1, 302)

@@ -35,7 +35,7 @@ CASES = {
 
 
 class Copies(TorchDispatchMode):
-    """Records a stack trace of each copy between devices that blocks until the device is idle."""
+    """Records a stack trace of each blocking copy between devices (without ``non_blocking=True``)."""
 
     def __init__(self):
         super().__init__()
@@ -54,7 +54,7 @@ class Copies(TorchDispatchMode):
 
 
 class Noise(FeatureMethod):
-    """Adds random numbers from ``step.uniform`` to the embeddings of views with one row per row of the batch."""
+    """Adds random numbers from ``step.uniform`` to the embeddings of each view that has as many rows as the batch."""
 
     def forward(self, views, step):
         batch = len(step.rows)
@@ -87,7 +87,7 @@ def test_a_step_does_not_wait_for_the_device(run_config, name, monkeypatch):
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("family", ["Bert", "Roberta", "Llama"])
-def test_always_passing_the_mask_does_not_change_the_hidden_states(family, padded):
+def test_always_passing_the_attention_mask_does_not_change_the_hidden_states(family, padded):
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     config = getattr(transformers, f"{family}Config")(vocab_size=100, **sizes)
     backbone = getattr(transformers, f"{family}Model")(config).double().eval()
@@ -188,11 +188,11 @@ def test_a_run_on_cuda_learns_without_synchronisation_inside_steps(run_config, c
     ("instructions", "speedup", "expected", "reason"),
     [
         ((), 9.0, "fp32", "no instructions"),
-        (AVX512, 2.1, "bf16", "AVX512-BF16, a matrix product is 2.1 times as fast"),
-        (AVX512, 0.5, "fp32", "takes 2.0 times as long"),
+        (AVX512, 2.1, "bf16", "AVX512-BF16, a matrix product is 2.1 times as fast as in fp32"),
+        (AVX512, 0.5, "fp32", "takes 2.0 times as long as in fp32"),
     ],
 )
-def test_auto_precision_is_bf16_if_the_processor_is_faster_with_it(processor, instructions, speedup, expected, reason):
+def test_auto_precision_is_bf16_only_if_it_is_faster_than_fp32(processor, instructions, speedup, expected, reason):
     processor(instructions, speedup)
     found, why = pick_precision("cpu")
     assert found == expected
@@ -260,6 +260,6 @@ def test_a_run_records_its_precision(run_config, processor):
     assert (about["precision"], about["precision_reason"]) == ("bf16", "as configured")
     run = prepare(run_config.replace(precision="auto"))
     assert run.config.precision == "bf16"
-    assert run.facts["device"].startswith("cpu (bf16: AVX512-BF16, a matrix product is 2.0 times as fast; ")
+    assert run.facts["device"].startswith("cpu (bf16: AVX512-BF16, a matrix product is 2.0 times as fast as in fp32; ")
     processor(())
     assert prepare(run_config.replace(precision="auto")).facts["device"].startswith("cpu (fp32: the processor has no ")

@@ -1,7 +1,7 @@
 """Digests of results that must be equal on every machine: index, matrix, and negatives for combinations of options.
 
-``python tests/test_digests.py`` computes the digests again and writes tests/digests.json; a commit that changes this
-file says which digests change and why.
+``python tests/test_digests.py`` computes the digests again and writes tests/digests.json. If a commit changes
+tests/digests.json, its message must state which digests change and why.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ def sha256(data):
 
 
 def index_digests(rows, folder):
-    """Yields digests of indexes and matrices; the name of the corpus is relative because the index contains it."""
+    """Yields (name, digest) of each index and matrix. An index stores its corpus path, which is therefore relative."""
     import os
 
     from cse.tfidf.build import build_index

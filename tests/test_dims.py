@@ -50,7 +50,7 @@ def test_matryoshka_loss_is_the_sum_over_truncated_embeddings(config):
         settings = {"logits": "focal", "temperature": run.config.temperature, "duplicates": step.duplicates}
         expected = sum(
             contrastive_loss({name: z[:, :size] for name, z in views.embeddings.items()}, **settings)
-            for size in (16, 8)  # the loss of all 32 dimensions is the contrastive loss of the run
+            for size in (16, 8)  # at all 32 dimensions, the contrastive loss of the run applies
         )
     torch.testing.assert_close(found, expected)
 
@@ -69,7 +69,7 @@ def test_a_saved_model_records_its_dimensions(config):
     assert "Matryoshka" not in (again / "README.md").read_text()
 
 
-def test_truncated_embeddings_of_unit_length_are_normalized_again(unit_model):
+def test_truncated_embeddings_of_unit_length_are_normalised_again(unit_model):
     whole = Encoder(unit_model, device="cpu").encode(TEXTS)
     cut = Encoder(unit_model, device="cpu", dims=5)
     assert cut.embedding_dim == 5

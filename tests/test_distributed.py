@@ -1,4 +1,4 @@
-"""Training by several processes."""
+"""Training with several processes: gradients, signals, a killed rank, and resumption."""
 
 import json
 import os
@@ -100,7 +100,7 @@ def test_two_processes_have_the_gradients_of_one(run_config, tmp_path):
 
 
 class FirstOfThree(World):
-    """The first of three ranks; it has none of a batch's two rows. The embeddings of the other ranks are random."""
+    """Rank 0 of 3, which has none of the two rows of a batch; random embeddings stand in for the other ranks."""
 
     def gather(self, local, rows):
         assert len(local) == 0
@@ -164,7 +164,7 @@ def test_two_processes_train_several_times_and_stop_at_a_signal(run_config, tmp_
 
 
 class Told(World):
-    """The first of two ranks. The second rank needs half a second per step, and gets a signal in the seventh second."""
+    """Rank 0 of 2. The simulated rank 1 takes half a second per step and receives a signal (15) at step 14."""
 
     def highest(self, *values):
         self.steps.append(self.step)
@@ -187,14 +187,14 @@ def test_ranks_exchange_signals_about_once_a_second():
 
 
 class Alike(World):
-    """The first of two ranks that take equally long."""
+    """Rank 0 of 2. The simulated rank 1 takes as long per step as rank 0."""
 
     def highest(self, *values):
         self.asked.append(values)
         return list(values)
 
 
-def test_a_resumed_run_measures_the_time_of_its_own_steps(monkeypatch):
+def test_step_time_of_a_resumed_run_does_not_count_earlier_steps(monkeypatch):
     seconds = iter(range(100))
     monkeypatch.setattr("time.perf_counter", lambda: float(next(seconds)))
     world = Alike(0, 2)
@@ -211,8 +211,8 @@ def test_two_processes_train_resume_and_end_together(run_config, tmp_path):
     path.write_text(config.to_toml(), encoding="utf8")
     out = torchrun(2, "-m", "cse", "train", "--config", path, "--name", "whole", "--json", cwd=tmp_path)
     assert json.loads(out)["steps"] == 6
-    # If a rank is killed, the other one ends. A run resumed with the same number of ranks is bit-identical to the
-    # uninterrupted one.
+    # If one rank is killed, the other ends. If the run is then resumed with the same number of ranks, its result is
+    # bit-identical to that of the uninterrupted run.
     process = torchrun(2, "-m", "cse", "train", "--config", path, "--name", "cut", cwd=tmp_path, wait=False)
     until = time.monotonic() + 120
     while not list_checkpoints(tmp_path / "cut") and time.monotonic() < until and process.poll() is None:
@@ -229,6 +229,6 @@ def test_two_processes_train_resume_and_end_together(run_config, tmp_path):
     torchrun(2, "-m", "cse", "train", "--resume", tmp_path / "cut", cwd=tmp_path)
     same_run(tmp_path / "whole", tmp_path / "cut")
     assert saved.parent.exists()
-    # A single process can resume the run, too.
+    # A single process can also resume the run.
     single = train(resumed_config(tmp_path / "cut", {"max_steps": 8}), resume=tmp_path / "cut")
     assert single.steps == 8

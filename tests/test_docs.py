@@ -1,4 +1,4 @@
-"""Runs the code blocks in README.md and docs/ with tiny models and small files instead of those that they name."""
+"""Runs the code blocks in README.md and docs/, with tiny models and small files in place of those they name."""
 
 import json
 import re
@@ -17,7 +17,8 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Commands with these phrases are parsed but not run, because they need a cluster, several processes, a published
 # checkpoint, full data sets, or a user who types queries.
 PARSED = ("--engine ray", "torchrun", "make ", "--preset simcse-sup-bert-base", "asks for queries", "una-table1 --data")
-# Names in the documentation and their replacements, which are made in this order.
+# Model names in the documentation and their replacements, in the order of replacement. T5 and TINY are then replaced by
+# the paths of a tiny T5 and a tiny BERT.
 NAMES = {
     "tuner007/pegasus_paraphrase": "T5",
     "Helsinki-NLP/opus-mt-en-fr": "T5",
@@ -26,6 +27,7 @@ NAMES = {
     "sentence-transformers/all-MiniLM-L6-v2": "TINY",
     "minilm": "TINY",
 }
+# Flags that are added to a command to keep it short.
 SHORT = {
     "train": ["--max-steps", "2", "--batch-size", "8", "--name", "NAME"],
     "generate": ["--max-new-tokens", "4"],
@@ -166,7 +168,7 @@ def test_shell_commands_in_the_documentation_run(cse, place, text):
 
 
 def trained(cse, folder, replaced):
-    """Builds an index of the corpus, and trains a run of two steps."""
+    """Builds an index of the corpus, and trains for two steps."""
     for arguments in (
         ["build-tfidf", "corpus.txt"],
         ["train", "corpus.txt", "--model", replaced("minilm"), *SHORT["train"], "--save-every", "1"],

@@ -19,7 +19,7 @@ def test_masks_drop_the_given_share_and_follow_the_seed_of_torch(p):
     assert not torch.equal(first, second)
     error = (p * (1 - p) / first.numel()) ** 0.5
     assert float((~first).float().mean()) == pytest.approx(p, abs=4.5 * error + 2**-17)
-    # Neighbouring elements are independent, so both are dropped with probability p * p.
+    # Neighbouring elements are independent, so two of them are both dropped with probability p * p.
     both = (~first[:, 1:] & ~first[:, :-1]).float().mean()
     assert float(both) == pytest.approx(p * p, abs=6 * (p * p / first.numel()) ** 0.5 + 1e-4)
 
@@ -76,7 +76,7 @@ def test_embeddings_without_dropped_elements_equal_those_of_transformers(request
     assert torch.allclose(found, expected, atol=1e-5)
 
 
-def test_the_saved_configuration_does_not_name_the_fast_attention(indexed, tiny_bert, tmp_path):
+def test_the_saved_configuration_does_not_name_the_attention_with_fast_dropout(indexed, tiny_bert, tmp_path):
     import json
 
     from cse import TrainConfig, train

@@ -4,9 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from sentence_transformers.sentence_transformer.modules import Pooling
 
 from cse import Encoder, InputError
 from cse.models.whitening import fit_whitening
+from sentence_models import sentence_model
 
 VECTORS = "the 1 0 0\ncat 0 1 0\ndog 0 0.5 0.5\n. 0 0 2\n"
 
@@ -32,6 +34,19 @@ def test_whitened_vectors_have_the_identity_as_covariance(tmp_path, tiny_bert, s
     vectors = encoder.encode(sample_rows[:200])
     assert vectors.shape == (200, 8)
     assert np.allclose(np.cov(vectors.T), np.eye(8), atol=1e-3)
+
+
+def test_whitening_uses_the_prompt_and_the_dimensions_that_the_model_declares(tmp_path, tiny_bert, sample_rows):
+    modules = (lambda width: Pooling(width),)
+    sentence_model(tmp_path / "model", tiny_bert, modules=modules, prompts={"q": "find: "}, default_prompt_name="q")
+    path = tmp_path / "model" / "config_sentence_transformers.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "truncate_dim": 6}), encoding="utf8")
+    (tmp_path / "fit.txt").write_text("\n".join(sample_rows[:50]), encoding="utf8")
+    encoder = Encoder(f"whitening:{tmp_path}/model@{tmp_path}/fit.txt", device="cpu")
+    vectors = encoder.encode(sample_rows[:50])
+    assert vectors.shape == (50, 6)
+    assert np.allclose(vectors.mean(0), 0, atol=1e-3)
+    assert np.allclose(np.cov(vectors.T), np.eye(6), atol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_the_classifier_minimises_sentevals_objective(classes):
         return loss + penalty / 2 * (w[:, 1:] ** 2).sum()
 
     mine = np.hstack([fitted.intercept_[:, None], fitted.coef_])
-    if classes == 2:  # the only weight vector is the difference between the vectors of the classes
+    if classes == 2:  # the fitted weight vector is the difference between the vectors of the two classes
         mine = np.vstack([-mine / 2, mine / 2])
     mine = mine.ravel()
     best = minimize(objective, np.zeros_like(mine), method="BFGS", options={"gtol": 1e-9})
@@ -91,7 +91,7 @@ def test_the_classifier_of_senteval_stops_early_and_leaves_the_generator_unchang
     evaluations = []
     monkeypatch.setattr(AdamClassifier, "score", lambda *_: evaluations.append(1) or 0.5)
     senteval(x, y, 1e-5)
-    assert len(evaluations) == 7  # the first is the best, and the sixth without improvement ends the training
+    assert len(evaluations) == 7  # the first is the best; training ends after six more without improvement
 
 
 def test_nested_cross_validation_equals_a_double_loop_over_folds():
@@ -184,7 +184,7 @@ def test_minilm_has_a_transfer_accuracy_above_80_percent_on_trec(minilm, shared)
     (train,), (test,) = splits["train"].columns, splits["test"].columns
     x, z = embed(Encoder(minilm), [train[::6], test])
     fitted = converged(x.astype(float), splits["train"].labels[::6], 1e-4)
-    # This classifier has a sixth of the training rows; with all rows, the accuracy is 89.6 %.
+    # This classifier is fitted on a sixth of the training rows; fitted on all rows, its accuracy is 89.6 %.
     assert fitted.score(z, splits["test"].labels) > 0.8
 
 
@@ -205,7 +205,7 @@ def test_retrieval_metrics_equal_those_of_trec_eval():
         theirs = measured[query]
         assert ndcg(ranking, judgements[query]) == pytest.approx(theirs["ndcg_cut_10"])
         assert recall(ranking, judgements[query]) == pytest.approx(theirs["recall_100"])
-        first = theirs["recip_rank"] if theirs["recip_rank"] >= 0.1 else 0.0  # trec_eval has no cutoff here
+        first = theirs["recip_rank"] if theirs["recip_rank"] >= 0.1 else 0.0  # recip_rank has no cutoff
         assert reciprocal_rank(ranking, judgements[query]) == pytest.approx(first)
 
 
@@ -237,8 +237,8 @@ def test_a_collection_is_ranked_and_scored(tmp_path, kind, monkeypatch):
     report = Retrieval(RetrievalOptions(), str(folder))(Table(vectors))
     (row,) = report.rows
     assert (row["queries"], row["documents"]) == (2, 4)
-    # q1 ranks d1 and d2 first. To q2, d3 and d4 are equally similar, so the larger id, d4, comes first. "gone" is
-    # not found.
+    # q1 ranks d1 and d2 first. To q2, d3 and d4 are equally similar, so the larger id, d4, comes first. The relevant
+    # document "gone" is not in the corpus and counts as not retrieved. q3 has no relevant document and is left out.
     second = (1 / np.log2(3)) / (1 + 1 / np.log2(3))
     assert row["ndcg@10"] == pytest.approx(100 * (1 + second) / 2, abs=1e-4)
     assert row["mrr@10"] == pytest.approx(75)
@@ -260,7 +260,7 @@ def test_the_score_of_a_document_is_the_score_of_its_best_passage(tmp_path, tiny
     (folder / "qrels" / "test.tsv").write_text(judged, encoding="utf8")
     encoder = Encoder(tiny_bert, pooler="cls", device="cpu")
     found = Retrieval(RetrievalOptions(passages=24), str(folder))(encoder).rows[0]
-    # The expected value, by a loop over queries, documents and their passages.
+    # The expected value is computed by a loop over queries, documents and passages.
     cut = Cutter(encoder, 24)
     rankings = []
     for query in queries.values():
@@ -390,14 +390,14 @@ def test_killed_encoding_resumes_after_the_last_saved_block(cse, tiny_bert, samp
     assert not state.exists()
 
 
-def test_encoding_resumes_only_with_the_same_column_and_an_existing_part(tiny_bert, tmp_path, monkeypatch, cse):
+def test_encoding_resumes_only_with_the_same_column_and_an_existing_part_file(tiny_bert, tmp_path, monkeypatch, cse):
     lines = ["left,right", *(f"a cat {i},the dog {i}" for i in range(60))]
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf8")
     output, part, state = (tmp_path / name for name in ("v.npy", "v.npy.part", "v.npy.part.json"))
     monkeypatch.setattr("cse.models.vector_files.BLOCK", 20)
 
     def encoded(column, stop=None):
-        """Encodes a column in this process, interrupted after ``stop`` blocks."""
+        """Runs cse encode on a column in this process, and interrupts it after ``stop`` blocks."""
         blocks = []
 
         def write(path, text):

@@ -71,7 +71,7 @@ def test_embeddings_in_onnxruntime_equal_those_of_pytorch(exported):
     assert printed["file"] == str(run / "best" / "onnx" / "model.onnx")
     assert printed["difference"] <= 1e-4
     used = {path.name for path in found.model.files()}
-    # model.safetensors has the weights of the head.
+    # The weights of the head are read from model.safetensors.
     assert {"model.onnx", "config.json", "tokenizer.json", "model.safetensors"} <= used
     assert not list(run.rglob(".cse-*"))
     # Without the prefix onnx:, the folder is loaded by PyTorch.
@@ -104,7 +104,7 @@ def test_an_onnx_encoder_uses_the_prompts_of_its_folder(exported, tmp_path):
 
 def test_export_prints_the_size_and_accuracy_of_int8_weights(exported, pairs, retrieval):
     run, printed = exported
-    assert printed["int8_bytes"] < 0.7 * printed["bytes"]  # not 0.25, because the graph is a large part
+    assert printed["int8_bytes"] < 0.7 * printed["bytes"]  # not 0.25, because the graph is a large part of the file
     assert 0.9 < printed["int8_lowest_cosine"] <= printed["int8_cosine"] < 1
     differences = printed["int8_differences"]
     small = f"onnx:{printed['int8_file']}"
@@ -126,7 +126,7 @@ def test_sentence_transformers_loads_the_exported_file(exported):
 
 
 def test_export_to_a_new_folder_copies_the_model(exported, tmp_path, monkeypatch):
-    """To save time, ``write_onnx`` is replaced by a function that copies a file exported before."""
+    """To save time, ``write_onnx`` is replaced by a function that copies the file of the fixture ``exported``."""
     run, printed = exported
     monkeypatch.setattr(
         onnx_export, "write_onnx", lambda transformer, tokenizer, file: shutil.copy(printed["file"], file)

@@ -24,7 +24,7 @@ from cse.registry import Registry
 
 
 class Shouted(Pairing):
-    """The positive is the sentence with its last word repeated; rows with odd numbers have no positive."""
+    """The positive is the sentence with its last word repeated; rows with odd row numbers have no positive."""
 
     @dataclass(frozen=True)
     class Options:
@@ -38,7 +38,7 @@ class Shouted(Pairing):
 
 
 class Reversed(Edit):
-    """The words in reverse order."""
+    """Reverses the order of the words."""
 
     def __call__(self, texts, rows, draws):
         return [" ".join(text.split()[::-1]) for text in texts]
@@ -53,7 +53,7 @@ class Noise(FeatureMethod):
 
 
 class Norm(BatchTerm):
-    """Penalises differences between two forward passes of the anchors; has a trainable scale."""
+    """Penalises the difference between two forward passes of the anchors, multiplied by a trainable scale."""
 
     @dataclass(frozen=True)
     class Options:
@@ -69,7 +69,7 @@ class Norm(BatchTerm):
 
 
 class Length(Evaluation):
-    """The mean norm of the embeddings of a few sentences."""
+    """Reports the mean norm of the embeddings of two texts."""
 
     @dataclass(frozen=True)
     class Options:

@@ -1,4 +1,4 @@
-"""Tests that faulty texts and tables are refused with a precise message, and unusual texts and names accepted."""
+"""Faulty texts and tables are refused with a precise message; unusual texts and file names are accepted."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def test_error_for_an_unclosed_quote_names_its_line(tmp_path, cse):
 def test_a_json_array_is_refused_with_a_suggestion(tmp_path):
     path = tmp_path / "a.json"
     path.write_text('["a sentence"]')
-    with pytest.raises(InputError, match=r"a \.json file is not read; .*\.jsonl"):
+    with pytest.raises(InputError, match=r"\.json is not supported; .*\.jsonl"):
         TfidfIndex.build(path)
 
 

@@ -1,4 +1,4 @@
-"""cse generate: paraphrases, back-translations and queries by small sequence-to-sequence models with random weights."""
+"""cse generate with tiny models of random weights: output, resumption, back-translation, query pairs, and errors."""
 
 import json
 
@@ -53,7 +53,7 @@ def test_output_has_one_line_per_row_and_keeps_blank_rows(writers, texts, tmp_pa
     assert not list(tmp_path.glob("*.part*"))
 
 
-def test_batches_hold_each_nonblank_row_once_in_order_of_descending_length():
+def test_batches_contain_each_nonblank_row_once_in_order_of_descending_length():
     texts = ["a" * n for n in (5, 1, 9, 0, 7, 3)]
     found = list(batches(texts, 2))
     assert found == [[2, 4], [0, 5], [1]]

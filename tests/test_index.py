@@ -15,8 +15,6 @@ from cse import InputError, TfidfIndex
 from cse.tfidf._reference import ReferenceIndex
 from cse.tfidf.build import build_index
 
-BOTH_THREADS = pytest.mark.parametrize("threads", [1, 2])
-
 
 def write(path, text):
     path.write_bytes(text.encode("utf8", "surrogatepass") if isinstance(text, str) else text)
@@ -73,7 +71,7 @@ def test_corpus_of_a_million_sentences_has_a_million_documents(shared, tmp_path)
 
 
 def test_index_and_matrix_do_not_depend_on_the_number_of_threads(sample, tmp_path):
-    # More than one chunk per thread, so that the order in which threads read rows varies.
+    # The corpus has more than one chunk per thread, so the order in which threads read rows varies.
     big = write(tmp_path / "big.txt", sample.read_bytes() * 3)
     for threads in (1, 2, 5):
         build_index([str(big)], tmp_path / str(threads), reading={"threads": threads})
@@ -114,7 +112,7 @@ def test_rows_are_split_at_newlines_only(tmp_path, separator):
     assert TfidfIndex.build(path).terms == ["one", "three", "two"]
 
 
-def test_carriage_returns_and_a_byte_order_mark_are_not_text(tmp_path):
+def test_a_byte_order_mark_and_carriage_returns_at_line_ends_are_ignored(tmp_path):
     plain = write(tmp_path / "plain.txt", "one two\nthree\n")
     windows = write(tmp_path / "windows.txt", b"\xef\xbb\xbfone two\r\nthree\r\n")
     assert TfidfIndex.build(windows, tokenizer="whitespace").terms == TfidfIndex.build(plain).terms
@@ -184,7 +182,7 @@ def test_merged_shards_equal_one_build_byte_for_byte(sample, tmp_path, cse):
     rows = sample.read_bytes().splitlines(keepends=True)
     cuts = [(0, 3000), (3000, 3001), (3001, 10_000)]
     files = [write(tmp_path / f"{n}.txt", b"".join(rows[a:b])) for n, (a, b) in enumerate(cuts)]
-    write(files[1], b"\n \n" + files[1].read_bytes())  # blank rows are numbered, too
+    write(files[1], b"\n \n" + files[1].read_bytes())  # blank rows also have row numbers
     for n, file in enumerate(files):
         assert cse("build-tfidf", file, "-o", tmp_path / f"shard{n}").returncode == 0
     done = cse("merge-tfidf", *(tmp_path / f"shard{n}" for n in range(3)), "-o", tmp_path / "all", "--json")

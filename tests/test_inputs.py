@@ -1,4 +1,4 @@
-"""Corpora given as files, patterns or tables: what is read, row numbers, and error messages."""
+"""Corpora given as files, patterns or tables: the rows that are read, row numbers, and error messages."""
 
 import csv
 import gzip
@@ -104,7 +104,7 @@ def test_the_trainer_finds_a_table_through_its_index(tmp_path, sample_rows, tiny
     )
     done = cse(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    # The scores before training equal those of a run with the corpus and the column on its command line.
+    # The scores before training do not change if the corpus and the column are given on the command line.
     again = cse(*arguments, "--name", "again", "corpus.parquet", "--column", "text", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert json.loads(done.stdout)["before"] == json.loads(again.stdout)["before"]
@@ -148,7 +148,7 @@ def test_error_for_a_missing_column_lists_the_columns_of_the_table(tmp_path, cse
         ("a.csv", b"text\nfine\nbad \xff byte\n", "row 2 of column text"),
     ],
 )
-def test_error_for_a_broken_table_names_the_fault_without_a_traceback(tmp_path, cse, name, content, phrase):
+def test_error_for_a_broken_table_names_the_file_or_the_fault(tmp_path, cse, name, content, phrase):
     (tmp_path / name).write_bytes(content)
     done = cse("build-tfidf", name, "--column", "text", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
@@ -293,7 +293,7 @@ def test_errors_for_records_without_text_name_the_line_and_type(tmp_path, cse, r
 
 
 def test_error_for_a_broken_record_names_its_line_in_the_file(tmp_path, cse):
-    good = (json.dumps({"a": "word " * 20}) + "\n") * 60_000  # enough for pyarrow to read several blocks
+    good = (json.dumps({"a": "word " * 20}) + "\n") * 60_000  # so many that pyarrow reads several blocks
     for broken, phrase in (
         ('{"a": 3}\n', "line 60001: column 'a' must be text, got a number (3)"),
         ('{"a": "x"\n', "line 60001 is not a JSON object"),

@@ -1,7 +1,6 @@
-"""The loss term ``keep-similarities``, which keeps similarities close to those of the base model."""
+"""The loss term ``keep-similarities``: the divergence of in-batch similarities from those in the base model."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -58,7 +57,7 @@ def test_keep_similarities_is_the_mean_over_anchors_and_positives(run_config, po
         module.double().eval()
     term = state.terms["keep-similarities"]
     with torch.no_grad():
-        for parameter in state.encoder.parameters():  # so that the encoder differs from the base model
+        for parameter in state.encoder.parameters():  # the encoder must differ from the base model
             parameter.add_(0.01 * torch.randn_like(parameter))
     with Prefetcher(run.batches, state.encoder.tokenizer, 32) as batches:
         (batch,) = batches.get(0)
@@ -79,15 +78,14 @@ def test_keep_similarities_is_the_mean_over_anchors_and_positives(run_config, po
     assert torch.allclose(same.encode("anchor"), base["anchor"], rtol=1e-9)
 
 
-def test_a_frozen_encoder_encodes_identical_views_once_per_step(run_config):
+def test_the_base_model_encodes_views_with_equal_tokens_once_per_step(run_config):
     run = prepare(run_config.replace(loss_terms=("keep-similarities",)))
     base = run.state.terms["keep-similarities"].base
     calls = []
-    run_forward = replace(run.forward)
     handle = base.model.register_forward_hook(lambda *_: calls.append(1))
     with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as batches:
         (batch,) = batches.get(0)
-    step = batch_step(run.state, batch, batch.tokens, run_forward, World())
+    step = batch_step(run.state, batch, batch.tokens, run.forward, World())
     first = step.encode("anchor", base)
     assert step.encode("anchor", base) is first
     assert step.encode("positive", base) is first  # with --positive dropout, both views have the same tokens

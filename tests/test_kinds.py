@@ -18,7 +18,7 @@ from test_modules import TEXTS, normalize, pooling
 
 @pytest.fixture
 def static(tmp_path, tiny_bert):
-    """A SentenceTransformer of StaticEmbedding, Dense and Normalize with a query prompt: its folder, and the model."""
+    """The folder and the model of a SentenceTransformer of StaticEmbedding, Dense and Normalize with a query prompt."""
     torch.manual_seed(0)
     first = StaticEmbedding(AutoTokenizer.from_pretrained(tiny_bert), embedding_dim=16)
     modules = [first, Dense(16, 12, activation_function=torch.nn.Tanh()), Normalize()]
@@ -93,7 +93,7 @@ def test_a_cross_encoder_and_a_sparse_encoder_are_refused(tmp_path, tiny_bert):
     CrossEncoder(str(tiny_bert), device="cpu", num_labels=1).save(str(tmp_path / "cross"))
     with pytest.raises(InputError, match=r"is a CrossEncoder.*name a SentenceTransformer here"):
         find_model(str(tmp_path / "cross"))
-    # A CrossEncoder as older releases of sentence-transformers save it.
+    # Older releases of sentence-transformers save a CrossEncoder in these forms.
     for name in ("config_sentence_transformers.json", "modules.json"):
         (tmp_path / "cross" / name).unlink(missing_ok=True)
     config = json.loads((tmp_path / "cross" / "config.json").read_text())

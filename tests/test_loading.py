@@ -1,4 +1,4 @@
-"""Loading of models: architectures that are refused, damaged files, pickles, poolers, and arguments of ``encode``."""
+"""Tests of loading models (refused architectures, damaged files, pickles, poolers) and of calls of ``encode``."""
 
 import json
 import os
@@ -40,8 +40,6 @@ def copied(folder, target):
 def test_mpnet_encodes_a_text_longer_than_its_usable_positions(tmp_path, tiny_bert):
     from transformers import AutoTokenizer, MPNetConfig, MPNetModel
 
-    from cse import Encoder
-
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     torch.manual_seed(0)
     MPNetModel(MPNetConfig(vocab_size=2000, max_position_embeddings=66, **sizes)).save_pretrained(tmp_path / "mpnet")
@@ -49,7 +47,7 @@ def test_mpnet_encodes_a_text_longer_than_its_usable_positions(tmp_path, tiny_be
     assert Encoder(tmp_path / "mpnet", device="cpu").encode(["the cat " * 200]).shape == (1, 32)
 
 
-def test_a_decoder_is_refused_with_cls_and_trains_with_avg(tmp_path, sample, tiny_gpt2):
+def test_a_decoder_is_refused_with_pooler_cls_and_trains_with_pooler_avg(tmp_path, sample, tiny_gpt2):
     with pytest.raises(InputError, match=r"--pooler cls: .* is a decoder, .*--pooler avg"):
         train(config(tmp_path, sample, tiny_gpt2))
     assert train(config(tmp_path, sample, tiny_gpt2, pooler="avg")).steps == 3
@@ -74,7 +72,7 @@ def test_an_encoder_decoder_is_refused(tmp_path, sample, tiny_bert):
         ("no pad", "no padding token"),
     ],
 )
-def test_errors_name_faults_of_weights_and_tokenizers(tmp_path, tiny_bert, damage, message):
+def test_faulty_weights_and_tokenizers_are_refused(tmp_path, tiny_bert, damage, message):
     folder = copied(tiny_bert, tmp_path / "broken")
     weights = load_file(folder / "model.safetensors")
     settings = json.loads((folder / "config.json").read_text())
@@ -109,7 +107,7 @@ def test_errors_name_faults_of_weights_and_tokenizers(tmp_path, tiny_bert, damag
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:12\n", "git lfs pull"),
     ],
 )
-def test_a_pickle_that_is_not_weights_is_refused_and_never_executed(tmp_path, tiny_bert, content, message, cse):
+def test_an_invalid_pytorch_model_bin_is_refused_and_never_executed(tmp_path, tiny_bert, content, message, cse):
     folder = copied(tiny_bert, tmp_path / "broken")
     (folder / "model.safetensors").unlink()
     path = folder / "pytorch_model.bin"
@@ -135,7 +133,7 @@ def test_a_pickle_that_is_not_weights_is_refused_and_never_executed(tmp_path, ti
     assert not (tmp_path / "executed").exists()
 
 
-def test_arguments_of_encode_are_checked(tiny_bert):
+def test_encode_refuses_invalid_arguments_and_accepts_any_iterable_of_texts(tiny_bert):
     encoder = Encoder(tiny_bert, device="cpu")
     for size in (-1, 0, 1.5, True, None):
         with pytest.raises(InputError, match="batch_size"):

@@ -1,4 +1,4 @@
-"""LoRA: trained and stored weights, merged models, saved adapters, averages with the base model, and errors."""
+"""Tests of LoRA: trained and stored weights, merged models, saved adapters, averages with the base model, errors."""
 
 import json
 import sys
@@ -37,13 +37,13 @@ def test_only_adapters_are_trained_and_stored_in_checkpoints(config):
     assert names
     assert all(".lora_A." in name or ".lora_B." in name for name in names)
     assert {f"encoder.{name}" for name in names} == set(run.state.weights())
-    # A and B of the six linear layers in each of three blocks; none for the pooler, which is not used.
+    # Three blocks of six linear layers, each with the matrices A and B; the unused pooler has no adapter.
     assert len(names) == 3 * 6 * 2
     assert run.config.lr == 1e-3  # as configured
-    assert prepare(config.replace(pooler="cls")).state.weights().keys() > set(run.state.weights())  # with the MLP head
+    assert prepare(config.replace(pooler="cls")).state.weights().keys() > set(run.state.weights())  # and the MLP head
 
 
-def test_lora_sets_the_default_scale_and_learning_rate(config):
+def test_the_defaults_of_lora_are_a_learning_rate_of_1e_4_and_a_scale_of_2(config):
     given = {name: value for name, value in config.values().items() if name != "lr"}
     run = prepare(type(config)(**given))
     assert run.config.lr == 1e-4
@@ -51,7 +51,7 @@ def test_lora_sets_the_default_scale_and_learning_rate(config):
     assert (layer.r["default"], layer.scaling["default"]) == (4, 2.0)
 
 
-def test_a_merged_model_has_the_embeddings_of_the_trained_adapters(config, tiny_bert):
+def test_merging_the_adapters_into_the_saved_model_keeps_the_embeddings(config, tiny_bert):
     result = train(config)
     folder = result.folder
     weights, before = base_weights(folder / "last"), base_weights(tiny_bert)
@@ -72,7 +72,7 @@ def test_a_merged_model_has_the_embeddings_of_the_trained_adapters(config, tiny_
     assert np.abs(saved - Encoder(tiny_bert, pooler="avg", device="cpu").encode(TEXTS)).max() > 1e-3
 
 
-def test_merging_for_a_save_does_not_change_the_weights(config):
+def test_a_temporary_merge_leaves_the_trained_weights_unchanged(config):
     run = prepare(config)
     backbone = run.state.encoder.backbone
     for name, parameter in backbone.named_parameters():

@@ -1,4 +1,4 @@
-"""Every valid combination of loss parts, compared with a double loop in float64 that implements the formulas."""
+"""Tests of the contrastive loss: each valid combination of its parts equals a double loop over the formulas."""
 
 import math
 from dataclasses import fields
@@ -36,14 +36,14 @@ def views_of(source, seed=0, batch=B, dtype=torch.float64):
 
 
 def masks_of(source):
-    """Returns row masks that exclude one row of every view but the anchors; a synthetic pair is excluded as a pair."""
+    """Returns row masks that exclude one row of each view except the anchors, and one synthetic pair as a whole."""
     left_out = {"positive": 1, "hard_negative": 0, "synthetic": 3, "synthetic_positive": 3}
     names = [name for name in left_out if name in ("positive", *SOURCES[source])]
     return {name: torch.arange(B) != left_out[name] for name in names}
 
 
 def duplicates_of():
-    """Returns a boolean matrix of which rows have equal sentences: rows 2 and 4."""
+    """Returns a boolean matrix that marks rows 2 and 4 as equal sentences."""
     same = torch.eye(B, dtype=torch.bool)
     same[2, 4] = same[4, 2] = True
     return same
@@ -125,7 +125,7 @@ def double_loop(views, *, objective, logits, mixed, alpha=1.0, masks=None, dupli
 
 
 def release_terms(z1, z2, i, holds):
-    """Returns the logits that MixCSE's released code adds for row i, from mixtures of adjacent rows; two are 0."""
+    """Returns the logits of row i with mixtures of adjacent rows, as in MixCSE's released code, which sets two to 0."""
     terms = []
     for k in range(B):
         if holds("positive", k) and holds("positive", (k + 1) % B):
@@ -199,8 +199,8 @@ def test_an_illegal_combination_is_refused_with_one_sentence(parts):
         contrastive_loss(views, **ours)
 
 
-# Combinations without mixed negatives: mixtures are detached, which a numerical derivative cannot take into account;
-# test_mixture_passes_no_gradient checks their gradient.
+# Only combinations without mixed negatives: mixtures are detached, but a numerical derivative includes them.
+# test_mixtures_pass_no_gradient covers mixed negatives.
 @pytest.mark.parametrize(
     "parts", [parts for parts in LEGAL if parts[3] is None], ids=lambda parts: "-".join(str(part) for part in parts)
 )
@@ -216,8 +216,8 @@ def test_gradients_equal_numerical_derivatives(parts):
 
 
 @pytest.mark.parametrize(("objective", "source"), list(product(("infonce", "nt-xent"), SOURCES)))
-def test_mixture_passes_no_gradient(objective, source):
-    """The gradient with mixed negatives equals that of the same loss with the mixtures as constants."""
+def test_mixtures_pass_no_gradient(objective, source):
+    """The gradient equals the gradient of the same loss in which the mixtures are constants."""
     views = {name: z.requires_grad_() for name, z in views_of(source).items()}
     partner = some_partners(views, objective)
     given = contrastive_loss(views, objective=objective, mixed="paper", temperature=0.5, partners=partner)
@@ -310,7 +310,7 @@ def test_mixing_partners_are_uniform_over_valid_views_of_other_rows(left_out):
     assert seen[~allowed].sum() == 0
     expected = 3000 / allowed.sum(1, keepdim=True)
     chi = ((seen - expected) ** 2 / expected)[allowed].sum().item()
-    assert chi < 90  # at most 6 * 9 degrees of freedom; by chance, fewer than 2 of 1,000 sums are larger
+    assert chi < 90  # exceeded by chance in fewer than 2 of 1,000 cases; at most 6 * 9 degrees of freedom
 
 
 def test_unknown_objectives_and_missing_partners_are_refused():
@@ -358,9 +358,9 @@ def test_the_share_of_harder_negatives_is_nan_without_in_batch_negatives():
     assert summary["syn_harder"].item() == pytest.approx(sum(harder) / len(harder))
 
 
-def test_the_defaults_of_the_loss_are_those_of_its_options():
+def test_contrastive_loss_and_its_options_have_the_same_defaults():
     defaults = {name: each.default for name, each in signature(contrastive_loss).parameters.items()}
     assert ContrastiveOptions().mixed is defaults["mixed"] is None
     for field in fields(ContrastiveOptions):
-        if field.name not in ("mixed_negatives", "mix_variant"):  # combined in `mixed`
+        if field.name not in ("mixed_negatives", "mix_variant"):  # the argument `mixed` combines them
             assert defaults[field.name] == field.default, field.name

@@ -1,4 +1,4 @@
-"""Tests of saved models in transformers and sentence-transformers, of poolers, and of files of sentence pairs."""
+"""Tests of saved models in other libraries, poolers, measures of embeddings, and files of scored sentence pairs."""
 
 import json
 import math
@@ -20,7 +20,7 @@ TEXTS = ["A sentence.", "Another one, rather longer than the first, to see what 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, sample, tiny_bert, tiny_roberta):
-    """Returns a function that trains a model with a pooler for two steps and returns the folder ``best``."""
+    """Returns a function that trains a model with a pooler for two steps and returns the run's folder ``best``."""
     made = {}
 
     def run(kind, pooler):
@@ -92,7 +92,7 @@ def test_trained_minilm_keeps_its_pooling_normalisation_and_length(trained, mini
     assert not report["missing_keys"]
 
 
-def test_modules_are_saved_with_their_types_in_sentence_transformers_models(trained):
+def test_types_in_modules_json_are_classes_of_sentence_transformers_models(trained):
     modules = json.loads((trained("bert", "avg_top2") / "modules.json").read_text())
     assert [module["type"] for module in modules] == [
         "sentence_transformers.models.Transformer",
@@ -211,7 +211,7 @@ def test_minilm_with_other_weights_is_refused(minilm, monkeypatch, tmp_path):
 
 
 def test_sts_scores_of_minilm_equal_the_published_scores(minilm, shared):
-    """Spearman correlations over all pairs of STS-B test and STS16 equal the published ones."""
+    """A score is Spearman's correlation x 100 over all pairs of a task; the tasks are STS-B test and STS16."""
     encoder = Encoder(minilm, device="cpu")
     tasks = {task.key: task for task in find_tasks(shared("sts_raw/stsb.test.tsv").parent)}
     for key, expected in {"stsb.test": 82.03, "sts16.test": 78.99}.items():
@@ -306,7 +306,7 @@ def test_errors_about_invalid_lines_give_the_line_number(tmp_path, line):
         read_pairs(path)
 
 
-def test_models_that_were_sentence_encoders_before_cse_have_the_family_adapt(trained, tiny_bert, minilm, tmp_path):
+def test_models_that_began_as_sentence_encoders_have_the_family_adapt(trained, tiny_bert, minilm, tmp_path):
     import shutil
 
     from cse.models.resolve import find_model

@@ -1,4 +1,4 @@
-"""Models made of sentence-transformers modules keep these in training and give equal vectors in both libraries."""
+"""Tests of models of sentence-transformers modules: training keeps the modules, and cse gives equal vectors."""
 
 import json
 
@@ -66,7 +66,7 @@ def kinds(folder):
     return [module["type"].rsplit(".", 1)[-1] for module in listed]
 
 
-# Architecture, padding side, and the modules after the transformer.
+# Name: (architecture, padding side, modules after the transformer).
 MODELS = {
     "bert": ("bert", "right", [pooling("cls"), dense(32, nn.Tanh()), normalize]),
     "modernbert": ("modernbert", "right", [pooling("mean"), normalize]),
@@ -107,7 +107,7 @@ def test_pooling_equals_sentence_transformers(name, side, pooled):
     lengths = torch.tensor([9, 1, 4, 6, 3])
     mask = (torch.arange(9) < lengths[:, None]).long()
     mask = mask.flip(1) if side == "left" else mask
-    # With ``pooled``, the first two tokens are a prompt that is not pooled. Row 1, of one token, is left out.
+    # If ``pooled``, the first two tokens are a prompt, which is not pooled; row 1 is left out, as it has one token.
     rows = torch.tensor([0, 2, 3, 4]) if pooled else torch.arange(5)
     states, mask = states[rows], mask[rows]
     modes = [MODES[each] for each in name.split("+")]
@@ -157,8 +157,8 @@ def test_merging_with_the_base_averages_dense_modules(tmp_path, tiny_bert, sampl
     torch.testing.assert_close(found[1], found[0] / 2, atol=1e-6, rtol=1e-4)
 
 
-def test_folders_in_the_old_layout_can_be_loaded(tmp_path, tiny_bert):
-    """The old layout has the transformer in a subfolder, pickled Dense weights, and do_lower_case in a JSON file."""
+def test_folders_in_the_old_layout_of_sentence_transformers_can_be_loaded(tmp_path, tiny_bert):
+    """Old folders hold the transformer in a subfolder, Dense weights as a pickle, and do_lower_case in a JSON file."""
     folder = tmp_path / "model"
     model = sentence_model(folder, tiny_bert, modules=[pooling("mean"), dense(16, nn.Sigmoid())])
     vectors = model.encode([text.lower() for text in TEXTS])

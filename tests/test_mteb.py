@@ -1,4 +1,4 @@
-"""A saved model has the same scores in mteb as in cse, on small tasks held in memory."""
+"""Tests that a saved model has equal scores in mteb and in cse, on small tasks held in memory."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ ABOUT = {
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory, tiny_bert, sample):
-    """The folder of a model with prompts for queries and documents, after two steps of training."""
+    """The folder of a model that has prompts for queries and documents and was trained for two steps."""
     folder = tmp_path_factory.mktemp("mteb")
     prompts = {"query": "find : ", "document": "text : "}
     sentence_model(folder / "model", tiny_bert, modules=[pooling("mean"), normalize], prompts=prompts)

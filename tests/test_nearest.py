@@ -1,4 +1,4 @@
-"""Search functions compared with brute force and formulas: nearest rows, near pairs, int8, BM25, fusion, passages."""
+"""Tests of search functions: nearest rows, near pairs, int8 vectors, BM25, fusion of rankings, and passages."""
 
 import math
 import re
@@ -56,7 +56,7 @@ def test_nearest_rows_are_exact_for_ascending_and_equal_products(monkeypatch):
     np.testing.assert_array_equal(nearest.nearest(same, query, 9)[1], [np.arange(9)])
 
 
-def test_int8_changes_an_element_by_at_most_half_the_scale_of_its_row():
+def test_quantisation_to_int8_changes_an_element_by_at_most_half_the_scale_of_its_row():
     values = np.random.default_rng(0).standard_normal((50, 30)).astype(np.float32)
     values[7] = 0
     stored, scales = quantize(values)

@@ -49,7 +49,7 @@ def base(indexed, tiny_bert, tmp_path):
 
 
 def test_final_scores_equal_those_of_the_saved_model(base, triples, tmp_path):
-    """The scores are computed with the MLP head, which supervised runs keep."""
+    """Both scores are computed with the MLP head, because supervised runs keep it."""
     data = tmp_path / "stsb.test.tsv"
     lines = [f"{i % 6}\t{a}\t{b}" for i, (a, b, _) in enumerate(triples[:30])]
     data.write_text("\n".join(lines) + "\n", encoding="utf8")
@@ -75,7 +75,7 @@ def test_every_table_format_is_read_and_rows_with_blank_cells_are_skipped(tmp_pa
         assert batch.blocks[name].texts == [rows[row][place] for row in batch.rows]
 
 
-def test_columns_can_be_named_and_invalid_choices_are_refused(tmp_path, triples, base):
+def test_columns_can_be_chosen_by_name_and_invalid_choices_are_refused(tmp_path, triples, base):
     path = table(tmp_path, "csv", triples)
     run = prepare(base.replace(pairs=path, columns=("hard_neg", "sent0")))
     assert "hard_negative" not in run.batches[0].views
@@ -109,13 +109,13 @@ def test_column_names_determine_roles_and_id_columns_are_ignored(tmp_path, kind)
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("sentence1", "sentence2", "label"), "column 'label' says which rows are positive pairs; .* --where"),
+        (("sentence1", "sentence2", "label"), "column 'label' marks which rows are positive pairs; .* --where"),
         (("sentence1", "sentence2", "score"), "select them with --min-score 4, or name .* --columns: sentence1,"),
         (("sentence1", "sentence2", "year"), "column 'year' are numbers; name .* with --columns: sentence1, sent"),
         (("question", "query", "answer"), "columns question and query may both be the anchor; .* --columns"),
     ],
 )
-def test_error_for_columns_of_unclear_role_suggests_an_option(tmp_path, names, message):
+def test_the_error_for_a_column_of_unclear_role_suggests_an_option(tmp_path, names, message):
     path = table(tmp_path, "csv", [(f"one {i}", f"two {i}", str(i % 5)) for i in range(9)], names)
     with pytest.raises(InputError, match=message):
         open_pairs([str(path)], [])

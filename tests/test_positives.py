@@ -1,4 +1,4 @@
-"""Augmentations that make positives: the words they keep, and their dependence on seed, epoch and row."""
+"""Tests of augmentations that make positives: the words they keep, and their dependence on seed, epoch and row."""
 
 import json
 
@@ -141,7 +141,7 @@ def test_every_kind_of_positive_trains_with_every_loss_and_una(
     log = [record for record in map(json.loads, lines) if "loss" in record]
     assert len(log) == 3
     assert all(np.isfinite(record["loss"]) and "cos_syn" in record for record in log)
-    # Rows of one word: halves leaves them out of the loss; crop and delete make a positive that equals the anchor.
+    # The rows of one word: halves excludes them from the loss; with crop and delete, their positive equals the anchor.
     masked, unchanged = (sum(record.get(f"{kind}/positive", 0) for record in log) for kind in ("masked", "unchanged"))
     assert (masked > 0) == (name == "halves")
     assert (unchanged > 0) == (name in ("crop", "delete"))

@@ -1,4 +1,4 @@
-"""Tests of interrupted and concurrent processes, closed pipes, links as outputs, and the number of threads."""
+"""Tests of interrupted and concurrent processes, closed pipes, symbolic links as outputs, and thread counts."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def test_two_runs_that_start_together_get_different_folders(tmp_path, sample, ti
     assert len(folders) == 2
 
 
-def test_the_number_of_threads_applies_to_torch_and_the_rust_core(tmp_path, sample, tiny_bert, cse):
+def test_the_number_of_threads_applies_to_torch_and_the_rust_core(tmp_path, sample, tiny_bert):
     script = (
         "import sys, threading, os, cse.models.device as d, cse.training.setup as s\n"
         "from cse import TrainConfig\n"

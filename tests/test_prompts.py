@@ -1,4 +1,4 @@
-"""Prompts in encoding, retrieval, training and saved models; similarity by dot products."""
+"""Tests of prompts in encoding, retrieval, training and saved models, and of similarity by dot product."""
 
 import json
 
@@ -20,7 +20,7 @@ PROMPTS = {"query": "search for this : ", "document": "a text : ", "sts": "compa
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory, tiny_bert):
-    """A function that returns the folder of a model with prompts, and the SentenceTransformer saved there."""
+    """A function that makes a model with prompts, once per name, and returns its folder and SentenceTransformer."""
     made = {}
 
     def get(name, side="right", include=True, normalize=True, prompts=PROMPTS, **settings):
@@ -40,10 +40,10 @@ def models(tmp_path_factory, tiny_bert):
 # ``include``: whether the tokens of the prompt are pooled; ``side``: the padding side.
 CASES = {
     "plain": {},
-    "left out of the mean": {"include": False},
-    "left out of the mean on the left": {"include": False, "side": "left"},
-    "with a default": {"default_prompt_name": "sts"},
-    "a default without one for queries": {"default_prompt_name": "sts", "prompts": {"sts": "compare this "}},
+    "not pooled": {"include": False},
+    "not pooled with left padding": {"include": False, "side": "left"},
+    "default prompt": {"default_prompt_name": "sts"},
+    "default prompt but none for queries": {"default_prompt_name": "sts", "prompts": {"sts": "compare this "}},
 }
 
 
@@ -113,7 +113,7 @@ def test_similarity_is_the_dot_product_if_the_model_declares_it(models, tmp_path
     order = [[list(texts)[place] for place in np.argsort(-row)] for row in expected]
     assert rank_documents(ours, queries, texts) == order
     lengths = np.linalg.norm(theirs.encode(list(texts.values())), axis=1)
-    assert lengths.max() - lengths.min() > 1e-3  # so cosines are not proportional to dot products
+    assert lengths.max() - lengths.min() > 1e-3  # with equal lengths, cosines would be proportional to dot products
 
 
 def test_encode_eval_and_compare_accept_the_option_prompt(models, tmp_path, cse):
@@ -172,7 +172,7 @@ def test_training_puts_the_prompt_before_every_text(config, indexed, una):
     assert "synthetic" in batch.blocks or not una
     for block in batch.blocks:
         assert begin_with(batch, block, tokenizer, "compare this")
-    # The maximum length does not count the tokens of the prompt.
+    # The tokens of the prompt do not count towards the maximum length.
     words = len(tokenizer("compare this", add_special_tokens=False)["input_ids"])
     longest = max(int(each["attention_mask"].sum(1).max()) for each in batch.tokens.values())
     assert 12 < longest <= 12 + 1 + words
@@ -193,7 +193,7 @@ def test_cached_tokens_include_the_prompt(config, tmp_path, monkeypatch, sample_
     assert not any(torch.equal(ids[0][:, 1:4], each[:, 1:4]) for each in ids[2:])
 
 
-def test_prompt_auto_depends_on_the_role_of_the_column(config, tmp_path):
+def test_prompt_auto_chooses_the_prompt_by_the_role_of_the_column(config, tmp_path):
     rows = [{"query": f"q {n} is it", "answer": f"yes {n} it is", "negative": f"no {n}"} for n in range(40)]
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf8")
     pairs = {"pairs": (str(tmp_path / "pairs.jsonl"),), "corpus": (), "positive": None}
@@ -211,7 +211,7 @@ def test_prompt_auto_depends_on_the_role_of_the_column(config, tmp_path):
 
 
 @pytest.mark.parametrize(("given", "name"), [("sts", "sts"), ("of my own : ", "default"), ("", None)])
-def test_a_trained_model_keeps_its_prompts_and_defaults_to_the_given_one(config, given, name):
+def test_a_trained_model_keeps_its_prompts_and_has_the_given_one_as_default(config, given, name):
     best = train(config.replace(prompt=given)).folder / "best"
     settings = json.loads((best / "config_sentence_transformers.json").read_text())
     assert settings["default_prompt_name"] == name
@@ -222,7 +222,7 @@ def test_a_trained_model_keeps_its_prompts_and_defaults_to_the_given_one(config,
 
 
 def test_prompts_excluded_from_pooling_are_excluded_in_training(config, models):
-    folder, theirs = models("left out of the mean", include=False)
+    folder, theirs = models("not pooled", include=False)
     run = prepare(config.replace(model=str(folder), prompt="sts", positive="dropout", max_length=40))
     batch, encoder = first_batch(run), run.state.encoder.eval()
     with torch.no_grad():
@@ -230,6 +230,6 @@ def test_prompts_excluded_from_pooling_are_excluded_in_training(config, models):
     expected = theirs.encode(batch.blocks["anchor"].texts, prompt_name="sts")
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
     assert isinstance(theirs[1], Pooling)
-    # The loss term mlm calls another model, which does not accept the mask of pooled tokens as an input.
+    # The loss term mlm passes the tokens to another model, which does not accept the mask of pooled tokens.
     config = config.replace(model=str(folder), prompt="sts", loss_terms=("mlm",), chunk_size=2)
     assert train(config).steps == 2

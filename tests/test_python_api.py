@@ -60,7 +60,7 @@ def test_evaluate_returns_what_the_command_prints(tiny_bert, pairs, tmp_path):
     assert cse.evaluate(str(run), data=str(pairs)).model == str(run / "best")
 
 
-def test_evaluate_takes_options_and_encoders_in_memory(tiny_bert, pairs, sample_rows, tmp_path):
+def test_evaluate_accepts_options_of_suites_and_encoders_in_memory(tiny_bert, pairs, sample_rows, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(sample_rows[:200]) + "\n", encoding="utf8")
     found = cse.evaluate(tiny_bert, "halves", corpus, options={"halves": {"limit": 20}})
@@ -168,7 +168,7 @@ def test_sklearn_encoder_follows_the_conventions_of_scikit_learn(tiny_bert, samp
     assert encoder.get_feature_names_out().tolist()[:2] == ["encoder0", "encoder1"]
     assert len(encoder.get_feature_names_out()) == vectors.shape[1] == encoder.n_features_out_ == 32
     stored = pickle.dumps(encoder)
-    assert len(stored) < 2000  # contains the name of the model, not its weights
+    assert len(stored) < 2000  # the pickle contains the name of the model, not its weights
     np.testing.assert_array_equal(pickle.loads(stored).transform(texts), vectors)
     np.testing.assert_array_equal(clone(encoder).fit(np.array(texts)).transform(np.array(texts)), vectors)
     unit = encoder.set_params(normalize=True).fit(texts).transform(texts)

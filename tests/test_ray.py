@@ -1,4 +1,4 @@
-"""An index built on a Ray cluster has the same bytes as one built locally, even if a worker is killed."""
+"""Tests of indexes built on a Ray cluster: their bytes equal a local build, even if a worker is killed."""
 
 import json
 import os
@@ -65,16 +65,16 @@ def test_a_killed_worker_is_replaced(cluster, shards):
     text = path.read_bytes()
     path.unlink()
     os.mkfifo(path)
-    pipe = os.open(path, os.O_RDWR)  # while a writer is open, readers wait for data
+    pipe = os.open(path, os.O_RDWR)  # as long as a writer has the pipe open, readers wait for data
     outcome = {}
     run = threading.Thread(
         target=lambda: outcome.update(done=build_index("shard*.txt", "ray", engine="ray", **OPTIONS))
     )
     run.start()
-    (victim,) = wait_for(lambda: processes_reading(path, "ray::count_shard"))
-    os.kill(victim, signal.SIGKILL)
-    (heir,) = wait_for(lambda: processes_reading(path, "ray::count_shard") - {victim})
-    assert heir != victim
+    (killed,) = wait_for(lambda: processes_reading(path, "ray::count_shard"))
+    os.kill(killed, signal.SIGKILL)
+    (replacement,) = wait_for(lambda: processes_reading(path, "ray::count_shard") - {killed})
+    assert replacement != killed
     with os.fdopen(pipe, "wb") as file:
         file.write(text)
     run.join(120)

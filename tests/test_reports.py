@@ -1,4 +1,4 @@
-"""Tests of the files of a run, and of the pictures and the report page that are made from them."""
+"""Tests of data.json in a run folder, pictures of runs, the report page, and `cse runs`."""
 
 import itertools
 import json
@@ -45,7 +45,7 @@ def corpus(folder, sample_rows):
 
 
 def trained(folder, corpus, model, **values):
-    """Trains a model, restores PyTorch's number of threads, which a run changes, and returns the run folder."""
+    """Trains a model and returns the run folder; restores PyTorch's number of threads, which training changes."""
     import torch
 
     from cse import TrainConfig, train
@@ -81,7 +81,7 @@ def run(folder, corpus, tiny_bert):
 def dev_run(folder, corpus, tiny_bert, sample_rows):
     """A run with a development set and no synthetic negatives.
 
-    By default, matplotlib hides labels that begin with _, such as the name of this run.
+    Its name begins with _, because matplotlib hides such labels by default.
     """
     both = zip(sample_rows[700:760], sample_rows[760:820], strict=True)
     lines = [f"{number % 6}\t{one}\t{two}\n" for number, (one, two) in enumerate(both)]
@@ -110,7 +110,7 @@ def dev_page(dev_material):
 
 
 class Parsed(HTMLParser):
-    """The elements and the text of a page; fails if an element is not closed properly."""
+    """Collects the elements, the text and the marked text of a page; fails if an element is not closed properly."""
 
     def __init__(self, html):
         super().__init__(convert_charrefs=True)
@@ -209,7 +209,7 @@ def test_texts_of_the_corpus_are_shown_unchanged(page, run):
     assert sum(text.count(sentence) for sentence in stored["held_out"]) >= 2 * 30
 
 
-def test_the_page_says_what_was_trained_and_how_to_load_it(page, run):
+def test_the_page_shows_what_was_trained_and_how_to_load_it(page, run):
     text = "".join(Parsed(page.html).text)
     assert page.left_out == {}
     for phrase in ("Did it help?", "95\u00a0% interval", "nt-xent with focal logits", "600 rows: 570 to train on"):
@@ -226,16 +226,16 @@ def test_scores_before_and_after_training_equal_the_log(material, dev_material):
     for change, (name, scale) in zip(material.compared.changes, names, strict=True):
         assert change.before == pytest.approx(scale * stored.evaluations[0][name], abs=1e-5)
         assert change.after == pytest.approx(scale * stored.best[name], abs=1e-5)
-    # dev_run pools the first token, without the MLP head; all cosines are near 1, so Spearman's correlation is noise.
+    # dev_run pools [CLS] without the MLP head. Its cosines are all near 1, so Spearman's correlation is noise.
     stored = dev_material.run
     spearman, aligned, uniform = dev_material.compared.changes
     for change, name in ((aligned, "alignment"), (uniform, "uniformity")):
         assert change.before == pytest.approx(stored.evaluations[0][name], abs=1e-7)
         assert change.after == pytest.approx(stored.best[name], abs=1e-7)
-    assert spearman.low <= spearman.difference <= spearman.high  # all are 0 if best/ is the model before training
+    assert spearman.low <= spearman.difference <= spearman.high  # all three are 0 if best/ is the model before training
 
 
-def test_pairs_linked_by_shared_sentences_have_no_interval(dev_run, tmp_path, sample_rows):
+def test_spearman_has_no_interval_if_shared_sentences_link_all_pairs(dev_run, tmp_path, sample_rows):
     copy = copy_of(dev_run, tmp_path)
     rows = sample_rows[700:760]
     lines = [f"{number % 6}\t{one}\t{two}\n" for number, (one, two) in enumerate(itertools.pairwise(rows))]
@@ -407,7 +407,7 @@ def test_collapsed_embeddings_can_be_drawn(material):
 
 
 def simulated(colour, matrix):
-    """Returns a colour in CIELAB as colour-blind readers see it; ``matrix`` is for linear RGB (Machado et al. 2009)."""
+    """Returns a colour in CIELAB after ``matrix`` simulates colour blindness in linear RGB (Machado et al. 2009)."""
     channels = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     xyz = np.array(
@@ -485,7 +485,7 @@ def copy_of(run, folder, *left_out):
     return folder / "copy"
 
 
-def test_the_page_says_what_is_missing_without_data_json(run, tmp_path):
+def test_a_page_without_data_json_lists_the_missing_sections(run, tmp_path):
     page = report_page(Material(read_run(copy_of(run, tmp_path, "data.json")), device="cpu"))
     assert set(page.left_out) == {"changes on held-out texts", "positives and negatives", "pairs", "map", "ranks"}
     text = "".join(Parsed(page.html).text)
@@ -493,7 +493,7 @@ def test_the_page_says_what_is_missing_without_data_json(run, tmp_path):
     assert "mrr_se" in text  # the scores of the log are shown instead
 
 
-def test_an_unfinished_run_has_a_page(run, tmp_path):
+def test_a_page_can_be_made_for_an_unfinished_run(run, tmp_path):
     copy = copy_of(run, tmp_path, "result.json")
     lines = (copy / "log.jsonl").read_text(encoding="utf8").splitlines()[:-3]
     (copy / "log.jsonl").write_text("\n".join(lines) + '\n{"step": 5, "lo', encoding="utf8")
@@ -501,7 +501,7 @@ def test_an_unfinished_run_has_a_page(run, tmp_path):
     assert stored.status == "not finished, log up to step 4"
     page = report_page(Material(stored, encode=False))
     assert "The run has not finished: its log ends at step 4." in page.html
-    # A result.json from before the run was extended is ignored.
+    # A result.json that was written before the run was extended is ignored.
     shutil.copy(run / "result.json", copy / "result.json")
     with open(copy / "log.jsonl", "a", encoding="utf8") as log:
         log.write('\n{"step": 9, "loss": 1.0, "lr": 1e-3}\n')
@@ -616,7 +616,7 @@ def test_the_page_opens_without_a_console_error(page, tmp_path):
     control, shown = tmp_path / "control.html", tmp_path / "page.html"
     control.write_text("<p>control</p><script>nothing()</script>", encoding="utf8")
     shown.write_text(page.html, encoding="utf8")
-    assert console(browser, control, tmp_path / "profile")  # errors in a page are detected
+    assert console(browser, control, tmp_path / "profile")  # the script error of the control is detected
     assert console(browser, shown, tmp_path / "profile") == []
 
 

@@ -1,4 +1,4 @@
-"""Tests of `cse reproduce`: published tables, recipes, cells (one run each) and their files, comparisons of values."""
+"""Tests of `cse reproduce`: published tables, recipes, cells (one run each), and comparisons with published values."""
 
 import json
 import math
@@ -24,7 +24,7 @@ from cse.training.defaults import preset_names, with_preset
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory):
-    """A function that returns the inputs of a smoke run of a table, made once per table."""
+    """A function that makes the inputs of a smoke run of a table, once per table, and returns them."""
     known = {}
 
     def make(name):
@@ -115,7 +115,7 @@ def test_incomplete_evaluation_data_are_refused(small):
         Scorer("transfer", (), small("una-table2").data)
 
 
-def test_each_corpus_has_its_own_index_and_a_recipe_may_name_a_corpus(small, tmp_path):
+def test_every_corpus_gets_a_separate_index_and_a_recipe_may_name_a_corpus(small, tmp_path):
     table, inputs = find_table("una-table1"), replace(small("una-table1"), corpus=tmp_path / "other.txt")
     (cell,) = cells_of(table, table.find_rows(["UNA, bert-base-uncased"]), [0])
     folders = set()
@@ -204,7 +204,7 @@ def test_intervals_and_paired_tests_equal_scipy():
     rows = table.find_rows(["none (unsup SimCSE)", "crop 10%", "crop 20%"])
     generator = np.random.default_rng(0)
     values = {row.name: dict(enumerate(generator.normal(80, 1, 5))) for row in rows}
-    values[rows[2].name].pop(4)  # one seed fewer: only seeds that both rows have are paired
+    values[rows[2].name].pop(4)  # the paired test uses only the seeds that both rows have
     stored = stored_cells({(name, None): each for name, each in values.items()})
     ours = collect(table, rows[0], stored)["value"]
     first = list(values[rows[0].name].values())
@@ -225,7 +225,7 @@ def test_intervals_and_paired_tests_equal_scipy():
     assert larger["p_holm"] == pytest.approx(max(smaller["p_holm"], larger["p"]))
 
 
-def test_published_values_and_ours_are_printed_and_misprints_are_marked():
+def test_published_and_reproduced_values_are_printed_and_misprints_are_marked():
     table = find_table("focal-table2")
     rows = table.find_rows(["Focal-InfoNCE, bert-base-uncased", "DeCLUTR"])
     stored = {
@@ -309,14 +309,14 @@ def complete(small, tmp_path_factory):
     return replace(inputs, data=data)
 
 
-def test_a_dry_run_says_what_is_missing(cse, complete, tmp_path):
+def test_a_dry_run_names_the_missing_file(cse, complete, tmp_path):
     given = ["--data", complete.data, "--corpus", complete.corpus]
     done = cse("reproduce", "una-table1", *given, "--dry-run", "--row", "paraphrasing", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "paraphrasing, bert-base-uncased: needs --file paraphrases=PATH" in done.stderr
 
 
-def test_the_cost_of_a_run_is_estimated(minilm, cse, complete, tmp_path):
+def test_a_dry_run_estimates_the_cost_and_writes_nothing(minilm, cse, complete, tmp_path):
     given = ["--data", complete.data, "--corpus", complete.corpus, "--seeds", "2"]
     done = cse("reproduce", "adapt-minilm", *given, "--dry-run", "--row", "standard", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Checkpoints, resuming, signals, and failures to write files."""
+"""Tests of checkpoints, resuming, signals, locks, and failures to write files."""
 
 import errno
 import json
@@ -24,7 +24,7 @@ from runs import LOSSES, kill_after, same_run, start, weights
 
 
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(run_config, tmp_path):
-    # Checkpoints are written more often than the log; resuming must not lose the log records in between.
+    # Checkpoints are written more often than the log; resuming must not lose log records that are not yet written.
     config = run_config.replace(**LOSSES["focal una"], save_every=2, log_every=100)
     whole = train(config.replace(name="whole"))
     process = start(config.replace(output=str(tmp_path)), tmp_path)
@@ -88,9 +88,9 @@ def test_a_run_stored_with_precision_auto_is_resumed_in_fp32_on_the_cpu(run_conf
 def test_a_signal_saves_the_run_and_prints_how_to_resume(run_config, tmp_path, cse, number, code):
     config = run_config.replace(max_steps=400, eval_every=0, save_every=2, output=str(tmp_path))
     process = start(config, tmp_path)
-    _, said = kill_after(process, tmp_path / "run", 2, number)
-    assert process.returncode == code, said
-    assert "resume with: cse train --resume" in said
+    _, printed = kill_after(process, tmp_path / "run", 2, number)
+    assert process.returncode == code, printed
+    assert "resume with: cse train --resume" in printed
     stopped = read_checkpoint(find_checkpoint(tmp_path / "run")).step
     assert (tmp_path / "run" / "last" / "model.safetensors").exists()
     done = cse("train", "--resume", tmp_path / "run", "--max-steps", stopped + 2, "--json")
@@ -139,7 +139,7 @@ def test_every_file_of_a_checkpoint_is_verified(finished_run):
     best = {path: path.read_bytes() for path in (folder / "best").rglob("*") if path.is_file()}
     for path in files:
         data = path.read_bytes()
-        # Removed before it is rewritten, because the weights are hard links to those in best/ of the run.
+        # The file is removed before it is rewritten, because it may be a hard link to a file in best/ of the run.
         path.unlink()
         with pytest.raises(RunError, match=r"is damaged.*use the one before: cse train --resume .*step-00000004"):
             train(resumed_config(folder), resume=folder)
@@ -224,19 +224,19 @@ def test_options_of_the_run_may_be_repeated_on_resume(run_config):
     config = run_config.replace(**LOSSES["focal una"], save_every=4, max_steps=4)
     folder = train(config).folder
     radius = TfidfIndex.open(config.tfidf).default_radius
-    for options in ({"una": {"beta": 0.5}}, {"una": {"radius": radius}}):  # the value that was given; the default value
+    for options in ({"una": {"beta": 0.5}}, {"una": {"radius": radius}}):  # beta was given; radius is a default
         assert train(resumed_config(folder, {"options": options}), resume=folder).steps == 4
     with pytest.raises(InputError, match=r"--beta 0.4 \(the run has 0.5\) cannot change"):
         resumed_config(folder, {"options": {"una": {"beta": 0.4}}})
 
 
-def test_a_run_that_another_process_writes_to_is_refused(finished_run):
+def test_resuming_a_run_that_another_process_writes_to_is_refused(finished_run):
     with locked(finished_run), pytest.raises(InputError, match="another process is writing to this run"):
         train(resumed_config(finished_run), resume=finished_run)
 
 
 class Progress(Callback):
-    """Tries to resume the same run again at each step, and keeps the messages of the errors."""
+    """At each step, tries to resume the run that is being trained, and keeps the message of the error."""
 
     def __init__(self, folder):
         self.folder, self.messages = folder, []
@@ -261,7 +261,7 @@ def test_a_run_is_locked_before_its_checkpoint_is_read(finished_run, monkeypatch
 
 
 def leave(folder, name="best"):
-    """Makes the temporary folder that is left when a process is killed while it writes the folder ``name``."""
+    """Makes the temporary folder that a process leaves if it is killed while it writes the folder ``name``."""
     part = folder / f".cse-new-abcd_123-{name}"
     part.mkdir(parents=True)
     (part / "model.safetensors").write_bytes(b"x")
@@ -352,7 +352,7 @@ except RunError as error:
 
 @pytest.fixture
 def full(monkeypatch):
-    """A function that makes every later attempt to write a checkpoint fail."""
+    """A function after whose call every attempt to write a checkpoint fails with a full disk."""
     import cse.training.checkpoint as checkpoint
 
     def fill():
@@ -449,7 +449,7 @@ def test_a_step_that_runs_out_of_memory_keeps_earlier_checkpoints(run_config, tm
     (tmp_path / "config.toml").write_text(config.to_toml(), encoding="utf8")
     done = subprocess.run(
         [sys.executable, "-c", NO_MEMORY, tmp_path / "config.toml"],
-        # malloc maps each tensor separately, so freed memory is returned and the next step must allocate it again.
+        # With this threshold, malloc returns the memory of freed tensors, so each step must allocate it again.
         env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"},
         capture_output=True,
         text=True,

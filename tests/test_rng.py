@@ -1,4 +1,4 @@
-"""Random numbers as functions of (seed, epoch, row, stream), and sorting by random keys."""
+"""Tests of random numbers as functions of seed, epoch, row and stream, and of sorting by random keys."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def test_stable_order_equals_a_stable_argsort(rows, kept_bits):
 
 
 def test_random_bits_do_not_depend_on_the_number_of_rows():
-    """The bits of all 40,000 rows are computed in parallel; those of 777 rows are not."""
+    """Bits of 40,000 rows are computed in parallel, bits of 777 rows in one thread."""
     rows = np.arange(40_000) + 2**40
     whole = rng.bits(3, 1, rows, rng.SHUFFLE)
     parts = [rng.bits(3, 1, rows[start : start + 777], rng.SHUFFLE) for start in range(0, len(rows), 777)]

@@ -1,4 +1,4 @@
-"""Checks during a run: collapse, a solved task, rows without negatives, losses that are not finite."""
+"""Tests of checks in a run: collapsed embeddings, solved tasks, rows without negatives, losses that are not finite."""
 
 import json
 
@@ -23,7 +23,7 @@ def config(tmp_path, sample, model, **values):
     ("sentences", "mrr", "collapsed"),
     [(500, 0.03, True), (500, 0.05, False), (15, 0.3, True), (15, 0.6, False), (2, 0.75, True), (2, 1.0, False)],
 )
-def test_collapse_is_judged_by_the_mrr_of_a_random_ranking(sentences, mrr, collapsed):
+def test_an_encoder_is_collapsed_if_its_mrr_is_close_to_that_of_a_random_ranking(sentences, mrr, collapsed):
     each = np.full(sentences, mrr)
     assert is_collapsed(HalvesScore(mrr, 0.01, 1.4, -3.6, sentences, each, each)) is collapsed
 
@@ -107,7 +107,7 @@ def test_printed_row_counts_add_up_to_the_rows_of_the_corpus(tmp_path, tiny_bert
     assert "unknown tokens" in done.stderr
 
 
-def test_a_loss_that_is_not_finite_names_its_step_and_keeps_weights_finite(tmp_path, sample, tiny_bert, monkeypatch):
+def test_the_error_for_an_infinite_loss_names_the_step_and_weights_are_finite(tmp_path, sample, tiny_bert, monkeypatch):
     from cse.losses.contrastive import Contrastive
     from cse.training import loop
 

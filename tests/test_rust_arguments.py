@@ -1,4 +1,4 @@
-"""Invalid arguments of the Rust core raise an InputError that names the argument."""
+"""Tests that an invalid argument to the Rust core raises an InputError that names the argument."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The Rust core works in worker processes of every start method; each case is a process group with a time limit."""
+"""Tests of the Rust core in worker processes of every start method; each case runs under a time limit."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Tests of input to the Rust core: rows of any length, files in formats that are not read, files without rows."""
+"""Tests of input to the Rust core: rows of any length, files in unsupported formats, and files without rows."""
 
 import bz2
 import gzip
@@ -21,7 +21,7 @@ import json, sys
 from cse import _core
 reading = {"encoding_errors": "strict", "max_line_bytes": 1 << 20, "threads": 2}
 seen = _core.diagnose(sys.argv[1:], {"tokenizer": "unicode", "lowercase": True, "nfkc": False}, reading)
-# Not ru_maxrss, which a process inherits from the one that started it.
+# Not ru_maxrss, which a process inherits from its parent.
 status = dict(line.split(":") for line in open("/proc/self/status"))
 print(json.dumps([json.loads(seen), int(status["VmHWM"].split()[0])]))
 """
@@ -33,7 +33,7 @@ def diagnose(*paths, **reading):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 @pytest.mark.parametrize("kind", ["one_line", "long_lines", "lines_of_a_megabyte"])
-def test_doctor_needs_little_memory_for_rows_of_any_length(tmp_path, kind):
+def test_diagnose_needs_little_memory_for_rows_of_any_length(tmp_path, kind):
     path = tmp_path / "long.txt"
     line, lines = {
         "one_line": (b"some words in a row " * 5_250_000, 1),
@@ -152,7 +152,7 @@ def test_the_contents_of_compressed_files_are_checked(tmp_path):
         TfidfIndex.build(twice)
     plain = tmp_path / "plain.txt.gz"
     plain.write_text(TEXT)
-    with pytest.raises(InputError, match="is not gzip data, although its name says so; rename it"):
+    with pytest.raises(InputError, match=r"is not gzip data, although its name ends in \.gz; rename it"):
         TfidfIndex.build(plain)
 
 

@@ -77,7 +77,7 @@ def wait_for(condition):
 
 @pytest.fixture
 def stalled(tmp_path, indexed, sample):
-    """A function that starts a process which writes into ``tmp_path`` and waits for more input."""
+    """A function that starts a process; the process writes into ``tmp_path`` and waits for more input."""
     processes = []
     (tmp_path / "tfidf").symlink_to(indexed / "tfidf")
 
@@ -116,9 +116,9 @@ READING = {"encoding_errors": "strict", "max_line_bytes": 1 << 20, "threads": 2}
 
 
 def cancelled(work, started):
-    """Runs ``work`` in a thread and cancels it once ``started`` is true.
+    """Runs ``work`` in a thread and cancels it once ``started`` returns true.
 
-    Returns the exception that it raised, and the seconds from the cancellation to the end of the thread.
+    Returns the exception that ``work`` raised, and the seconds from the cancellation to the end of the thread.
     """
     progress, raised = _core.Progress(), []
 
@@ -196,7 +196,7 @@ def test_messages_show_paths_as_they_were_typed(tmp_path, indexed, sample, cse):
     assert ".cse-" not in done.stderr
 
 
-def test_blank_rows_are_the_same_from_python_and_from_a_file(tmp_path, sample_index):
+def test_the_same_rows_are_blank_in_a_list_of_texts_and_in_a_file(tmp_path, sample_index):
     rows = ["", " ", "\t", "\x1c", "\u3000", "a text", "..."]
     path = tmp_path / "rows.txt"
     path.write_text("\n".join(rows) + "\n", encoding="utf8")

@@ -1,4 +1,4 @@
-"""Tests of SearchIndex and `cse search`: exact search, building, resuming, adding rows, passages, int8, BM25."""
+"""Tests of SearchIndex and `cse search`: exact results, interrupted builds, added rows, passages, int8, BM25."""
 
 import json
 import math
@@ -61,7 +61,7 @@ def test_the_temporary_folder_of_an_index_is_deleted_with_the_index(encoder):
 
 
 class Counted:
-    """Counts the texts that an encoder encodes; once there are ``least`` or more, a call raises KeyboardInterrupt."""
+    """An encoder that counts its texts; once it has encoded ``least`` or more, a call raises KeyboardInterrupt."""
 
     def __init__(self, encoder, least=math.inf):
         self._encoder, self.left, self.texts = encoder, least, 0
@@ -92,7 +92,7 @@ def test_an_interrupted_build_can_be_completed(tmp_path, monkeypatch, encoder):
     assert 0 < done < 300
     with pytest.raises(InputError, match=f"interrupted after {done} of 300 rows; run the same command again"):
         SearchIndex.open(tmp_path / "index", encoder)
-    for name in ("vectors.npy", "texts.txt", "texts.u64", "places.bin"):  # as left by a killed process
+    for name in ("vectors.npy", "texts.txt", "texts.u64", "places.bin"):  # a killed process can leave incomplete rows
         with open(tmp_path / "index" / name, "ab") as file:
             file.write(b"torn")
     counted = Counted(encoder)
@@ -300,7 +300,7 @@ def test_rows_are_ranked_by_their_best_passage(encoder, k):
         assert all(hit.text == scores[hit.row][1] for hit in hits)
 
 
-def test_prompts_and_similarity_function_of_the_model_are_used(encoder):
+def test_search_uses_the_prompts_and_the_similarity_function_of_the_model(encoder):
     class Prompted:
         similarity_name = "dot"
 
@@ -344,7 +344,7 @@ def test_arguments_of_the_index_are_checked(encoder):
             SearchIndex.build(encoder, ["word1"], passages=passages)
 
 
-def test_hybrid_search_without_bm25s_says_how_to_install_it(monkeypatch, encoder):
+def test_the_error_for_missing_bm25s_names_the_extra(monkeypatch, encoder):
     monkeypatch.setitem(sys.modules, "bm25s", None)
     with pytest.raises(InputError, match=r"needs bm25s, which is not installed.*pip install 'cse\[search\]'"):
         SearchIndex.build(encoder, ["word1"]).search(["word1"], hybrid=True)
@@ -352,7 +352,7 @@ def test_hybrid_search_without_bm25s_says_how_to_install_it(monkeypatch, encoder
 
 @pytest.fixture
 def corpus(tmp_path, glove):
-    """A folder with word vectors in v.txt, a table c.csv, queries in q.txt, and blank.txt, a file of blank lines."""
+    """A folder with word vectors (v.txt), a table of texts (c.csv), queries (q.txt) and blank lines (blank.txt)."""
     shutil.copy(glove.removeprefix("glove:"), tmp_path / "v.txt")
     rows = [f"n{row},{text}\n" for row, text in enumerate(some_texts(50))]
     (tmp_path / "c.csv").write_text("name,text\n" + "".join(rows), encoding="utf8")
@@ -426,7 +426,7 @@ def test_search_refuses_invalid_arguments(corpus, cse, arguments, phrases):
     refused(cse("search", *arguments, "--top", "1", cwd=corpus), *phrases)
 
 
-def test_search_prompts_for_queries_at_a_terminal(corpus, glove):
+def test_search_reads_queries_from_a_terminal(corpus, glove):
     pty = pytest.importorskip("pty")
     SearchIndex.build(Encoder(glove), some_texts(50), corpus / "search")
     pid, terminal = pty.fork()

@@ -1,4 +1,4 @@
-"""Tests of the losses, negatives and evaluator of cse in the trainer of sentence-transformers."""
+"""Tests of the loss, the negatives and the evaluator that cse provides for the trainer of sentence-transformers."""
 
 import json
 import subprocess
@@ -129,6 +129,7 @@ def assert_same(one, two, tolerance):
 
 UNA = {"beta": 0.4, "radius": 300}
 COLUMNS = {"use_as": "hard-negatives", "every": 1, **UNA}
+# By name: settings of cse train, arguments of InfoNCELoss, and arguments of NegativesCollator (None: no collator).
 RUNS = {
     "standard": ({}, {}, None),
     "focal": ({"loss": "focal", "temperature": 0.07}, {"logits": "focal", "temperature": 0.07}, None),
@@ -145,8 +146,8 @@ RUNS = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_trainer_gives_the_same_weights_as_cse_train(run_config, without_dropout, triples, tmp_path, name):
-    """Both train for six steps on the same batches, in float64 and without dropout."""
+def test_both_trainers_give_the_same_weights(run_config, without_dropout, triples, tmp_path, name):
+    """sentence-transformers and cse train for six steps on the same batches, in float64 and without dropout."""
     settings, options, drawn = RUNS[name]
     if name == "weighted":
         triples.to_csv(tmp_path / "triples.csv")
@@ -176,7 +177,7 @@ def test_the_trainer_gives_the_same_weights_as_cse_train(run_config, without_dro
     for block, column in (("anchor", "anchor"), ("positive", "positive"), ("hard_negative", "negative")):
         if block in batches[0].blocks:
             columns[column] = [text for batch in batches for text in batch.blocks[block].texts]
-    columns.setdefault("positive", columns["anchor"])  # unsupervised SimCSE: the anchor's text
+    columns.setdefault("positive", columns["anchor"])  # unsupervised SimCSE: a positive is the text of its anchor
     collator = None
     if drawn is not None:
         columns["row"] = np.concatenate([batch.rows for batch in batches]).tolist()
@@ -201,7 +202,7 @@ def test_the_default_loss_equals_multiple_negatives_ranking_loss(tiny_bert, trip
         assert_same(one, two, 1e-12)
 
 
-def test_the_loss_has_the_defaults_of_cse():
+def test_the_loss_has_the_same_defaults_as_contrastive_loss():
     defaults, known = (
         {name: each.default for name, each in signature(function).parameters.items()}
         for function in (InfoNCELoss, contrastive_loss)
@@ -246,8 +247,8 @@ def test_cached_gradients_repeat_the_dropout_masks(tiny_bert, triples):
     assert_same(found[0][1], found[1][1], 1e-12)
 
 
-def test_pairs_encode_each_negative_twice(tiny_bert, triples):
-    """The reference is NT-Xent over 4B embeddings; two encodings of a negative, with different dropout, are a pair."""
+def test_negatives_used_as_pairs_are_encoded_twice(tiny_bert, triples):
+    """The reference is NT-Xent over four views; two encodings of a negative with different dropout masks are a pair."""
     model = load(tiny_bert).train()
     features = features_of(model, triples.select(range(5)))
     torch.manual_seed(1)
@@ -393,7 +394,7 @@ def test_the_model_card_names_parameters_and_papers(tiny_bert, triples, tmp_path
     assert (config["temperature"], config["cached"]) == (0.07, False)
     assert "mini_batch_size" not in config
     assert "mini_batch_size" in InfoNCELoss(model, cached=True).get_config_dict()
-    assert all(year in loss.citation for year in ("gao2021simcse", "hou2023focal", "zhang2022mixcse"))
+    assert all(key in loss.citation for key in ("gao2021simcse", "hou2023focal", "zhang2022mixcse"))
     assert "gao2021scaling" in InfoNCELoss(model, cached=True).citation
     fit(model, triples.select(range(16)), loss, tmp_path, max_steps=1).save_model(str(tmp_path / "model"))
     card = (tmp_path / "model" / "README.md").read_text(encoding="utf8")
@@ -437,7 +438,7 @@ def test_missing_columns_are_refused(tiny_bert, triples):
 
 
 @pytest.mark.parametrize("surface", [None, "plain"])
-def test_negatives_depend_on_row_numbers_not_on_order(sample_rows, sample_index, surface):
+def test_negatives_depend_on_row_numbers_not_on_the_order_of_rows(sample_rows, sample_index, surface):
     texts = ["Of the, and.", "zzz", "...", *sample_rows[:60]]
     dataset = number_rows(Dataset.from_dict({"anchor": texts}))
     options = {"seed": 5, "epoch": 2, "beta": 0.3, "surface": surface}
@@ -504,7 +505,7 @@ def test_worker_processes_use_the_current_epoch(tiny_bert, sample_rows, sample_i
 
 
 class Recording(NegativesCollator):
-    """A collator that records the epoch and the rows of each call."""
+    """A collator that records the epoch and the row numbers of each call."""
 
     def __call__(self, features):
         self.seen = [*getattr(self, "seen", []), (self.epoch, [each["row"] for each in features])]
@@ -609,7 +610,7 @@ if os.environ["RANK"] == "0":
 
 
 def gathered_weights(given, processes):
-    """Trains a model for three steps in each case, with eight rows per step in total; returns the weights by case."""
+    """Trains a model in each case, for three steps of eight rows over all processes; returns the weights by case."""
     values = json.loads(Path(given).read_text(encoding="utf8"))
     found = {}
     for name, options in values["cases"].items():
@@ -648,7 +649,7 @@ def test_two_processes_have_the_weights_of_one(without_dropout, sample_rows, ind
 
 
 def test_only_the_adapter_is_trained_with_peft(without_dropout, triples, tmp_path):
-    peft = pytest.importorskip("peft", reason="peft is not installed")
+    peft = pytest.importorskip("peft", reason="peft is not installed: pip install 'cse[lora]'")
     found = []
     for cached in (False, True):
         torch.manual_seed(0)

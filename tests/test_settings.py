@@ -19,11 +19,6 @@ def config(tmp_path, sample, model, **values):
     return TrainConfig(corpus=sample, tfidf=tmp_path / "tfidf", output=tmp_path / "runs", model=str(model), **values)
 
 
-def small_config(tmp_path, sample, model, **values):
-    values = {"batch_size": 8, "max_steps": 3, "eval_every": 0, "device": "cpu", **values}
-    return TrainConfig(corpus=sample, output=tmp_path / "runs", model=str(model), **values)
-
-
 @pytest.mark.parametrize(
     ("first", "given", "expected"),
     [
@@ -120,7 +115,7 @@ def test_options_of_an_evaluation_that_is_not_run_are_refused(cse, tiny_bert, tm
     assert "halves is not among the suites" in done.stderr
 
 
-def test_config_toml_stores_given_values_apart_from_resolved_ones(tmp_path, sample, tiny_bert):
+def test_config_toml_stores_given_values_and_resolved_values_apart(tmp_path, sample, tiny_bert):
     import tomllib
 
     from cse.training.loop import resumed_config
@@ -132,11 +127,11 @@ def test_config_toml_stores_given_values_apart_from_resolved_ones(tmp_path, samp
     assert stored["given"]["spans"] == {"shortest": 0.4}
     assert "temperature" not in stored["given"]
     assert stored["temperature"] == 0.07
-    # If only the output folder changes, all values are repeated; if the loss changes, defaults are derived again.
+    # With another output folder, all values are repeated; with another loss, the defaults of that loss apply.
     assert repeated(stored, {"output": "elsewhere"})[0]["temperature"] == 0.07
     kept, _ = repeated(stored, {"loss": "standard"})
     assert resolve(TrainConfig(**merge({"loss": "standard"}, kept)), "bert-base").temperature == 0.05
-    # A resumed run stores given and resolved values, too; values given on resuming count as given.
+    # A resumed run also stores the given values apart, including those given on resuming.
     again = train(resumed_config(run.folder, {"max_steps": 3}), resume=run.folder)
     stored = tomllib.loads((again.folder / "config.toml").read_text(encoding="utf8"))
     assert (stored["given"]["max_steps"], stored["given"]["loss"], stored["temperature"]) == (3, "focal", 0.07)

@@ -1,6 +1,6 @@
-"""Tests of output in parts, one per input file.
+"""Tests of output in parts, one part per input file.
 
-The parts equal the output for a single file of all rows, with each engine, and after a call was killed.
+Joined, the parts equal the output for one file of all rows, with each engine and after a killed call is repeated.
 """
 
 import gzip
@@ -39,7 +39,7 @@ def cluster():
 
 @pytest.fixture
 def shards(tmp_path, monkeypatch):
-    """Writes four files (one of them empty), whole.txt (all their rows) and an index here; returns the rows."""
+    """Writes four shards (one of them empty), whole.txt with all rows, and an index of the shards; returns the rows."""
     monkeypatch.chdir(tmp_path)
     texts = some_texts(400)
     texts[150], texts[151], texts[399] = "", "  ", ""
@@ -100,7 +100,7 @@ def test_parts_of_many_files_equal_the_output_of_one_file(shards, cse, flags, su
     assert [part["path"] for part in manifest["parts"]] == ["shard0.txt", "shard1.txt.gz", "shard2.txt", "shard3.txt"]
 
 
-def test_files_that_are_not_in_the_index_can_have_parts(shards, cse):
+def test_parts_can_be_made_from_files_that_are_not_in_the_index(shards, cse):
     Path("other").mkdir()
     for name in ("shard0.txt", "shard3.txt"):
         shutil.copy(name, f"other/{name}")
@@ -262,7 +262,7 @@ def test_a_row_of_unknown_words_is_not_blank(shards, cse, glove):
 
 
 def same_hits(left, right):
-    """Asserts equal hits; scores may differ slightly, since an index, unlike parts, stores rounded unit vectors."""
+    """Asserts equal hits and nearly equal scores: an index stores rounded unit vectors, parts store the embeddings."""
     for ours, theirs in zip(left, right, strict=True):
         assert [(hit.row, hit.id, hit.text) for hit in ours] == [(hit.row, hit.id, hit.text) for hit in theirs]
         np.testing.assert_allclose([hit.score for hit in ours], [hit.score for hit in theirs], atol=1e-6)
@@ -369,29 +369,29 @@ def test_a_killed_worker_that_makes_parts_is_replaced(cluster, shards, cse):
     os.mkfifo(pipe)
     writer = os.open(pipe, os.O_RDWR)
     job, parts = augment_job("parts", "whole/manifest.json")
-    said, outcome = [], {}
+    messages, outcome = [], {}
 
     def run():
         with parts.locked():
-            failures = engines.run_on_cluster(ray, job, parts.missing(), parts.folder, 1, said.append)
+            failures = engines.run_on_cluster(ray, job, parts.missing(), parts.folder, 1, messages.append)
             outcome.update(failures=failures, manifest=parts.finish())
 
     thread = threading.Thread(target=run)
     thread.start()
-    (victim,) = wait_for(lambda: processes_reading(pipe, "ray::_Worker"))
-    os.kill(victim, signal.SIGKILL)
-    (heir,) = wait_for(lambda: processes_reading(pipe, "ray::_Worker") - {victim})
+    (killed,) = wait_for(lambda: processes_reading(pipe, "ray::_Worker"))
+    os.kill(killed, signal.SIGKILL)
+    (replacement,) = wait_for(lambda: processes_reading(pipe, "ray::_Worker") - {killed})
     with os.fdopen(writer, "wb") as file:
         file.write(text)
     thread.join(120)
-    assert (outcome["failures"], outcome["manifest"]["complete"], heir != victim) == ([], True, True)
-    assert any("a worker was lost" in line for line in said)
+    assert (outcome["failures"], outcome["manifest"]["complete"], replacement != killed) == ([], True, True)
+    assert any("a worker was lost" in line for line in messages)
     pipe.unlink()
     pipe.write_bytes(text)
     same_folder("whole", "parts")
 
 
-def test_faults_on_a_cluster_are_reported_as_input_errors(cluster, shards, cse, glove):
+def test_invalid_input_to_a_cluster_is_reported_as_an_input_error(cluster, shards, cse, glove):
     address = {"RAY_ADDRESS": cluster.address}
     rows = Path("shard0.txt").read_bytes()
     Path("shard0.txt").write_bytes(rows.replace(b"w", b"\xff", 1))

@@ -1,4 +1,4 @@
-"""Tests of confidence intervals and p-values (against SciPy, known values and simulations) and of `cse compare`."""
+"""Tests of confidence intervals and p-values against SciPy, known values and simulations, and of `cse compare`."""
 
 import json
 

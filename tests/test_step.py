@@ -1,4 +1,4 @@
-"""Tests of training steps: gradient caching, accumulation, schedules, precision, masked language modelling, loggers."""
+"""Tests of training steps: gradient caching, accumulation, schedules, bf16, masked language modelling, loggers."""
 
 import json
 
@@ -41,7 +41,7 @@ def test_encoding_in_groups_by_length_gives_the_same_embeddings(run_config, side
     columns = torch.arange(12)
     mask = columns < lengths[:, None] if side == "right" else columns >= 12 - lengths[:, None]
     ids = torch.randint(5, 2000, (7, 12), generator=torch.Generator().manual_seed(0)) * mask
-    # Position ids are passed so that they do not depend on padding on the left.
+    # Position ids are given, because default position ids would count padding on the left.
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     inputs = {"input_ids": ids, "attention_mask": mask.long(), "position_ids": positions}
     seen = []
@@ -111,7 +111,7 @@ def test_cached_gradients_equal_gradients_without_caching(run_config, name, drop
         assert torch.allclose(found[key], values, rtol=1e-10, atol=1e-12), key
 
 
-def test_chunks_reduce_the_stored_activations(run_config):
+def test_chunks_reduce_the_number_of_stored_activations(run_config):
     """With ``chunk_size``, the forward pass through the encoder stores only the inputs of the chunks."""
     from cse.training.encode import encode_views
 
@@ -228,7 +228,7 @@ def test_a_trained_mlm_head_is_saved_and_loaded_again(run_config):
     assert all(torch.equal(found[name], values) for name, values in head.items())
     _, report = AutoModel.from_pretrained(last, output_loading_info=True)
     assert not report["unexpected_keys"]
-    # There is no warning for a checkpoint that includes an MLM head.
+    # A checkpoint that includes an MLM head causes no warning.
     own = last.with_name("own")
     model = AutoModelForMaskedLM.from_pretrained(last)
     model.save_pretrained(own)

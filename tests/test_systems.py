@@ -1,4 +1,4 @@
-"""Tests of methods of other papers: gradients with chunks and in several processes, resumed runs, and formulas."""
+"""Tests of methods from the literature: gradients in chunks and in several processes, resumed runs, and formulas."""
 
 import json
 import re
@@ -29,8 +29,8 @@ from cse.views import BatchStep, RowStep, Views
 from runs import gradients, same_run, weights
 from test_distributed import DISTRIBUTED, FirstOfThree, torchrun
 
-# Settings by name. The fixture ``system`` replaces the words in capitals by paths. MASKED is a masked language model
-# with the tokenizer of tiny_bert, and TINY is tiny_bert.
+# Settings by name. The fixture ``system`` replaces words in capitals with paths: TINY is tiny_bert, and MASKED is a
+# masked language model with the tokenizer of tiny_bert.
 SYSTEMS = {
     "diffcse": {"loss_terms": ("diffcse",), "options": {"diffcse": {"generator": "MASKED", "weight": 0.5}}},
     "diffcse release": {
@@ -152,7 +152,7 @@ def system(masked_model, tiny_bert, few):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    """When a test ends, removes the methods that it registered."""
+    """Removes, after each test, the methods that the test registered."""
     monkeypatch.setattr("cse.registry.IMPORTED", {})
     with ExitStack() as stack:
         for table in (AUGMENTATIONS, ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS, LOSS_TERMS):
@@ -276,7 +276,7 @@ def test_linear_modals_draws_its_two_rows_uniformly():
     modals = Modals(ModalsOptions(kind="linear"), Context())
     counts = np.zeros((5, 5))
     for seed in range(3000):
-        # The rows are unit vectors, so the change is positive at the first row drawn and negative at the second.
+        # Row i is the unit vector e_i, so the change is positive at the first drawn row and negative at the second.
         change = modals.changed(torch.eye(5), batch_step(np.arange(5), seed))[0] - torch.eye(5)[0]
         counts[change.argmax(), change.argmin()] += 1
     allowed = ~np.eye(5, dtype=bool)
@@ -334,7 +334,7 @@ def test_dclr_noise_follows_the_normalised_gradient_of_the_loss():
     assert loss(ascend(noise, anchors, positives, 4, 1e-2, 0.05)) > loss(noise)
 
 
-def test_dclr_removes_pairs_above_the_similarity_threshold(run_config, system, tiny_bert):
+def test_dclr_removes_pairs_above_the_similarity_threshold(run_config, system):
     run = prepare(run_config.replace(**system("dclr")))
     in_float64(run)
     method = run.state.features["dclr"]
@@ -398,7 +398,7 @@ def test_shared_dropout_has_one_mask_for_both_views(run_config, system):
         ({"loss": "odd"}, "--loss: 'odd' is unknown"),
         ({"loss": "scd", "negatives": ("una",)}, "--loss scd: uses no negatives, so --negative una has no effect"),
         ({"loss": "scd", "batch_size": 1}, "--batch-size: must be >= 2"),
-        ({"loss_terms": ("augcse",), "positive": "crop"}, "--loss-term augcse: .* --positive one-of; add it"),
+        ({"loss_terms": ("augcse",), "positive": "crop"}, "--loss-term augcse: .*; use --positive one-of"),
         ({"positive": "one-of", "options": {"one-of": {"edits": ("crop", "odd")}}}, "one-of.edits: 'odd' is unknown"),
         ({"positive": "one-of", "options": {"one-of": {"edits": ("crop", "dropout")}}}, "one-of.edits: dropout is not"),
         ({"positive": "substitution", "options": {"substitution": {"model": "TINY"}}}, "no weights of a masked"),
@@ -436,7 +436,7 @@ def test_a_file_of_methods_that_has_changed_is_refused(run_config, tmp_path, sam
         run_config.replace(imports=(tmp_path / "mine.py",))
 
 
-def test_an_expensive_edit_gets_only_the_rows_of_its_process(run_config, system):
+def test_an_expensive_augmentation_gets_only_the_rows_of_its_process(run_config, system):
     values = system("substitution as a negative")
     run = prepare(run_config.replace(**values))
     run.batches.part = World(1, 3).part
@@ -469,7 +469,7 @@ def test_unchanged_negatives_are_masked_and_unchanged_positives_are_kept(run_con
     assert batch.unchanged == {"positive": 1, "synthetic": 1}
     # With keep_duplicates, as in the papers, unchanged negatives are not masked.
     assert batch_of(negatives=("repetition",), keep_duplicates=True)[1].blocks["synthetic"].mask is None
-    # Without dropout, an unchanged positive equals its anchor and is masked.
+    # Without dropout, the embedding of an unchanged positive equals that of its anchor, so the positive is masked.
     without = batch_of(anchor_dropout=0.0, positive_dropout=0.0)[1]
     assert (without.blocks["positive"].mask == ~short).all()
     # Changes that truncation cuts off do not count.
@@ -557,7 +557,7 @@ def test_the_documented_table_of_combinations_is_up_to_date(cse):
     docs = Path(__file__).parents[1] / "docs" / "systems.md"
     if not docs.exists():
         pytest.skip("there is no folder docs/ next to tests/")
-    # In another process, because tests register methods in this one.
+    # The command runs in another process, because tests register methods in this process.
     assert cse("methods", "--combinations").stdout.strip() in docs.read_text(encoding="utf8")
     found = combinations()
     assert all(re.search(r"--\S+.*--\S+", reason) for reason in found.values() if reason)  # each reason names two flags
@@ -567,7 +567,7 @@ def test_the_documented_table_of_combinations_is_up_to_date(cse):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SYSTEMS if "METHODS" not in SYSTEMS[name].get("imports", ())])
 def test_training_lowers_the_loss(run_config, system, name):
-    steps = 40 if name == "prompt" else 20  # the embedding of a mask token is learnt more slowly
+    steps = 40 if name == "prompt" else 20  # embeddings from a mask token are learnt more slowly
     config = run_config.replace(**system(name), max_steps=steps, batch_size=16, lr=2e-3, eval_every=0, log_every=1)
     records = map(json.loads, (train(config).folder / "log.jsonl").read_text(encoding="utf8").splitlines())
     losses = [record["loss"] for record in records if "loss" in record]

@@ -38,7 +38,7 @@ DROPOUT = Dropout(DropoutOptions(), Context())
 
 @pytest.fixture
 def base(tmp_path, short_corpus, tiny_bert):
-    """The configuration of a run of six steps with a tiny model."""
+    """The configuration of a run of six steps with tiny_bert."""
     return TrainConfig(
         corpus=(str(short_corpus),),
         tfidf=str(short_corpus.with_name("tfidf")),
@@ -101,7 +101,7 @@ def test_every_combination_of_loss_and_negatives_updates_the_weights(base, setti
             assert ("cos_syn" in metrics) == (step == 0 and bool(settings["negatives"]))
 
 
-def test_una_negatives_are_drawn_in_every_fifth_step(base):
+def test_una_negatives_are_drawn_in_every_fifth_step_by_default(base):
     result = train(base.replace(eval_every=0, max_steps=7, una=True))
     log = steps(result.folder)
     assert len(log) == 7
@@ -204,7 +204,7 @@ def test_runs_with_the_same_seed_are_bit_identical(base):
     assert strip(steps(other.folder)) != strip(steps(first.folder))
 
 
-def test_evaluation_does_not_depend_on_batches_prepared_meanwhile(base, tmp_path, sample_rows):
+def test_evaluation_does_not_depend_on_batches_prepared_at_the_same_time(base, tmp_path, sample_rows):
     """Long rows and UNA in every step keep the thread that prepares batches busy while the model is scored."""
     long = [" ".join(sample_rows[i : i + 4]) for i in range(0, 1200, 4)]
     (tmp_path / "long.txt").write_text("\n".join(long), encoding="utf8")
@@ -316,15 +316,15 @@ def test_a_given_limit_of_steps_replaces_the_limit_of_the_recipe():
         (
             {},
             "adapt",
-            "adapt: the model is a sentence encoder already, so its similarities are kept and",
+            "adapt: the model is already a sentence encoder, so its similarities are kept and",
         ),
-        ({"loss_terms": (), "positive": "dropout"}, "adapt", "adapt: the model is a sentence encoder already"),
+        ({"loss_terms": (), "positive": "dropout"}, "adapt", "adapt: the model is already a sentence encoder"),
         ({"preset": "adapt", "positive": "halves"}, "bert-base", "preset adapt"),
         ({}, "roberta-large", "defaults of roberta-large"),
         ({"preset": "simcse-bert-base"}, "bert-base", "preset simcse-bert-base"),
     ],
 )
-def test_the_description_of_the_recipe_names_family_or_preset(values, family, reason):
+def test_the_description_of_the_recipe_names_the_family_or_the_preset(values, family, reason):
     given = TrainConfig(**{"model": "m", **values})
     found = recipe_reason(resolve(given, family, "avg"), family)
     assert found.startswith(reason)
@@ -379,7 +379,7 @@ def test_merging_with_the_base_model_changes_only_the_saved_weights(base):
 
 
 def test_a_task_that_is_solved_from_the_start_is_reported(minilm, sample_rows, tmp_path):
-    """With dropout positives, the loss of a contrastively trained encoder is near 0; with recipe adapt, it is not."""
+    """The loss of a trained sentence encoder starts near 0 with dropout positives, but not with the recipe adapt."""
     (tmp_path / "rows.txt").write_text("\n".join(sample_rows[:800]) + "\n", encoding="utf8")
     config = TrainConfig(
         corpus=tmp_path / "rows.txt",
@@ -394,11 +394,11 @@ def test_a_task_that_is_solved_from_the_start_is_reported(minilm, sample_rows, t
     assert any("solved from the start" in note and "--positive spans" in note for note in solved.notes)
     log = steps(solved.folder)
     assert all(record["p_pos"] > 0.99 for record in log)
-    own = train(config.replace(batch_size=64, max_steps=10, max_length=16))
-    assert not any("solved from the start" in note for note in own.notes)
+    adapted = train(config.replace(batch_size=64, max_steps=10, max_length=16))
+    assert not any("solved from the start" in note for note in adapted.notes)
 
 
-def test_a_warning_is_given_if_una_is_used_only_in_the_first_step(base):
+def test_using_una_only_in_the_first_step_causes_a_warning(base):
     def warned(every):
         config = base.replace(negatives=("una",), una={"every": every})
         return prepare(config).facts.get("warning", "")
@@ -432,7 +432,7 @@ def test_a_collapsed_model_is_not_selected_as_best(base):
     assert result.after["mrr"] < 0.5 * result.before["mrr"]
     assert result.best_step == 0
     assert any("collapsed" in note for note in result.notes)
-    assert result.neighbours == []  # those of best/, which is the model before training
+    assert result.neighbours == []  # none has changed, because best/ is the model before training
 
 
 def test_the_name_of_an_existing_run_is_refused(base):
@@ -478,8 +478,6 @@ def test_the_selected_model_is_scored_on_sts_tasks_at_the_end(base, tmp_path, sa
 
 @pytest.mark.parametrize("damage", ["no tokenizer", "short weights", "odd tokenizer", "odd modules"])
 def test_the_error_for_a_broken_model_folder_names_the_folder(base, tmp_path, tiny_bert, damage):
-    import shutil
-
     folder = tmp_path / "broken"
     shutil.copytree(tiny_bert, folder)
     if damage == "no tokenizer":
@@ -528,7 +526,7 @@ def test_a_batch_larger_than_the_corpus_is_refused(base):
 
 
 def test_a_training_step_equals_a_plain_pytorch_version(base):
-    """The plain version uses the encoder and the loss of cse, and gradient clipping and AdamW of PyTorch."""
+    """The plain version takes the encoder and the loss from cse, and gradient clipping and AdamW from PyTorch."""
     from cse.losses.contrastive import contrastive_loss
     from cse.models.dropout import use_fast_dropout
     from cse.models.encoder import load_encoder, tokenize
@@ -569,7 +567,7 @@ def test_a_run_checks_its_configuration_once_per_stage(base, monkeypatch):
 
     monkeypatch.setattr(TrainConfig, "__init__", init)
     prepare(base.replace(preset="una-bert-base", una={"tokenizer": "unicode"}))
-    # One each for replace(), the values of the preset, and the resolved values.
+    # One check each for replace(), the values of the preset, and the resolved values.
     assert checked == ["TrainConfig", "TrainConfig", "ResolvedConfig"]
 
 
@@ -599,22 +597,22 @@ def test_defaults_depend_on_family_and_loss():
     )
 
 
-LAYERS = ("given", "preset", "loss", "directory", "family", "all families")
+LAYERS = ("given", "preset", "loss", "model folder", "family", "all families")
 
 
 @pytest.mark.parametrize("first", range(len(LAYERS)))
-def test_the_first_layer_with_a_value_decides(first):
+def test_the_first_layer_of_settings_with_a_value_decides(first):
     """Every layer from ``first`` on has a value; None in an earlier layer counts as no value."""
     layers = [{"lr": None}] * first + [{"lr": float(i)} for i in range(first, len(LAYERS))]
     assert merge(*layers) == {"lr": float(first)}
 
 
 @pytest.mark.parametrize(
-    ("values", "family", "own", "field", "expected"),
+    ("values", "family", "own_pooler", "field", "expected"),
     [
         ({}, "bert-base", None, "temperature", 0.05),  # all families
         ({}, "bert-large", None, "lr", 1e-5),  # family
-        ({}, "bert-base", "avg_top2", "pooler", "avg_top2"),  # directory before family
+        ({}, "bert-base", "avg_top2", "pooler", "avg_top2"),  # model folder before family
         ({}, "adapt", "avg", "positive", "spans"),  # family before all families
         ({"loss": "focal"}, "bert-base", None, "temperature", 0.07),  # loss before all families
         ({"loss": "focal"}, "adapt", None, "temperature", 0.05),  # loss before family
@@ -637,7 +635,7 @@ def test_the_first_layer_with_a_value_decides(first):
         ({"pairs": "nli.csv"}, "adapt", None, "merge_with_base", 0.0),
         ({}, "bert-base", None, "merge_with_base", 0.0),
         ({"preset": "focal-bert-large"}, "bert-large", None, "temperature", 0.07),
-        ({"preset": "una-bert-base"}, "bert-base", "avg", "pooler", "cls"),  # preset before directory
+        ({"preset": "una-bert-base"}, "bert-base", "avg", "pooler", "cls"),  # preset before model folder
         ({"preset": "una-bert-base", "una": False}, "bert-base", None, "negatives", ()),  # given before preset
         ({"preset": "mixed-bert-base", "lr": 1e-4}, "bert-base", None, "lr", 1e-4),
         ({"preset": "focal-bert-base", "model": "other"}, "bert-base", None, "model", "other"),
@@ -646,8 +644,8 @@ def test_the_first_layer_with_a_value_decides(first):
         ({"una": True}, "adapt", None, "objective", "infonce"),  # the family's default for UNA
     ],
 )
-def test_settings_follow_the_order_of_precedence(values, family, own, field, expected):
-    assert getattr(resolve(TrainConfig(**values), family, own), field) == expected
+def test_settings_follow_the_order_of_precedence(values, family, own_pooler, field, expected):
+    assert getattr(resolve(TrainConfig(**values), family, own_pooler), field) == expected
 
 
 def test_options_of_a_method_are_merged_key_by_key():

@@ -1,4 +1,4 @@
-"""Compares methods of other papers with plain versions: SCD, momentum queue, EMA, AugCSE, word substitution."""
+"""Tests of SCD, the momentum queue, EMA, AugCSE and word substitution against reference implementations."""
 
 from types import SimpleNamespace
 
@@ -68,7 +68,7 @@ def test_the_momentum_queue_equals_its_definition():
         valid = views.masks["queue"].numpy()
         assert valid.sum() == min(3 * number, 5)
         assert np.allclose(views["queue"].detach().numpy()[valid], queue[: valid.sum()], atol=1e-12)
-        # In the loss, the embeddings in the queue are negatives of every anchor.
+        # The loss uses the embeddings in the queue as negatives of every anchor.
         found = contrastive_loss(
             dict(views.embeddings), temperature=0.2, objective="infonce", masks=views.masks, roles=views.roles
         )
@@ -174,6 +174,14 @@ def test_substituted_words_are_the_most_likely_whole_words(masked_model, sample_
         for place, row in zip(places, scores, strict=True):
             best = [tokenizer.decode([n]) for n in row.topk(2).indices.tolist()]
             assert words[place] == next(word for word in best if word.lower() != old[place].lower())
+
+
+def test_a_text_with_a_mask_token_is_not_changed_by_substitution(masked_model):
+    method = Substitution(SubstitutionOptions(model=str(masked_model), share=0.5), Context())
+    texts = ["alpha [MASK] beta gamma", "alpha beta gamma delta", "[MASK][MASK]"]
+    found = method(texts, np.arange(3), Draws(0, 0))
+    assert (found[0], found[2]) == (texts[0], texts[2])
+    assert found[1] != texts[1]
 
 
 def test_every_word_is_substituted_equally_often(masked_model):

@@ -1,4 +1,4 @@
-//! The fast paths of the tokenizers equal the reference implementations for any text.
+//! Tests that the fast paths of the tokenizers return the same terms as the reference implementations for any text.
 
 use cse_core::text::tokenize::{Scratch, Tokenizer};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! The `treebank` tokenizer equals NLTK's sequence of regular expressions for any text.
+//! Tests that the `treebank` tokenizer returns the same tokens as NLTK's sequence of regular expressions for any text.
 
 use std::sync::LazyLock;
 
@@ -24,9 +24,10 @@ fn words(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// NLTK's expressions in NLTK's order. NLTK matches contractions with Python's `re`, so the expressions for them spell
-/// out what `\b`, `\s` and, if case is ignored, `i` match in `re`. `$` is replaced by an expression that also matches
-/// before a final newline, except after `\s*`, which matches the newline itself.
+/// NLTK's expressions in NLTK's order, each with its replacement. The expressions for contractions, which NLTK matches
+/// with Python's `re`, spell out what `\b`, `\s` and, if case is ignored, `i` match in `re`. In Python, `$` also
+/// matches before a final newline. It is therefore written as `(?=\n?\z)`, except after `\s*`, which matches the
+/// newline itself.
 static PASSES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     let passes = [
         (r"([«“‘„]|[`]+)", " $1 "),

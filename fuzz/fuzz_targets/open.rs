@@ -1,7 +1,9 @@
 //! Fuzz target: opening arbitrary bytes as an index file returns an error, or an index that can generate negatives.
 //!
 //! The checksum rejects nearly all arbitrary bytes. Half of the inputs are therefore arbitrary statistics with a
-//! correct checksum, as a malicious or faulty writer could produce; the other half are arbitrary bytes.
+//! correct checksum, which a malicious or faulty program could write. The other half are arbitrary bytes.
+//!
+//! With `RUSTC_BOOTSTRAP=1`, the stable compiler accepts the unstable options that cargo-fuzz needs:
 //!
 //! ```sh
 //! cargo install cargo-fuzz
@@ -29,7 +31,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Statistics with arbitrary values: half of the data are numbers of eight bytes, the rest is text.
+/// Returns statistics with arbitrary values: half of `data` is read as eight-byte numbers, the rest as text.
 fn stats(data: &[u8]) -> Stats {
     let (numbers, rest) = data.as_chunks::<8>();
     let (numbers, text) = numbers.split_at(numbers.len() / 2);
@@ -73,5 +75,5 @@ fn open(bytes: &[u8]) {
         let text = format!("{} and {} it", ends[0], ends[1]);
         augmenter.augment(&text, row, &mut out);
     }
-    std::str::from_utf8(&out).expect("a negative is text");
+    std::str::from_utf8(&out).expect("a negative is UTF-8");
 }

@@ -1,6 +1,6 @@
 //! Fuzz target: for arbitrary text and every tokenizer, the fast paths agree with the reference implementation, spans
-//! are in order and at character boundaries, and the text can be counted and rewritten. See `open.rs` for how to run
-//! it.
+//! are in order and at character boundaries, and counting and augmenting the text do not panic. `open.rs` documents how
+//! to run it.
 
 #![no_main]
 
@@ -48,5 +48,5 @@ fuzz_target!(|data: &[u8]| {
     for (row, line) in text.lines().enumerate() {
         augmenter.augment(line, row as u64, &mut out);
     }
-    std::str::from_utf8(&out).expect("the output is UTF-8");
+    std::str::from_utf8(&out).expect("a negative is UTF-8");
 });

@@ -1,4 +1,4 @@
-"""cse: train contrastive sentence embeddings on an unlabelled corpus.
+"""cse: train contrastive sentence embeddings on unlabelled sentences or on labelled pairs.
 
 >>> from cse import TfidfIndex, TrainConfig, ProgressCallback, train, Encoder
 

@@ -1,4 +1,4 @@
-"""The type of progress callbacks, and interruptible calls into the Rust core, which run in a thread."""
+"""Runs calls into the Rust core in a thread, so that Ctrl-C interrupts them; defines the type of progress callbacks."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def in_thread(work: Callable[[Progress], T], on_progress: Callable[[int, int], o
     """Runs a call into the Rust core in a thread and waits for it.
 
     Args:
-        work: Called once, with the object to pass to the core.
-        on_progress: Called ten times a second, but not in the first 0.4 seconds, with the number of bytes done and the
-            total number of bytes; the total is 0 while it is unknown.
+        work: Called once in the thread, with the ``Progress`` object to pass to the core.
+        on_progress: Called in the calling thread, after 0.4 seconds and then every 0.1 seconds, with the number of
+            bytes done and the total number of bytes; the total is 0 while it is unknown.
 
     Returns:
         The result of ``work``.

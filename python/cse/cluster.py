@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .errors import InputError
+from .errors import InputError, first_line
 
-__all__ = ["RETRIES", "cause_of", "connected", "enter", "first_line"]
+__all__ = ["RETRIES", "cause_of", "connected", "enter"]
 
 RETRIES = 3
 """Maximum number of times that a task is repeated because its worker was lost."""
@@ -20,8 +20,8 @@ RETRIES = 3
 def connected() -> Iterator[Any]:
     """Context manager that yields the module ``ray``, connected to a cluster.
 
-    A connection that this process already has is used. Otherwise, the cluster is the one at ``RAY_ADDRESS`` or, if this
-    is not set, one that already runs on this machine; if there is neither, a local cluster is started.
+    If this process is already connected, that connection is used and stays open. Otherwise, Ray connects to the cluster
+    at ``RAY_ADDRESS`` or, if this is not set, to a cluster that runs on this machine, or starts a local cluster.
 
     Raises ``InputError`` if Ray is not installed, or if no cluster can be reached.
     """
@@ -34,7 +34,9 @@ def connected() -> Iterator[Any]:
         try:
             ray.init(log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError) as error:
-            raise InputError(f"--engine ray: no cluster could be reached ({first_line(error)})") from None
+            raise InputError(
+                f"--engine ray: no cluster could be reached ({first_line(error)}); check RAY_ADDRESS"
+            ) from None
     try:
         yield ray
     finally:
@@ -43,21 +45,16 @@ def connected() -> Iterator[Any]:
 
 
 def enter(home: str) -> None:
-    """Changes the working directory of a worker to ``home``, the working directory of the caller, for relative paths.
+    """Changes a worker's working directory to ``home``, that of the caller, so that relative paths name the same files.
 
-    Does nothing if the worker's machine has no such folder.
+    Does nothing if the worker's machine has no folder ``home``.
     """
     if os.path.isdir(home):
         os.chdir(home)
 
 
 def cause_of(error: Any) -> Exception:
-    """Returns the cause of a worker's error if the cause is an ``InputError`` or ``OSError``; else raises the error."""
+    """Returns the cause of a worker's error if it is an ``InputError`` or ``OSError``; otherwise raises the error."""
     if isinstance(error.cause, (InputError, OSError)):
         return error.cause
     raise error
-
-
-def first_line(error: Exception) -> str:
-    """Returns only the first line of an error's message, because Ray's messages are long."""
-    return (str(error).splitlines() or ["?"])[0]

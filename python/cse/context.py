@@ -1,6 +1,7 @@
-"""The resources that a run passes to its methods: augmentations, feature methods, hooks, encoder methods, loss terms.
+"""The resources of a run, such as the corpus, the TF-IDF index and the encoder, that are passed to its methods.
 
-Each method is constructed as ``Method(options, context)``; see ``docs/extending.md``.
+Methods are augmentations, feature methods, hooks, encoder methods and loss terms. Each is constructed as
+``Method(options, context)``; see ``docs/extending.md``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from .data.corpus import Corpus
 from .data.pairs import LabelledPairs
-from .errors import InputError
+from .errors import InputError, first_line
 from .tfidf.index import TfidfIndex
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ __all__ = ["Context"]
 
 @dataclass
 class Context:
-    """The resources of a run; the index and models other than the encoder are loaded when a method first uses them."""
+    """The resources of a run. The index, and models other than the encoder, are loaded when a method first uses one."""
 
     open_index: Callable[[], TfidfIndex] | None = None
     """Opens the TF-IDF index; None if the run has no index."""
@@ -41,9 +42,9 @@ class Context:
     """``(n,)`` numbers of the corpus rows to train on."""
     device: str = "cpu"
     encoder: SentenceEncoder | None = None
-    """The encoder that is trained; None for text methods (edits and pairings), which are constructed before it."""
+    """The encoder that is trained; None for text methods (edits and pairings), which are constructed earlier."""
     part: Callable[[int], slice] = field(default=lambda rows: slice(0, rows))
-    """Returns, for a batch of n rows, the slice of them that this process encodes."""
+    """Returns the slice of rows that this process encodes, given the number of rows of the batch."""
     told: dict[str, Any] = field(default_factory=dict)
     """Values, by name, that text methods provide for methods constructed after them."""
     files: dict[str, str] = field(default_factory=dict)
@@ -58,14 +59,14 @@ class Context:
 
     @property
     def index_is_used(self) -> bool:
-        """Whether a method has used the index."""
+        """Whether the index has been opened, which is the case after a method has used it."""
         return "index" in self.__dict__
 
     @property
     def trained(self) -> SentenceEncoder:
         """The encoder that is trained; raises ``ValueError`` for a text method."""
         if self.encoder is None:
-            raise ValueError("encoder: text methods are constructed before the model is loaded")
+            raise ValueError("encoder: is not available to text methods, which are constructed before it is loaded")
         return self.encoder
 
     @cached_property
@@ -81,9 +82,9 @@ class Context:
         return Frozen(copy.deepcopy(self.trained))
 
     def depends_on(self, path: str | Path) -> Path:
-        """Declares a file that the results depend on, and returns its path.
+        """Declares a file that the results of the run depend on, and returns its path.
 
-        The hash of the file is stored with the run, which cannot be resumed after the file has changed. Raises
+        The SHA-256 of the file is stored with the run. If the file changes, the run cannot be resumed. Raises
         ``InputError`` if the file cannot be read.
         """
         path = Path(path)
@@ -133,7 +134,7 @@ class Context:
             tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
         except (OSError, ValueError) as error:
             raise InputError(
-                f"{flag}: {name} cannot be loaded as a masked language model ({str(error).splitlines()[0]})"
+                f"{flag}: {name} cannot be loaded as a masked language model ({first_line(error)})"
             ) from None
         if self.trained.tokenizer.mask_token_id is None:
             raise InputError(
@@ -141,8 +142,8 @@ class Context:
             )
         if report["missing_keys"]:
             raise InputError(
-                f"{flag}: {name} has no weights of a masked language model ({sorted(report['missing_keys'])[0]}); name "
-                "a checkpoint that was trained as one"
+                f"{flag}: {name} has no weights for masked language modelling ({sorted(report['missing_keys'])[0]}); "
+                "name a checkpoint of a masked language model"
             )
         self.check_tokens(tokenizer, name, flag)
         return Frozen(model.float().to(self.device))

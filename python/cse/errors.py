@@ -7,7 +7,17 @@ from collections.abc import Iterable
 
 from ._core import InputError
 
-__all__ = ["InputError", "Interrupted", "RunError", "check_texts", "did_you_mean", "sentence", "shortened", "unknown"]
+__all__ = [
+    "InputError",
+    "Interrupted",
+    "RunError",
+    "check_texts",
+    "did_you_mean",
+    "first_line",
+    "sentence",
+    "shortened",
+    "unknown",
+]
 
 
 class RunError(RuntimeError):
@@ -46,12 +56,17 @@ def sentence(error: Exception) -> str:
     return str(error)
 
 
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's message, or the name of its type if the message is empty."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def shortened(text: str, length: int = 120) -> str:
     """Truncates a text to ``length`` characters, the last of which is an ellipsis if something was cut off."""
     return text if len(text) <= length else text[: length - 1].rstrip() + "\u2026"
 
 
-# Option values of cse, by the names that other programs or the papers use for them.
+# Maps names that other programs or papers use to the corresponding option values of cse.
 OTHER_NAMES = {
     "average": "avg",
     "mean": "avg",
@@ -65,7 +80,7 @@ OTHER_NAMES = {
 
 
 def did_you_mean(given: str, choices: Iterable[str]) -> str:
-    """Returns `` (did you mean X?)``, where X is the choice most similar to ``given``, or "" if none is similar."""
+    """Returns " (did you mean X?)" with the choice X that is most similar to ``given``; "" if no choice is similar."""
     from difflib import get_close_matches
 
     known = list(choices)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import InputError
+from .errors import InputError, first_line
 from .io import dumps, write_text
 
 __all__ = ["GenerationOptions", "Generator", "generate"]
@@ -31,15 +31,13 @@ class GenerationOptions:
     prefix: str = ""
     """Text before each row, such as ``paraphrase: ``, if the model was trained with one."""
     beams: int = 10
-    """Number of beams; 1: take the most likely token at each position.
-
-    UNA uses 10 for paraphrases and 4 for back-translations."""
+    """Number of beams of the beam search; 1: greedy search. UNA uses 10 for paraphrases and 4 for back-translations."""
     sample: bool = False
-    """Whether to sample the tokens instead of searching with beams."""
+    """Whether to sample tokens instead of using beam search."""
     top_p: float = 0.95
-    """With ``sample``: sample from the most likely tokens, up to this total probability."""
+    """With ``sample``: nucleus sampling, from the most likely tokens with this total probability."""
     temperature: float = 1.0
-    """With ``sample``: the divisor of the logits."""
+    """With ``sample``: the temperature, by which the logits are divided."""
     max_new_tokens: int = 64
     """Maximum number of tokens in a generated text; values above the model's limit are reduced to that limit."""
     max_input_tokens: int = 256
@@ -80,7 +78,7 @@ class Generator:
         except (OSError, ValueError, ImportError, KeyError) as error:
             raise InputError(
                 f"{name}: is not a sequence-to-sequence model, such as T5, PEGASUS or Marian, or cannot be loaded "
-                f"({str(error).strip().splitlines()[0]})"
+                f"({first_line(error)})"
             ) from None
         return tokenizer, model.eval().to(self.device)
 
@@ -147,12 +145,12 @@ def generate(
             it is blank or nothing was generated for it. If the path ends in ``.jsonl``, one object
             ``{"anchor": generated, "positive": row}`` is written for each row with a generated text, as input for
             ``cse train --pairs``.
-        progress: Called with the number of rows generated since it was last called. If an interrupted call is
-            resumed, it is first called with the number of rows that are already done.
+        progress: Called after each batch with the number of its rows. If an interrupted call is resumed, the first
+            argument is the number of rows that are already done.
 
     Returns:
-        The numbers of ``rows``, of texts ``generated``, of generated texts that are ``unchanged`` (equal to their row
-        except for white space), and of rows for which the generated text is ``empty``.
+        Counts by name: ``rows``, all rows; ``generated``, generated texts that are not empty; ``unchanged``, generated
+        texts that equal their row except for white space; ``empty``, generated texts that are empty.
 
     Raises:
         InputError: If ``OUTPUT.part`` was made by a call with different rows, models or options.

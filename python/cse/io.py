@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -10,9 +9,11 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from .locks import lock, locked
 
 __all__ = [
     "dumps",
@@ -76,8 +77,8 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
             # folder, it removes unlocked temporary files, which were left by killed processes.
             with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".cse-core-", suffix=".tmp", delete=False) as file:
                 temporary = file.name
-                with suppress(OSError):  # some network file systems have no locks
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                with suppress(BlockingIOError):  # the Rust core locks it for a moment to see whether it is in use
+                    lock(file.fileno())
                 write(file)  # type: ignore[arg-type]
             os.chmod(temporary, file_mode())
             os.replace(temporary, path)
@@ -145,16 +146,12 @@ def remove_leftovers(parent: Path) -> None:
 @contextmanager
 def _held(folder: Path) -> Iterator[bool]:
     """Context manager that locks a folder; yields False if it is already locked, or if locks are not supported."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = True
-        except OSError:  # locked, or a network file system without locks
+            held = stack.enter_context(locked(folder))
+        except BlockingIOError:
             held = False
         yield held
-    finally:
-        os.close(descriptor)
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -38,9 +38,9 @@ def partners(
         excluded: ``(B, B)`` bool, True for pairs of rows that are not mixed, such as rows with the same sentence.
 
     Returns:
-        ``(anchor_views * B,)`` int64 positions among the ``candidate_views * B`` candidates, uniform over the valid
-        candidates of other rows that are not excluded. If there are none, the position of a candidate of the anchor's
-        own row is returned, which means that the anchor has no mixed negative.
+        ``(anchor_views * B,)`` int64 positions among the ``candidate_views * B`` candidates. Each is drawn uniformly
+        from the candidates of other rows that are valid and not excluded. If there are none, it is the position of a
+        candidate of the anchor's own row, which means that the anchor has no mixed negative.
     """
     batch = len(rows)
     own = np.arange(batch)
@@ -68,7 +68,7 @@ def partners(
 def valid_candidates(
     names: Sequence[str], masks: Mapping[str, npt.NDArray[np.bool_]], rows: int
 ) -> npt.NDArray[np.bool_] | None:
-    """Returns the argument ``valid`` of ``partners``, ``(len(names), rows)``; None if all candidates are valid.
+    """Returns the argument ``valid`` of ``partners``, ``(len(names), rows)`` bool; None if no view has a mask.
 
     Args:
         names: Names of the views to sample from.

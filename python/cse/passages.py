@@ -29,11 +29,11 @@ class Cutter:
 
     Args:
         encoder: The encoder.
-        tokens: Maximum number of tokens in a passage, without special tokens. None: as many as the model reads, or 256
+        tokens: Maximum number of tokens in a passage, without special tokens. None: the maximum of the model, or 256
             words for an encoder without a tokenizer.
 
     Raises:
-        InputError: If ``tokens`` is below 8, or more than the model reads.
+        InputError: If ``tokens`` is below 8 or above the maximum of the model.
     """
 
     def __init__(self, encoder: Encoder, tokens: int | None = None) -> None:

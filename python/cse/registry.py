@@ -1,4 +1,4 @@
-"""Registries of methods (such as augmentations and loss terms) by name. Classes are imported on first use.
+"""Registries that map names to methods, such as augmentations and loss terms, and import them on first use.
 
 A method is a class with an ``Options`` dataclass. Built-in methods are listed as ``"module:Class"`` strings, so that
 looking up one method does not import the others. Other packages add methods with ``Registry.register`` or through an
@@ -41,8 +41,8 @@ class Registry(Generic[T]):
         kind: Name of the kind, used in error messages (``"augmentation"``).
         group: Entry-point group in which other packages declare methods.
         builtin: Maps the names of the built-in methods to ``"module:attribute"``.
-        options: Maps names of built-in methods to their ``Options``, as ``"module:attribute"``, if these can be
-            imported without the method. An option whose ``Note`` has a flag becomes a flag of ``cse train``.
+        options: Maps the names of those built-in methods whose ``Options`` can be imported without the method to these
+            ``Options``, as ``"module:attribute"``. An option whose ``Note`` has a flag becomes a flag of ``cse train``.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Registry(Generic[T]):
 
     @contextmanager
     def preserved(self) -> Iterator[None]:
-        """Context manager that restores the registry at its end: methods registered within it are removed."""
+        """Context manager that removes, at its end, the methods that were registered within it."""
         before = dict(self._loaded)
         try:
             yield
@@ -72,7 +72,7 @@ class Registry(Generic[T]):
         return sorted({*self._targets, *self._loaded, *announced})
 
     def flagged(self) -> dict[str, type[Any]]:
-        """Returns, by name, the ``Options`` of the methods that may have flags, without importing the methods."""
+        """Returns the ``Options`` of the methods that may have flags, by method name, without importing the methods."""
         return {name: _imported(target) for name, target in self._options.items()}
 
     def options(self, name: str) -> type[Any]:
@@ -109,7 +109,7 @@ class Registry(Generic[T]):
 
 @dataclass(frozen=True)
 class Note:
-    """Documentation of an option, in the annotation of its field; ``pydantic.Field(description=...)`` also works."""
+    """Describes an option in the annotation of its field, like ``pydantic.Field(description=...)``, but with a flag."""
 
     description: str
     flag: str = ""
@@ -129,7 +129,7 @@ def _imported(target: str) -> Any:
 
 @cache
 def declared(group: str) -> Any:
-    """Returns the entry points of a group; they are read once per process, because this opens a file per package."""
+    """Returns the entry points of a group, cached because reading them opens a file of every installed package."""
     from importlib.metadata import entry_points  # a slow import: about half the time of importing cse.cli
 
     return entry_points(group=group)
@@ -235,8 +235,8 @@ def _check_numbers(kind: type[Any], table: Mapping[str, Any], flag: Callable[[st
 def option_notes(kind: type[Any]) -> dict[str, dict[str, Any]]:
     """Returns ``default``, ``description`` and ``flag`` of each option of an ``Options`` dataclass, by option name.
 
-    Description and flag are read from a ``Note``, or the description from ``pydantic.Field(description=...)``, in the
-    annotation of the field; they are "" if absent.
+    The annotation of a field may contain a ``Note`` with description and flag, or ``pydantic.Field(description=...)``.
+    A description or flag that is not given is "".
     """
     hints = get_type_hints(kind, include_extras=True)
     notes = {}

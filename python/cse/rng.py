@@ -62,7 +62,7 @@ def uniform(seed: int, epoch: int, rows: npt.NDArray[Any], stream: int) -> npt.N
 
 @dataclass(frozen=True)
 class Draws:
-    """The random numbers of a method in an epoch: functions of (seed, epoch, row, purpose)."""
+    """Random numbers for a method in one epoch; each is a function of (seed, epoch, row, purpose)."""
 
     seed: int
     epoch: int
@@ -84,7 +84,7 @@ class Draws:
 
 
 def permutation(rows: Rows, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """Returns the positions in ``rows`` in this epoch's random order: sorted by random bits, ties by position."""
+    """Returns the random order of ``rows`` in an epoch, as positions in ``rows``: a stable sort by random bits."""
     return stable_order(bits(seed, epoch, rows, SHUFFLE))
 
 

@@ -1,4 +1,4 @@
-"""Transformers for scikit-learn (extra ``cse[sklearn]``): the TF-IDF index, and sentence encoders."""
+"""The TF-IDF index and sentence encoders as scikit-learn transformers (extra ``cse[sklearn]``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the embedding layer and the blocks of a transformer, and changes the output of the embedding layer.
+"""Finds the embedding layer and the blocks of a transformer, and modifies the output of the embedding layer.
 
 This module imports only torch.
 """
@@ -27,7 +27,7 @@ def parts_of(backbone: nn.Module) -> tuple[nn.Module, nn.ModuleList]:
 
 @contextmanager
 def embedding_output(backbone: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
-    """Context manager in which a function changes the output ``(n, T, D)`` of the embedding layer."""
+    """Context manager that replaces the output ``z`` of the embedding layer, ``(n, T, D)``, with ``change(z)``."""
     handle = parts_of(backbone)[0].register_forward_hook(lambda module, given, output: change(output))
     try:
         yield

@@ -43,7 +43,9 @@ def roles_by_name(names: Iterable[str]) -> dict[str, Role]:
     }
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise ValueError(f"views: the role of {unknown[0]!r} is not known; choose from {', '.join(known)}")
+        raise ValueError(
+            f"views: the role of {unknown[0]!r} is not known; give roles, or use the names {', '.join(known)}"
+        )
     return {name: known[name] for name in names}
 
 
@@ -58,11 +60,11 @@ class Views:
     masks: dict[str, Tensor] = field(default_factory=dict)
     """``(B,)`` bool by view name, True for valid rows; without a mask all rows of a view are valid."""
     log_weights: dict[tuple[str, str], Tensor] = field(default_factory=dict)
-    """Added to the logits of the pairs (anchor view, other view): ``(B, R)``, or of a shape that broadcasts to it. The
-    first name belongs to the rows of the similarity matrix, the second to its columns. ``-inf`` removes a pair from the
-    denominator; an absent pair of names counts as 0."""
+    """Terms added to the logits, by (anchor view, other view). Their shape is ``(B, R)``, or broadcasts to it: one row
+    per anchor, one column per row of the other view. ``-inf`` removes a logit from the denominator. If a pair of
+    views has no entry, nothing is added to its logits."""
     own_negatives: dict[str, Tensor] = field(default_factory=dict)
-    """``(B, k, D)`` by name of the anchor view: negatives that only the anchor of the same row is compared with."""
+    """``(B, k, D)`` by name of the anchor view: k negatives for each anchor, with which no other anchor is compared."""
 
     def __post_init__(self) -> None:
         """Sets the roles if none were given."""
@@ -94,9 +96,9 @@ class Views:
         )
 
     def rows(self, part: slice) -> Views:
-        """Returns a copy with the rows ``part`` of each view.
+        """Returns a copy with only the rows ``part`` of each view.
 
-        The copy has only the views with one embedding per row of the batch, without log-weights or own negatives.
+        The copy has no log-weights, no own negatives, and no views whose number of rows differs from that of the batch.
         """
         batch = len(self.embeddings["anchor"])
         kept = {name: z[part] for name, z in self.embeddings.items() if len(z) == batch}
@@ -120,7 +122,7 @@ class _Facts:
 
     @property
     def progress(self) -> float:
-        """The share of the steps of the run that have been done, in [0, 1)."""
+        """Number of steps done before this one, divided by the number of steps of the run: in [0, 1)."""
         return self.number / max(self.steps, 1)
 
     def normal(self, purpose: str, count: int) -> Tensor:
@@ -131,7 +133,7 @@ class _Facts:
 
 @dataclass(frozen=True)
 class RowStep(_Facts):
-    """What a row term is given in addition to the embeddings; all values refer to some of this process's rows."""
+    """What a row term is given in addition to the embeddings; all values refer to the rows of those embeddings."""
 
     tokens: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
     """Token ids, attention masks and so on, ``(n, T)`` each, by block name (``cse.augment.base.Block``)."""
@@ -150,12 +152,12 @@ class BatchStep(_Facts):
     """``(B, B)`` bool, True for different rows with the same sentence or labelled positive. None: there are none, or
     the run keeps duplicates."""
     encode: Callable[..., Tensor] | None = None
-    """``encode(name, encoder=None)`` returns the embeddings ``(B, D)`` of the texts of a view or block, such as
-    ``anchor``. They come from a further forward pass, in the run's precision, of the run's encoder or of another
-    encoder with the same token ids. The embeddings of a ``Frozen`` encoder are computed only once per batch."""
+    """``encode(name, encoder=None)`` runs a further forward pass in the run's precision, and returns the embeddings
+    ``(B, D)`` of the texts of a view or block, such as ``anchor``. The encoder is the run's by default; any other must
+    accept the same token ids. The embeddings of a ``Frozen`` encoder are computed only once per batch."""
     contrastive: Callable[..., Tensor] | None = None
-    """``contrastive(views, **changes)`` returns the run's contrastive loss for other views, with changed options. None
-    if the run has no contrastive loss."""
+    """``contrastive(views, **changes)`` returns the run's contrastive loss of the given views; ``changes`` replace its
+    options. None if the run has no contrastive loss."""
 
 
 class Frozen(nn.Module):

@@ -2,10 +2,10 @@
 //!
 //!     std_loop FILE [PART/PARTS]
 //!
-//! It computes the statistics of `cse build-tfidf --tokenizer whitespace`: N, and for each lower-cased word its
-//! document frequency and max c/L. With `1/2` it reads the first half of the file, cut at a line end, so that two
-//! processes can share the work. It does not sort or merge anything, and prints only the sums that the benchmark
-//! checks.
+//! It computes the statistics of `cse build-tfidf --tokenizer whitespace`: the number of documents and, for each
+//! lower-cased word, its document frequency and the maximum over documents of c/L, where c is the count of the word in
+//! a document of L words. With `1/2` it reads the first half of the file, cut at a line end, so that two processes can
+//! share the work. It does not sort or merge anything, and prints only the sums that the benchmark checks.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut documents = 0u64;
     let mut ids: HashMap<String, u32> = HashMap::new();
     let mut cells: Vec<Cell> = Vec::new();
-    let mut counts: HashMap<u32, u32> = HashMap::new(); // of one document; reused to save allocations
+    let mut counts: HashMap<u32, u32> = HashMap::new(); // by word id, in one document; reused to save allocations
     let mut line = String::new();
     while at < end {
         line.clear();
@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut length = 0u32;
         for word in line.split_whitespace() {
             length += 1;
-            // Looked up as &str first, because `entry` would need a new String for every word.
+            // `get` takes a &str; `entry` would need a new String for every word.
             let id = match ids.get(word) {
                 Some(&id) => id,
                 None => {

@@ -6,11 +6,13 @@ use std::path::Path;
 
 use xxhash_rust::xxh3::Xxh3;
 
-/// Bytes read at a time; they stay in the cache of the processor until they are hashed.
+/// Number of bytes read at a time: few enough to stay in the processor's cache until they are hashed.
 const BLOCK: usize = 1 << 18;
 
-/// Returns the XXH3-128 checksum of the contents of a file. It detects accidental damage and takes about as long as
-/// reading the file from memory; it does not protect against an attacker.
+/// Returns the XXH3-128 checksum of the contents of a file.
+///
+/// The checksum detects accidental damage, but does not protect against an attacker. Computing it takes about as long
+/// as reading the contents from memory.
 pub fn xxh3_of_file(path: &Path) -> io::Result<u128> {
     let mut file = File::open(path)?;
     let mut hasher = Xxh3::new();

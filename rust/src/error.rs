@@ -56,8 +56,8 @@ pub enum Error {
     InvalidUtf8 { path: PathBuf, place: Place },
 
     #[error(
-        "{}: {place} is longer than {limit} bytes; does the file have one sentence per line? \
-         --max-line-bytes raises the limit", path.display()
+        "{}: {place} is longer than {limit} bytes; check that it is one sentence, \
+         or raise the limit with --max-line-bytes", path.display()
     )]
     LineTooLong {
         path: PathBuf,
@@ -69,7 +69,7 @@ pub enum Error {
     IndexDamaged { path: PathBuf, why: String },
 
     #[error(
-        "{}: index format version {found}, but this cse reads version {supported}; \
+        "{}: the index has format version {found}, but this cse reads version {supported}; \
          build it again with cse build-tfidf", path.display()
     )]
     IndexVersion {
@@ -112,7 +112,7 @@ fn only_blank(rows: u64, column: Option<&str>) -> String {
     }
 }
 
-/// A position in a file, counted from 1.
+/// A line or a row in a file, counted from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A line of a text file.

@@ -1,4 +1,4 @@
-//! Output: files that appear complete or not at all, and standard output.
+//! Writes files, which appear complete or not at all, and standard output.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Write};
@@ -10,15 +10,16 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::wait::{Until, wait};
 
-/// Prefix and suffix of the names of temporary files. Any file with both is assumed to be such a temporary file.
+/// Prefix and suffix of the names of temporary files. Any file that has both is treated as a temporary file of cse.
 const PREFIX: &str = ".cse-core-";
 const SUFFIX: &str = ".tmp";
 
 /// A file that is written under a temporary name in the folder of its destination.
 ///
-/// [`commit`](Self::commit) renames it; dropping it without a commit removes it. If the process is killed, the file is
-/// removed when the next temporary file is created in the same folder. A symbolic link to an existing file is followed. A
-/// path that is not a regular file (a device, a pipe) cannot be replaced and is written to directly.
+/// [`commit`](Self::commit) renames the file; dropping this object without a commit removes it. If the process is
+/// killed, the file is removed when the next temporary file is created in the same folder. A symbolic link to an
+/// existing file is followed. A path that is not a regular file (a device, a pipe) cannot be replaced and is written to
+/// directly.
 pub struct PendingFile {
     /// The path as it was given, for messages.
     given: PathBuf,
@@ -118,7 +119,7 @@ fn remove_abandoned(folder: &Path) {
         if let Ok(file) = File::open(entry.path())
             && file.try_lock().is_ok()
         {
-            let _ = std::fs::remove_file(entry.path()); // if it fails, the file stays for the next run
+            let _ = std::fs::remove_file(entry.path()); // if this fails, the file stays until the next attempt
         }
     }
 }
@@ -156,7 +157,7 @@ const PIECE: usize = 4096;
 impl<'a> StandardOutput<'a> {
     /// Opens standard output; returns an error if it is closed or open for reading only.
     ///
-    /// [`io::stdout`] is not used because it ignores writes if standard output is closed.
+    /// Writes bypass [`io::stdout`], which ignores them if standard output is closed.
     #[cfg(unix)]
     pub fn open(progress: &'a Progress) -> Result<Self> {
         use std::os::fd::{AsFd, AsRawFd};

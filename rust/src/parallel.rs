@@ -1,9 +1,8 @@
 //! Thread pools.
 //!
-//! All parallel code runs in a pool of this module, never in rayon's global pool. In a forked child process, the
-//! threads of the parent's pools do not exist, and a call into such a pool would wait forever. The global pool cannot
-//! be replaced in the child process. A pool of this module is used only by the process that made it, and a child process
-//! makes a new one.
+//! All parallel code runs in a pool of this module, never in rayon's global pool. A forked child process does not have
+//! the threads of its parent's pools, and a call into such a pool would wait forever. A child process could not replace
+//! the global pool, but it makes new pools of this module: each of them is used only by the process that made it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,7 +14,7 @@ use crate::error::{Error, Result};
 /// Maximum number of threads of a call.
 const MAX_THREADS: usize = 1024;
 
-/// Number of threads of calls that ask for 0 threads; 0 means one per available core.
+/// Number of threads for calls that ask for 0 threads; if this is 0 too, one per available core.
 static DEFAULT_THREADS: AtomicUsize = AtomicUsize::new(0);
 
 /// Sets the default number of threads. It applies to calls that ask for 0 threads, and to the shared pool from its next
@@ -37,10 +36,10 @@ fn check_threads(threads: usize) -> Result<()> {
     Ok(())
 }
 
-/// Runs `work` in a new pool of `threads` threads; 0 means the default number, see [`set_default_threads`].
+/// Runs `work` in a new pool of `threads` threads; 0 means the number set by [`set_default_threads`].
 ///
-/// This is for calls that read or write files. They do not share a pool, so a call never waits for another call that is
-/// blocked on its input.
+/// Calls that read or write files use this function. They do not share a pool, and therefore never wait for another
+/// call that is blocked on its input.
 pub fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> Result<T> {
     check_threads(threads)?;
     Ok(new_pool(threads)?.install(work))
@@ -95,8 +94,8 @@ fn shared_pool() -> Arc<ThreadPool> {
     }
 }
 
-/// Returns a pool with the default number of threads or, if no thread can be started, a pool that consists of the calling
-/// thread.
+/// Returns a pool with the default number of threads or, if no thread can be started, a pool that consists of the
+/// calling thread.
 fn any_pool() -> ThreadPool {
     new_pool(0).unwrap_or_else(|_| {
         let here = rayon::ThreadPoolBuilder::new().num_threads(1);

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 
-/// Progress of a long call, and a flag that stops it. Shared with the code that shows a progress bar.
+/// Progress of a long call, and a flag that stops the call. Shared with the code that shows a progress bar.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Number of bytes to read, before decompression; 0 if it is unknown (standard input).
+    /// Number of bytes to read, before decompression; the size of standard input is unknown and counts as 0.
     pub total: AtomicU64,
     /// Number of bytes read so far, before decompression.
     pub done: AtomicU64,
-    /// Set to stop the call with [`Error::Interrupted`].
+    /// If set to true, the call stops with [`Error::Interrupted`].
     pub cancelled: AtomicBool,
 }
 

@@ -34,9 +34,9 @@ pub(crate) fn keyed(seed: u64, epoch: u64, row: u64, stream: u64) -> ChaCha8Rng 
     ChaCha8Rng::from_seed(key)
 }
 
-/// Returns 64 random bits for each row, for all random choices other than negatives (such as shuffling, held-out rows and
-/// the mixing partners of MixCSE). Different values of `stream` give independent bits. Small values must not be used,
-/// because the stream of a negative is its copy number.
+/// Returns 64 random bits for each row, for all random choices other than negatives (such as shuffling, held-out rows
+/// and the mixing partners of MixCSE). Different values of `stream` give independent bits. Small values of `stream`
+/// must not be used, because the stream of a negative is its copy number.
 pub fn random_bits(seed: u64, epoch: u64, rows: &[u64], stream: u64) -> Vec<u64> {
     let mut bits = vec![0; rows.len()];
     let level = Level::new();
@@ -56,9 +56,9 @@ pub fn random_bits(seed: u64, epoch: u64, rows: &[u64], stream: u64) -> Vec<u64>
 
 /// Sets each element of `bits` to the first number of the [`keyed`] stream of its row.
 ///
-/// The cipher usually computes four blocks of 64 bytes of one stream at once, but a single number needs only eight
-/// bytes. Here each vector lane computes the first block of a different row. The widest vectors of the processor are
-/// used; they are detected at run time, because the compiler may assume only SSE2 on x86-64.
+/// `rand_chacha` computes four blocks of 64 bytes of one stream at once, but a single number needs only eight bytes.
+/// Here, each vector lane computes the first block of a different row. The widest vectors of the processor are used;
+/// they are detected at run time, because the compiler may assume only SSE2 on x86-64.
 #[simd]
 fn first_numbers<S: Simd>(simd: S, key: [u64; 3], rows: &[u64], bits: &mut [u64]) {
     let lanes = S::u32s::LEN;

@@ -29,7 +29,7 @@ pub(crate) fn wait(fd: i32, until: Until, progress: &Progress) -> Result<()> {
         };
         // SAFETY: `poll` is one valid pollfd, which the call reads and writes.
         let ready = unsafe { libc::poll(&mut poll, 1, 100) };
-        // Errors of the file descriptor itself are left to the read or write that follows.
+        // The read or write that follows reports errors of the file descriptor itself.
         if ready > 0
             || ready < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EINTR)
         {
@@ -38,7 +38,7 @@ pub(crate) fn wait(fd: i32, until: Until, progress: &Progress) -> Result<()> {
     }
 }
 
-/// Checks whether the call was cancelled, without waiting (on systems other than Unix).
+/// Returns an error if the call was cancelled; on systems other than Unix, there is no waiting.
 #[cfg(not(unix))]
 pub(crate) fn wait(_fd: i32, _until: Until, progress: &Progress) -> Result<()> {
     progress.check()

@@ -1,4 +1,4 @@
-"""Text methods (edits and pairings; see ``cse.augment.base``) and their registry."""
+"""The registry of text methods: edits and pairings of sentences; see ``cse.augment.base``."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Block:
     views: tuple[View, ...]
     """The block is encoded once for each view, under different dropout masks."""
     mask: npt.NDArray[np.bool_] | None = None
-    """``(B,)`` bool, True for valid rows; the loss ignores the other rows of these views. None: all rows are valid."""
+    """``(B,)`` bool, True for valid rows; the loss ignores the block's other rows. None: all rows are valid."""
     column: int | None = None
     """Number of the input column that the texts are taken from unchanged; their stored token ids can then be used. 0 is
     the corpus, 1 and 2 are the positives and hard negatives of labelled pairs. None: the texts are new."""
@@ -85,12 +85,14 @@ class Block:
 
 @dataclass(frozen=True)
 class Example:
-    """A sentence and its augmented form; spans are (start, end) character offsets of replaced words, in each text."""
+    """A sentence and its augmented form."""
 
     text: str
     augmented: str
     spans: tuple[tuple[int, int], ...] = ()
+    """(start, end) character offsets of the replaced words in ``text``."""
     augmented_spans: tuple[tuple[int, int], ...] = ()
+    """(start, end) character offsets of the replacements in ``augmented``."""
     further: tuple[str, ...] = ()
     """Texts of further columns, such as a labelled hard negative."""
     method: str = ""
@@ -125,7 +127,7 @@ class TextMethod(ABC):
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns the defaults that this method, with these options, implies for settings of the run."""
+        """Returns defaults of run settings, by name, that apply if the method is used with these options."""
         return {}
 
     def describe(self) -> str:
@@ -146,9 +148,9 @@ class Edit(TextMethod):
     """Base class of methods that change sentences one by one.
 
     A sentence that cannot be changed is returned as it is. An edited sentence is *unchanged* if, after truncation, it
-    has the same token ids as the original. If it is a negative, its row is masked, unless the run keeps duplicates (as
-    in the papers' presets). If it is a positive, it is kept and encoded under another dropout mask, or masked if
-    there is no dropout. The log counts these cases.
+    has the same token ids as the original. An unchanged negative is masked, unless the run keeps duplicates (as in the
+    papers' presets). An unchanged positive is encoded under a different dropout mask from its anchor; without dropout,
+    it is masked. The log counts the unchanged sentences.
     """
 
     @abstractmethod
@@ -166,7 +168,7 @@ class Edit(TextMethod):
 
     @classmethod
     def makes_pairs(cls, options: Any) -> bool:
-        """Returns whether an edited sentence, used as a negative, is also an anchor that is its own positive (UNA)."""
+        """Returns whether an edited sentence, used as a negative, also forms a pair with itself (UNA)."""
         return False
 
     def applies(self, step: int) -> bool:

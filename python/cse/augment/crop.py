@@ -1,4 +1,4 @@
-"""Cropping: a contiguous part of the sentence (SimCSE, table 1, "crop")."""
+"""Cropping: keeps a contiguous part of the sentence (SimCSE, table 1, "crop")."""
 
 from __future__ import annotations
 

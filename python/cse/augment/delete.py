@@ -1,4 +1,4 @@
-"""Deletion: the sentence without some of its words (SimCSE, table 1, "word deletion")."""
+"""Deletion: removes random words of the sentence (SimCSE, table 1, "word deletion")."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class DeleteOptions:
 
 
 class Delete(Edit):
-    """Deletes a random share of the words of the sentence, at least one.
+    """Deletes a share of the words of the sentence, at least one, chosen at random.
 
-    All subsets of words of that size are equally likely. A sentence of one word is not changed.
+    All subsets of that size are equally likely. A sentence of one word is not changed.
     """
 
     Options = DeleteOptions

@@ -1,12 +1,15 @@
 """EDA: four edits of the words of a sentence (Wei and Zou 2019, arXiv:1901.11196).
 
-``alpha`` sets the strength: n = max(1, floor(alpha * words)) is the number of changes; in deletion, ``alpha`` is the
-probability that a word is deleted.
+``alpha`` sets the strength. Deletion removes each word with probability ``alpha``; the other edits make
+n = max(1, floor(alpha * words)) changes.
 
-Differences from the released code: sentences are not lower-cased and keep their digits and punctuation, except with
-``clean``; one occurrence of a word is replaced, not all; an inserted synonym may be any synonym of its word, and may be
-placed at the end; a swap always involves two different positions; random choices depend on (seed, epoch, row), not
-on the iteration order of a set.
+Differences from the released code:
+
+- Sentences are not lower-cased and keep their digits and punctuation, except with ``clean``.
+- One occurrence of a word is replaced, not all.
+- An inserted synonym may be any synonym of its word, and may be placed at the end.
+- A swap always involves two different positions.
+- Random choices depend on (seed, epoch, row), not on the iteration order of a set.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Parallel(Pairing):
 
 @dataclass(frozen=True)
 class NextSentenceOptions:
-    """Options of next-sentence positives; ``within=1`` is SimCSE's "next sentence", 3 its "next 3 sentences"."""
+    """Options of next-sentence positives; SimCSE's "next 3 sentences" is ``within=3``."""
 
     within: Annotated[int, Field(ge=1, le=1000, description="the positive is drawn from this many following rows")] = 1
 

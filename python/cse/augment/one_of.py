@@ -44,7 +44,7 @@ def choices(uniform: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
 class OneOf(Edit):
     """Applies one of several edits, all equally likely, to each sentence.
 
-    Raises ``InputError`` if a name is unknown, or names a method that is slow or not an edit.
+    Raises ``InputError`` for an unknown name, a pairing, a slow edit, or ``one-of`` itself.
     """
 
     Options = OneOfOptions
@@ -57,12 +57,12 @@ class OneOf(Edit):
         self.edits: list[Edit] = []
         for name in options.edits:
             if name not in AUGMENTATIONS:
-                raise InputError(unknown("one-of.edits", name, AUGMENTATIONS.names()))
+                raise unknown("one-of.edits", name, AUGMENTATIONS.names())
             kind: Any = AUGMENTATIONS.get(name)
             if not issubclass(kind, Edit) or kind.expensive or kind is OneOf:
                 raise InputError(f"one-of.edits: {name} is not a fast edit of single sentences; leave it out")
             self.edits.append(kind(kind.Options(), context))
-        # A loss term can draw the same numbers again to find out which edit was applied to a row.
+        # From these values, a loss term can repeat the draw and find out which edit was applied to a row (AugCSE).
         context.told["edits"] = (len(self.edits), PURPOSE)
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:

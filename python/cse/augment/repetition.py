@@ -26,8 +26,8 @@ class Repetition(Edit):
     """Repeats random words once each, so that the positive differs in length from the anchor.
 
     The number of repeated words is uniform from 0 to max(2, floor(rate * words)), and at most the number of words. The
-    paper repeats word pieces; here whole words are repeated, so that the method does not depend on a tokenizer. The
-    released code also limits the number to ten; this method does not.
+    paper repeats word pieces, but this method repeats whole words, so that it does not depend on a tokenizer. The
+    released code repeats at most ten; this method has no such limit.
     """
 
     Options = RepetitionOptions

@@ -27,20 +27,20 @@ class SpansOptions:
         int, Field(ge=2, description="sentences with fewer words are kept whole (dropout positives)")
     ] = 4
     least_words: Annotated[
-        int, Field(ge=1, description="minimum number of words in a span, for long rows; only with most_words")
+        int, Field(ge=1, description="minimum number of words in a span of a long row; applies only with most_words")
     ] = 8
     most_words: Annotated[
-        int | None, Field(ge=1, description="maximum number of words in a span, for long rows (default: no limit)")
+        int | None, Field(ge=1, description="maximum number of words in a span of a long row (default: no limit)")
     ] = None
 
 
 class Spans(Pairing):
     """Anchor and positive are two contiguous spans of words, sampled independently.
 
-    The fraction of words in a span is uniform between ``shortest`` and ``longest``. All start positions of the span
-    are equally likely. With ``most_words``, the number of words in a span of a sentence of n words is uniform
-    between ``min(shortest * n, least_words)`` and ``min(longest * n, most_words)``, rounded. Spans of long rows are
-    then short passages, while spans of short rows are unaffected. Words are separated by whitespace.
+    The length of a span, as a share of the n words of the sentence, is uniform between ``shortest`` and ``longest``.
+    With ``most_words``, its length in words is uniform between ``min(shortest * n, least_words)`` and
+    ``min(longest * n, most_words)``, rounded: spans of long rows are then short passages, while spans of short rows are
+    unaffected. All start positions are equally likely. Words are separated by whitespace.
 
     A sentence of fewer than ``min_words`` words is not cut: anchor and positive are the whole sentence, encoded under
     different dropout masks.

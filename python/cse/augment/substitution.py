@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from ..context import Context
-from ..errors import InputError
+from ..errors import InputError, first_line
 from .base import Draws, Edit
 
 __all__ = ["Substitution", "SubstitutionOptions"]
@@ -32,12 +32,13 @@ class SubstitutionOptions:
 
 
 class Substitution(Edit):
-    """Replaces a random share of the words, at least one, with words predicted by a masked language model.
+    """Replaces random words, a share of the sentence but at least one, with predictions of a masked language model.
 
-    All words to be replaced in a sentence are masked at once, with one mask token each. Each becomes the most likely
-    token that is a whole word and differs from the original word, ignoring case; the paper does not say how its model
-    fills in the masks. If the scores of two tokens differ by less than a float32 rounding error, the choice may depend
-    on the batch size.
+    A sentence that contains the mask token itself is left unchanged. In other sentences, all words to be replaced are
+    masked at once, with one mask token each. The replacement of a word is
+    the most likely token that is a whole word and differs from the original word, ignoring case; the paper does not
+    specify how its model fills in the masks. If the scores of two tokens differ by less than a float32 rounding error,
+    the choice may depend on the batch size.
 
     Raises ``InputError`` if ``model`` does not have the weights of a masked language model, or has no mask token.
     """
@@ -58,7 +59,7 @@ class Substitution(Edit):
             model, report = AutoModelForMaskedLM.from_pretrained(path, local_files_only=True, output_loading_info=True)
         except (OSError, ValueError) as error:
             raise InputError(
-                f"{flag}: {options.model} cannot be loaded as a masked language model ({str(error).splitlines()[0]})"
+                f"{flag}: {options.model} cannot be loaded as a masked language model ({first_line(error)})"
             ) from None
         if tokenizer.mask_token_id is None or report["missing_keys"]:
             missing = "mask token" if tokenizer.mask_token_id is None else "weights of a masked language model"
@@ -73,8 +74,10 @@ class Substitution(Edit):
         longest = max((len(words) for words in split), default=0)
         keys = draws.uniform(rows, "substitution", max(longest, 1))
         places = []
-        for words, key in zip(split, keys, strict=True):
-            count = max(1, round(self.options.share * len(words))) if words else 0
+        for text, words, key in zip(texts, split, keys, strict=True):
+            # In a text that contains the mask token, the predictions could not be assigned to the words.
+            editable = words and self.tokenizer.mask_token not in text
+            count = max(1, round(self.options.share * len(words))) if editable else 0
             places.append(np.sort(np.argsort(key[: len(words)], kind="stable")[:count]).tolist())
         edited = list(texts)
         order = sorted((n for n in range(len(texts)) if places[n]), key=lambda n: len(split[n]))
@@ -115,7 +118,7 @@ class Substitution(Edit):
 
 
 def whole_words(tokenizer: Any) -> Any:
-    """Returns ``(V,)`` bool, True for whole words, which are neither special tokens nor continuations."""
+    """Returns ``(V,)`` bool, True for whole words: neither special tokens, continuations nor punctuation."""
     import torch
 
     pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))

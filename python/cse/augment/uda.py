@@ -20,11 +20,13 @@ __all__ = ["UDA", "UDAOptions"]
 class UDAOptions:
     """Options of UDA."""
 
-    beta: Annotated[float, Field(ge=0, le=1, description="mean replacement probability before clipping at 1")] = 0.3
+    beta: Annotated[
+        float, Field(ge=0, le=1, description="mean probability that a word is replaced, before clipping at 1")
+    ] = 0.3
     radius: Annotated[
         int | str | None,
         AfterValidator(check_radius),
-        Field(description="ranks on either side of the word, or a percentage of the V terms; None: min(4000, V/100)"),
+        Field(description="ranks on either side to sample from, or percentage of the V terms; None: min(4000, V/100)"),
     ] = None
     surface: Annotated[
         Literal["keep", "plain"] | None,

@@ -30,7 +30,7 @@ class UNA(Edit):
         if options.tokenizer not in (None, self.index.tokenizer):
             raise InputError(
                 f"--tfidf: the tokenizer of the index is {self.index.tokenizer}, but this recipe needs "
-                f"{options.tokenizer}; build it with cse build-tfidf CORPUS --tokenizer {options.tokenizer}"
+                f"{options.tokenizer}; build another with cse build-tfidf CORPUS --tokenizer {options.tokenizer}"
             )
         super().__init__(replace(options, radius=self.index.ranks(options.radius)), context)
 

@@ -29,12 +29,12 @@ class UNAOptions:
         Note("add negatives as further anchor-positive pairs (as published), or as hard negatives only", "--una-as"),
     ] = "pairs"
     beta: Annotated[
-        float, Ge(0), Le(1), Note("mean replacement probability before clipping at 1", "--beta", "BETA")
+        float, Ge(0), Le(1), Note("mean probability that a word is replaced, before clipping at 1", "--beta", "BETA")
     ] = 0.5
     radius: Annotated[
         int | str | None,
         Note(
-            "sample from N ranks on either side; P%: a percentage of the V terms",
+            "sample a replacement from the N ranks on either side of the word; P%: N in percent of the V terms",
             "--radius",
             "N|P%",
             default="min(4000, V/100)",

@@ -1,4 +1,4 @@
-"""The command line: ``group`` holds the commands, ``exit_codes`` reports errors and ends the program."""
+"""The command line. ``group`` defines the command group; ``exit_codes`` runs it, reports errors and exits."""
 
 from .exit_codes import main
 from .group import COMMANDS, cli

@@ -1,4 +1,4 @@
-"""cse augment."""
+"""The command ``cse augment``."""
 
 from __future__ import annotations
 
@@ -23,13 +23,19 @@ from .progress import in_background
 @options.option(
     "-o", "--output", metavar="FILE", help="Output file; with --parts, a folder.", default_text="standard output"
 )
-@options.option("--format", "form", default="text", metavar="text|jsonl", help="Text, or JSON with the replacements.")
+@options.option(
+    "--format",
+    "form",
+    default="text",
+    metavar="text|jsonl",
+    help="Lines of text, or JSON objects that list the replacements.",
+)
 @options.option("--copies", default=1, type=click.IntRange(1, 10_000), metavar="N", help="Negatives per row.")
 @options.option(
     "--mode",
     default="negative",
     metavar="negative|positive",
-    help="Replace words whose TF-IDF is high (negative: UNA) or low (positive: UDA).",
+    help="Which words to replace: those of high TF-IDF (negative, UNA) or of low TF-IDF (positive, UDA).",
 )
 @options.drawing
 @options.seed
@@ -62,15 +68,15 @@ def command(
     as_json: bool,
     **drawing: Any,
 ) -> None:
-    """Write synthetic hard negatives for each row of SENTENCES (standard input if none), in order.
+    """Write synthetic hard negatives for each row of SENTENCES (standard input if none), in the order of the rows.
 
-    Blank rows stay blank, so that rows of input and output correspond. The negatives of a row depend only on its text,
-    its row number, the index, --seed, --epoch and the sampling options. With --format jsonl, each negative is a JSON
-    object that includes the replaced words: their character offsets, replacements, probabilities, and ranks.
+    Each input row gives --copies output rows; those of a blank row are blank. The negatives of a row depend only on its
+    text, its row number, the index, --seed, --epoch and the sampling options. With --format jsonl, each negative is a
+    JSON object that lists the replaced words with their character offsets, replacements, probabilities and ranks.
 
-    With --parts, -o is a folder with one part per file, such as part-00000.txt.zst, and a manifest; rows are numbered
-    across all files, and the negatives are the same as without --parts. To complete an interrupted
-    call, repeat it. --engine ray distributes the files over a Ray cluster and writes the same folder.
+    With --parts, -o is a folder with one part per file, such as part-00000.txt.zst, and a manifest. Rows are numbered
+    across all files, so the negatives are the same as without --parts. To complete an interrupted call, repeat it.
+    --engine ray writes the same folder, but distributes the files over a Ray cluster.
     """
     as_parts = parts_options.wants_parts(as_parts, engine, output, sentences)
     if compression not in (None, "none", "gz", "zst"):

@@ -1,4 +1,4 @@
-"""cse build-tfidf."""
+"""The command ``cse build-tfidf``."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ from .progress import in_background
 @options.option("-o", "--output", default="tfidf", metavar="DIR", help="Folder of the index.")
 @options.words
 @options.option(
-    "--matrix/--no-matrix", default=True, help="Also write the matrix to DIR/matrix.npz; it is held in memory."
+    "--matrix/--no-matrix", default=True, help="Also write the TF-IDF matrix, DIR/matrix.npz; it must fit in memory."
 )
 @options.option("--stream", is_flag=True, show_default=False, help="Same as --no-matrix.")
 @options.option(
-    "--engine", default="local", metavar="local|ray", help="Run on this machine, or on Ray with one task per file."
+    "--engine",
+    default="local",
+    metavar="local|ray",
+    help="Run on this machine, or on a Ray cluster with one task per file.",
 )
 @options.reading
 @options.threads
@@ -52,12 +55,14 @@ def command(
     standard input), patterns like 'shards/*.txt', or tables (see --column).
 
     Writes DIR/index.safetensors, from which negatives are sampled, and DIR/matrix.npz (documents x terms, CSR), which
-    scipy.sparse.load_npz reads. The matrix is held in memory; with --no-matrix, memory use is proportional to the
-    vocabulary.
+    scipy.sparse.load_npz reads. The matrix is held in memory while the index is built; with --no-matrix, memory use is
+    proportional to the vocabulary.
     """
     asked = options.was_given(ctx, "matrix")
     if matrix and asked and (stream or engine == "ray"):
-        raise InputError("--matrix: the matrix is held in memory; it cannot be combined with --stream or --engine ray")
+        raise InputError(
+            "--matrix: cannot be combined with --stream or --engine ray, which write no matrix; leave out --matrix"
+        )
     matrix = matrix and not stream and engine == "local"
     words = word_options(tokenizer=tokenizer, lowercase=lowercase, nfkc=nfkc)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)

@@ -1,4 +1,4 @@
-"""cse cache."""
+"""The command ``cse cache``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from . import console, options
 def command(cache: str | None, clear: bool, as_json: bool) -> None:
     """List the cached rows and token ids of corpora, or delete them.
 
-    The rows and token ids of a large corpus are written to the cache once. Later runs on it start immediately, and
-    memory use does not grow with the corpus.
+    The rows and token ids of a large corpus are written to the cache by the first run on it. Later runs map these files
+    into memory: they start sooner than the first, and their memory use does not grow with the corpus.
     """
     from ..data import cache as store
 
@@ -29,7 +29,7 @@ def command(cache: str | None, clear: bool, as_json: bool) -> None:
         {
             "name": entry.folder.name,
             "kind": entry.kind,
-            "rows": entry.meta.get("rows"),  # None: damaged
+            "rows": entry.meta.get("rows"),  # None for a damaged entry
             "bytes": entry.bytes,
             "files": entry.meta.get("paths", []),
         }

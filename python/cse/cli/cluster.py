@@ -1,4 +1,4 @@
-"""cse cluster."""
+"""The command ``cse cluster``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .tables import check_table, write_table
     default="kmeans",
     type=click.Choice(("kmeans", "hdbscan")),
     metavar="kmeans|hdbscan",
-    help="How to group: into --groups groups, or by density into groups of --min-size rows or more.",
+    help="Clustering by k-means into --groups groups, or by density into groups of --min-size rows or more.",
 )
 @options.option(
     "--groups",
@@ -37,7 +37,12 @@ from .tables import check_table, write_table
     metavar="N",
     help="Minimum number of rows per group, for hdbscan.",
 )
-@options.option("--tfidf", metavar="DIR", help="TF-IDF index for the words.", default_text="built from the corpus")
+@options.option(
+    "--tfidf",
+    metavar="DIR",
+    help="TF-IDF index that scores the words of a group.",
+    default_text="built from the corpus",
+)
 @options.option(
     "--words", default=6, type=click.IntRange(min=1), metavar="N", help="Number of words to print per group."
 )
@@ -69,8 +74,8 @@ def command(
 ) -> None:
     """Group the rows of CORPUS by their embeddings, and print the size, words and examples of each group.
 
-    The words of a group are the terms whose mean TF-IDF in the group exceeds their mean in all groups together by the
-    largest amounts; the examples are the rows nearest to the mean embedding of the group. Groups are numbered from 1,
+    The words of a group are the terms whose mean TF-IDF in the group is furthest above their mean over the rows of all
+    groups. The examples are the rows nearest to the mean embedding of the group. Groups are numbered from 1,
     the largest first. With hdbscan, some rows may be in no group, and the time is quadratic in the number of rows.
     """
     console.check_output()

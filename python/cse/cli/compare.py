@@ -1,4 +1,4 @@
-"""cse compare."""
+"""The command ``cse compare``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from .progress import progress_of
     "--seeds", is_flag=True, show_default=False, help="Each of MODELS is a list A1,A2,... with one model per seed."
 )
 @options.option("--allow-partial", is_flag=True, show_default=False, help="Accept incomplete STS and transfer files.")
-@options.option("--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="An option of an evaluation.")
+@options.option(
+    "--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="Set an option of a suite; see cse methods."
+)
 @options.option("--markdown", is_flag=True, show_default=False, help="Print Markdown tables.")
 @options.pooler
 @encoder_options.prompt
@@ -48,13 +50,13 @@ def command(
 ) -> None:
     """Compare the first of MODELS with each of the others, on the suites of cse eval.
 
-    Except in the suite geometry, each difference has a 95 % interval from a bootstrap over examples: pairs that share a
-    sentence are drawn together, and ranks are recomputed. p-values are adjusted over the tasks by Holm's method; the
-    significance level is 0.05.
+    Except in the suite geometry, each difference has a 95 % confidence interval from a bootstrap over examples. Pairs
+    that share a sentence are resampled together, and ranks are recomputed for each resample. p-values are adjusted over
+    the tasks by Holm's method; the significance level is 0.05.
 
-    This compares checkpoints; two seeds of the same method may differ just as much. With --seeds, each argument lists
-    the checkpoints of one method, separated by commas, with the same seeds in the same order for every method; methods
-    are then compared by a paired t-test over seeds.
+    Without --seeds, checkpoints are compared, not methods: two seeds of one method may differ just as much. With
+    --seeds, each of MODELS lists the checkpoints of one method, separated by commas, with the same seeds in the same
+    order for every method; methods are then compared by a paired t-test over seeds.
     """
     from ..evaluation.open_suites import option_tables
     from ..evaluation.run import compare_models
@@ -88,12 +90,12 @@ def command(
     for model, found in zip(models[1:], results, strict=True):
         lines = [cells(record) for record in found.tasks]
         console.table(lines, title=f"{model} against {models[0]}", markdown=markdown)
-    click.echo(f"This compares {unit_of}. A: the first model. p-values are adjusted by Holm's method.")
+    click.echo(f"This compares {unit_of}. A is the first model. p-values are adjusted by Holm's method.")
     click.echo(f"Encoded in {precision} ({results[0].precision_reason}).")
 
 
 def cells(record: dict[str, Any]) -> dict[str, str]:
-    """Returns the table cells of one task as text; examples, interval and p-value are empty if nothing was tested."""
+    """Returns the table cells of one task as text; examples, interval and p-value are empty without a test."""
     tested = "p" in record
     digits = 2 if abs(record["a"]) > 2 else 4
     return {

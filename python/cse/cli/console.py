@@ -34,7 +34,7 @@ def say(text: str = "") -> None:
 def check_output() -> None:
     """Raises ``InputError`` if standard output is closed, for example by ``>&-``."""
     if sys.stdout is None:
-        raise InputError("standard output: is closed; name a file with -o, or redirect it")
+        raise InputError("standard output: is closed; redirect it to a file or a pipe")
 
 
 class OutputStream:
@@ -81,7 +81,7 @@ def print_examples(examples: list[Example]) -> None:
 
 
 def cut(text: str, spans: tuple[tuple[int, int], ...]) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Returns a text cut at 120 characters, and the spans that lie within it."""
+    """Returns the text cut at 120 characters, and the spans that end before the cut."""
     shown = shortened(text)
     whole = len(text) if shown == text else len(shown) - 1
     return shown, tuple((start, end) for start, end in spans if end <= whole)
@@ -99,10 +99,10 @@ def neighbours(examples: list[dict[str, str]]) -> list[str]:
 
 
 def table(rows: list[dict[str, str]], title: str = "", markdown: bool = False) -> None:
-    """Prints records as a table on standard output; if a record lacks a value, the cell is empty.
+    """Prints records as a table on standard output; the cell of a missing value is empty.
 
     Args:
-        rows: One record per line of the table, with the cells as text.
+        rows: One record per table row: text by column name.
         title: Heading of the table.
         markdown: Whether to print a Markdown table instead of a drawn one.
     """
@@ -126,7 +126,7 @@ def table(rows: list[dict[str, str]], title: str = "", markdown: bool = False) -
         drawn.add_column(Text(name), justify="left" if to_left else "right")
     for row in rows:
         drawn.add_row(*(Text(row[name]) for name in names))
-    # In a file or a pipe, lines are not wrapped to the 80 columns that rich assumes.
+    # For a file or a pipe, rich would assume a width of 80 columns and wrap most tables.
     Console(width=None if sys.stdout.isatty() else 200).print(drawn)
 
 

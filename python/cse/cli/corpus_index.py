@@ -1,4 +1,4 @@
-"""Builds the index of a corpus, and declares the options of the commands that use one."""
+"""Builds the search index of a corpus, and declares the options of the commands that use it."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Encoding:
         )
 
     def index(self, encoder: Encoder, files: Sequence[str], folder: str | None, **settings: Any) -> SearchIndex:
-        """Builds or completes the index of the corpus in ``files``; see ``build_index``."""
+        """Builds or completes the search index of the corpus in ``files``; see ``build_index``."""
         return build_index(encoder, files, folder, batch_size=self.batch_size, **self.reading, **settings)
 
 
 def encoding(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator that adds the options for encoding and reading a corpus, ``--json`` and ``--threads``.
+    """Decorator that adds ``--json`` and the options for encoding and reading a corpus.
 
-    The command receives ``as_json`` and, for all other options, one argument ``encoding`` of type ``Encoding``.
+    The command receives ``as_json``, and an argument ``encoding`` of type ``Encoding`` with the values of the others.
     """
 
     @wraps(command)
@@ -64,7 +64,10 @@ def encoding(command: Callable[..., None]) -> Callable[..., None]:
     decorators: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
         options.option("--batch-size", default=64, type=click.IntRange(min=1)),
         options.option(
-            "--cache", metavar="DIR", help="Cache folder for large inputs.", default_text="the user's; see cse cache"
+            "--cache",
+            metavar="DIR",
+            help="Cache folder for large inputs.",
+            default_text="the user's cache; see cse cache",
         ),
         options.pooler,
         encoder_options.prompt,
@@ -83,13 +86,15 @@ def encoding(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def stored(command: F) -> F:
-    """Decorator that adds ``--index``, a folder in which vectors are kept for later commands."""
+    """Decorator that adds ``--index``, a folder in which embeddings are stored for later commands."""
     text = "Folder of a cse search index to use or create."
-    return options.option("--index", "folder", metavar="DIR", help=text, default_text="vectors are not kept")(command)
+    return options.option("--index", "folder", metavar="DIR", help=text, default_text="embeddings are not stored")(
+        command
+    )
 
 
 def load_encoder(model: str, pooler: str | None, device: str, precision: str, threads: int, **further: Any) -> Encoder:
-    """Sets the number of threads, loads the encoder of a command, and prints the device on which it runs."""
+    """Sets the number of threads, loads the encoder, and prints the device on which it runs."""
     options.check_pooler(pooler)
     model = options.model_folder(model)
     from ..models.device import describe_device, set_threads
@@ -98,19 +103,19 @@ def load_encoder(model: str, pooler: str | None, device: str, precision: str, th
 
     set_threads(threads)
     if threads:
-        with suppress(ImportError):  # threadpoolctl comes with scikit-learn
+        with suppress(ImportError):  # threadpoolctl is installed with scikit-learn
             from threadpoolctl import threadpool_limits
 
             threadpool_limits(threads)  # for NumPy's matrix products
     encoder = Encoder(model, pooler=pooler, device=device, precision=precision, **further)
     if encoder.plain:
-        console.say(f"{model}: the directory does not declare a pooling; using --pooler {UNDECLARED}")
+        console.say(f"{model}: the folder does not declare a pooling; using --pooler {UNDECLARED}")
     console.say(f"on {describe_device(encoder.device, encoder.precision, encoder.precision_reason)}")
     return encoder
 
 
 def read_ids(files: Sequence[str], column: str) -> list[str]:
-    """Returns the values of a column of all tables, as text, in order.
+    """Returns the values of a column of all tables as text, in the order of the files and rows.
 
     Raises ``InputError`` if a file is not a table, or does not have exactly one column of this name.
     """
@@ -141,7 +146,7 @@ def build_index(
     id_column: str | None = None,
     **settings: Any,
 ) -> SearchIndex:
-    """Builds or completes the index of the corpus in ``files``, and shows the progress; see ``SearchIndex.build``."""
+    """Builds or completes the search index of ``files``, and shows the progress; see ``SearchIndex.build``."""
     from ..data.corpus import Corpus
     from ..search.index import SearchIndex
 

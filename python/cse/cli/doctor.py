@@ -1,4 +1,4 @@
-"""cse doctor."""
+"""The command ``cse doctor``."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def command(
     as_json: bool,
     **words: Any,
 ) -> None:
-    """Check CORPUS in one pass before it is used: encoding, blank and duplicate rows, lengths, scripts, rare words, and
+    """Check CORPUS in one pass before training: encoding, blank and duplicate rows, lengths, scripts, rare words, and
     the fraction of words that UNA would replace. Each problem is reported with a recommendation.
 
-    Invalid rows, which are errors in other commands, are only counted here.
+    Rows that other commands reject, such as rows with invalid UTF-8, are counted here and are not errors.
     """
     console.check_output()
     found = readers.resolve(corpus, column)
@@ -63,7 +63,7 @@ def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], seconds: fl
     longest = f"{most:,}" + (" or more" if most == 4096 else "")
     scripts = [(name, share) for name, share in seen["scripts"] if share >= 0.0005][:6]
     cut = [
-        f"{words:.0%} of the words at a limit of {limit} ({rows:.0%} of the rows are longer)"
+        f"{words:.0%} of the words at a limit of {limit} words ({rows:.0%} of the rows are longer)"
         for limit, rows, words in seen["cut_off"]
         if rows >= 0.005
     ]
@@ -77,8 +77,8 @@ def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], seconds: fl
         ),
         (
             "cut off",
-            f"{'; '.join(cut) or 'almost no words at a limit of 24'} "
-            "(24, 48, 96, 192 words have about 32, 64, 128, 256 tokens)",
+            f"{'; '.join(cut) or 'almost no words at a limit of 24 words'} "
+            "(24, 48, 96 and 192 words are about 32, 64, 128 and 256 tokens)",
         ),
         ("terms", f"{seen['terms']:,}; {seen['singletons'] / seen['terms']:.1%} in one sentence only"),
         ("scripts", ", ".join(f"{name} {share:.1%}" for name, share in scripts) or "none"),

@@ -1,4 +1,4 @@
-"""cse duplicates."""
+"""The command ``cse duplicates``."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def command(
 ) -> None:
     """Find rows of CORPUS with similar embeddings: all pairs with a cosine of at least --threshold, and their groups.
 
-    A group holds the rows that are connected by pairs, directly or through other rows. The search compares all pairs,
-    so its time is quadratic in the number of rows. Blank rows are left out.
+    Two rows are in the same group if they are connected by pairs, directly or through other rows. Every row is compared
+    with every other, so the time is quadratic in the number of rows. Blank rows are left out.
     """
     console.check_output()
     from ..search.pairs import Groups, check_threshold, near_pairs
@@ -101,7 +101,7 @@ def command(
             click.echo(f"  and {len(rows) - 5:,} more")
     console.say(
         f"{count:,} pairs with a cosine of at least {threshold:g} in {seconds:.1f} s: {len(found):,} groups; "
-        f"{redundant:,} of {len(index):,} rows are in a group, but are not its first row"
+        f"{redundant:,} of {len(index):,} rows would be removed if each group kept one row"
     )
 
 

@@ -1,4 +1,4 @@
-"""cse encode."""
+"""The command ``cse encode``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     metavar="FILE",
-    help="A .npy, .safetensors or .parquet file; with --parts, a folder.",
+    help="The .npy, .safetensors or .parquet file to write; with --parts, a folder.",
     default_text="standard output, .npy",
 )
 @parts_options.parts
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 )
 @options.option("--batch-size", default=64, type=click.IntRange(min=1))
 @options.option(
-    "--cache", metavar="DIR", help="Cache folder for large inputs.", default_text="the user's; see cse cache"
+    "--cache", metavar="DIR", help="Cache folder for large inputs.", default_text="the user's cache; see cse cache"
 )
 @options.pooler
 @encoder_options.prompt
@@ -80,14 +80,14 @@ def command(
 ) -> None:
     """Encode each row of SENTENCES (standard input if none) with MODEL, a folder or a name, into a file.
 
-    The file contains float32 embeddings (rows, dimensions) in the order of the rows; blank rows become zeros. .npy is a
-    NumPy array; .safetensors has one tensor, named embeddings; .parquet has the columns row and embedding. Memory use
-    does not grow with the input. If the command is interrupted, FILE.part remains, and the same command resumes from
-    there.
+    The file contains float32 embeddings (rows, dimensions) in the order of the rows; a blank row has a zero embedding.
+    .npy is a NumPy array; .safetensors has one tensor, named embeddings; .parquet has the columns row and embedding.
+    Memory use does not grow with the input. If the command is interrupted, FILE.part remains, and the same command
+    resumes from it.
 
-    With --parts, -o is a folder with one part per file and a manifest, which cse search opens as one index; rows are
-    numbered across all files. An interrupted call is completed by the same command. --engine ray distributes the files
-    over a Ray cluster, where each worker loads the model once, and writes the same folder.
+    With --parts, -o is a folder with one part per file and a manifest, which cse search opens as one index. Rows are
+    numbered across all files. To complete an interrupted call, repeat it. --engine ray writes the same folder, but
+    distributes the files over the workers of a Ray cluster, each of which loads the model once.
     """
     as_parts = parts_options.wants_parts(as_parts, engine, output, sentences)
     if form is not None and not as_parts:
@@ -123,7 +123,7 @@ def command(
     if output is None and (as_json or sys.stdout.isatty()):
         raise InputError("-o: name the output file; binary output cannot go to a terminal, nor be combined with --json")
     if output is not None and not Path(output).absolute().parent.is_dir():
-        raise InputError(f"-o {output}: its folder does not exist")
+        raise InputError(f"-o {output}: its folder does not exist; create it first")
     if output is not None and Path(output).is_dir():
         raise InputError(f"-o {output}: is a folder; name a file")
     from ..data.corpus import Corpus
@@ -144,7 +144,7 @@ def command(
     filled = len(corpus.filled())
     encoder = Encoder(model, pooler=pooler, device=device, precision=precision, prompt=prompt, dims=dims)
     if encoder.plain:
-        console.say(f"{model}: the directory does not declare a pooling; using --pooler {UNDECLARED}")
+        console.say(f"{model}: the folder does not declare a pooling; using --pooler {UNDECLARED}")
     elif encoder.model.pooler == "cls":
         console.say(f"pooling {encoder.pooling}")
     files = [[file.xxh3, file.column, file.rows] for file in corpus.files]
@@ -200,7 +200,7 @@ def encode_parts(
     gpus: float,
     as_json: bool,
 ) -> None:
-    """Encodes files into a folder of parts, and prints a summary."""
+    """Encodes each file into one part of the folder ``output``, and prints a summary."""
     if engine == "ray" and given.precision == "auto":
         raise InputError("--precision auto: the processors of a cluster may differ; choose fp32 or bf16")
     from ..cluster import connected
@@ -213,7 +213,7 @@ def encode_parts(
     encoder = Encoder(
         given.model,
         pooler=given.pooler,
-        device="cpu" if engine == "ray" else given.device,  # this encoder is used only to describe the model
+        device="cpu" if engine == "ray" else given.device,  # only the settings of the job need this encoder
         precision=given.precision,
         prompt=given.prompt,
         dims=given.dims,
@@ -230,5 +230,5 @@ def encode_parts(
 
 
 def is_device(path: str) -> bool:
-    """Returns whether a path exists and is neither a file nor a folder, like /dev/null or a pipe."""
+    """Returns whether a path is something other than a regular file or a folder, such as /dev/null or a pipe."""
     return Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir()

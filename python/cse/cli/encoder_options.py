@@ -14,7 +14,7 @@ __all__ = ["evaluated_passages", "first_dims", "passage_size", "prompt"]
 prompt = option(
     "--prompt",
     metavar="NAME|TEXT",
-    help="Text before each sentence, or the name of a prompt of the model.",
+    help="Text to put before each sentence, or the name of one of the model's prompts.",
     default_text="the model's default prompt",
 )
 
@@ -43,4 +43,8 @@ def evaluated_passages(command: Callable[..., None]) -> Callable[..., None]:
             settings = (*settings, f"retrieval.passages={0 if size == 'max' else size}")
         command(suites=suites, settings=settings, **values)
 
-    return option("--passages", metavar="N|max", help="Rank documents by their best passage of at most N tokens.")(call)
+    return option(
+        "--passages",
+        metavar="N|max",
+        help="Rank documents by their best passage of at most N tokens; max: the model's maximum length.",
+    )(call)

@@ -1,4 +1,4 @@
-"""cse eval."""
+"""The command ``cse eval``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 @options.option("--allow-partial", is_flag=True, show_default=False, help="Accept incomplete STS and transfer files.")
 @options.option("--compare-published", is_flag=True, show_default=False, help="Also list the papers' STS averages.")
 @options.option("--markdown", is_flag=True, show_default=False, help="Print Markdown tables.")
-@options.option("--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="An option of an evaluation.")
+@options.option(
+    "--set", "settings", multiple=True, metavar="NAME.OPTION=VALUE", help="Set an option of a suite; see cse methods."
+)
 @options.pooler
 @encoder_options.prompt
 @encoder_options.evaluated_passages
@@ -50,10 +52,10 @@ def command(
 ) -> None:
     """Evaluate MODEL, a folder or a name, with one or more suites.
 
-    The default suite, sts, evaluates the STS tasks found in the folder --data (sts12.test.tsv, ..., sickr.test.tsv), or
-    a single file. Each line of a file holds score, sentence1 and sentence2, separated by tabs. All subsets of a task
-    are concatenated; the score is Spearman's correlation x 100. cse methods describes the other suites: transfer,
-    retrieval, geometry, halves.
+    The default suite, sts, evaluates the STS tasks whose files are in the folder --data (sts12.test.tsv, ...,
+    sickr.test.tsv), or the single file --data. Each line of a file holds score, sentence1 and sentence2, separated by
+    tabs. All subsets of a task are concatenated; the score is Spearman's correlation x 100. cse methods describes the
+    other suites: transfer, retrieval, geometry, halves.
     """
     if as_json and markdown:
         raise InputError("--markdown: cannot be combined with --json; choose one")
@@ -108,7 +110,7 @@ def command(
 
 
 def paper_row(suite: str, report: Report) -> dict[str, str]:
-    """Returns a table row as in the papers: the score of each test set, then the average; empty without an average."""
+    """Returns a table row as in the papers: the score of each test set, and their average; {} without an average."""
     key, average = {"sts": ("spearman", "average_of_seven"), "transfer": ("accuracy", "average")}.get(suite, ("", ""))
     mean = report.summary.get(average)
     if mean is None:
@@ -118,7 +120,7 @@ def paper_row(suite: str, report: Report) -> dict[str, str]:
 
 
 def cells(row: dict[str, Any]) -> dict[str, str]:
-    """Returns the cells of a record as text, without the columns for internal use."""
+    """Returns the cells of a record as text, without the columns ``key`` and ``expected``, which are not shown."""
     return {name: cell(name, value) for name, value in row.items() if name not in ("key", "expected")}
 
 

@@ -1,4 +1,4 @@
-"""Runs the program, and reports a command that fails or is interrupted by a message and an exit code."""
+"""Runs the program; if a command fails or is interrupted, prints a message and sets the exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main() -> NoReturn:
 
     Exit codes: 0, success; 1, internal error, or a run that failed after it began; 2, invalid input or flag, or a file
     that cannot be read or written; 130, interrupted (SIGINT); 143, terminated (SIGTERM). If the reader of standard
-    output closes it, the process is ended by SIGPIPE, like ``cat`` (141 in a shell).
+    output closes the pipe, SIGPIPE ends the process, as it ends ``cat`` (141 in a shell).
     """
     terminated = []
 
@@ -38,7 +38,7 @@ def main() -> NoReturn:
             error.show()
         sys.exit(2)
     except (InputError, OSError, RunError) as error:
-        # With torchrun, several ranks may fail: an equal message is printed once, and a different one names the rank.
+        # With torchrun, several ranks may fail. Equal messages are printed once; ranks above 0 are named in theirs.
         rank = os.environ.get("RANK", "0")
         if not said_by_another_rank(sentence(error)):
             click.echo(f"Error{'' if rank == '0' else f' on rank {rank}'}: {sentence(error)}", err=True)

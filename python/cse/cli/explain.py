@@ -1,4 +1,4 @@
-"""cse explain."""
+"""The command ``cse explain``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from . import console, options
 def command(
     sentence: str, tfidf: str, min_df: int, max_terms: int | None, samples: int, as_json: bool, **drawing: Any
 ) -> None:
-    """Show TF-IDF, replacement probability, rank and sampled replacements of each word of SENTENCE."""
+    """Show the TF-IDF, replacement probability, rank and sampled replacements of each word of SENTENCE."""
     console.check_output()
     index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)
     words = index.explain(sentence, samples=samples, **drawing)
@@ -55,6 +55,6 @@ def command(
         )
     Console().print(table)
     if not words:
-        click.echo("The sentence has no words; it would be returned unchanged.")
+        click.echo("The sentence has no words; cse augment would return it unchanged.")
     elif len({word.score for word in words}) == 1 and {drawing["replace_which"], drawing["replace_with"]} != {"random"}:
         click.echo("All words have the same score: one of them, chosen at random, is always replaced.")

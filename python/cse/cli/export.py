@@ -1,4 +1,4 @@
-"""cse export."""
+"""The command ``cse export``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .progress import progress_of
     "-o",
     "--output",
     metavar="DIR",
-    help="New folder for a copy of MODEL.",
+    help="New folder for a copy of MODEL with the exported files.",
     default_text="the folder of MODEL; required if MODEL is a name",
 )
 @options.option("--int8", is_flag=True, show_default=False, help="Also write onnx/model_int8.onnx, with 8-bit weights.")
@@ -39,16 +39,16 @@ def command(
 ) -> None:
     """Export MODEL (a folder, a name or a run) to a format that other programs can read.
 
-    --onnx writes a file for onnxruntime, which SentenceTransformer(FOLDER, backend="onnx") loads, and which cse eval,
-    compare and encode use as onnx:FOLDER. Before the file is written, its embeddings are compared with PyTorch's.
+    --onnx writes a file for onnxruntime. SentenceTransformer(FOLDER, backend="onnx") loads it, and cse eval, compare
+    and encode accept it as onnx:FOLDER. Before the file is written, its embeddings are compared with PyTorch's.
 
-    With --int8 and --sts or --retrieval, the scores of the model in PyTorch and of the 8-bit file are printed, with
-    intervals of their difference.
+    With --int8 and --sts or --retrieval, the model in PyTorch and the 8-bit file are evaluated, and both scores are
+    printed with a confidence interval of their difference.
     """
     if not onnx:
         raise InputError("cse export: name a format; --onnx is the only one")
     if (sts or retrieval) and not int8:
-        raise InputError(f"--{'sts' if sts else 'retrieval'}: is only used to compare the file of --int8; add --int8")
+        raise InputError(f"--{'sts' if sts else 'retrieval'}: is data for evaluating the 8-bit file; add --int8")
     data = {"sts": sts, "retrieval": retrieval}
     data = {suite: path for suite, path in data.items() if path is not None}
     console.check_output()

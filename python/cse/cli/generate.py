@@ -1,4 +1,4 @@
-"""cse generate."""
+"""The command ``cse generate``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import InputError
 from . import console, options
 from .progress import counting
 
-# Whether the texts of a task are sampled. Paraphrases are found by beam search, because they should keep the meaning;
+# Whether texts are sampled, by task. Paraphrases are decoded by beam search, because they should keep the meaning;
 # queries are sampled, because the most likely query repeats the text (Nogueira and Lin 2019).
 SAMPLED = {"paraphrase": False, "query": True}
 BEAMS, VIA_BEAMS = 10, 4
@@ -21,7 +21,7 @@ BEAMS, VIA_BEAMS = 10, 4
 @click.command("generate")
 @click.argument("corpus", nargs=-1, required=True)
 @options.option("--model", required=True, metavar="NAME", help="Sequence-to-sequence model.", show_default=False)
-@options.option("--task", default="paraphrase", type=click.Choice(tuple(SAMPLED)), help="What the model writes.")
+@options.option("--task", default="paraphrase", type=click.Choice(tuple(SAMPLED)), help="What the model generates.")
 @options.option("--via", metavar="NAME", help="Model that translates the output of --model back.", show_default=False)
 @options.option("-o", "--output", required=True, metavar="FILE", help="Output file: .txt for lines, .jsonl for pairs.")
 @options.option("--prefix", default="", metavar="TEXT", help="Text before each row.", default_text="none")
@@ -84,9 +84,9 @@ def command(
 ) -> None:
     """Write a paraphrase, a back-translation or a query for each row of CORPUS.
 
-    FILE.txt has as many lines as the corpus has rows, for cse train --positive parallel --set parallel.file=FILE.txt.
-    FILE.jsonl has pairs of a generated text (the anchor) and its row (the positive), for cse train --pairs FILE.jsonl.
-    An interrupted call is resumed by repeating it.
+    FILE.txt has one line per row of CORPUS, for cse train --positive parallel --set parallel.file=FILE.txt. FILE.jsonl
+    has pairs of a generated text (the anchor) and its row (the positive), for cse train --pairs FILE.jsonl. To resume
+    an interrupted call, repeat it.
     """
     if not output.endswith((".txt", ".jsonl")):
         raise InputError(f"-o {output}: the name must end in .txt or .jsonl")
@@ -119,7 +119,7 @@ def command(
     seconds = time.perf_counter() - started
     lines = [
         f"{output}: {counts['rows']:,} rows, {counts['generated']:,} generated in {seconds:.1f} s "
-        f"({counts['generated'] / max(seconds, 1e-9):,.1f} rows/s); {counts['unchanged']:,} equal their row; "
+        f"({counts['generated'] / max(seconds, 1e-9):,.1f} rows/s); {counts['unchanged']:,} are equal to their row; "
         f"nothing was generated for {counts['empty']:,} rows"
     ]
     console.result({"output": output, **counts, "seconds": round(seconds, 3)}, as_json, lines)

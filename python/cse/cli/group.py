@@ -1,4 +1,4 @@
-"""The command group ``cse``, and a line of help for each command. The module of a command is imported when needed."""
+"""The command group ``cse``, and a line of help for each command. Modules of commands are imported on first use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..errors import did_you_mean
 # One line of help for each command. They are listed here so that cse --help does not import the commands.
 COMMANDS = {
     "build-tfidf": "Build a TF-IDF index from a corpus.",
-    "doctor": "Check a corpus before it is used.",
+    "doctor": "Check a corpus before training.",
     "merge-tfidf": "Merge the indexes of several corpora.",
     "train": "Train a sentence encoder on a corpus.",
     "eval": "Evaluate an encoder.",
@@ -44,13 +44,13 @@ class LazyGroup(click.Group):
     """A group that imports the module of a command only when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Returns the names of the commands in the order of typical use."""
+        """Returns the names of the commands, in the order in which they are typically used."""
         return list(COMMANDS)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Finds the command in the arguments; the error for an unknown command suggests a similar one, if any."""
+        """Returns the command that the arguments name; the error for an unknown name suggests a similar one, if any."""
         name = str(args[0])
         if name not in COMMANDS and not name.startswith("-"):
             ctx.fail(f"No such command {name!r}{did_you_mean(name, COMMANDS)}.")
@@ -94,6 +94,7 @@ def cli() -> None:
 
 def _end_by_sigpipe() -> NoReturn:
     """Ends the process by SIGPIPE without a message, as is usual for a filter in a pipeline."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGPIPE)
-    os._exit(141)  # reached only if the signal is blocked
+    if sys.platform != "win32":
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)
+    os._exit(141)  # on Windows, or if the signal is blocked

@@ -1,4 +1,4 @@
-"""cse merge-tfidf."""
+"""The command ``cse merge-tfidf``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from . import console, options
 def command(shards: tuple[str, ...], output: str, as_json: bool) -> None:
     """Merge the indexes in the folders SHARDS, written by cse build-tfidf, in the given order.
 
-    The result is byte-for-byte identical to an index that is built from the files of all SHARDS. matrix.npz is not
-    written.
+    The result is byte-for-byte identical to an index built from the files of all SHARDS in this order. matrix.npz is
+    not written.
     """
     index = TfidfIndex.merge(shards, output)
     info = index.info

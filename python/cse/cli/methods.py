@@ -1,4 +1,4 @@
-"""cse methods."""
+"""The command ``cse methods``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from . import console, options
 def command(name: str | None, combinations: bool, as_json: bool) -> None:
     """List augmentations, loss terms, evaluations and other methods with their options, or only the method NAME.
 
-    Options are set in the table of the method in the configuration file, or with --set NAME.OPTION=VALUE.
+    Set an option in the table of its method in the configuration file, or with --set NAME.OPTION=VALUE.
     """
     console.check_output()
     if combinations:

@@ -1,4 +1,4 @@
-"""cse mine."""
+"""The command ``cse mine``."""
 
 from __future__ import annotations
 
@@ -34,14 +34,18 @@ NAMES = ("anchor", "positive", "negative")
 )
 @options.option("--negatives", default=1, type=click.IntRange(min=1), metavar="N", help="Maximum negatives per pair.")
 @options.option(
-    "--by", default="encoder", type=click.Choice(("encoder", "bm25")), metavar="encoder|bm25", help="How to rank rows."
+    "--by",
+    default="encoder",
+    type=click.Choice(("encoder", "bm25")),
+    metavar="encoder|bm25",
+    help="What ranks the rows.",
 )
 @options.option(
     "--pick",
     default="top",
     type=click.Choice(("top", "random")),
     metavar="top|random",
-    help="How to choose among the candidates.",
+    help="Which candidates to take: those ranked highest, or random ones.",
 )
 @options.seed
 @stored
@@ -64,9 +68,9 @@ def command(
 ) -> None:
     """Find hard negatives in CORPUS for the pairs of --queries, and write triples for cse train --pairs.
 
-    Negatives are rows of CORPUS that are ranked high for the anchor. Two kinds of rows are left out: rows with the text
-    of the anchor or of one of its positives, and rows whose cosine with the anchor exceeds the positive's cosine minus
-    --margin, because these rows are often positives too. Pairs without a negative are not written.
+    Negatives are rows of CORPUS that rank high in a search for the anchor. Two kinds of rows are left out: those with
+    the text of the anchor or of one of its positives, and those whose cosine with the anchor exceeds the positive's
+    cosine minus --margin, because many of them are positives too. Pairs without a negative are not written.
     """
     console.check_output()
     from ..data.pairs import open_pairs
@@ -117,14 +121,14 @@ def command(
         return
     console.say(
         f"{len(triples):,} triples for {len(anchors):,} pairs in {seconds:.1f} s; {without:,} pairs have no negative "
-        f"in ranks {ranks} within the margin; on average the positive's cosine is {summary['mean_margin']:.3f} above "
-        "the negative's"
+        f"in ranks {ranks} that satisfies --margin; the positive's cosine is on average {summary['mean_margin']:.3f} "
+        "above the negative's"
     )
     console.say(f"train on them with cse train --pairs {output}")
 
 
 def parse_margin(text: str) -> float | None:
-    """Returns the value of --margin, None for ``none``; raises ``InputError`` unless it is from -2 to 2."""
+    """Returns --margin as a number from -2 to 2, or None for ``none``; raises ``InputError`` for any other value."""
     if text == "none":
         return None
     try:

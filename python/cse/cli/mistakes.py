@@ -1,4 +1,4 @@
-"""Messages for unknown options, and a check that an error of all torchrun processes is reported only once."""
+"""Suggestions for unknown options, and a check by which torchrun processes report a common error only once."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def explained(error: click.ClickException) -> click.ClickException:
 def said_by_another_rank(text: str) -> bool:
     """Returns whether another process that torchrun started on this machine has already reported this text.
 
-    Invalid input is an error in every process, but is reported only once. The first call with a text records it as
-    reported, in a file in the temporary folder that torchrun makes for the error files of its processes.
+    Invalid input is an error in every process, but is reported only once. The first call with a text marks it as
+    reported by creating a file in the temporary folder that torchrun makes for the error files of its processes.
     """
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:

@@ -112,18 +112,26 @@ drawing = _all(
     option(
         "--beta",
         default=0.5,
-        help="Mean replacement probability over the words of a sentence, 0 to 1, before clipping at 1. At least one "
-        "word is replaced even with 0; with 1, not all words are replaced.",
+        help="Mean replacement probability over the words of a sentence, 0 to 1, before probabilities are clipped at "
+        "1. Even with 0, at least one word is replaced; even with 1, not all words are.",
     ),
     option(
         "--radius",
         metavar="N|P%",
-        help="Sample from N ranks on either side; P% is a percentage of the V terms of the index.",
+        help="Sample replacements from N ranks on either side; P% is a percentage of the V terms of the index.",
         default_text="min(4000, V/100), at least 1",
     ),
-    option("--replace-which", default="tfidf", metavar="tfidf|random", help="Select words by TF-IDF or at random."),
     option(
-        "--replace-with", default="radius", metavar="radius|random", help="Sample from nearby ranks or from all terms."
+        "--replace-which",
+        default="tfidf",
+        metavar="tfidf|random",
+        help="Select the words to replace by TF-IDF or at random.",
+    ),
+    option(
+        "--replace-with",
+        default="radius",
+        metavar="radius|random",
+        help="Sample replacements from nearby ranks or from all terms.",
     ),
     option(
         "--surface",
@@ -158,13 +166,13 @@ as_json = option("--json", "as_json", is_flag=True, show_default=False, help="Pr
 
 
 def precision(default: str) -> Callable[[F], F]:
-    """Returns the option ``--precision`` for commands that encode."""
+    """Returns a decorator that adds ``--precision`` with the given default."""
     return option(
         "--precision",
         default=default,
         type=click.Choice(("fp32", "bf16", "auto")),
         metavar="fp32|bf16|auto",
-        help="Precision of the transformer; auto: bf16 on CUDA and on processors that are faster with it, else fp32.",
+        help="Precision of the transformer; auto: bf16 on CUDA and on CPUs that are faster in bf16, else fp32.",
     )
 
 
@@ -177,7 +185,7 @@ def check_pooler(pooler: str | None) -> None:
 
 
 def model_folder(name: str) -> str:
-    """Returns the name of a model; if it is the folder of a run, returns the path of its ``best``, and prints it."""
+    """Returns a model name unchanged; for the folder of a run, prints and returns the path of its encoder, ``best``."""
     from ..models.resolve import best_of_run
 
     found = best_of_run(name)

@@ -1,4 +1,4 @@
-"""Makes the parts for commands that write one output part per input file, and prints a summary."""
+"""Makes and reports the parts, for commands that write one output part per input file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .progress import counting
 
 __all__ = ["make_parts", "missing", "report", "sources"]
 
-# Maximum number of files with missing parts that a message lists.
+# Maximum number of files that an error message lists.
 LISTED = 5
 
 
@@ -103,7 +103,7 @@ def missing(output: str, failures: Sequence[Failure], left: Sequence[Shard], tot
 
 
 def report(summary: dict[str, Any], unit: str, as_json: bool) -> None:
-    """Prints the summary of ``make_parts``."""
+    """Prints the summary that ``make_parts`` returned; ``unit`` is what a rate counts, such as ``rows``."""
     lines = [
         f"{Path(summary['output'])}: {summary['files']:,} parts, {summary['rows']:,} rows; {summary['made']:,} parts "
         f"made in {summary['seconds']:.1f} s ({summary['rows_per_second']:,} {unit}/s)"

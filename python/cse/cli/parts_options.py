@@ -1,6 +1,6 @@
 """Options of commands that can write one output part per input file.
 
-This module does not import the code that makes the parts, so that the help of a command is printed quickly.
+This module does not import the code that makes the parts, so that ``--help`` is fast.
 """
 
 from __future__ import annotations
@@ -40,5 +40,5 @@ def wants_parts(as_parts: bool, engine: str, output: str | None, sentences: Sequ
     if output is None:
         raise InputError(f"{flag}: writes a folder; name it with -o")
     if not sentences or "-" in sentences:
-        raise InputError(f"{flag}: makes one part per file, and standard input is not a file; name files")
+        raise InputError(f"{flag}: makes one part per file, and standard input is not a file; name the files")
     return True

@@ -1,4 +1,4 @@
-"""cse plot."""
+"""The command ``cse plot``."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def encoding() -> Iterator[Callable[[int, int], None]]:
-    """Context manager that shows the progress of encoding the held-out texts of runs with two models each.
+    """Context manager that shows the progress while held-out texts of runs are encoded before and after training.
 
-    Yields a function to call with the number of further texts encoded, and the total number for both models of a run.
+    Yields a function to call with the number of texts encoded since its last call, and the total number for the two
+    models of a run.
     """
     displays: list[ProgressDisplay] = []
 
@@ -49,7 +50,7 @@ def encoding() -> Iterator[Callable[[int, int], None]]:
 @options.option(
     "--word",
     metavar="WORD",
-    help="Word whose possible replacements the plot ranks shows.",
+    help="Word whose possible replacements are shown in the plot ranks.",
     default_text="one that UNA replaced",
 )
 @options.option(
@@ -57,7 +58,7 @@ def encoding() -> Iterator[Callable[[int, int], None]]:
     "method",
     default="tsne",
     type=click.Choice(("tsne", "pca")),
-    help="How map projects sentences to two dimensions.",
+    help="How the plot map projects sentences to two dimensions.",
 )
 @options.device
 @options.threads
@@ -77,7 +78,7 @@ def command(
 
     \b
     training   loss, learning rate and scores over the steps
-    cosines    mean cosine of the anchors with their positives and each kind of negatives over the steps
+    cosines    mean cosine of anchors with positives and with each kind of negatives over the steps
     alignment  alignment against uniformity, one path per run (SimCSE, figure 2)
     focal      the re-scaled similarities of Focal-InfoNCE for several margins
     pairs      histograms of cosines of held-out pairs before and after training
@@ -134,7 +135,7 @@ def command(
 
 
 def _file(kind: str, some: list[Material], names: dict[Path, str], count: int) -> str:
-    """Returns the file name of a plot, without suffix; with several runs, the plot of one run has its name appended."""
+    """Returns the file name of a plot, without suffix; if only one of several runs is plotted, its name is appended."""
     if count == 1 or len(some) > 1 or kind in ("training", "alignment", "focal"):
         return kind
     return f"{kind}-{names[some[0].run.folder].strip('./').replace('/', '-')}"

@@ -1,4 +1,4 @@
-"""Shows the progress of long operations: as a bar on a terminal, otherwise as lines at least 15 seconds apart."""
+"""Shows the progress of long operations: on a terminal as a bar, otherwise as a line at most every 15 seconds."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class ProgressDisplay:
 
 
 class PhaseDisplay:
-    """Displays the progress of one phase after another, each of which ends when all its units are done."""
+    """Displays the progress of successive phases; a phase ends when all its units are done."""
 
     def __init__(self) -> None:
         self._display: ProgressDisplay | None = None
@@ -120,7 +120,7 @@ class PhaseDisplay:
 
 @contextmanager
 def counting(label: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
-    """Context manager for the progress of a loop; yields a function to call with the number of further units done."""
+    """Context manager for the progress of a loop; yields a function to call with the number of units just done."""
     display = ProgressDisplay(label, unit, total)
     try:
         yield display.advance
@@ -130,9 +130,9 @@ def counting(label: str, total: int, unit: str) -> Iterator[Callable[[int], None
 
 @contextmanager
 def progress_of(label: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """Context manager for the progress of a call; yields a function of the number of units done and the total.
+    """Context manager for the progress of a call; yields a function to call with the units done and the total.
 
-    Nothing is shown before the first call of this function.
+    Nothing is shown before the first call of that function.
     """
     displays: list[ProgressDisplay] = []
 
@@ -149,7 +149,7 @@ def progress_of(label: str, unit: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def in_background(label: str, work: Callable[[Progress], T]) -> T:
-    """Runs a call into the Rust core with ``cse.background.in_thread``, and shows its progress in bytes."""
+    """Runs a call into the Rust core with ``cse.background.in_thread``, and shows its progress in MB."""
     displays: list[ProgressDisplay] = []
 
     def show(done: int, total: int) -> None:

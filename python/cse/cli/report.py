@@ -1,4 +1,4 @@
-"""cse report."""
+"""The command ``cse report``."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Write a report page about RUN, the folder of a run: one HTML file that needs neither a network nor other files.
+    """Write a report page about RUN, the folder of a run: a single HTML file that works offline.
 
-    The page states which model was trained on which data, and, with intervals, whether the training helped. It shows
-    the plots of cse plot, positives and negatives with the replaced words marked, nearest neighbours before and
+    The page states which model was trained on which data and whether the training helped, with confidence intervals. It
+    shows the plots of cse plot, positives and negatives with the replaced words marked, nearest neighbours before and
     after training, a map of the held-out sentences, and how to load the model. The page contains sentences of the
     corpus. Needs the extra cse[plots].
     """

@@ -1,4 +1,4 @@
-"""cse reproduce."""
+"""The command ``cse reproduce``."""
 
 from __future__ import annotations
 
@@ -27,13 +27,17 @@ if TYPE_CHECKING:
 @options.option("--data", metavar="DIR", help="Folder of the evaluation data.", show_default=False)
 @options.option("--corpus", metavar="FILE", help="File of sentences to train on.", show_default=False)
 @options.option("--pairs", metavar="FILE", help="Table of labelled pairs, for supervised rows.", show_default=False)
-@options.option("--file", "files", multiple=True, metavar="NAME=PATH", help="A file that a row needs; see --list.")
+@options.option(
+    "--file", "files", multiple=True, metavar="NAME=PATH", help="File that a row needs; TABLE --list shows the names."
+)
 @options.option("--row", "selected", multiple=True, metavar="NAME", help="Only these rows.", default_text="all")
 @options.option(
     "--seeds", default=1, type=click.IntRange(1, 100), metavar="N", help="Run each row with seeds 0 to N - 1."
 )
-@options.option("--max-steps", type=click.IntRange(1), metavar="N", help="Step limit per run.", default_text="recipe")
-@options.option("-o", "--output", metavar="DIR", help="Folder for the cells.", default_text="reproduce/TABLE")
+@options.option(
+    "--max-steps", type=click.IntRange(1), metavar="N", help="Step limit per run.", default_text="as in the recipe"
+)
+@options.option("-o", "--output", metavar="DIR", help="Folder for the results.", default_text="reproduce/TABLE")
 @options.option("--smoke", is_flag=True, show_default=False, help="Run each cell for two steps with a tiny model.")
 @options.option(
     "--dry-run", is_flag=True, show_default=False, help="Only print what would run, and the estimated cost."
@@ -67,10 +71,9 @@ def command(
 ) -> None:
     """Reproduce a published TABLE: train and evaluate its rows, and print the published values next to ours.
 
-    Rows are completed one after another. Every cell (one run of a row, with one seed) is stored as soon as it is
-    scored, so an interrupted call can be resumed by repeating the command, even with more rows or seeds. For rows
-    without a recipe, only the published values are printed. The authors of cse have not reproduced any table at full
-    size, which would take a GPU.
+    Rows are completed one after another. Each cell (one run of a row, with one seed) is stored as soon as it is scored.
+    To resume an interrupted call, repeat the command, even with more rows or seeds. For rows without a recipe, only the
+    published values are printed. The authors of cse have not reproduced any table at full size, which needs a GPU.
     """
     from ..reproduce.inputs import open_inputs
     from ..reproduce.plan import plan
@@ -93,7 +96,7 @@ def command(
     found = find_table(table)
     if not found.suite:
         raise InputError(
-            f"{table}: has no row that can be reproduced; cse reproduce --names lists tables that have one"
+            f"{table}: has no row that can be reproduced; cse reproduce --names lists the tables with such rows"
         )
     rows = found.find_rows(selected)
     place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")
@@ -173,7 +176,7 @@ def show_list(table: Table | None, as_json: bool) -> None:
 
 
 def status(row: Row) -> str:
-    """Returns what is run for a row, as text: an encoder to evaluate, a preset, or the defaults of the model."""
+    """Describes the recipe of a row: none, an encoder to evaluate, a preset, or the defaults of the model."""
     if not row.recipes:
         return "published only"
     first = next(iter(row.recipes.values()))
@@ -183,7 +186,7 @@ def status(row: Row) -> str:
 
 
 def run(chosen: Plan, inputs: Inputs, scorer: Scorer, place: Path, keep_models: bool, quiet: bool) -> None:
-    """Runs the cells that are not stored yet; ``quiet`` hides the output of training."""
+    """Runs the cells that are not stored yet, and stores them; ``quiet`` hides the output of training."""
     from ..models.device import set_threads
     from ..reproduce.cells import run_cell
     from .training_display import ConsoleCallback
@@ -202,7 +205,7 @@ def run(chosen: Plan, inputs: Inputs, scorer: Scorer, place: Path, keep_models: 
 
 
 def announce(wanted: list[Cell], inputs: Inputs, place: Path) -> None:
-    """Prints the estimated time and memory of the training runs, if any; no weights are loaded."""
+    """Prints the estimated time and memory of the training runs, if any, without loading weights."""
     from ..reproduce.estimates import estimate
 
     cost = estimate(wanted, inputs, place)

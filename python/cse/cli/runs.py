@@ -1,4 +1,4 @@
-"""cse runs."""
+"""The command ``cse runs``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import console, options
 if TYPE_CHECKING:
     from ..reports.runs import StoredRun
 
-# Maximum number of differing settings that are shown in separate columns.
+# If more settings than this differ, they share one column of the table.
 COLUMNS = 6
 
 
@@ -68,7 +68,7 @@ def command(folder: str, as_json: bool) -> None:
 
 
 def _settings(run: StoredRun, names: list[str]) -> dict[str, str]:
-    """Returns the cells of the settings that differ: one cell each or, if there are over ``COLUMNS``, a single cell."""
+    """Returns the cells of the settings that differ: one each, or a single cell for more than ``COLUMNS`` settings."""
     values = {name: _text(run.settings.get(name)) for name in names}
     if len(names) <= COLUMNS:
         return values

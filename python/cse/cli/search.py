@@ -1,4 +1,4 @@
-"""cse search."""
+"""The command ``cse search``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 @options.group("Index")
 @options.option("-o", "--output", default="search", metavar="DIR", help="Folder of the index.")
 @options.option("--id", "id_column", metavar="NAME", help="Column with the row ids, if CORPUS is a table.")
-@options.option("--passages", metavar="N|max", help="Rank rows by their best passage of at most N tokens.")
+@options.option(
+    "--passages",
+    metavar="N|max",
+    help="Rank rows by their best passage of at most N tokens; max: the model's maximum length.",
+)
 @options.option(
     "--int8/--no-int8", default=None, help="Store int8 vectors.", default_text="as in an existing index, else no"
 )
@@ -67,12 +71,14 @@ def command(
     are added to the index. Without a query, queries are read from the terminal until an empty line. The search is
     exact.
 
-    -o may be a folder written by cse encode --parts, which is searched as one index; leave out CORPUS in this case.
-    With --engine ray, the workers of a Ray cluster search the parts.
+    -o may be a folder written by cse encode --parts, whose parts are searched as one index; in this case, leave out
+    CORPUS. With --engine ray, the workers of a Ray cluster search the parts.
     """
     parts_options.check_engine(engine)
     if engine == "ray" and corpus:
-        raise InputError("--engine ray: searches parts of cse encode; leave CORPUS out, and name their folder with -o")
+        raise InputError(
+            "--engine ray: searches the parts that cse encode wrote; name their folder with -o, and leave out CORPUS"
+        )
     console.check_output()
     asked = read_queries(queries, query_file, query_column, encoding.reading)
     size = passage_size(passages)
@@ -135,7 +141,7 @@ def command(
 
 
 def read_queries(queries: tuple[str, ...], file: str | None, column: str | None, reading: dict[str, Any]) -> list[str]:
-    """Returns the queries given by the options; raises ``InputError`` for a file with only blank rows."""
+    """Returns the queries of --query and --queries; raises ``InputError`` for a file with only blank rows."""
     if file is None:
         if column is not None:
             raise InputError("--query-column: names a column of the file of --queries; add --queries FILE")

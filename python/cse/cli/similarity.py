@@ -1,4 +1,4 @@
-"""cse similarity."""
+"""The command ``cse similarity``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from ..data import readers
 from ..data.pair_columns import ROLE_OF
-from ..errors import InputError, shortened
+from ..errors import InputError
 from . import console, encoder_options, options
 from .corpus_index import load_encoder
 from .progress import counting
@@ -44,8 +44,8 @@ def command(
 ) -> None:
     """Print the cosine similarity of two TEXTS, or of the two texts in each row of a table.
 
-    A table is a .csv, .tsv, .jsonl or .parquet file. For a table, the output has one line per row with the cosine and
-    the two texts, separated by tabs.
+    For a table (a .csv, .tsv, .jsonl or .parquet file), one line is printed per row: the cosine and the two texts,
+    separated by tabs.
     """
     console.check_output()
     table = len(texts) == 1
@@ -77,16 +77,15 @@ def command(
             click.echo("\t".join([f"{value:.4f}", *(" ".join(text.split()) for text in (a, b))]))
     else:
         click.echo(f"{found[0]:.4f}")
-        blank = [shortened(text) for text in texts if not text.strip()]
-        if blank:
-            console.say("a blank text has no direction; its cosine is 0")
+        if not all(text.strip() for text in texts):
+            console.say("the embedding of a blank text is zero, so the cosine is 0")
 
 
 def read_columns(path: str, columns: str | None) -> tuple[list[str], list[str]]:
     """Returns the texts of two columns of a table.
 
-    The columns are those in ``columns``; by default, an anchor and a positive column recognised by name (see
-    ``cse.data.pair_columns``), else the only two columns of the table.
+    The columns are those in ``columns``. By default, they are an anchor and a positive column recognised by name (see
+    ``cse.data.pair_columns``), or else the only two columns of the table.
     """
     if not Path(path).exists():
         raise InputError(f"{path}: no such file; check the path")

@@ -23,7 +23,7 @@ def check_table(output: str | None) -> None:
     if Path(output).suffix not in FORMATS:
         raise InputError(f"-o {output}: the name must end in {' or '.join(FORMATS)}")
     if not Path(output).absolute().parent.is_dir():
-        raise InputError(f"-o {output}: its folder does not exist")
+        raise InputError(f"-o {output}: its folder does not exist; create it first")
 
 
 def write_table(output: str, names: Sequence[str], records: Iterable[Sequence[Any]]) -> None:

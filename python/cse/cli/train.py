@@ -1,4 +1,4 @@
-"""cse train."""
+"""The command ``cse train``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TrainCommand(options.GroupedCommand):
-    """The command ``cse train``, with the options for the settings of a run and those declared in this module."""
+    """The command ``cse train``: its options are the settings of a run, followed by those declared in this module."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -34,7 +34,13 @@ class TrainCommand(options.GroupedCommand):
 @group("Model")
 @options.option("--config", "config_file", metavar="FILE", help="config.toml of a run, to repeat that run.")
 @group("Run")
-@options.option("--set", "settings", multiple=True, metavar="METHOD.OPTION=VALUE", help="An option of a method.")
+@options.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="METHOD.OPTION=VALUE",
+    help="Set an option of a method; see cse methods.",
+)
 @options.option("--resume", metavar="RUN", help="Resume or extend a run from its last checkpoint.")
 @options.as_json
 def command(
@@ -42,10 +48,10 @@ def command(
 ) -> None:
     """Train an encoder on CORPUS (one sentence per line), or on the files the TF-IDF index was built from.
 
-    The encoder is saved in the folder best of the run (--output and --name), which AutoModel and SentenceTransformer
-    can load. Values that are not given are taken from --preset, else from the defaults of the loss, else from the
-    defaults of the model family. cse methods lists the augmentations and loss terms with their options, which are set
-    in the configuration file or with --set, for example --set una.beta=0.3.
+    The encoder is saved in best/ in the folder of the run (see --output and --name), where AutoModel and
+    SentenceTransformer can load it. Values that are not given are taken from --preset, else from the defaults of the
+    loss, else from the defaults of the model family. cse methods lists the augmentations and loss terms with their
+    options, which are set in the configuration file or with --set, for example --set una.beta=0.3.
     """
     from ..registry import parse_setting
     from ..training.defaults import merge, with_preset

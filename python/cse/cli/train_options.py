@@ -1,7 +1,8 @@
-"""The options of ``cse train``, made from the settings of ``cse.training.settings`` and from the options of methods.
+"""Creates the options of ``cse train`` from the settings in ``cse.training.settings`` and the options of methods.
 
 The type, choices, help and default of each setting are read from its declaration; only ``columns`` and the short flag
-of ``output`` are handled by name. No module that is imported here needs pydantic, NumPy or torch.
+of ``output`` are handled by name. To keep ``--help`` fast, importing this module does not import pydantic, NumPy or
+torch.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Text(click.ParamType[str]):
 def setting_options() -> list[click.Option]:
     """Returns one option per setting, per method with a switch (like ``--una``), and per method option with a flag.
 
-    The attribute ``heading`` of an option is the heading under which the help lists it. Hidden settings have no option.
+    Hidden settings have no option. The attribute ``heading`` of an option is the help section that lists it.
     """
     texts = _docstrings()
     found = []
@@ -96,7 +97,7 @@ def given_values(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, d
 def _setting(name: str, hint: Any, default: Any, shown: Shown, text: str) -> click.Option:
     kind, choices = _kind(hint)
     named = marker(hint, Named)
-    # An option that is not given is None, and TrainConfig then sets the default.
+    # The value of an option that is not given is None; TrainConfig replaces it with the default.
     options: dict[str, Any] = {"default": None, "help": _help(text, _default_text(name, default, shown))}
     declared = flag(name)
     if kind is bool:
@@ -129,7 +130,7 @@ def _method_option(each: MethodFlag) -> click.Option:
 
 
 def _kind(hint: Any) -> tuple[type[Any], list[str]]:
-    """Returns the type in an annotation without None (``str`` if there are several), and the choices of a literal."""
+    """Returns the type in an annotation, ignoring None (``str`` for a union of types), and the choices of a Literal."""
     while hasattr(hint, "__metadata__"):
         hint = hint.__origin__
     if get_origin(hint) in (Union, UnionType):
@@ -151,7 +152,7 @@ def _default_text(name: str, default: Any, shown: Shown) -> str:
 
 
 def _by_family(path: tuple[str, ...], default: Any) -> str:
-    """Returns the default as text, and the other defaults with their model families: ``5e-05; 3e-05 for bert-base``."""
+    """Returns the default, and those of model families that differ, as text: ``5e-05; 3e-05 for bert-base``."""
     values: dict[str, list[str]] = {}
     known = _families()
     common = _text(_at(known["all"], path, default))
@@ -195,7 +196,7 @@ def _families() -> dict[str, Any]:
 
 
 def _docstrings() -> dict[str, str]:
-    """Returns the first paragraph of each setting's docstring by name, read from the source file; empty without one."""
+    """Returns the first paragraph of each setting's docstring by name; empty if there is no source file to read."""
     path = Path(str(run_settings.__file__))
     tree = ast.parse(path.read_text(encoding="utf8")) if path.suffix == ".py" and path.exists() else ast.parse("")
     found = {}

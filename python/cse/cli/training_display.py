@@ -47,14 +47,16 @@ class ConsoleCallback(Callback):
             console.say(f"Warning: {text}")
 
     def on_step_end(self, step: int, steps: int) -> None:
-        """Updates the bar; after step 4 of more than 20 steps, prints an estimate of the remaining time."""
+        """Updates the bar; if the run has over 20 steps, prints an estimate of the remaining time after step 4."""
         if self.display is None:
             self.display = ProgressDisplay("training", "steps", steps)
         self.display.update(step, text=self.loss)
         if step == 4 and steps > 20:
             left = self.display.seconds_left(time.monotonic())
             if left is not None:
-                self.display.print(f"{steps:,} steps, about {duration(left)} left ({left / (steps - 4):.2f} s a step)")
+                self.display.print(
+                    f"{steps:,} steps, about {duration(left)} left ({left / (steps - 4):.2f} s per step)"
+                )
 
     def on_log(self, records: Sequence[dict[str, Any]]) -> None:
         """Stores the latest loss; the next update of the progress bar shows it."""
@@ -69,7 +71,7 @@ class ConsoleCallback(Callback):
             console.say(text)
 
     def on_interrupt(self, why: str) -> None:
-        """Removes the bar, and prints the step, the folder of the saved encoder, and how to resume."""
+        """Removes the bar, and prints ``why``: the step, the folder of the saved encoder, and how to resume."""
         self.close()
         console.say(why)
 

@@ -9,7 +9,6 @@ hash of its key. If an input file changes, the key changes too, and a new entry 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -27,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..io import dumps, naming
+from ..locks import lock
 
 __all__ = ["Entry", "cache_folder", "clear", "ends_fit", "entries", "find_entry", "open_entry"]
 
@@ -116,7 +116,7 @@ def open_entry(
                 record = {"kind": kind, "key": key, "crc32": files, **added}
                 (temporary / META).write_text(dumps(record) + "\n", encoding="utf8")
                 for path in temporary.iterdir():
-                    with open(path, "rb") as file:
+                    with open(path, "r+b") as file:
                         os.fsync(file.fileno())
                 os.replace(temporary, folder)
         finally:
@@ -193,5 +193,5 @@ def ends_fit(ends: npt.NDArray[np.uint64], rows: int, size: int) -> bool:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     with naming(path), open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        lock(file.fileno(), wait=True)
         yield

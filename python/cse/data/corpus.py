@@ -18,7 +18,7 @@ from .reading import MAX_LINE_BYTES, SourceFile, reading_options
 
 __all__ = ["IN_MEMORY", "Corpus"]
 
-# Used as the path of rows from ``Corpus.from_texts``, and as the corpus in the configuration of a run on such rows.
+# Stands for the file path of texts given to ``Corpus.from_texts``, also in the configuration of a run on such texts.
 IN_MEMORY = "(texts in memory)"
 
 
@@ -26,9 +26,9 @@ Rows = npt.NDArray[np.int64]
 
 
 class Corpus:
-    """The rows of a corpus, numbered as in the TF-IDF index.
+    """The rows of a corpus, with the same row numbers as in its TF-IDF index.
 
-    ``Corpus.read`` keeps the rows in memory; ``Corpus.open`` keeps those of a large corpus in memory-mapped files.
+    ``Corpus.read`` keeps the rows in memory; ``Corpus.open`` memory-maps the rows of a large corpus.
     """
 
     def __init__(self, rows: _core.Rows | StoredRows, joined_lines: int) -> None:
@@ -95,7 +95,7 @@ class Corpus:
 
     @classmethod
     def from_texts(cls, texts: Iterable[str]) -> Corpus:
-        """Returns a corpus of texts in memory, of any length; a line break in a text is replaced by a space.
+        """Returns an in-memory corpus of texts, which may have any length; line breaks in them are replaced by spaces.
 
         Raises:
             InputError: If ``texts`` is a single string, is empty, or has an element that is not a string.
@@ -103,7 +103,7 @@ class Corpus:
         lines = _Lines(check_texts(texts))
         if not lines.content:
             raise InputError("texts: must not be empty; at least one sentence is needed")
-        # The core treats ``lines`` as a column of a table: it hashes the file, and reads the rows from the object.
+        # The core treats ``lines`` as a table column: it hashes the file, and reads the rows with ``lines.next_block``.
         with tempfile.NamedTemporaryFile(prefix="cse-texts-") as file:
             file.write(lines.content)
             file.flush()
@@ -153,7 +153,7 @@ class Corpus:
         return rows
 
     def hashes(self) -> npt.NDArray[np.uint64]:
-        """Returns a 64-bit hash of the text of each row: ``(n,)`` uint64."""
+        """Returns a 64-bit hash of the text of each row, ``(n,)`` uint64."""
         return np.frombuffer(self._core.hashes(), dtype="<u8")
 
     def repeats(self) -> int:

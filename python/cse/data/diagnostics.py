@@ -6,7 +6,7 @@ from typing import Any
 
 __all__ = ["findings"]
 
-# Fractions of rows above which a finding is reported.
+# A finding is reported if it concerns more than this fraction of the rows.
 MANY = 0.01
 OFTEN = 0.001
 
@@ -24,7 +24,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
     """Returns the findings as (level, finding, recommendation), faults first.
 
     Args:
-        seen: The parsed output of ``cse._core.diagnose``, with ``joined_lines`` of the table readers added.
+        seen: The parsed output of ``cse._core.diagnose``, plus ``joined_lines`` from ``cse.data.readers``.
         max_line_bytes: The value of ``--max-line-bytes``.
 
     Returns:
@@ -59,11 +59,11 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         elif file["cr_only"]:
             add(
                 "fault",
-                f"{file['path']} ends its lines with carriage returns alone, so it is read as one row",
+                f"{file['path']} ends its lines with carriage returns only, so it is read as one row",
                 "convert it (tr '\\r' '\\n')",
             )
     if binary:
-        return out  # counts of a file that is not UTF-8 text are meaningless
+        return out  # the other counts are meaningless for a file that is not UTF-8 text
     if faults["invalid"]["rows"]:
         add(
             "fault",
@@ -106,9 +106,9 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         add(
             "note",
             f"over 128 words: {counted('long')}" if faults["long"]["rows"] else "half of the rows have over 64 words",
-            "--positive spans with --set spans.most_words=24, the default for sentence encoders, trains on short "
-            "passages; with other positives, only the first 32 tokens of a row are read, so split the rows, or raise "
-            "--max-length",
+            "train on short passages with --positive spans and --set spans.most_words=24 (the defaults for sentence "
+            "encoders); with other positives, only the first 32 tokens of a row are used by default, so split the rows "
+            "or raise --max-length",
         )
     if faults["short"]["rows"] > MANY * documents:
         add("note", f"under 3 words: {counted('short')}", "remove headings and fragments")
@@ -142,7 +142,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         add(
             "note",
             f"{seen['singletons'] / seen['terms']:.0%} of the terms occur in one sentence only",
-            "cse augment --min-df 2 draws replacements from the other terms",
+            "pass --min-df 2 to cse augment to sample replacements only from the other terms",
         )
     if documents < 10_000:
         add("note", f"only {_rows(documents)}", "the published results use a million rows")
@@ -157,7 +157,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
 
 
 def _writing(scripts: list[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Returns the fraction of each script, descending; the scripts that Japanese or Korean combines are merged."""
+    """Returns the fraction of each script, descending; scripts that are combined in Japanese or Korean are merged."""
     shares = {name: share for name, share in scripts if name != "Common"}
     for name, parts in (("Japanese", ("Hiragana", "Katakana", "Han")), ("Korean", ("Hangul", "Han"))):
         if shares.get(parts[0], 0) > 0.05:

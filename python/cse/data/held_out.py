@@ -23,8 +23,8 @@ Rows = npt.NDArray[np.int64]
 class Split:
     """The split of a corpus into training rows and held-out rows, as ascending row numbers.
 
-    ``blank`` is the number of rows of the corpus that are in neither, because they were not among the rows to split; if
-    the whole corpus is split, these are the blank rows.
+    ``blank`` is the number of rows of the corpus that were not among the rows to split; if the whole corpus is split,
+    these are the blank rows.
     """
 
     train: Rows
@@ -37,9 +37,9 @@ class Split:
 def hold_out(corpus: Corpus, seed: int, wanted: bool, rows: Rows | None = None) -> Split:
     """Splits a corpus into training rows and held-out rows for the label-free score.
 
-    At most min(2000, 5 % of the rows) are held out; they have at least 8 words and distinct texts, and the choice
-    depends on seed and row number. If these conditions leave fewer than two rows, none is held out. Blank rows and rows
-    with the same text as a held-out row are excluded from training.
+    At most min(2000, 5 % of the rows) are held out. They have at least 8 words and distinct texts, and are chosen by
+    pseudo-random keys that depend on the seed and the row number. If fewer than two rows qualify, none is held out.
+    Blank rows and rows with the same text as a held-out row are excluded from training.
 
     Args:
         corpus: The corpus.
@@ -83,10 +83,10 @@ def _first_distinct(
     """
     eligible = np.flatnonzero(splittable & (words >= HELD_OUT_WORDS))
     keys = rng.bits(seed, 0, eligible, rng.HOLD_OUT)
-    share = min(1.0, (2 * count + 100) / max(len(eligible), 1))  # share of the keys to examine
+    share = min(1.0, (2 * count + 100) / max(len(eligible), 1))  # fraction of the keys to examine
     while True:
-        nearest = np.flatnonzero(keys < np.uint64(share * 2.0**64)) if share < 1 else np.arange(len(keys))
-        candidates = eligible[nearest[np.argsort(keys[nearest], kind="stable")]]
+        smallest = np.flatnonzero(keys < np.uint64(share * 2.0**64)) if share < 1 else np.arange(len(keys))
+        candidates = eligible[smallest[np.argsort(keys[smallest], kind="stable")]]
         same = _with_hashes(hashes, hashes[candidates])
         same = same[splittable[same]]
         first = same[np.unique(hashes[same], return_index=True)[1]]
@@ -99,7 +99,8 @@ def _first_distinct(
 def _with_hashes(hashes: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> Rows:
     """Returns the ascending positions of the hashes that occur in ``wanted``, which is short.
 
-    A table of the low bits of ``wanted`` excludes nearly all hashes; ``np.isin`` alone would sort all of them.
+    A look-up table of the low 20 bits of ``wanted`` excludes nearly all hashes first, because ``np.isin`` would sort
+    all of them.
     """
     low = np.uint64(2**20 - 1)
     table = np.zeros(2**20, dtype=bool)

@@ -12,11 +12,11 @@ KINDS = {dict: "an object", list: "a list", bool: "a boolean", int: "a number", 
 
 
 class _Twice(ValueError):
-    """Raised for a record that has the column twice."""
+    """Raised for a record that has the field twice."""
 
 
 def first_fault(path: str, column: str) -> str | None:
-    """Returns what is wrong with the first faulty record, with its line number.
+    """Returns a message about the first faulty record, with its line number.
 
     A record is faulty if it is not a JSON object, or if its field ``column`` occurs twice or is neither text nor
     null. Returns None if there is no such record, or if the file cannot be read.

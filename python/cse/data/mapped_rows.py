@@ -1,4 +1,4 @@
-"""Reads the rows of a corpus from memory-mapped files of the cache, so that memory does not grow with the corpus."""
+"""Reads the rows of a corpus from memory-mapped cache files, so that memory use does not grow with the corpus."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .reading import ReadOptions
 __all__ = ["IN_MEMORY_BYTES", "StoredRows", "count_repeats", "is_mapped"]
 
 IN_MEMORY_BYTES = 64 << 20
-"""Files whose estimated uncompressed size is smaller than this in total are read into memory."""
+"""Files are read into memory if their total uncompressed size, as estimated, is smaller than this."""
 
 
 def _path(file: str | Column) -> str:
@@ -38,14 +38,14 @@ def _map(folder: str | Path, name: str, dtype: str) -> Any:
 def is_mapped(files: Sequence[str | Column]) -> bool:
     """Returns whether the rows of a corpus are memory-mapped instead of being read into memory.
 
-    They are if one of the files is a stream, like standard input, or if the files have ``IN_MEMORY_BYTES`` or more in
-    total; a compressed file or a Parquet file counts as three times as large.
+    This is the case if one of the files is a stream, such as standard input, or if the files have ``IN_MEMORY_BYTES``
+    or more in total; the size of a compressed file or a Parquet file is multiplied by three.
     """
     total = 0
     for file in files:
         path = Path(_path(file))
         if path.exists() and path.is_file():
-            # Text is compressed to about a third of its size.
+            # Compressed text has about a third of its original size.
             total += path.stat().st_size * (3 if path.suffix.lower() in (*COMPRESSED, ".parquet") else 1)
         elif str(path) == "-" or path.exists():
             return True
@@ -87,11 +87,11 @@ class StoredRows:
         cache: str | None,
         progress: ProgressCallback | None = None,
     ) -> StoredRows:
-        """Opens the rows in the cache, and writes them first if they are not there.
+        """Opens the cached rows of files; if they are not in the cache, they are first written to it.
 
         The key of an entry holds the path, column, size and modification time of each file, and the reading options
-        that affect the rows. If one of the files is a stream (standard input, a pipe), the rows are written to a
-        temporary folder instead, which is deleted with the object. ``progress`` is called with the arguments of
+        that affect the rows. If one of the files is a stream (standard input, a pipe), the rows are instead written to
+        a temporary folder, which is deleted with this object. ``progress`` is called with the arguments of
         ``Callback.on_progress``.
         """
         paths = [_path(file) for file in files]
@@ -140,7 +140,7 @@ class StoredRows:
                 found.append(bytes(self._text[start : int(self._ends[row])]).decode("utf8"))
             except UnicodeDecodeError:
                 raise InputError(
-                    f"{self.folder}: row {row} of the cached corpus has changed since the run began; begin the "
+                    f"{self.folder}: row {row} of the cached corpus has changed since the run began; start the "
                     "run again, so that the corpus is read again"
                 ) from None
         return found

@@ -35,13 +35,13 @@ def pair_columns(
     """Returns the names of the two or three columns to read: anchor, positive and optionally hard negative.
 
     Without ``columns``, the roles follow from the column names (``NAMES``). Columns of identifiers (``id``, ``idx``,
-    ``..._id``) are left out. If the anchor or the positive cannot be identified by its name, columns with other names
-    take the missing roles in order.
+    ``..._id``) are left out. If the anchor or the positive cannot be identified by its name, the columns whose names
+    are not in ``NAMES`` take the missing roles, in the order of the table.
 
     Args:
         path: A table.
-        columns: The names that the user gave; may be empty.
-        where: The condition that selects positive pairs, or None; the column in this condition is left out.
+        columns: The names of the columns, if the user gave them; else empty.
+        where: The condition that selects positive pairs, or None; the column that it names is left out.
         min_score: The minimum score of a positive pair, or None; columns of scores are left out.
 
     Raises:
@@ -96,10 +96,10 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
 
     Args:
         files: The tables.
-        where: ``COLUMN=VALUE``: rows with this value are selected. Values are compared as numbers if both are numbers,
-            otherwise as texts, without regard to case and surrounding white space.
-        min_score: Rows with at least this score are selected; rows without a score are not. The first table must have
-            exactly one column with the name of a score (see ``NAMES``).
+        where: ``COLUMN=VALUE`` selects the rows with this value in this column. Two numbers are compared as numbers,
+            other values as texts, without regard to case and surrounding white space.
+        min_score: Selects the rows with at least this score, but no rows without a score. Exactly one column of the
+            first table must have one of the names of a score in ``NAMES``.
 
     Raises:
         InputError: If a column does not exist, a score is not a number, or no row is selected.
@@ -119,8 +119,8 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
         scores = [name for name in readers.column_names(files[0]) if ROLE_OF.get(name.lower()) == "score"]
         if len(scores) != 1:
             raise InputError(
-                f"--min-score: {files[0]} has {len(scores)} columns of scores, not one; exactly one column "
-                f"must have one of the names {', '.join(NAMES['score'].split())}"
+                f"--min-score: {files[0]} has {len(scores)} columns of scores; exactly one column must "
+                f"have one of the names {', '.join(NAMES['score'].split())}"
             )
         kept = []
         for number, text in enumerate(_values(files, "--min-score", scores[0]), start=1):
@@ -140,7 +140,7 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
 
 def _needs_selection(path: str, name: str, example: str, names: Sequence[str]) -> InputError:
     return InputError(
-        f"--pairs {path}: column {name!r} says which rows are positive pairs; select them with {example}, or name the "
+        f"--pairs {path}: column {name!r} marks which rows are positive pairs; select them with {example}, or name the "
         f"columns of text with --columns: {', '.join(names[:20])}"
     )
 

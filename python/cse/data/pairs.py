@@ -1,4 +1,4 @@
-"""Labelled pairs and triples: the columns of a table, read as row-aligned corpora."""
+"""Reads labelled pairs and triples: one corpus per column of a table, with aligned rows."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LabelledPairs:
-    """Labelled pairs, or triples with a hard negative; row i of each corpus belongs to the same pair."""
+    """Labelled pairs, or triples with a hard negative: row i of every corpus belongs to pair i."""
 
     anchors: Corpus
     positives: Corpus
     hard_negatives: Corpus | None = None
     chosen: npt.NDArray[np.bool_] | None = None
-    """``(n,)`` bool, True for the rows that ``--where`` and ``--min-score`` select; None: all."""
+    """``(n,)`` bool, True for the rows that ``--where`` and ``--min-score`` select; None if all rows are used."""
     names: dict[str, str] = field(default_factory=dict)
     """Column names by role."""
     unused: list[str] = field(default_factory=list)
@@ -83,7 +83,7 @@ def open_pairs(
         reading: Further arguments of ``Corpus.open``.
 
     Raises:
-        InputError: For a file that is not a table or lacks a column, and as for ``pair_columns`` and ``chosen_rows``.
+        InputError: If a file is not a table or lacks a column, or if ``pair_columns`` or ``chosen_rows`` raises it.
     """
     texts = [name for name in readers.expand(files) if not readers.is_table(name)]
     if texts:

@@ -1,6 +1,6 @@
 """Expands file patterns, and decodes columns of tables into rows.
 
-The index, the trainer, ``augment`` and ``encode`` all read a corpus with this module, so that row numbers agree.
+All code that reads a corpus uses this module, so a row has the same number in the index, in training and in outputs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import islice
 from os import PathLike, fspath
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from .json_lines import first_fault
 
 __all__ = [
@@ -49,14 +49,14 @@ def resolve(paths: Paths, column: str | None = None, flag: str = "--column") -> 
         The inputs in order: the path of each text file, and a ``Column`` for each table.
 
     Raises:
-        InputError: If no path is given, a pattern matches no file, a file is a .json file, or a table is given without
-            a column or a column without a table.
+        InputError: If no path is given, a pattern matches no file, a file is a .json file, a table is given without a
+            column, or a column is given without a table.
     """
     names = expand(paths)
     for name in names:
         if name.lower().removesuffix(".gz").removesuffix(".zst").endswith(".json"):
             raise InputError(
-                f"{name}: a .json file is not read; write one object per line (jq -c '.[]') to a .jsonl file"
+                f"{name}: .json is not supported; write one object per line (jq -c '.[]') to a .jsonl file"
             )
     inputs: list[str | Column] = [Column(name, column, flag) if is_table(name) else name for name in names]
     if column is not None and not any(isinstance(item, Column) for item in inputs):
@@ -103,14 +103,14 @@ def column_values(path: str, column: str) -> Iterator[str]:
 
 
 def joined_lines(inputs: Sequence[str | Column]) -> int:
-    """Returns the number of fields in which a line break was replaced by a space; call it after reading."""
+    """Returns the number of fields in which a line break was replaced by a space, among those read so far."""
     return sum(item.line_breaks for item in inputs if isinstance(item, Column))
 
 
 def find_again(path: str) -> str:
-    """Finds the file whose path was stored with U+FFFD in place of bytes that are not UTF-8.
+    """Returns the path of a file whose name was stored with U+FFFD in place of bytes that are not UTF-8.
 
-    Returns the path of this file if exactly one name in the folder matches, else ``path``.
+    Returns ``path`` itself unless exactly one name in the folder matches.
     """
     folder, name = os.path.split(path)
     if "\ufffd" not in name or os.path.exists(path) or not os.path.isdir(folder or "."):
@@ -122,8 +122,8 @@ def find_again(path: str) -> str:
 def _check_quotes(path: str) -> None:
     """Raises ``InputError`` if a quoted field of a csv file is not closed.
 
-    In this case, pyarrow silently reads the rest of the file as that field. This function is therefore called only if
-    the last field that was read contains a line break.
+    pyarrow silently reads the rest of the file as part of such a field. The whole file is therefore checked, but only
+    if the last field that pyarrow returned contains a line break.
     """
     import csv
 
@@ -222,7 +222,7 @@ class Column:
 
 
 def _guarded(path: str, work: Callable[[], Any], explain: Callable[[], str | None] = lambda: None) -> Any:
-    """Calls ``work`` and converts errors of pyarrow to an ``InputError`` that starts with the path.
+    """Calls ``work``, and converts an error of pyarrow to an ``InputError`` that starts with the path.
 
     ``explain`` returns a message to use instead of pyarrow's, or None.
     """
@@ -235,7 +235,7 @@ def _guarded(path: str, work: Callable[[], Any], explain: Callable[[], str | Non
             raise OSError(error.errno, os.strerror(error.errno), path) from None
         if (found := explain()) is not None:
             raise InputError(f"{path}: {found}") from None
-        why = (str(error).splitlines() or ["?"])[0].rstrip(".")
+        why = first_line(error).rstrip(".")
         raise InputError(f"{path}: cannot be read as a table ({why}); check its format") from None
 
 
@@ -251,7 +251,7 @@ def _column_names(path: str, wanted: str | None) -> list[str]:
 
 
 def _json_names(path: str, wanted: str | None) -> list[str]:
-    """Returns the field names in the first 10,000 records, or in the records up to the first with the field ``wanted``.
+    """Returns the names of the fields in the first 10,000 records, or only up to the first record with ``wanted``.
 
     One record is not enough, because records may omit empty fields.
     """
@@ -284,7 +284,7 @@ def _json_records(path: str) -> Iterator[dict[str, Any]]:
 
 
 def _blocks(path: str, column: str, last: str | None) -> Iterator[Any]:
-    """Returns an iterator over record batches with the column and, for csv files, the column ``last``."""
+    """Returns an iterator over record batches with the column ``column`` and, for csv files, the column ``last``."""
     import pyarrow as pa
 
     kind = _kind(path)
@@ -331,7 +331,7 @@ def _open_csv(path: str, columns: list[str] | None = None) -> Any:
 
 
 def _rows(values: Any, column: str) -> tuple[bytes, int]:
-    """Returns the values as lines, and the number of values in which a line break was replaced."""
+    """Returns the values as lines of bytes, and the number of values in which a line break was replaced by a space."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -347,7 +347,7 @@ def _rows(values: Any, column: str) -> tuple[bytes, int]:
     ):
         raise pa.ArrowTypeError(f"column {column!r} must be text, got {kind}")
     texts = values.cast(pa.large_binary())
-    # pyarrow reads \r\n inside a field as \r if a block of the file ends between the two.
+    # If a block of the file ends between \r and \n, pyarrow reads this line break inside a field as \r.
     joined = pc.sum(pc.or_(pc.match_substring(texts, "\n"), pc.match_substring(texts, "\r"))).as_py() or 0
     if joined:
         for line_break in ("\r\n", "\n", "\r"):

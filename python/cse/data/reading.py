@@ -18,11 +18,11 @@ class ReadOptions(TypedDict, total=False):
 
     encoding_errors: str
     """``strict`` (default): invalid UTF-8 raises ``InputError``. ``replace``: invalid bytes become U+FFFD, and the rows
-    with such bytes are counted."""
+    that contain them are counted."""
     max_line_bytes: int
     """Maximum length of a row in bytes; a longer row raises ``InputError``. Default: 2**20."""
     threads: int
-    """Number of threads. Default: 0, all cores. Results do not depend on it."""
+    """Number of threads. Default: 0, all cores. It does not affect the results."""
 
 
 _DEFAULTS: ReadOptions = {"encoding_errors": "strict", "max_line_bytes": MAX_LINE_BYTES, "threads": 0}
@@ -30,7 +30,7 @@ _DEFAULTS: ReadOptions = {"encoding_errors": "strict", "max_line_bytes": MAX_LIN
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that a corpus was read from.
+    """One file of a corpus, as it was read.
 
     Attributes:
         path: Path as given.

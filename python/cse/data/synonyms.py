@@ -20,13 +20,13 @@ def open_synonyms(source: str) -> Synonyms:
     """Opens a source of synonyms.
 
     Args:
-        source: ``wordnet``: the lemmas of all synsets of a word, from nltk, except the word itself and lemmas with
-            characters other than letters and spaces. Otherwise the path of a UTF-8 file, each line of which has a word,
-            a tab, and the synonyms of the word separated by commas; the case of the word is ignored.
+        source: ``wordnet`` for the lemmas of all synsets of a word, from nltk, except the word itself and lemmas with
+            characters other than letters and spaces. Otherwise, the path of a UTF-8 file. Each line has a word, a tab,
+            and the synonyms of the word, separated by commas; the case of the word is ignored.
 
     Raises:
-        InputError: If the file cannot be read, has a line of another form, or has no synonyms, or if nltk or its data
-            are missing.
+        InputError: If the file cannot be read, has a line in another format, or has no synonyms, or if nltk or its
+            WordNet data are missing.
     """
     return _wordnet() if source == "wordnet" else _from_file(Path(source))
 

@@ -22,4 +22,4 @@ EVALUATIONS: Registry[type[Evaluation]] = Registry(
         "transfer": "cse.evaluation.transfer:Transfer",
     },
 )
-"""Evaluations by name: ``cse eval --suite NAME``."""
+"""Evaluations by the name given to ``cse eval --suite``."""

@@ -29,7 +29,10 @@ class Encodes(Protocol):
 
 
 def counted(total: int, progress: Callable[[int, int], None] | None) -> Progress:
-    """Returns a function that adds its argument to a count, and calls ``progress(count, total)`` if it is not None."""
+    """Returns a function that adds its argument to a count and then calls ``progress(count, total)``.
+
+    If ``progress`` is None, the returned function only counts.
+    """
     done = 0
 
     def advance(more: int) -> None:
@@ -44,7 +47,7 @@ def counted(total: int, progress: Callable[[int, int], None] | None) -> Progress
 def embed(
     encoder: Encodes, columns: Sequence[Sequence[str]], progress: Progress | None = None
 ) -> list[npt.NDArray[np.float32]]:
-    """Encodes lists of texts; a text that occurs several times, in any list, is encoded once.
+    """Encodes several lists of texts; each distinct text is encoded once.
 
     Args:
         encoder: The encoder.
@@ -85,7 +88,7 @@ class Sample:
     values: npt.NDArray[np.float64]
     """``(n,)`` score of each example, or its cosine if ``gold`` is given."""
     gold: npt.NDArray[np.float64] | None = None
-    """``(n,)`` gold scores: the score of the task is Spearman's correlation. None: it is the mean of ``values``."""
+    """``(n,)`` gold scores, for a task scored by Spearman's correlation. None: its score is the mean of ``values``."""
     sentences: tuple[Sequence[str], Sequence[str]] | None = None
     """The two sentences of each example; examples that share a sentence are resampled together.
 
@@ -127,7 +130,7 @@ class Evaluation(ABC):
 
     @abstractmethod
     def work(self) -> int:
-        """Returns the number of units of progress: usually one for each text that is encoded, plus any further work."""
+        """Returns the number of units of work: usually one per encoded text, and more if classifiers are trained."""
 
     @abstractmethod
     def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:

@@ -1,8 +1,9 @@
 """Classifiers of the transfer tasks: logistic regression with an L2 penalty, trained in one of two ways.
 
 The objective is SentEval's (Conneau and Kiela 2018): mean cross-entropy plus ``penalty / 2`` times the squared norm of
-the weights. ``converged`` minimises it; ``senteval`` trains with Adam and stops early, as SentEval does. The results
-differ if Adam converges slowly, as it does for embeddings of unit length; ``benches/transfer.py`` compares the two.
+the weights. ``converged`` minimises this objective; ``senteval`` trains with Adam and stops early, as SentEval does.
+The results differ if Adam converges slowly, as it does for embeddings of unit length; ``benches/transfer.py`` compares
+the two.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Classifier(Protocol):
 
 
 Fit = Callable[[Matrix, Labels, float, "tuple[Matrix, Labels] | None"], Classifier]
-"""Trains a classifier on features ``(n, D)`` and labels ``(n,)`` with a penalty. The last argument is validation data
-for early stopping, or None."""
+"""A function that returns a trained classifier. Its arguments are features ``(n, D)``, labels ``(n,)``, the penalty,
+and validation data for early stopping or None."""
 
 
 def converged(x: Matrix, y: Labels, penalty: float, valid: tuple[Matrix, Labels] | None = None) -> Classifier:
@@ -63,8 +64,8 @@ def senteval(
     """Trains with Adam and the settings of SentEval's default protocol, not those of its fast prototyping protocol.
 
     The learning rate is 0.001, a batch has 64 rows, and the penalty is Adam's weight decay, which also applies to the
-    intercept. The accuracy on ``valid`` is measured after every 4 epochs. Training ends when the accuracy has
-    failed six times in all to exceed the best one, or after 204 epochs; the weights with the best accuracy are kept.
+    intercept. The accuracy on ``valid`` is measured after every 4 epochs. Training ends after six measurements without
+    a new best accuracy, consecutive or not, or after 204 epochs. The weights with the best accuracy are kept.
     Without ``valid``, a random 5 % of the rows are held out for validation.
     """
     return AdamClassifier(penalty, seed).fit(x, y, valid)
@@ -124,4 +125,4 @@ class AdamClassifier:
 
 
 CLASSIFIERS: dict[str, Fit] = {"converged": converged, "senteval": senteval}
-"""The values of ``--set transfer.classifier``."""
+"""Functions that train a classifier, by the value of ``--set transfer.classifier``."""

@@ -1,4 +1,4 @@
-"""Comparison of two encoders, or of two methods over seeds, based on the reports of an evaluation."""
+"""Compares the reports of one evaluation for two encoders, or for two methods over several seeds."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> l
 
     Returns:
         One record per task: ``task``, ``examples``, the scores ``a`` and ``b``, and ``mean``, ``low``, ``high`` and
-        ``p`` of the difference b - a. For an evaluation without examples (geometry), there is one record per row of the
-        report and metric, without interval and p-value.
+        ``p`` of the difference b - a. An evaluation without examples (geometry) gives one record for each row and
+        metric of its reports, without ``low``, ``high`` and ``p``.
     """
     records: list[dict[str, Any]] = []
     if not before[0].samples:

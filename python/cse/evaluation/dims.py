@@ -17,9 +17,9 @@ __all__ = ["evaluate_dims"]
 
 
 class Replayed:
-    """An encoder that stores its vectors in the first pass, and reads them from files in later passes.
+    """Wraps an encoder for several passes of an evaluation, each with another number of dimensions.
 
-    In every pass, the vectors are truncated to the dimensions given to ``begin``.
+    The first pass encodes texts and stores all dimensions of their vectors; later passes read the stored vectors.
 
     Args:
         encoder: A ``cse.Encoder``.

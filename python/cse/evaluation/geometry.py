@@ -24,7 +24,7 @@ def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
 
 
 def nearest_others(vectors: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.int64], Vectors]:
-    """Returns ``(n,)`` row numbers and cosines of the most similar other row for each row of an ``(n, D)`` matrix."""
+    """Finds the most similar other row of each row of an ``(n, D)`` matrix; returns its number and cosine, ``(n,)``."""
     points = unit(vectors)
     cosines = points @ points.T
     np.fill_diagonal(cosines, -np.inf)
@@ -66,7 +66,7 @@ def effective_rank(vectors: npt.NDArray[np.floating]) -> float:
 
 
 def mean_cosine(vectors: npt.NDArray[np.floating]) -> float:
-    """Returns the mean cosine over all pairs of different rows of an ``(n, D)`` matrix; near 0 if isotropic."""
+    """Returns the mean cosine over all pairs of different rows of an ``(n, D)`` matrix; near 0 for isotropic rows."""
     if len(vectors) < 2:
         return float("nan")
     points = unit(vectors)

@@ -34,7 +34,7 @@ def open_suites(
         names: Names of the evaluations.
         data: Value of ``--data``.
         options: Options by evaluation name, as returned by ``option_tables``.
-        allow_partial: Default of the option ``allow_partial`` of the evaluations that have it.
+        allow_partial: True: the option ``allow_partial`` is True by default, in the evaluations that have it.
 
     Raises:
         InputError: For an unknown name or option, or invalid data.

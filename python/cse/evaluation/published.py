@@ -17,7 +17,9 @@ PUBLISHED = [
 ]
 """Model, published average, and averages of independent reproductions."""
 
-SEED_NOTE = "Seeds alone change the average by about 0.8 (UNA, table D8: SimCSE 75.16 ± 0.79 over ten seeds)."
+SEED_NOTE = (
+    "Over seeds, the average has a standard deviation of about 0.8 (UNA, table D8: SimCSE 75.16 ± 0.79, ten seeds)."
+)
 
 TEXT_NOTE = (
     "The published averages were measured on SentEval's text, which is tokenised and, except for SICK-R, lower-cased. "

@@ -1,4 +1,4 @@
-"""Retrieval: ranking of a corpus for each query, by cosine or dot product, scored against relevance judgements.
+"""Retrieval: ranks a corpus for each query by cosine or dot product, and scores the rankings by relevance judgements.
 
 ``--data DIR`` holds three files, in the format of BEIR or of TREC collections:
 
@@ -38,7 +38,7 @@ __all__ = ["Retrieval", "RetrievalOptions", "ndcg", "rank_documents", "recall", 
 DEPTH = 100
 # Number of documents encoded and ranked at a time, which bounds memory.
 BLOCK = 4096
-# Number of documents at a time if they are cut into passages.
+# The same number if documents are cut into passages.
 PASSAGES_BLOCK = 256
 
 Relevance = Mapping[str, int]
@@ -47,8 +47,8 @@ Relevance = Mapping[str, int]
 def ndcg(ranking: Sequence[str], relevant: Relevance, depth: int = 10) -> float:
     """Returns the normalised discounted cumulative gain at ``depth``.
 
-    The gain is the relevance (negative values count as 0), and the discount of rank r is log2(r + 1) (Jarvelin and
-    Kekalainen 2002), as in ndcg_cut of trec_eval.
+    The gain is the relevance (negative values count as 0), divided by log2(r + 1) at rank r (Jarvelin and Kekalainen
+    2002), as in ndcg_cut of trec_eval.
     """
     gains = [max(relevant.get(document, 0), 0) for document in ranking[:depth]]
     ideal = sorted((max(value, 0) for value in relevant.values()), reverse=True)[:depth]
@@ -147,14 +147,14 @@ class RetrievalOptions:
         int | None,
         Field(
             ge=0,
-            description="cut documents into passages of at most N tokens (0: the model's maximum); the best passage "
-            "of a document counts",
+            description="cut documents into passages of at most N tokens (0: the model's maximum); a document "
+            "gets the score of its best passage",
         ),
     ] = None
 
 
 class Retrieval(Evaluation):
-    """Retrieval on a corpus, queries and relevance judgements in BEIR or TREC files."""
+    """Retrieval metrics on a folder of BEIR or TREC files: corpus, queries and relevance judgements."""
 
     Options = RetrievalOptions
     summary = "nDCG@10, MRR@10 and recall@100 on --data DIR with corpus, queries and qrels (BEIR or TREC files)"
@@ -182,7 +182,7 @@ class Retrieval(Evaluation):
         self.queries = {query: queries[query] for query in self.judgements}
 
     def work(self) -> int:
-        """Returns the number of queries and documents."""
+        """Returns the number of queries plus the number of documents."""
         return len(self.queries) + len(self.documents)
 
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:
@@ -238,7 +238,7 @@ def find_judgements(folder: Path, split: str) -> Path:
 
 
 def read_judgements(path: Path) -> dict[str, dict[str, int]]:
-    """Reads relevance judgements with three columns (BEIR; a header is skipped) or four (TREC)."""
+    """Returns relevance by query and document, from three columns (BEIR; a header is skipped) or four (TREC)."""
     found: dict[str, dict[str, int]] = {}
     for number, line in read_lines(path):
         fields = line.split()
@@ -250,8 +250,8 @@ def read_judgements(path: Path) -> dict[str, dict[str, int]]:
                 raise ValueError
         except (ValueError, IndexError):
             raise InputError(
-                f"{path}: line {number} is not query, document and relevance, or query, iteration, document and "
-                "relevance, separated by spaces"
+                f"{path}: line {number} must have three fields (query, document, relevance) or four (query, iteration, "
+                "document, relevance), separated by white space"
             ) from None
         found.setdefault(query, {})[document] = relevance
     return found

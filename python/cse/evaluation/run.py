@@ -1,4 +1,4 @@
-"""Evaluates and compares models: the functions behind ``cse eval`` and ``cse compare``."""
+"""Evaluates and compares models, for Python and for the commands ``cse eval`` and ``cse compare``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class EvaluationResult:
     """The scores of a model."""
 
     model: str
-    """Folder or name of the model; for an encoder in memory, its name or the name of its class."""
+    """Folder or name of the model; for an encoder in memory, its attribute ``name``, or else its class name."""
     pooling: str
     """Name and description of the pooling; "" if it is not known."""
     precision: str
@@ -58,8 +58,9 @@ class Comparison:
     """The differences between two models a and b."""
 
     a: str
-    """Name of the model; for several seeds, the names of their models, separated by commas."""
+    """Name of model a; with ``seeds``, the names of all models of side a, separated by commas."""
     b: str
+    """Likewise for b."""
     seeds: bool
     """True if methods are compared over seeds, False if checkpoints are compared over examples."""
     precision: str
@@ -112,7 +113,7 @@ def evaluate(
         device: A PyTorch device; see ``cse.Encoder``.
         precision: ``fp32``, ``bf16`` or ``auto``; see ``cse.Encoder``.
         threads: Number of CPU threads, 0 for all cores. None: PyTorch's setting is not changed.
-        progress: Called with the units of work done so far, and their total; a unit is usually one encoded text.
+        progress: Called with the units of work done and their total; a unit is usually one encoded text.
 
     Returns:
         The scores, for example in ``evaluate(...).reports["sts"].rows`` or ``evaluate(...).to_dict()``.
@@ -131,7 +132,7 @@ def evaluate(
     if known is None:
         return EvaluationResult(name, "", "", "", reports, notes)
     if known.plain:
-        notes.append(f"{name}: the directory does not declare a pooling; used --pooler {UNDECLARED}")
+        notes.append(f"{name}: the folder does not declare a pooling; used --pooler {UNDECLARED}")
     if known.model.pooler == "cls":
         notes.append(f"pooling {known.pooling}")
     notes.append(f"encoded in {known.precision} ({known.precision_reason})")
@@ -149,9 +150,10 @@ def compare(
 
     Except in suites without examples (``geometry``), every difference has a 95 % interval from a bootstrap over
     examples, and a p-value that is adjusted over the tasks. The interval and the p-value describe these two
-    checkpoints only; two seeds of the same method may differ just as much. If ``a`` and ``b`` are lists of models, each
-    trained by one method with the same seeds in the same order, the methods are compared with a paired t-test over
-    seeds.
+    checkpoints only; checkpoints of one method with different seeds may differ just as much.
+
+    If ``a`` and ``b`` are lists of models, each trained by one method with the same seeds in the same order, the
+    methods are compared with a paired t-test over seeds.
 
     Args:
         a: A model, as for ``evaluate``, or a list of at least two models.
@@ -185,7 +187,7 @@ def compare_models(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> list[Comparison]:
-    """Compares the first side with each of the others; every model is evaluated once.
+    """Compares the first list of models with each further list; every model is evaluated once.
 
     Args:
         sides: At least two lists, each with one model; with ``seeds``, each with the same number of models, at least 2.
@@ -203,7 +205,7 @@ def compare_models(
         progress: See ``evaluate``.
 
     Returns:
-        One comparison with the first side for each of the other sides.
+        One comparison with the first side for each further side.
 
     Raises:
         InputError: As for ``compare``.
@@ -257,7 +259,7 @@ def _run(
     for make in encoders:
         encoder = make()
         for size in dims:
-            encoder.keep_dims(size)  # type: ignore[attr-defined]  # raises before texts are encoded
+            encoder.keep_dims(size)  # type: ignore[attr-defined]  # checks dims before texts are encoded
         advance(0)
         if dims:
             encoder.keep_dims(None)  # type: ignore[attr-defined]

@@ -46,8 +46,8 @@ def direction(low: float, high: float) -> int:
 def adjust(records: list[dict[str, Any]], level: float = 0.05) -> None:
     """Adds ``p_holm`` and ``verdict`` to records of ``comparison.compare``.
 
-    ``p_holm`` is the p-value adjusted over all tasks by Holm's method. The verdict is ``better``, ``worse`` or ``no
-    difference seen``, and empty for records without a p-value.
+    ``p_holm`` is the p-value adjusted over all tasks by Holm's method. The verdict is ``better`` or ``worse`` if
+    ``p_holm`` is below ``level``, else ``no difference seen``. It is empty for records without a p-value.
     """
     tested = [record for record in records if "p" in record]
     for record, p in zip(tested, holm([record["p"] for record in tested]), strict=True):
@@ -114,20 +114,20 @@ def resampled_difference(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> tuple[Difference, Vector]:
-    """Returns the difference between the scores of two sides on the same examples, with a paired bootstrap.
+    """Returns the score of the second side minus the score of the first, with a paired bootstrap over examples.
 
     Clusters of examples are drawn with replacement, and the score (including the ranks, if ``gold`` is given) is
     recomputed for each resample. Each side may consist of several checkpoints (seeds), whose scores are averaged.
 
     Args:
-        before: For each checkpoint of the first side, the values of the examples, ``(n,)``.
-        after: The same for the second side.
+        before: The values of the examples, ``(n,)``, for each checkpoint of the first side.
+        after: The values for each checkpoint of the second side, on the same examples.
         gold: ``(n,)`` gold scores: the score is Spearman's correlation x 100. None: it is the mean of the values.
         clusters: Positions of examples that are drawn together; see ``sentence_clusters``. None: examples
             are drawn individually.
         resamples: Number of bootstrap samples.
-        seed: Seed of the resampling. With the same seed, tasks with the same number of clusters (without clusters: the
-            same number of examples) get the same draws.
+        seed: Seed of the resampling. Tasks with equally many clusters (or examples, without clusters) get the same
+            draws from the same seed.
 
     Returns:
         The difference, and its value in each resample ``(resamples,)``, which can be averaged over tasks.

@@ -3,7 +3,7 @@
 For a first half, the candidates are the second halves of all sentences, and vice versa.
 
 The mean reciprocal rank falls to chance level when embeddings collapse, so it detects collapse during training. It
-cannot rank good encoders, because the differences between them are small compared with its standard error.
+cannot rank good encoders, because their scores differ by little compared with the standard error.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class SplitHalf(Evaluation):
     """Split-half scores on the distinct sentences of at least 8 words in a corpus."""
 
     Options = SplitHalfOptions
-    summary = "mean reciprocal rank of the halves of the sentences in --data CORPUS, without labels"
+    summary = "mean reciprocal rank of a sentence's half for its other half, on --data CORPUS; needs no labels"
 
     def __init__(self, options: Any, data: str | None) -> None:
         super().__init__(options, data)

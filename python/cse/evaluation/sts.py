@@ -112,7 +112,7 @@ def find_tasks(folder: str | Path) -> list[Task]:
 
 
 def load_tasks(folder: str | Path, allow_partial: bool = False) -> list[tuple[Task, Pairs]]:
-    """Returns the tasks found in a folder with their pairs.
+    """Returns the tasks found in a folder, each with its pairs.
 
     Raises ``InputError`` for an invalid file, and for an incomplete one unless ``allow_partial`` is True.
     """
@@ -140,7 +140,7 @@ def read_pairs(path: str | Path) -> Pairs:
     If the first line holds column names (``score``, ``sentence1``, ``sentence2`` and the like; see
     ``cse.data.pair_columns``), they determine the columns; otherwise, the first three columns are read. Further columns
     are ignored, quotes are interpreted in ``.csv`` files only, and blank lines are skipped. Runs of white space in a
-    sentence become one space, as in SentEval, which was used for the published scores.
+    sentence become one space, as in SentEval, the program that produced the published scores.
 
     Raises:
         InputError: For invalid UTF-8, an invalid line, or fewer than two different scores.
@@ -246,7 +246,7 @@ class STSOptions:
     """Options of the STS evaluation."""
 
     allow_partial: Annotated[
-        bool, Field(description="accept incomplete files, and omit the average if there are any")
+        bool, Field(description="accept incomplete files; the average requires all seven test sets complete")
     ] = False
 
 

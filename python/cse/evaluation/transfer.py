@@ -12,9 +12,10 @@ TREC   ``trec.{train,test}.tsv``      penalty chosen by 10-fold cross-validation
 MRPC   ``mrpc.{train,test}.tsv``      as for TREC, on the features [abs(u - v), u * v]; accuracy and F1
 =====  =============================  =======================================================================
 
-Files are tab-separated: label, text; for MRPC label, sentence1, sentence2. The penalty is one of 1e-5, 1e-4, 1e-3 and
-1e-2, as in SentEval. The classifier either minimises SentEval's objective (``converged``), in which case only the folds
-are random, or is trained with SentEval's early stopping (``senteval``); see ``classifiers``.
+Files are tab-separated, with label and text, or for MRPC label, sentence1 and sentence2. The penalty is one of
+1e-5, 1e-4, 1e-3 and 1e-2, as in SentEval. The classifier either minimises SentEval's objective (``converged``), or is
+trained with SentEval's early stopping (``senteval``); see ``classifiers``. With ``converged``, only the folds are
+random.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class TransferTask:
     pairs: bool = False
 
     def fits(self, folds: int) -> int:
-        """Returns the number of classifiers that are trained."""
+        """Returns the number of classifiers that an evaluation with ``folds`` folds trains."""
         if "all" in self.rows:
             return folds * (folds * len(PENALTIES) + 1)
         return len(PENALTIES) * (1 if "dev" in self.rows else folds) + 1
@@ -74,7 +75,7 @@ class TransferOptions:
     """Options of the transfer evaluation."""
 
     allow_partial: Annotated[
-        bool, Field(description="accept incomplete files, and omit the average if there are any")
+        bool, Field(description="accept incomplete files; the average requires all seven tasks complete")
     ] = False
     folds: Annotated[int, Field(ge=2, description="folds of the cross-validation; SentEval uses 10")] = 10
     classifier: Annotated[
@@ -109,7 +110,10 @@ def read_split(path: Path, columns: int) -> tuple[list[list[str]], list[str]]:
 
 
 def load(folder: Path, key: str, task: TransferTask, allow_partial: bool) -> dict[str, Split]:
-    """Returns the splits of a task; raises ``InputError`` for a missing, incomplete or invalid file."""
+    """Returns the splits of a task.
+
+    Raises ``InputError`` for a missing or invalid file, and for an incomplete one unless ``allow_partial`` is True.
+    """
     raw = {}
     for split, expected in task.rows.items():
         path = folder / (f"{key}.tsv" if split == "all" else f"{key}.{split}.tsv")

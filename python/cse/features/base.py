@@ -24,7 +24,7 @@ class NoOptions:
 
 
 class Method(nn.Module):
-    """Base class of the methods below; they may have parameters and buffers, which are kept in checkpoints.
+    """Base class of feature methods, encoder methods and hooks; checkpoints contain their parameters and buffers.
 
     Args:
         options: An instance of ``Options``.
@@ -40,17 +40,17 @@ class Method(nn.Module):
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns defaults for settings of the run, by name, that apply if the method is used with these options."""
+        """Returns defaults of run settings, by name, that apply if the method is used with these options."""
         return {}
 
 
 class FeatureMethod(Method):
     """Base class of methods that change or add embeddings, between the encoder and the loss.
 
-    A feature method gets the embeddings of the whole batch, which are the same in all processes of the run. Examples
-    are batch normalisation, queues of earlier embeddings, and noise negatives. A method may have parameters, which are
-    trained, and buffers; both are kept in checkpoints, but not saved with the encoder. If ``after_step`` is defined, it
-    is called after each step.
+    A feature method receives the embeddings of the whole batch, which are the same in all processes of the run.
+    Examples are batch normalisation, queues of earlier embeddings, and noise negatives. Parameters of the method are
+    trained; its parameters and buffers are not saved with the encoder. If the method defines ``after_step``, it is
+    called after each step.
     """
 
     def forward(self, views: Views, step: BatchStep) -> Views:
@@ -61,12 +61,11 @@ class FeatureMethod(Method):
 class EncoderMethod(Method):
     """Base class of methods that change the encoder itself: its tokenizer, its weights, or what is evaluated and saved.
 
-    The method is constructed after the encoder, ``context.trained``, has been loaded, and may change the encoder. It
-    may have parameters and buffers; both are kept in checkpoints.
+    The method is constructed after the encoder, ``context.trained``, has been loaded, and may change the encoder.
     """
 
     def after_step(self) -> None:
-        """Updates the method after each step, when the weights have been updated. Default: does nothing."""
+        """Called after each step, when the optimizer has updated the weights. Default: does nothing."""
 
     def for_evaluation(self) -> AbstractContextManager[Any]:
         """Returns a context manager in which the encoder has the weights that are evaluated and saved."""
@@ -77,11 +76,11 @@ class Hook(Method):
     """Base class of methods that change the forward pass of a view inside the transformer, separately for each row."""
 
     def tokens(self, tokens: dict[str, Tensor], step: RowStep) -> dict[str, Tensor]:
-        """Returns the inputs of the transformer, ``(n, T)`` each, for example with ``position_ids``."""
+        """Returns the changed inputs of the transformer, ``(n, T)`` each. Default: unchanged."""
         return tokens
 
     def embedded(self, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
-        """Returns the output of the embedding layer, ``(n, T, D)``."""
+        """Returns the changed output of the embedding layer, ``(n, T, D)``. Default: unchanged."""
         return states
 
     def layers(self, count: int, step: RowStep) -> list[int]:
@@ -89,7 +88,7 @@ class Hook(Method):
         return []
 
     def layer(self, number: int, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:
-        """Returns the input of a transformer block, ``(n, T, D)``."""
+        """Returns the changed input of a transformer block, ``(n, T, D)``. Default: unchanged."""
         return states
 
 

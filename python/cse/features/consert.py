@@ -34,14 +34,14 @@ class TokenShuffle(Hook):
         self.first = first_position(context.trained.backbone.config)
 
     def tokens(self, tokens: dict[str, Tensor], step: RowStep) -> dict[str, Tensor]:
-        """Returns the tokens with ``position_ids``; padding has the last ids, in order."""
+        """Returns the inputs with permuted ``position_ids``; padding keeps the last ids, in order."""
         mask = tokens["attention_mask"].bool()
         keys = step.uniform("token shuffle", mask.shape[1]).to(mask.device).masked_fill(~mask, 2.0)
         return {**tokens, "position_ids": keys.argsort(dim=1, stable=True).argsort(1) + self.first}
 
 
 class FeatureCutoff(Hook):
-    """Sets floor(share * D) random dimensions of the embedding layer's output to 0, the same for all tokens."""
+    """Sets floor(share * D) random dimensions of the embedding layer's output to 0, for all tokens of a row alike."""
 
     Options = CutoffOptions
     summary = "sets random dimensions of the embedding layer's output to 0 (ConSERT)"

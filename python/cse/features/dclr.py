@@ -44,7 +44,7 @@ def ascend(noise: Tensor, anchors: Tensor, positives: Tensor, steps: int, rate: 
         steps: Number of steps.
         rate: Length of a step, for each row. Four steps of the released length, 1e-3, turn a standard normal vector by
             about 1e-4 radians at D = 768.
-        temperature: tau.
+        temperature: Temperature of the loss.
 
     Returns:
         ``(R, D)``, without a gradient.
@@ -66,10 +66,10 @@ class DCLR(FeatureMethod):
     """Adds noise negatives, and removes in-batch negatives that are too similar to the anchor.
 
     The weight of an in-batch negative is 0 if the cosine of the two sentences under a second, frozen encoder is at
-    least ``threshold``, else 1; it multiplies the exponential in the denominator, as in the paper. (The released code
-    multiplies the logit, so a negative with weight 0 keeps a logit of 0, and the code sums binary cross-entropies.)
-    Noise, synthetic and labelled negatives have weight 1. Further differences from the released code: the trained
-    encoder has the head that the run's pooler implies, and padding is not attended to.
+    least ``threshold``, else 1. Noise, synthetic and labelled negatives have weight 1. As in the paper, the weight
+    multiplies the exponential in the denominator. The released code instead multiplies the logit, which becomes 0 for
+    weight 0, and sums binary cross-entropies. Further differences: here, the trained encoder has the head that the
+    run's pooler implies, and padding is masked in the attention.
 
     Raises ``InputError`` for a second encoder with a different tokenizer.
     """
@@ -84,7 +84,7 @@ class DCLR(FeatureMethod):
             self.model = context.load_model(options.model, "dclr.model", same_tokens=True)
 
     def forward(self, views: Views, step: BatchStep) -> Views:
-        """Returns the views with the additional view ``noise``, and with weights of pairs of sentences."""
+        """Returns the views with the additional view ``noise``, and with the weights as ``log_weights``."""
         anchors, positives = views["anchor"], views["positive"]
         count = int(self.options.noise * len(anchors))
         if count:

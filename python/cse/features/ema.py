@@ -25,9 +25,9 @@ class EMAOptions:
     """Options of the moving average."""
 
     decay: Annotated[float, Field(ge=0, lt=1, description="share of the average that is kept at each step")] = 0.99
-    warmup: Annotated[
-        bool, Field(description="limit the share to (1 + n) / (10 + n) after n steps; short runs need this")
-    ] = True
+    warmup: Annotated[bool, Field(description="limit decay to (1 + n) / (10 + n) at step n; needed in short runs")] = (
+        True
+    )
 
 
 class EMA(EncoderMethod):

@@ -15,9 +15,9 @@ __all__ = ["Gaussian", "GaussianOptions"]
 
 @dataclass(frozen=True)
 class GaussianOptions:
-    """Options of the noise; the default is the published number: 3 times the batch size, which was 64.
+    """Options of the noise; the default is the published number, 192 noise vectors for a batch of 64.
 
-    The published standard deviations have no effect on a cosine, so there is no option for them.
+    There is no option for the published standard deviations, because they have no effect on a cosine.
     """
 
     negatives: Annotated[float, Field(gt=0, description="noise negatives per sentence of the batch")] = 3.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..models.adapters import Adapters, import_peft
 from .base import EncoderMethod
 from .lora_options import LoRAOptions
@@ -24,7 +24,8 @@ class LoRA(EncoderMethod):
 
     Only the adapters and, if there is one, the MLP head are trained and kept in checkpoints; modules that follow the
     pooling are not changed. When the encoder is saved, the adapters are added to the weights or, with ``keep``, saved
-    alone. A run can be resumed only if the files of the base weights are unchanged. ``--merge-with-base`` scales B.
+    alone. ``--merge-with-base SHARE`` multiplies B by 1 - SHARE for evaluation and saving. A run can be resumed only if
+    the files of the base weights are unchanged.
 
     Raises ``InputError`` if peft is not installed, no layer has a name in ``targets``, or ``keep`` is set and the model
     is itself an adapter.
@@ -57,7 +58,7 @@ class LoRA(EncoderMethod):
         try:
             peft.inject_adapter_in_model(config, encoder.backbone)
         except ValueError as error:
-            raise InputError(f"lora.targets: {', '.join(options.targets)}: {str(error).splitlines()[0]}") from None
+            raise InputError(f"lora.targets: {', '.join(options.targets)}: {first_line(error)}") from None
         encoder.adapters = Adapters(config, encoder.source, keep=options.keep)
 
     @classmethod

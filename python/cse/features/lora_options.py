@@ -1,4 +1,7 @@
-"""Options of LoRA. This module does not import torch, because the command line lists the options."""
+"""Options of LoRA.
+
+This module does not import torch, so that the command line, which lists the options, starts quickly.
+"""
 
 from __future__ import annotations
 
@@ -29,5 +32,5 @@ class LoRAOptions:
     alpha: Annotated[float, Ge(0), Note("numerator of the scale alpha / rank; 0: twice the rank")] = 0.0
     dropout: Annotated[float, Ge(0), Lt(1), Note("dropout probability of the inputs of the adapters")] = 0.0
     targets: Annotated[
-        tuple[str, ...], Note("last parts of the names of the adapted layers; empty: all linear layers")
+        tuple[str, ...], Note("layers to adapt, as last parts of their names, such as query; empty: all linear layers")
     ] = ()

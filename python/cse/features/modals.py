@@ -1,7 +1,8 @@
 """MODALS: positives changed in embedding space (Cheung and Yeung 2021), a baseline in UNA's appendix C.2.
 
-UNA's paper names the four operations but gives neither their strength nor the pool from which they take other rows, and
-its released code does not contain them. Here the pool is the batch of the changed view, and the strength is an option.
+UNA's paper names the four operations but specifies neither their strength nor the set from which the other embeddings
+are taken, and its released code does not contain them. Here, the other embeddings are those of the same view in the
+batch, and the strength is an option.
 """
 
 from __future__ import annotations

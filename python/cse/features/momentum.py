@@ -22,16 +22,16 @@ __all__ = ["Momentum", "MomentumOptions"]
 class MomentumOptions:
     """Options of the queue; the defaults are the published settings of BERT-base with batches of 64."""
 
-    size: Annotated[int, Field(ge=1, description="number of embeddings of earlier batches that are negatives")] = 160
+    size: Annotated[int, Field(ge=1, description="length of the queue of embeddings from earlier batches")] = 160
     decay: Annotated[float, Field(ge=0, lt=1, description="share of the momentum encoder kept at each step")] = 0.995
 
 
 class Momentum(FeatureMethod):
     """Adds the sentences of earlier batches, encoded by a moving average of the encoder, as further negatives.
 
-    The momentum encoder starts as a copy of the encoder, has no dropout, and is not saved with the encoder; checkpoints
-    contain it and the queue. If the encoder has a head, the head's copy in the momentum encoder is applied to the
-    embeddings in the queue.
+    The momentum encoder starts as a copy of the encoder, and runs without dropout. If the encoder has a head, the
+    embeddings in the queue have passed through the momentum encoder's copy of the head. Checkpoints contain the
+    momentum encoder and the queue; neither is saved with the encoder.
     """
 
     Options = MomentumOptions
@@ -50,7 +50,7 @@ class Momentum(FeatureMethod):
         """Sets the mode; in training, the momentum encoder applies its head, but no dropout."""
         super().train(mode)
         self.encoder.eval()
-        self.encoder.training = mode  # this flag applies the head; the modules inside remain without dropout
+        self.encoder.training = mode  # forward then applies the head; the submodules stay in evaluation mode
         return self
 
     @torch.no_grad()

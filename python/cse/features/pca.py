@@ -22,11 +22,11 @@ class PCAJitterOptions:
 
     layers: Annotated[
         tuple[int, ...],
-        Field(
-            description="layers, one of which is drawn per step; 0: output of the embedding layer, n: of the n-th block"
-        ),
+        Field(description="layers, one drawn per step; 0: output of the embedding layer, n: output of the n-th block"),
     ] = (0,)
-    ratio: Annotated[float, Field(gt=0, description="standard deviation of alpha if curriculum is none")] = 0.1
+    ratio: Annotated[
+        float, Field(gt=0, description="standard deviation of alpha, the scale of the shift, if curriculum is none")
+    ] = 0.1
     curriculum: Annotated[
         Literal["none", "discrete", "continuous"],
         Field(
@@ -44,8 +44,8 @@ def pca_jitter(states: Tensor, mask: Tensor, alpha: Tensor, variant: str = "pape
     """Shifts all tokens of a sequence along the principal components of its tokens.
 
     For the tokens X of a sequence, X / |X| is centred, and its covariance is V diag(l) V'. The shift is
-    |X| V (alpha l), the same for every token. The sign of each column of V is chosen so that its entry of largest
-    magnitude is positive. The shift has no gradient.
+    |X| V (alpha l), the same for every token. Each column of V has the sign that makes its entry of largest magnitude
+    positive. The shift has no gradient.
 
     Args:
         states: ``(n, T, D)``.
@@ -99,10 +99,10 @@ class PCAJitter(Hook):
         return self.changed(states, tokens, step) if self.drawn(step) == 0 else states
 
     def layers(self, count: int, step: RowStep) -> list[int]:
-        """Returns a list with the block whose input is changed, if any.
+        """Returns the number of the block whose input is changed, as a list; an empty list if there is none.
 
-        Layer n is the output of the n-th block, which is the input of the block with number n, counted from 0. If the
-        output of the last block was drawn, no input is changed.
+        Layer n is the output of the n-th block, that is, the input of block n, counted from 0. If layer 0 or the last
+        layer was drawn, no block's input is changed.
         """
         number = self.drawn(step)
         return [number] if 0 < number < count else []

@@ -16,10 +16,11 @@ __all__ = ["Projector"]
 
 
 class Projector(FeatureMethod):
-    """Linear (D, 2D), batch normalisation, ReLU, linear (2D, D), batch normalisation without affine parameters.
+    """Projects the embeddings before the loss, in training only.
 
-    The statistics of the normalisation are computed over all views of the batch, in all processes and chunks. The
-    projector is used in training only.
+    The layers are: linear (D, 2D), batch normalisation, ReLU, linear (2D, D), batch normalisation without affine
+    parameters. The statistics are computed over the rows of all views of the batch, across processes and the chunks of
+    gradient caching.
     """
 
     summary = "a projector with batch normalisation, in training only (DiffCSE)"

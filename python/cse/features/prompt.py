@@ -37,7 +37,7 @@ class PromptOptions:
     ] = 'This sentence : "{}" means [MASK].'
     denoise: Annotated[
         bool,
-        Field(description="in training, subtract the mask token's hidden state in the template without the sentence"),
+        Field(description="in training, subtract the mask token's hidden state in the template without a sentence"),
     ] = True
 
 
@@ -78,13 +78,15 @@ class Template:
 class Prompt(EncoderMethod):
     """Encodes a sentence as the hidden state of the mask token of a template.
 
-    In training, the state of the mask in the template without the sentence is subtracted, and an MLP (linear, tanh) is
-    applied. In the template without the sentence, all tokens keep the positions that they have with the sentence. The
-    tokenizer of the saved model contains the template and does not truncate it. ``--max-length`` counts the tokens of
-    the template, too: the published limit of 32 tokens per sentence is 32 plus the tokens of the template.
+    In training, the mask token's hidden state in the bare template (without the sentence) is subtracted, unless
+    ``denoise`` is false, and an MLP (linear, tanh) is applied. The tokens of the bare template keep the positions that
+    they have around the sentence. The tokenizer of the saved model contains the template and does not truncate it.
+    ``--max-length`` includes the tokens of the template: for the published limit of 32 tokens per sentence, give 32
+    plus their number.
 
-    Differences from the released code: positions start at the first position of the model; checkpoints are selected
-    without denoising; no full stop is added in evaluation; with RoBERTa, there is no space before a sentence.
+    Differences from the released code: position ids start at the model's first position (in RoBERTa, after the padding
+    index); checkpoints are selected without denoising; no full stop is added in evaluation; with RoBERTa, there is no
+    space before a sentence.
 
     Raises ``InputError`` for a template that does not fit; see ``Template``.
     """
@@ -121,7 +123,7 @@ class Prompt(EncoderMethod):
         return {"pooler": "mask", **({"positive_hook": "second-template"} if second else {})}
 
     def bias(self, backbone: Any, tokens: dict[str, Tensor]) -> Tensor:
-        """Returns the mask token's hidden states ``(n, D)`` in the template without the sentences of the n rows."""
+        """Returns the mask token's hidden state in the bare template, placed as around each of n rows: ``(n, D)``."""
         ids, mask = tokens["input_ids"], tokens["attention_mask"]
         before, after = len(self.template.prefix), len(self.template.suffix)
         longest = ids.shape[1] - before - after

@@ -1,4 +1,4 @@
-"""Loss terms: functions of the embeddings of a batch, and their registry."""
+"""The registry of loss terms, and the values of ``--loss``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTRASTIVE_LOSSES: dict[str, dict[str, Any]] = {
     "focal": {"logits": "focal"},
     "mixed": {"logits": "cosine", "mixed_negatives": True},
 }
-"""Values of ``--loss`` that stand for options of the term ``contrastive``: SimCSE, Focal-InfoNCE and MixCSE."""
+"""Options of the term ``contrastive`` by value of ``--loss``: SimCSE, Focal-InfoNCE and MixCSE."""
 
 LOSS_TERMS: Registry[type[LossTerm]] = Registry(
     "loss term",
@@ -44,5 +44,5 @@ LOSS_TERMS: Registry[type[LossTerm]] = Registry(
 
 
 def loss_names() -> list[str]:
-    """Returns the values of ``--loss``."""
+    """Returns the names that ``--loss`` accepts."""
     return [*CONTRASTIVE_LOSSES, *LOSS_TERMS.names()]

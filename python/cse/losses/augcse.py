@@ -25,7 +25,7 @@ class AugCSEOptions:
     """Options of AugCSE."""
 
     weight: Annotated[float, Field(ge=0, description="weight of the discriminator's loss")] = 0.005
-    reversal: Annotated[float, Field(ge=0, description="factor of the reversed gradient in the encoder")] = 1.0
+    reversal: Annotated[float, Field(ge=0, description="multiplies the reversed gradient in the encoder")] = 1.0
 
 
 class _Reversed(torch.autograd.Function):
@@ -49,12 +49,12 @@ def reversed_gradient(z: Tensor, scale: float) -> Tensor:
 
 
 class AugCSE(RowTerm):
-    """Trains a discriminator to predict which edit made a positive, and trains the encoder to make this impossible.
+    """Trains a discriminator to predict which edit made a positive, and trains the encoder against it.
 
-    The term is ``weight`` times the mean cross-entropy of a network of two layers: Linear(D, D), ReLU, Linear(D,
-    edits). The network is trained to lower the term; the gradient reaches the encoder with the opposite sign. The
-    positives are those of ``--positive one-of``. The released code uses transformations of NL-Augmenter as edits. The
-    default weight and reversal are taken from that code, which does not give the size of the network.
+    The term is ``weight`` times the mean cross-entropy of the discriminator, a network of two layers: Linear(D, D),
+    ReLU, Linear(D, number of edits). The discriminator minimises the term. Its gradient reaches the encoder multiplied
+    by ``-reversal``. The edits are those of ``--positive one-of``; the released code of AugCSE uses transformations of
+    NL-Augmenter. The default weight and reversal are taken from that code, which does not give the size of the network.
 
     Raises ``InputError`` without ``--positive one-of``.
     """
@@ -66,7 +66,7 @@ class AugCSE(RowTerm):
     def __init__(self, options: AugCSEOptions, context: Context) -> None:
         super().__init__(options, context)
         if "edits" not in context.told:
-            raise InputError("--loss-term augcse: discriminates the edits of --positive one-of; add it")
+            raise InputError("--loss-term augcse: needs positives of several edits; use --positive one-of")
         size = context.trained.embedding_dim
         self.edits, self.purpose = context.told["edits"]
         self.discriminator = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, self.edits))
@@ -80,7 +80,7 @@ class AugCSE(RowTerm):
         """Returns the sum of the weighted cross-entropies of these rows, and the number of rows."""
         options: AugCSEOptions = self.options
         z = views["positive"]
-        # The positive's edit was chosen by the same random number.
+        # ``one-of`` chooses the edit of each positive with the same random number.
         edit = (step.uniform(self.purpose, 1)[:, 0] * self.edits).long().clamp(max=self.edits - 1)
         logits = self.discriminator(reversed_gradient(z, options.reversal))
         count = torch.tensor(len(z), device=z.device)

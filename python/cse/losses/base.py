@@ -1,15 +1,16 @@
 """Base classes of loss terms.
 
-There are two kinds of terms, which differ in the part of a batch that they get, and in what is summed over processes:
+There are two kinds of terms. They differ in the rows that they receive, and in how their values are combined over
+processes:
 
-- A *row term* gets only rows of this process, and returns a sum and a count. The training loop adds up the sums and
-  the counts over chunks and processes, and divides the total sum by the total count. The term runs in the precision
-  of the encoder.
-- A *batch term* gets the embeddings of all rows of the batch, and returns a scalar that is the same in all processes.
-  It runs in float32.
+- A *row term* receives only rows of this process, and returns a sum and a count. The training loop adds up the sums
+  and the counts over chunks and processes, and divides the total sum by the total count. The term runs in the
+  precision of the encoder.
+- A *batch term* receives the embeddings of all rows of the batch, and returns a scalar that is the same in all
+  processes. It runs in float32.
 
-The gradients of all parameters, of the encoder and of the terms, are then summed over the processes. The training loop
-handles chunks, precision, processes without rows, training mode and devices; a term does not have to.
+The training loop then sums the gradients of all parameters, in the encoder and in the terms, over the processes. It
+also handles chunks, precision, processes without rows, training mode and devices, so that terms need no code for them.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class RowTerm(LossTerm):
     """Base class of terms that are means over rows, tokens or other items of a row."""
 
     logged: ClassVar[tuple[str, ...]] = ()
-    """Names of the ``metrics``, which must also be known in processes without rows."""
+    """Names of the ``metrics``; declared here because a process without rows does not call ``forward``."""
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
         """Returns two scalar tensors: the sum over all items of these rows, and the number of items.
@@ -94,10 +95,10 @@ class BatchTerm(LossTerm):
         raise TypeError(f"{type(self).__name__} does not define forward")
 
     def partner_views(self, roles: Mapping[str, Role]) -> tuple[int, list[str]] | None:
-        """Returns the views for which mixing partners are drawn; None (default) if the term uses no partners.
+        """Returns how many views need mixing partners, and where these are drawn from; None (default): no partners.
 
-        A partner is the embedding that the positive of an anchor is mixed with in MixCSE; see
-        ``cse.mixing_partners``. ``step.partners`` holds the positions of the partners.
+        MixCSE mixes the positive of each anchor with another embedding, its partner; see ``cse.mixing_partners``.
+        ``step.partners`` holds the positions of the partners.
 
         Args:
             roles: Roles of the batch's views by name, in the order of encoding.

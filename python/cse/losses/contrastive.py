@@ -100,10 +100,10 @@ def contrastive_loss(
             An anchor whose partner comes from its own row has no mixed negative.
         hard_negative_weight: alpha; the logit of an ``anchor`` with the ``hard_negative`` of the same row is increased
             by ln(alpha).
-        masks: ``(B,)`` bool by view name: True for the rows in which a view is valid. In other rows, the view is
-            neither an anchor nor in any denominator; an anchor whose positive is not valid is left out, too.
-        duplicates: ``(B, B)`` bool, symmetric: True for two rows with the same sentence. In the first pair of views,
-            such rows are not negatives of each other.
+        masks: ``(B,)`` bool by view name: True for the rows in which a view is valid. An invalid row is neither used as
+            an anchor nor in any denominator. An anchor whose positive is invalid is left out.
+        duplicates: ``(B, B)`` bool, symmetric: True for two rows with the same sentence or labelled positive. In the
+            first pair of views, such rows are not negatives of each other.
         roles: Roles by view name; default: see ``cse.views.roles_by_name``.
         log_weights: See ``cse.views.Views``; each is added to the logits of its pair of views.
         own_negatives: See ``cse.views.Views``.
@@ -143,7 +143,7 @@ def contrastive_loss(
     for (anchor, other), weights in (log_weights or {}).items():
         if anchor in layout.anchors and other in (*layout.candidates, *layout.columns):
             scores[layout.rows_of(anchor), layout.columns_of(other)] += weights
-    extra: list[Tensor] = []  # columns that only one anchor uses
+    extra: list[Tensor] = []  # further columns: own negatives and mixed negatives
     if own_negatives:
         similarity, missing = _own_similarities(views, layout, own_negatives)
         extra.append(shape(similarity, None, temperature, margin).masked_fill(missing, -math.inf))
@@ -276,7 +276,7 @@ class Contrastive(BatchTerm):
         return self.evaluate(views, step, metrics=self.metrics)
 
     def evaluate(self, views: Views, step: BatchStep, **changes: Any) -> Tensor:
-        """Returns the loss of any views; ``changes`` are arguments of ``contrastive_loss``. See ``BatchStep``."""
+        """Returns the loss for any views; ``changes`` replace arguments of ``contrastive_loss``. See ``BatchStep``."""
         options: ContrastiveOptions = self.options
         given = {
             "objective": options.objective,
@@ -315,8 +315,8 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
     ``cos_pos``: positives (a_i, a+_i). ``cos_neg``: in-batch negatives (a_i, a+_j). ``cos_hard``: labelled hard
     negatives of the anchor's row. ``cos_syn``: synthetic negatives of the anchor's row (a_i, n_i). ``syn_harder``:
     share of synthetic negatives that are closer to their anchor than every in-batch negative. Rows whose mask is False
-    are left out. ``alignment`` (of anchors and positives) and ``uniformity`` (of all anchors) are defined as by Wang
-    and Isola (2020).
+    are left out, except from ``uniformity``. ``alignment`` (of anchors and positives) and ``uniformity`` (of all
+    anchors) are those of Wang and Isola (2020).
     """
     masks = masks or {}
     h = {name: normalize(z.float(), dim=-1) for name, z in views.items()}
@@ -345,7 +345,7 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
 
 
 def _mean_negative(s: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
-    """Returns the mean of the similarities ``(B, B)`` of different valid rows."""
+    """Returns the mean of the off-diagonal similarities in ``s``, ``(B, B)``, of valid rows."""
     batch = len(s)
     if "positive" not in masks:
         return (s.sum() - s.diagonal().sum()) / (batch * (batch - 1))

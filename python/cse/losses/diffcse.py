@@ -41,10 +41,10 @@ class DiffCSEOptions:
 
 
 class DiffCSE(RowTerm):
-    """``weight`` times the mean cross-entropy of finding replaced tokens, given the embedding of the sentence.
+    """``weight`` times the mean cross-entropy of detecting replaced tokens, given the embedding of the sentence.
 
-    For each of the two views, tokens are masked and filled by a frozen generator. A discriminator, a copy of the
-    transformer with separate weights, reads the result and classifies each token as replaced or not. The output of its
+    For each of the two views, tokens are masked, and a frozen generator fills them in. A discriminator, a copy of the
+    transformer with separate weights, classifies each token of the result as replaced or not. The output of its
     embedding layer at position 0 is replaced by the projected embedding of the sentence, through which the term trains
     the encoder. The variant ``paper`` samples the masked tokens from the generator and leaves padding out of the mean.
     In both variants the generator runs without dropout, unlike in the released code. Masks and samples are functions of
@@ -70,11 +70,11 @@ class DiffCSE(RowTerm):
 
     @classmethod
     def implies(cls, options: DiffCSEOptions) -> dict[str, Any]:
-        """Returns the feature augmentation ``projector``: the contrastive loss also uses projected embeddings."""
+        """Returns ``projector`` as the default of ``feature_augmentations``, which also applies to the other terms."""
         return {"feature_augmentations": ("projector",)}
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
-        """Returns the weighted sum of the losses of both views over the tokens, and the number of tokens."""
+        """Returns the weighted sum of the losses over the tokens of both views, and the number of tokens."""
         tokens = step.tokens["anchor"]
         total, count, right = (views["anchor"].new_zeros(()) for _ in range(3))
         for view in ("anchor", "positive"):

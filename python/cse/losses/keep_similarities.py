@@ -1,4 +1,4 @@
-"""A term that keeps the similarities of the base model, for adaptation to new documents without forgetting."""
+"""A loss term that keeps the similarities of the base model, against forgetting in adaptation to new documents."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def similarity_divergence(base: Tensor, z: Tensor, temperature: float, valid: Te
 
 
 class KeepSimilarities(BatchTerm):
-    """``weight`` times the divergence of the similarities within the batch from those of the base model.
+    """``weight`` times the divergence between the similarities in a batch of the base model and of the encoder.
 
     The divergence is the mean of two values of ``similarity_divergence``, for the anchors and for the positives. The
-    base model is the encoder as it was before training, without dropout; it encodes the same texts in a forward
-    pass without gradients, which takes about a third of the time of the encoder's forward and backward passes. The
-    weights of the base model are kept in memory as well.
+    base model is the encoder before training, without dropout. It encodes the same texts in a forward pass without
+    gradients, which takes about a third of the time of the encoder's forward and backward passes. Its weights take
+    additional memory.
     """
 
     Options = KeepSimilaritiesOptions

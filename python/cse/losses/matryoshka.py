@@ -19,17 +19,17 @@ __all__ = ["Matryoshka"]
 
 
 class Matryoshka(BatchTerm):
-    """The sum of the run's contrastive losses on the first d dimensions of all views, for each d in ``dims``.
+    """The run's contrastive loss on the first d dimensions of all views, summed over all d in ``dims``.
 
-    Every d has weight 1; the full number of dimensions is skipped. The sum of this term and the run's loss on all
-    dimensions is the loss of the paper. The contrastive loss uses cosines, so truncated embeddings are in effect scaled
-    to unit length. The saved model records the dimensions.
+    Every d has weight 1. The full number of dimensions is skipped, because the run's loss already uses it; the sum of
+    this term and the run's loss is the loss of the paper. Truncated embeddings are in effect normalised, because the
+    contrastive loss uses cosines. The saved model records the dimensions.
 
     Raises ``InputError`` if a number in ``dims`` exceeds the number of dimensions of the embeddings.
     """
 
     Options = MatryoshkaOptions
-    summary = "the run's contrastive loss on the first dimensions of the embeddings as well (Matryoshka)"
+    summary = "adds the run's contrastive loss on the first dimensions of the embeddings (Matryoshka)"
 
     def __init__(self, options: MatryoshkaOptions, context: Context) -> None:
         super().__init__(options, context)
@@ -44,7 +44,7 @@ class Matryoshka(BatchTerm):
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
         """Returns the sum of the losses of the truncated embeddings."""
-        assert step.contrastive is not None  # the configuration was checked for a contrastive loss
+        assert step.contrastive is not None  # TrainConfig requires a contrastive loss
         total = views["anchor"].new_zeros(())
         for size in self.dims:
             cut = {name: z[..., :size] for name, z in views.embeddings.items()}

@@ -30,11 +30,11 @@ def mixture_similarity(
 
 
 def release_similarities(z1: Tensor, z2: Tensor, mix_lambda: float) -> Tensor:
-    """Returns the cosines with all mixtures as in MixCSE's released code, ``(B, 2B)``.
+    """Returns the cosines with the mixed negatives of MixCSE's released code, ``(B, 2B)``.
 
-    Neighbouring rows of unnormalised embeddings are mixed, and all B mixtures are negatives of every anchor: the first
-    B columns are z1 against the mixtures of z2, the last B columns are the mixtures of z1 against z2. Two diagonals are
-    set to 0 instead of being removed, so each adds e^0 = 1 to the denominator. Mixtures have no gradient.
+    Neighbouring rows of unnormalised embeddings are mixed. The first B columns compare each row of z1 with all mixtures
+    of z2; the last B columns compare the mixture at the same row of z1 with all rows of z2. In each half, one diagonal
+    is set to 0 instead of being removed, and adds e^0 = 1 to the denominators. Mixtures have no gradient.
 
     Args:
         z1: ``(B, D)``, the anchors.

@@ -46,8 +46,8 @@ class MLM(RowTerm):
     """``weight`` times the mean cross-entropy of the masked tokens, from a separate forward pass over the anchors.
 
     The head is loaded from the pretrained model, or from the folder in which an earlier run saved it; if there is none,
-    it is initialised at random. Its output weights are tied to the token embeddings if the model's configuration says
-    so. Masks are functions of (seed, epoch, row, token position).
+    it is initialised at random. Its output weights are tied to the token embeddings if the model's configuration ties
+    them. Masks are functions of (seed, epoch, row, token position).
     """
 
     Options = MLMOptions

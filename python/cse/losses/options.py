@@ -37,7 +37,7 @@ class ContrastiveOptions:
     hard_negative_weight: Annotated[
         float,
         Gt(0),
-        Note("weight alpha of the anchor's own hard negative of --pairs", "--hard-negative-weight"),
+        Note("weight alpha of the hard negative of --pairs in the anchor's own row", "--hard-negative-weight"),
     ] = 1.0
 
     @property
@@ -71,7 +71,7 @@ class MatryoshkaOptions:
     dims: Annotated[
         tuple[int, ...] | str,
         Note(
-            "also trains the first N dimensions of the embeddings, for each N, like 256,128,64 (Matryoshka)",
+            "also trains the first N dimensions of the embeddings, for each given N, like 256,128,64 (Matryoshka)",
             "--dims",
             "N,N,...",
             default="off",
@@ -81,9 +81,9 @@ class MatryoshkaOptions:
 
 
 def parse_dims(given: str | Sequence[int]) -> list[int]:
-    """Parses numbers of dimensions, given as a list or as text with commas.
+    """Returns numbers of dimensions, given as a list or as text separated by commas, in descending order.
 
-    Returns the distinct numbers in descending order. Raises ``InputError`` for anything else, or a number below 1.
+    Repeated numbers are removed. Raises ``InputError`` for any other value, and for a number below 1.
     """
     try:
         found = [int(part) for part in (given.split(",") if isinstance(given, str) else given)]

@@ -1,4 +1,4 @@
-"""Checks of combinations of loss parts. This module imports nothing, so that the checks do not need torch."""
+"""Checks which parts of a loss can be combined. This module imports nothing, so that the checks do not need torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ WITHOUT_NEGATIVES = ("scd",)
 
 
 def unused_negatives(loss: str | None, negatives: tuple[str, ...]) -> str | None:
-    """Returns an error message if there are negatives that the loss does not use, else None."""
+    """Returns an error message if ``--negative`` is given with a loss that uses no negatives, else None."""
     if loss in WITHOUT_NEGATIVES and negatives:
         return f"--loss {loss}: uses no negatives, so --negative {negatives[0]} has no effect; leave one of them out"
     return None

@@ -20,7 +20,7 @@ __all__ = ["SCD", "SCDOptions", "decorrelation"]
 
 @dataclass(frozen=True)
 class SCDOptions:
-    """Options of SCD; the defaults are published for BERT-base, except for the width of the projector."""
+    """Options of SCD; the defaults are the published values for BERT-base, except the width of the projector."""
 
     alpha: Annotated[float, Field(ge=0, description="weight of the self-contrast")] = 1.0
     beta: Annotated[float, Field(ge=0, description="weight of the decorrelation")] = 0.005225
@@ -30,11 +30,13 @@ class SCDOptions:
 
 
 def decorrelation(first: Tensor, second: Tensor, off_diagonal: float) -> Tensor:
-    """Returns the loss of Barlow Twins, sum_k (C_kk - 1)^2 + lambda sum_{k != l} C_kl^2, with C the cross-correlation.
+    """Returns the loss of Barlow Twins, sum_k (C_kk - 1)^2 + lambda sum_{k != l} C_kl^2.
+
+    C is the cross-correlation matrix ``(D, D)`` of two views.
 
     Args:
-        first: ``(B, D)``, standardised over the batch.
-        second: ``(B, D)``, standardised over the batch.
+        first: ``(B, D)``, the first view, standardised over the batch.
+        second: ``(B, D)``, the second view, standardised over the batch.
         off_diagonal: lambda.
     """
     c = first.T @ second / len(first)
@@ -46,8 +48,8 @@ def decorrelation(first: Tensor, second: Tensor, off_diagonal: float) -> Tensor:
 class SCD(BatchTerm):
     """alpha times the mean cosine of the two views, divided by the temperature, plus beta times ``decorrelation``.
 
-    The two views, anchor and positive, are pushed apart, and their projections are decorrelated. The views need
-    different dropout probabilities (``--anchor-dropout``, ``--positive-dropout``).
+    The first part pushes the anchor and the positive of each row apart; the second decorrelates the dimensions of their
+    projections. The views need different dropout probabilities (``--anchor-dropout``, ``--positive-dropout``).
     """
 
     Options = SCDOptions

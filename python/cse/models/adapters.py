@@ -46,7 +46,7 @@ class Adapters:
     @contextmanager
     @torch.no_grad()
     def merged(self, backbone: nn.Module) -> Iterator[None]:
-        """Replaces the adapter layers within the context with plain layers whose weights include the adapters.
+        """Context manager in which plain layers, with the adapters added to their weights, replace the adapter layers.
 
         On exit, the adapter layers and the original weights are restored exactly.
         """
@@ -69,7 +69,7 @@ class Adapters:
                 setattr(parent, name, layer)
 
     def save(self, backbone: Any, folder: Path) -> None:
-        """Writes the adapters in the format of peft and sentence-transformers, with the name or path of the base model.
+        """Writes the adapters and the name or path of their base model, as peft and sentence-transformers read them.
 
         No config.json is written: with one, transformers would look for the base model's weights in this folder.
         """

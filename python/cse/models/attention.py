@@ -13,9 +13,10 @@ __all__ = ["mask_always", "replace_attention"]
 def replace_attention(
     backbone: Any, name: str, attention: Callable[..., Any], mask: Callable[..., Tensor | None] | None = None
 ) -> None:
-    """Replaces the attention of a transformer, if it uses the implementation ``sdpa`` of the library transformers.
+    """Replaces the attention of a transformer, if it uses the ``sdpa`` implementation of the library transformers.
 
-    Nothing is changed otherwise, or with an older release of transformers, in which each model builds its masks itself.
+    Nothing is changed for other implementations, or in older releases of transformers, in which each model builds its
+    masks itself.
 
     Args:
         backbone: A transformer.
@@ -40,8 +41,8 @@ def replace_attention(
 def mask_always(backbone: Any) -> None:
     """Makes a transformer use the attention mask of every batch, even if no row is padded.
 
-    By default, transformers checks in every forward pass whether there is padding. The check reads from the device, and
-    therefore has to wait until the device has finished the previous step.
+    By default, transformers checks in every forward pass whether there is padding. The check copies a value from the
+    device, so the CPU waits until the device has finished the previous step.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 

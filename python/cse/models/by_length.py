@@ -23,12 +23,12 @@ def by_length(function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[s
     """Applies a function to groups of rows of similar length, and returns the results in the order of the rows.
 
     Columns that are padding in every row of a group are removed, which leaves less padding to process. Inputs of at
-    most ``size`` rows are passed unchanged.
+    most ``size`` rows are passed to the function unchanged, in one call.
 
     Args:
         function: Maps the tokens of n rows to a tensor of n rows that does not depend on the padding.
         inputs: Token ids, attention masks and so on, each ``(N, T)``.
-        size: Number of rows per group.
+        size: Number of rows per group; the last group may be smaller.
     """
     mask = inputs["attention_mask"]
     if len(mask) <= size:

@@ -92,7 +92,7 @@ def is_local(model: str) -> bool:
 
 
 def public_name(model: str) -> str:
-    """Returns the name of a model as it can be published: for a path, only the name of the model's folder.
+    """Returns the name of a model without local paths: a path is reduced to the name of its folder.
 
     For the folders ``best`` and ``last`` of a run, the result is ``NAME/best`` or ``NAME/last``.
     """

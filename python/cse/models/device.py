@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from .. import _core
-from ..errors import InputError, unknown
+from ..errors import InputError, first_line, unknown
 
 __all__ = [
     "PRECISIONS",
@@ -53,7 +53,7 @@ def pick_device(name: str) -> str:
     try:
         torch.ones(1, device=name).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        why = str(error).splitlines()[0]
+        why = first_line(error)
         raise InputError(f"--device {name}: not usable here ({why}); try --device cpu") from None
     return name
 
@@ -70,8 +70,8 @@ def pick_precision(device: str, precision: str = "auto") -> tuple[str, str]:
 
     The weights are float32 in both cases. ``auto`` selects bf16 on CUDA, and on processors that have bfloat16
     instructions and multiply matrices faster with them; otherwise it selects fp32. The processor is timed once per
-    process, and the choice may differ between processes: code that continues earlier work should store the precision
-    and pass it in.
+    process, so the choice may differ between processes: code that continues earlier work should store the chosen
+    precision and pass it as ``precision``.
 
     Args:
         device: A PyTorch device.
@@ -96,8 +96,8 @@ def pick_precision(device: str, precision: str = "auto") -> tuple[str, str]:
         return "fp32", "the processor has no instructions for bf16"
     speedup = bf16_speedup()
     if speedup <= 1:
-        return "fp32", f"{names}, but a matrix product in bf16 takes {1 / speedup:.1f} times as long"
-    return "bf16", f"{names}, a matrix product is {speedup:.1f} times as fast"
+        return "fp32", f"{names}, but a matrix product takes {1 / speedup:.1f} times as long as in fp32"
+    return "bf16", f"{names}, a matrix product is {speedup:.1f} times as fast as in fp32"
 
 
 def bf16_instructions() -> tuple[str, ...]:

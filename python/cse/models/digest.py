@@ -16,12 +16,13 @@ __all__ = ["model_digest"]
 def model_digest(encoder: Encoder, prompt: str | None = None) -> str:
     """Returns a hexadecimal hash of a model's files (such as weights and tokenizer), pooling, dimensions and prompt.
 
-    The path of the folder does not affect the hash, so a model can be moved. ``prompt`` overrides the encoder's prompt.
+    The path of the folder does not affect the hash, so a model can be moved. The prompt is ``prompt`` if it is given,
+    else the encoder's.
     """
     model = encoder.model
     name = type(model).__name__
     if isinstance(model, OtherEncoder):
-        # ``what`` can hold paths and options, as in MODEL@FILE@DIMS for whitening; paths are cut to their last part.
+        # ``what`` can hold paths and options (MODEL@FILE@DIMS for whitening); of a path, only the last part is used.
         name += " " + re.sub(r"[^@]*/", "", model.what)
         files = [(path.name, path) for path in model.files()]
     else:

@@ -69,6 +69,9 @@ def attention(
 ) -> tuple[Tensor, None]:
     """Computes attention with fast dropout of the probabilities; has the interface that transformers expects.
 
+    The scaled-dot-product attention of transformers is called instead if there is no dropout, if the attention is
+    causal without a mask, or if there are fewer key heads than query heads.
+
     Args:
         module: The attention layer.
         query: ``(B, H, T, d)``, like ``key`` and ``value``.
@@ -77,9 +80,7 @@ def attention(
         attention_mask: ``(B, 1, T, T)``, bool or additive, or None.
         dropout: Probability of dropout; 0 in evaluation.
         scaling: Factor by which the scores are multiplied; default: d ** -0.5.
-        kwargs: Passed on to the scaled-dot-product attention of transformers, and otherwise ignored. That function is
-            called instead if there is no dropout, if the attention is causal without a mask, or if there are fewer key
-            heads than query heads.
+        kwargs: Passed to the attention of transformers if it is called; otherwise ignored.
 
     Returns:
         ``(B, T, H, d)``, and None for the probabilities.

@@ -15,7 +15,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from .adapters import Adapters, with_adapter
 from .by_length import batches_by_length
 from .device import autocast, pick_precision, uncompiled
@@ -36,8 +36,8 @@ class SentenceEncoder(nn.Module):
     """A transformer with pooling, an MLP head (linear, tanh; with ``pooler="cls"`` or PromptBERT), and further stages.
 
     The stages are the modules of a sentence-transformers directory that follow the pooling, in the same order. A final
-    Normalize is not among them: it is represented by ``source.normalize`` and applied only by ``encode``, since the
-    losses use cosine similarity.
+    Normalize is not among them: it is stored as ``source.normalize`` and applied only by ``encode``, since the losses
+    use cosine similarity.
 
     Args:
         backbone: A transformers model.
@@ -49,7 +49,7 @@ class SentenceEncoder(nn.Module):
         stages: Modules of ``cse.models.stages``.
 
     Raises:
-        InputError: If a stage expects vectors of a different width than the pooling or stage before it produces.
+        InputError: If the input width of a stage differs from the output width of the pooling or stage before it.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class SentenceEncoder(nn.Module):
         prompt = self.prompt if prompt is None else prompt
         left_out = 0 if self.source.modules.include_prompt else prompt_length(self.tokenizer, prompt)
         out = np.empty((len(texts), self.embedding_dim), dtype=np.float32)
-        # One context for all batches, so that the weights are converted once.
+        # One context for all batches: autocast keeps the converted weights until its context ends.
         with autocast(device, precision):
             for start in range(0, len(texts), BLOCK):
                 block = (
@@ -171,13 +171,12 @@ class SentenceEncoder(nn.Module):
         return out
 
     def masked_language_model(self) -> tuple[nn.Module, bool]:
-        """Returns a masked language model that shares the weights of this encoder's transformer.
+        """Returns a masked language model with this encoder's transformer, and whether its head is newly initialised.
 
-        The head is loaded from the checkpoint or from the folder ``mlm_head`` next to its weights; otherwise it is
-        newly initialised. The second returned value is True if any weights of the head are newly initialised. The
-        output layer shares its weights with the token embeddings if the configuration ties them. Raises
-        ``InputError`` if the tokenizer has no mask token, or if there is no masked language model for this type of
-        model.
+        The head is loaded from the checkpoint, else from the folder ``mlm_head`` next to its weights. If neither holds
+        all weights of the head, the missing ones are newly initialised. The output layer shares its weights with the
+        token embeddings if the configuration ties them. Raises ``InputError`` if the tokenizer has no mask token, or if
+        there is no masked language model for this type of model.
         """
         from transformers import AutoModelForMaskedLM
 
@@ -202,7 +201,7 @@ class SentenceEncoder(nn.Module):
 
     @staticmethod
     def save_masked_language_model(model: nn.Module, folder: Path) -> None:
-        """Saves the head of a ``masked_language_model`` in ``folder``, where ``masked_language_model`` finds it."""
+        """Saves the head of a masked language model in ``folder``, from which ``masked_language_model`` loads it."""
         save_mlm_head(model, folder)
 
     def _encode_batch(self, batch: dict[str, Tensor]) -> npt.NDArray[np.float32]:
@@ -225,13 +224,13 @@ def load_encoder(
         source: Location and properties of the model, from ``find_model``.
         pooler: See ``cse.models.pooling.pool``.
         for_inference: With ``pooler="cls"``, use the head stored as a Dense module of the directory, else the trained
-            pooler (linear, tanh) of the checkpoint, if there is one. For training (False), the head is loaded from the
-            Dense module of the directory if it has one, and is newly initialised otherwise.
+            pooler (linear, tanh) of the checkpoint, if there is one. If False (training), the head is loaded from the
+            Dense module of the directory, or newly initialised if there is none.
         keep_head: Use the head in evaluation as well. For inference, a head loaded from a Dense module is always used.
 
     Raises:
-        InputError: If files cannot be read, weights are missing (other than the weights of an unused pooler), not
-            finite or of the wrong shape, the tokenizer does not match the model, or the pooler does not suit the model.
+        InputError: If files cannot be read; if weights are missing (other than those of a pooler), not finite or of the
+            wrong shape; or if the tokenizer or the pooler does not suit the model.
     """
     if source.causal and pooler in ("cls", "cls_before_pooler"):
         raise InputError(
@@ -305,11 +304,11 @@ def _load_head(head: nn.Sequential, folder: Path) -> None:
         weights = load_file(folder / "model.safetensors")
         head[0].load_state_dict({name.removeprefix("linear."): values.float() for name, values in weights.items()})
     except (OSError, SafetensorError, RuntimeError) as error:
-        raise InputError(f"{folder}: the head cannot be loaded ({str(error).splitlines()[0]})") from None
+        raise InputError(f"{folder}: the head cannot be loaded ({first_line(error)})") from None
 
 
 def _lower_case(tokenizer: Any) -> None:
-    """Makes a fast tokenizer convert texts to lower case first, as sentence-transformers does."""
+    """Makes a fast tokenizer convert texts to lower case before it normalises them, as sentence-transformers does."""
     from tokenizers.normalizers import Lowercase, Sequence
 
     own = tokenizer.backend_tokenizer.normalizer
@@ -318,7 +317,7 @@ def _lower_case(tokenizer: Any) -> None:
 
 
 def _fit_tokenizer(tokenizer: Any, backbone: Any, source: Source) -> None:
-    """Checks that the tokenizer matches the model. A decoder without a padding token is padded with its end token."""
+    """Checks that the tokenizer matches the model; for a decoder without a padding token, sets it to the end token."""
     if tokenizer.pad_token is None:
         if not source.causal or tokenizer.eos_token is None:
             raise InputError(

@@ -75,7 +75,7 @@ ENCODERS: Registry[type[OtherEncoder]] = Registry(
 
 
 def find_encoder(name: str, device: str) -> OtherEncoder | None:
-    """Returns the encoder ``KIND:WHAT``, or None if the name does not have this form or the kind is not registered."""
+    """Loads the encoder ``KIND:WHAT``; returns None if the name has another form or the kind is not registered."""
     kind, colon, what = name.partition(":")
     if not colon or kind not in ENCODERS:
         return None

@@ -12,12 +12,12 @@ __all__ = ["family_of"]
 def family_of(config: Any, modules: Modules, *, is_minilm: bool = False) -> str:
     """Returns the family that a cse run stored, else ``adapt`` for a sentence encoder, else a family like bert-base.
 
-    A model counts as a sentence encoder, that is, as already trained contrastively, if its folder declares a pooling.
+    A model whose folder declares a pooling counts as a sentence encoder, that is, as already trained contrastively.
 
     Args:
         config: The configuration of the transformer.
         modules: The modules that the folder declares.
-        is_minilm: Whether the model is the built-in all-MiniLM-L6-v2, whose package holds no modules.
+        is_minilm: Whether the model is the built-in all-MiniLM-L6-v2, which always counts as a sentence encoder.
     """
     if modules.family is not None:
         return modules.family

@@ -17,15 +17,15 @@ MODULE = re.compile(r"\d+_\w+")
 
 
 def model_files(source: Source) -> list[tuple[str, Path]]:
-    """Returns the files of a model and its modules and, for an adapter, of the base model.
+    """Returns the names and paths of the files of a model and its modules and, for an adapter, of the base model.
 
-    Each file comes with a name that does not depend on the location of the model's folder.
+    The names do not depend on the location of the model's folder.
     """
     folder = Path(source.path)
     folders = [folder, *(path for path in folder.iterdir() if path.is_dir() and MODULE.fullmatch(path.name))]
     found = [path for each in folders for path in each.iterdir() if path.suffix in SUFFIXES and path.is_file()]
     files = [(str(path.relative_to(folder)), path) for path in found]
-    # In older directories, modules are next to the transformer folder. The base model of an adapter can be anywhere.
+    # In older directories, module folders are next to the transformer's. An adapter's base model can be anywhere.
     others = [stage.folder for stage in source.modules.stages if stage.folder.parent != folder]
     others += [Path(source.base)] if source.base else []
     files += [(f"{each.name}/{path.name}", path) for each in others for path in each.iterdir() if path.is_file()]

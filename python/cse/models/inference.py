@@ -35,9 +35,9 @@ class Encoder:
         model: Folder of a trained encoder (``runs/NAME/best``), folder or hub name of a Hugging Face model, or
             ``minilm``. Other kinds of encoders are given as ``glove:FILE``, ``whitening:MODEL@FILE`` and so on (see
             ``cse.models.encoders``). StaticEmbedding models of sentence-transformers are supported as well.
-        pooler: See ``cse.models.pooling.pool``. Default: the pooling declared by a sentence-transformers directory. A
-            plain Hugging Face directory does not declare one; ``avg`` is then used, as in sentence-transformers, which
-            is wrong for a model trained with [CLS] pooling.
+        pooler: See ``cse.models.pooling.pool``. Default: the pooling that a sentence-transformers directory declares.
+            For a plain Hugging Face directory, which declares none, the default is ``avg``, as in
+            sentence-transformers; this is wrong for a model trained with [CLS] pooling.
         device: A PyTorch device; ``auto`` is CUDA if available, else the CPU.
         precision: Precision in which texts are encoded, ``fp32``, ``bf16`` or ``auto``: bf16 on CUDA and on processors
             that are faster with it (``cse.models.device.pick_precision``), else fp32. Embeddings are always float32.
@@ -128,10 +128,10 @@ class Encoder:
         return min(self.dims or self.model.embedding_dim, self.model.embedding_dim)
 
     def encode_query(self, texts: Iterable[str], **settings: Any) -> Vectors:
-        """Encodes texts like ``encode``, with the prompt for queries (``query``) if the model has one.
+        """Encodes texts like ``encode``, but with the model's prompt for queries, named ``query``.
 
-        If it has none, the ``prompt`` given to the constructor is used, if any. As in sentence-transformers, the
-        default prompt of the model is ignored.
+        If the model has no such prompt, the ``prompt`` given to the constructor is used, if any. As in
+        sentence-transformers, the default prompt of the model is ignored.
         """
         return self._encode_role(texts, QUERY, settings)
 
@@ -168,13 +168,13 @@ class Encoder:
         """Encodes texts into embeddings.
 
         Args:
-            texts: Any iterable of strings, including NumPy arrays. The embedding of a blank text is zero, as in
-                ``cse encode``. Lone surrogates are replaced by U+FFFD, with a warning.
+            texts: Any iterable of strings, including NumPy arrays. A blank text has the embedding 0 in all dimensions,
+                as in ``cse encode``. Lone surrogates are replaced by U+FFFD, with a warning.
             prompt_name: Name of the prompt that is put before each text. Default: the prompt given to the constructor,
                 else the default prompt of the model.
             prompt: Text that is put before each text; ``prompt_name`` is then ignored.
             batch_size: Texts per forward pass, at least 1.
-            progress: Called with the number of texts encoded since its last call, without blank texts.
+            progress: Called with the number of texts encoded since its last call; blank texts are not counted.
 
         Returns:
             ``(n, D)`` float32, one row per text.
@@ -226,7 +226,7 @@ class Encoder:
     def similarity(self, left: Iterable[str], right: Iterable[str]) -> Vectors:
         """Returns the cosine similarity of each text in ``left`` with each in ``right``, ``(len(left), len(right))``.
 
-        Returns dot products instead if the model declares ``dot`` as its similarity (``similarity_name``).
+        If the model declares ``dot`` as its similarity (``similarity_name``), dot products are returned instead.
         """
         first, second = self.encode(left), self.encode(right)
         return first @ second.T if self.similarity_name == "dot" else _unit(first) @ _unit(second).T

@@ -12,8 +12,8 @@
 ``N_Normalize/``                        present if embeddings are normalised
 ======================================  ====================================================================
 
-``cse.models.saving`` writes module types with the names that all releases of sentence-transformers can read. Releases
-from 5.4 write different names, which older releases cannot read.
+``cse.models.saving`` writes module types under names that all releases of sentence-transformers can read. The names
+that sentence-transformers itself writes since release 5.4 cannot be read by older releases.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ ADAPTER = "adapter_config.json"
 LAYER_POOLING = "WeightedLayerPooling"
 # sentence-transformers has no mode of this name, so it refuses to load the model instead of pooling in another way.
 MASK_POOLING = "cse_mask_token"
-# The pooler of a StaticEmbedding, which has no transformer; see cse.models.static.
+# The value of Modules.pooler for a StaticEmbedding, which has no transformer; see cse.models.static.
 STATIC = "static"
-# Modes by the keys that older releases of sentence-transformers use, in the order in which modes are concatenated.
+# Pooling modes by their keys in older releases of sentence-transformers, in the order in which they are concatenated.
 LEGACY_MODES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -147,7 +147,7 @@ def read_modules(folder: Path) -> Modules:
             stages.append(_read_stage(kind, part))
         elif kind in AFTER_POOLING:
             raise InputError(
-                f"{folder}: its module {kind} is before the pooling, as in models with a vector for each token; cse "
+                f"{folder}: its module {kind} comes before the pooling, as in models with a vector for each token; cse "
                 "does not support such models; use a model with one vector for each sentence"
             )
         else:
@@ -191,7 +191,9 @@ def _read_stage(kind: str, part: Path) -> Stage:
     settings = read_json(path) if path.exists() else {}
     names = {settings.get(key) or "sentence_embedding" for key in ("module_input_name", "module_output_name")}
     if names != {"sentence_embedding"}:
-        raise InputError(f"{part}: works on {', '.join(sorted(names))}, but cse supports only sentence_embedding")
+        raise InputError(
+            f"{part}: its input and output are {', '.join(sorted(names))}, but cse supports only sentence_embedding"
+        )
     return Stage(kind, part, settings)
 
 

@@ -1,8 +1,8 @@
 """A single lookup of the token embeddings for several forward passes.
 
-The gradient of a lookup is as large as the whole embedding table. If each pass looks up its tokens separately, this
-gradient is zeroed and accumulated once per pass. Here, the tokens of all passes are looked up together and each pass
-takes its embeddings from the result, so this happens only once.
+The gradient of a lookup is as large as the whole embedding table. If each pass looks up its tokens separately, a
+gradient of this size is zeroed and accumulated for every pass. Here, the tokens of all passes are looked up together,
+and each pass takes its embeddings from the result, so there is only one such gradient.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["one_lookup"]
 def one_lookup(backbone: Any, token_ids: Iterable[Tensor]) -> Iterator[None]:
     """Context manager in which a transformer takes the embeddings of the given tokens from a single lookup.
 
-    The gradients are the same as with separate lookups. A pass that contains any other token uses the usual lookup.
+    The gradients are the same as with separate lookups. A pass that contains any other token does a separate lookup.
     Nothing changes if the embeddings need no gradient, have a ``max_norm``, or are not an ``nn.Embedding``.
 
     Args:

@@ -13,12 +13,12 @@ __all__ = ["BaseWeights"]
 
 
 class BaseWeights:
-    """A copy of the weights from which the training of an encoder starts.
+    """A copy of an encoder's weights before training, to be averaged with its trained weights.
 
     Args:
         encoder: The encoder before training. The trainable weights of its transformer and of the modules after the
             pooling are copied; its MLP head is not, since the base model has none.
-        share: Weight of the base model in the average, 0 to 1; with 0 nothing is copied.
+        share: Weight of the base model in the average, 0 to 1; if it is 0, nothing is copied or averaged.
     """
 
     def __init__(self, encoder: SentenceEncoder, share: float) -> None:
@@ -43,6 +43,6 @@ class BaseWeights:
 
 
 def _weights(encoder: SentenceEncoder) -> list[torch.nn.Parameter]:
-    """Returns the trainable weights, except for A of a LoRA update B A: B starts at 0, so averaging B is enough."""
+    """Returns the trainable weights, without A of a LoRA update B A: B starts at 0, so scaling B scales the update."""
     named = [*encoder.backbone.named_parameters(), *encoder.stages.named_parameters()]
     return [weights for name, weights in named if weights.requires_grad and ".lora_A." not in name]

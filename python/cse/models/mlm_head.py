@@ -1,8 +1,8 @@
 """The head of a masked language model, saved next to the encoder that was trained with it.
 
-``mlm_head/model.safetensors`` holds the weights of the head under their names in the masked language model of
-transformers, except for weights that are tied to the token embeddings. ``AutoModel`` and ``SentenceTransformer`` do not
-read this folder.
+``mlm_head/model.safetensors`` holds the weights of the head by their names in transformers' masked language model,
+except for weights that are tied to the token embeddings. ``AutoModel`` and ``SentenceTransformer`` do not read this
+folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 
 __all__ = ["load_mlm_head", "mlm_head", "save_mlm_head"]
 
@@ -40,7 +40,7 @@ def load_mlm_head(model: Any, folder: Path) -> bool:
     try:
         weights = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise InputError(f"{path}: the head cannot be loaded ({str(error).splitlines()[0]})") from None
+        raise InputError(f"{path}: the head cannot be loaded ({first_line(error)})") from None
     head = mlm_head(model)
     if {name: values.shape for name, values in head.items()} != {k: v.shape for k, v in weights.items()}:
         raise InputError(f"{path}: the head belongs to another model; remove the folder {FOLDER}, or restore the file")

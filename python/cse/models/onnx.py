@@ -1,8 +1,8 @@
 """Encoders exported to ONNX, run by onnxruntime (extra ``cse[onnx]``).
 
-``onnx/model.onnx`` in the folder of a model holds its transformer only; ``SentenceTransformer(folder,
-backend="onnx")`` and ``onnx:FOLDER`` find it there, and apply the tokenizer, pooling and further modules of the
-folder.
+The file ``onnx/model.onnx`` in the folder of a model holds only the transformer. ``SentenceTransformer(folder,
+backend="onnx")`` and ``onnx:FOLDER`` load it from there, and take the tokenizer, the pooling and further modules from
+the other files of the folder.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from .encoder import SentenceEncoder, load_encoder
 from .encoders import OtherEncoder
 from .pooling import pooler_in_use
@@ -64,7 +64,7 @@ class Onnx(OtherEncoder):
         return self.model.encode(texts, batch_size=batch_size, progress=progress, prompt=prompt)
 
     def files(self) -> list[Path]:
-        """Returns the files of the transformer, the tokenizer, the pooling and further modules in the folder."""
+        """Returns the files of the ONNX transformer, the tokenizer, the pooling and further modules."""
         folder = self.file.parent.parent
         others = [path for pattern in ("*.json", "*.txt", "*.model") for path in folder.glob(pattern)]
         modules = [path for path in folder.glob("[0-9]*_*/*") if path.suffix in (".json", ".safetensors")]
@@ -91,7 +91,7 @@ class OnnxTransformer(nn.Module):
         try:
             self.session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime defines its own exceptions
-            raise InputError(f"{file}: cannot be loaded ({str(error).splitlines()[0]}); export it again") from None
+            raise InputError(f"{file}: cannot be loaded ({first_line(error)}); export it again") from None
         self.names = [each.name for each in self.session.get_inputs()]
         self.config = config
         self.place = nn.Parameter(torch.empty(0), requires_grad=False)  # SentenceEncoder reads the device from it

@@ -29,7 +29,7 @@ from .resolve import MINILM, best_of_run, find_model
 __all__ = ["INT8", "TOLERANCE", "Exported", "export_onnx"]
 
 INT8 = "model_int8.onnx"
-# Largest allowed difference between embeddings from ONNX and from PyTorch, relative to their largest norm if that is
+# Largest allowed difference between embeddings from ONNX and from PyTorch; multiplied by their largest norm if that is
 # above 1.
 TOLERANCE = 1e-4
 # Weights of more than this many bytes are stored in a separate file; an ONNX file holds at most 2 GB.
@@ -95,14 +95,14 @@ def export_onnx(
     if output is None:
         return _export(encoder, Path(source.path), Path(source.path), int8, say)
     with fresh_folder(Path(output)) as fresh:
-        # PyTorch weights are left out if the same weights are stored as safetensors.
+        # *.bin files are not copied if the folder also holds weights as safetensors.
         twice = ["*.bin"] if any(Path(source.path).glob("*.safetensors")) else []
         shutil.copytree(source.path, fresh, dirs_exist_ok=True, ignore=shutil.ignore_patterns(FOLDER, ".*", *twice))
         return _export(encoder, fresh, Path(output), int8, say)
 
 
 def _export(encoder: SentenceEncoder, folder: Path, final: Path, int8: bool, say: Callable[[str], object]) -> Exported:
-    """Exports to a temporary folder and moves the files to ``folder``, which the caller then renames to ``final``."""
+    """Exports to a temporary folder and moves the files to ``folder``; the caller renames it to ``final``, if new."""
     texts = _texts()
     expected = encoder.encode(texts)
     transformer = encoder.backbone
@@ -115,8 +115,8 @@ def _export(encoder: SentenceEncoder, folder: Path, final: Path, int8: bool, say
         difference = float(np.abs(found - expected).max())
         if not difference <= TOLERANCE * max(1.0, float(np.linalg.norm(expected, axis=1).max())):
             raise RunError(
-                f"{encoder.source.name}: embeddings of the exported model differ by up to {difference:.2g} from those "
-                "of PyTorch; nothing was written; please report the type of the model"
+                f"{encoder.source.name}: embeddings of the exported model differ by up to {difference:.2g} from "
+                "PyTorch's; nothing was written; please report the type of the model"
             )
         more: dict[str, Any] = {}
         if int8:

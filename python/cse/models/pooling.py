@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["MODES", "POOLERS", "UNDECLARED", "pool", "pooled_layers", "pooler_in_use"]
 
 UNDECLARED = "avg"
-"""Default pooler for encoding, if the folder of the model declares none; see ``training/defaults.py`` for training."""
+"""Pooler for encoding if the folder of the model declares none; for training, see ``training/defaults.py``."""
 
 MODES = {
     "cls_before_pooler": "cls",
@@ -25,7 +25,7 @@ MODES = {
 
 
 class Poolers(dict[str, str]):
-    """Descriptions of poolers by name; names of ``MODES`` joined by ``+`` stand for the concatenated vectors."""
+    """Descriptions of poolers by name, including names of ``MODES`` joined by ``+``, which concatenate the vectors."""
 
     def __contains__(self, name: object) -> bool:
         if super().__contains__(name):
@@ -93,7 +93,7 @@ def pool(
             repository; BERT-base without training then has a mean STS score of 60.73). ``avg_embed_last``: mean over
             tokens of the embedding layer and the last block (score 56.70; elsewhere also called "first-last").
             ``mask``: vector of the last mask token. The other poolers are modes of sentence-transformers; see
-            ``MODES``. Names of ``MODES`` joined by ``+``: the vectors of these poolers, concatenated.
+            ``MODES``. For names of ``MODES`` joined by ``+``, the vectors are concatenated.
         hidden_states: Outputs of the embedding layer and of each block, ``(B, T, D)`` each. Only poolers that average
             two layers need more than the last output.
         mask: ``(B, T)``, 1 for tokens, 0 for padding.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["AUTO", "DOCUMENT", "QUERY", "TrainingPrompts", "find_prompt", "role_prompt", "training_prompts"]
 
 AUTO = "auto"
-# Names of the prompts for each role; the first one that a model has is used, as in sentence-transformers.
+# Names of prompts for queries and for documents, in order of preference, as in sentence-transformers.
 QUERY = ("query",)
 DOCUMENT = ("document", "passage", "corpus")
 # The name under which a run saves a prompt that was given as text.
@@ -67,7 +67,7 @@ class TrainingPrompts:
     """Largest number of tokens that the model accepts."""
 
     def counted(self, tokenizer: Any, source: Source) -> TrainingPrompts:
-        """Returns a copy with the numbers of tokens that the prompts have for a model and its tokenizer."""
+        """Returns a copy whose ``tokens``, ``pooled`` and ``longest`` are set for a model and its tokenizer."""
         tokens = {text: prompt_length(tokenizer, text) for text in (self.anchor, self.document)}
         return replace(self, tokens=tokens, pooled=source.modules.include_prompt, longest=source.max_length)
 
@@ -90,7 +90,7 @@ class TrainingPrompts:
         return min(max_length + extra, self.longest) if extra else max_length
 
     def left_out(self, prompt: str) -> int:
-        """Returns how many tokens at the beginning of each text with this prompt are not pooled."""
+        """Returns the number of tokens at the beginning of a text with this prompt that are not pooled."""
         return 0 if self.pooled else self.tokens.get(prompt, 0)
 
 
@@ -99,9 +99,10 @@ def training_prompts(source: Source, given: str | None, pairs: bool) -> tuple[So
 
     Args:
         source: The model.
-        given: Value of ``--prompt``: a name or a text, which becomes the default prompt of the saved model; or
-            ``auto``, see ``pairs``. None: the default prompt of the model, if it has one.
-        pairs: Whether the run has labelled pairs; ``auto`` then stands for the prompts for queries and for documents.
+        given: Value of ``--prompt``. A name or a text becomes the default prompt of the saved model. ``auto`` selects
+            the model's prompt for queries before anchors and its prompt for documents before positives and negatives.
+            None: the default prompt of the model, if it has one.
+        pairs: Whether the run has labelled pairs, which ``auto`` requires.
 
     Raises:
         InputError: If the name is unknown, or if ``given`` is ``auto`` and the run has no labelled pairs or the model

@@ -29,7 +29,7 @@ MODEL_TYPES = {
 MODULES = {
     "Router": (
         "has a Router, that is, different modules for queries and documents; name the folder of one of its routes, "
-        "or a model with a single encoder that uses prompts for both"
+        "or a model with a single encoder and different prompts"
     ),
     "SpladePooling": MODEL_TYPES["SparseEncoder"],
     "MLMTransformer": MODEL_TYPES["SparseEncoder"],
@@ -44,7 +44,7 @@ REMOTE = (
 
 
 def check_kind(name: str, folder: Path) -> None:
-    """Raises ``InputError`` for the kinds in ``MODEL_TYPES``, a Router, or a model that needs code from its repository.
+    """Raises ``InputError`` if a model is of an unsupported kind, or needs Python code from its repository.
 
     Args:
         name: The model, as given by the user.
@@ -78,7 +78,7 @@ def is_static(folder: Path) -> bool:
 
 
 def _known_type(model_type: str) -> bool:
-    """Returns whether transformers has the model type, so that the code of the repository is not needed."""
+    """Returns whether transformers has a class for the model type; the repository's code is then not needed."""
     from transformers import CONFIG_MAPPING
 
     return model_type in CONFIG_MAPPING

@@ -14,7 +14,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from .family import family_of
 from .layout import ADAPTER, Modules, base_of, read_json, read_modules
 from .refusals import check_kind, is_static
@@ -73,7 +73,7 @@ class Source:
     dense: Path | None = None
     """Folder of the weights of a kept MLP head; see ``cse.models.layout``."""
     causal: bool = False
-    """Whether the model is decoder-only, that is, each token attends only to the tokens before it."""
+    """Whether the model is decoder-only: each token attends only to itself and to the tokens before it."""
     modules: Modules = field(default_factory=Modules)
     """The settings that a sentence-transformers directory declares."""
     base: str | None = None
@@ -126,7 +126,7 @@ def _has_config(folder: Path) -> bool:
 
 
 def _transformer(folder: Path) -> Path:
-    """Returns the folder of the first module, which has the weights and the tokenizer; else ``folder`` itself."""
+    """Returns the folder of the first module, with weights and tokenizer; ``folder`` if there is no modules.json."""
     try:
         return folder / str(read_json(folder / "modules.json")[0]["path"])
     except (OSError, ValueError, KeyError, IndexError, TypeError):
@@ -143,8 +143,8 @@ def best_of_run(name: str) -> str:
 def cannot_load(source: Source, error: Exception) -> InputError:
     """Returns the error for a model whose files cannot be loaded.
 
-    A pickle that holds objects other than tensors is never executed, since it can run any command. PyTorch's error,
-    which describes how to execute it, is therefore not shown.
+    A pickle that holds objects other than tensors is never loaded, since loading it can run any command. PyTorch's
+    error message, which describes how to load it nevertheless, is not shown.
     """
     folder = Path(source.path)
     # transformers reads the pickle only if there is no safetensors file.
@@ -167,7 +167,7 @@ def cannot_load(source: Source, error: Exception) -> InputError:
         )
     if isinstance(error, EOFError) or "PytorchStreamReader" in str(error):
         return InputError(f"--model {source.name}: {names} is damaged; fetch it again")
-    why = (str(error).splitlines() or [type(error).__name__])[0]
+    why = first_line(error)
     return InputError(f"--model {source.name}: cannot be loaded ({why})")
 
 
@@ -261,7 +261,7 @@ def _describe(name: str, path: str) -> Source:
     try:
         config = AutoConfig.from_pretrained(base or path, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise InputError(f"--model {name}: cannot be read ({str(error).splitlines()[0]})") from None
+        raise InputError(f"--model {name}: cannot be read ({first_line(error)})") from None
     if getattr(config, "is_encoder_decoder", False):
         raise InputError(
             f"--model {name}: {config.model_type} is an encoder-decoder, which is not supported; use an encoder like "
@@ -309,7 +309,7 @@ def _is_causal(config: Any) -> bool:
     from transformers.models.auto import modeling_auto
 
     causal = config.model_type in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    # EmbeddingGemma, and decoders that were converted to encoders, are bidirectional; these settings say so.
+    # EmbeddingGemma, and decoders that were converted to encoders, are bidirectional and have one of these settings.
     if getattr(config, "use_bidirectional_attention", None) or getattr(config, "is_causal", True) is False:
         return False
     return causal and config.model_type not in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES

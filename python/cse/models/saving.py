@@ -29,17 +29,17 @@ def save_encoder(
 ) -> None:
     """Saves an encoder atomically, as a directory that AutoModel, AutoTokenizer and SentenceTransformer can load.
 
-    SentenceTransformer cannot load the pooler ``mask``.
+    With the pooler ``mask``, SentenceTransformer cannot load the directory.
 
     A head that is kept after training is saved as a Dense module. If the transformer has a pooler, the weights of the
-    head are also saved in the pooler, and ``AutoModel`` then returns the embedding as ``pooler_output``. An existing
+    head are saved in the pooler as well, so that ``AutoModel`` returns the embedding as ``pooler_output``. An existing
     folder is replaced.
 
     Args:
         model: The encoder.
         folder: The directory; its parents are created.
         card: Contents of ``README.md``; see ``cse.models.layout`` for the other files.
-        also: Called with the new folder, before it replaces an existing one; may write further files to the folder.
+        also: Called with the new folder before it replaces an existing one; may write further files to the new folder.
 
     Raises:
         OSError: If a file cannot be written.
@@ -71,7 +71,7 @@ def _write(model: SentenceEncoder, folder: Path, card: str) -> None:
         with model.adapters.merged(backbone):
             backbone.save_pretrained(folder)
     backbone.config.output_hidden_states = asked
-    # A fast tokenizer stores the truncation and padding of its last call; neither should be saved.
+    # A fast tokenizer stores the truncation and padding settings of its last call; they should not be saved.
     model.tokenizer.backend_tokenizer.no_truncation()
     model.tokenizer.backend_tokenizer.no_padding()
     limit, model.tokenizer.model_max_length = model.tokenizer.model_max_length, source.max_length
@@ -106,7 +106,7 @@ def write_modules(
     head: nn.Module | None = None,
     stages: Sequence[nn.Module] = (),
 ) -> None:
-    """Writes ``modules.json``, its folders and the other settings of a sentence-transformers directory.
+    """Writes ``modules.json``, the module folders and the other settings of a sentence-transformers directory.
 
     The transformer and the tokenizer are not written.
 

@@ -25,11 +25,12 @@ __all__ = ["Encoder"]
 class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Converts texts to embeddings, as a step of a scikit-learn pipeline. The encoder is not trained.
 
-    ``fit`` loads the model and validates the parameters. A pickle holds the parameters, not the weights: after
-    unpickling, the model must still be available under the same name.
+    ``fit`` loads the model and validates the parameters. A pickle holds the parameters, not the weights: when it is
+    loaded, the model must still be available under the same name. For details of the first four parameters, see
+    ``cse.Encoder``.
 
     Args:
-        model: Folder or name of a model; for details of the first four parameters, see ``cse.Encoder``.
+        model: Folder or name of a model.
         pooler: Pooling. Default: the pooling that the model declares, else ``avg``.
         device: A PyTorch device; ``auto`` is CUDA if available, else the CPU.
         precision: ``fp32``, ``bf16`` or ``auto``.

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from .layout import Stage, write_json
 
 __all__ = ["Dense", "Dropout", "LayerNorm", "Normalize", "build_stage", "read_weights", "save_stage"]
@@ -140,7 +140,7 @@ def build_stage(stage: Stage) -> nn.Module:
     except (OSError, SafetensorError, RuntimeError, KeyError, TypeError, ValueError, pickle.UnpicklingError) as error:
         if isinstance(error, InputError):
             raise
-        why = (str(error).splitlines() or [type(error).__name__])[0]
+        why = first_line(error)
         raise InputError(f"{stage.folder}: the module {stage.kind} cannot be loaded ({why})") from None
     return module
 
@@ -155,7 +155,10 @@ def save_stage(module: Any, folder: Path) -> None:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Reads ``model.safetensors``, else ``pytorch_model.bin`` (no pickled code is run); floats become float32."""
+    """Returns the weights in ``model.safetensors``, else ``pytorch_model.bin`` (no pickled code is run), as float32.
+
+    Integer tensors keep their type.
+    """
     path = folder / "model.safetensors"
     stored = load_file(path) if path.exists() else torch.load(folder / "pytorch_model.bin", "cpu", weights_only=True)
     return {name: values.float() if values.is_floating_point() else values for name, values in stored.items()}

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..errors import InputError, first_line
 from .encoders import OtherEncoder
 from .layout import read_modules
 from .stages import build_stage, read_weights
@@ -40,7 +40,7 @@ class StaticEncoder(OtherEncoder):
         except InputError:
             raise
         except Exception as error:  # tokenizers raises plain Exception
-            why = (str(error).splitlines() or [type(error).__name__])[0]
+            why = first_line(error)
             raise InputError(f"{what}: the StaticEmbedding cannot be loaded ({why})") from None
         self.tokenizer.no_padding()
         self.embedding = nn.EmbeddingBag.from_pretrained(weights).to(device)
@@ -84,7 +84,7 @@ class StaticEncoder(OtherEncoder):
 
 
 def _folded(weights: dict[str, Any]) -> Tensor:
-    """Returns one vector per token; in model2vec, tokens may share vectors (``mapping``) and have ``weights``."""
+    """Returns one vector per token, after applying model2vec's ``mapping`` (shared vectors) and ``weights``, if any."""
     if "embedding.weight" in weights:
         found: Tensor = weights["embedding.weight"]
         return found

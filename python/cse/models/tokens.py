@@ -18,8 +18,8 @@ POOLED = "pooled_mask"
 def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, fixed: bool = False) -> dict[str, Tensor]:
     """Converts a batch of texts to token ids and attention masks ``(B, T)``.
 
-    T is ``max_length`` if ``fixed``, else the length of the longest text, at most ``max_length``. Not thread-safe: a
-    fast tokenizer stores the truncation and padding of its last call, so each thread needs its own tokenizer.
+    T is ``max_length`` if ``fixed``, else the length of the longest text, at most ``max_length``. Not thread-safe: each
+    thread needs its own tokenizer, because a fast tokenizer stores the truncation and padding settings of a call.
     """
     padding = "max_length" if fixed else True
     return dict(tokenizer(list(texts), padding=padding, truncation=True, max_length=max_length, return_tensors="pt"))

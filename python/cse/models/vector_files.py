@@ -8,11 +8,11 @@ remaining rows. When all rows are done, the array is renamed or converted to ``O
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import struct
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from ..io import dumps, naming, write_atomically, write_text
+from ..locks import locked
 from .encoders import OtherEncoder
 from .files import model_files
 from .inference import Encoder
@@ -148,16 +149,17 @@ def encode_to_file(
     # Rows are encoded in blocks, and a later call resumes at the start of a block. The embeddings therefore do not
     # depend on where a call was interrupted.
     key = json.loads(dumps({**key, "shape": shape, "block": BLOCK}))
-    with naming(part), open(part, "a+b") as lock:
+    filled = corpus.word_counts() > 0
+    with naming(part), ExitStack() as stack:
+        part.touch()
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(locked(part))
         except BlockingIOError:
             raise InputError(f"-o {output}: another process is writing to it; wait for it") from None
         done = _rows_done(part, state, key, shape)
         array = np.lib.format.open_memmap(part, mode="r+" if done else "w+", dtype=np.float32, shape=shape)
         if not done:
             _allocate(part)
-        filled = corpus.word_counts() > 0
         if progress and done:
             progress(done)
         for start in range(done, len(corpus), BLOCK):
@@ -170,10 +172,10 @@ def encode_to_file(
             array[start:stop] = block
             array.flush()
             write_text(state, dumps({"key": key, "done": stop}) + "\n")
-        _finish(array, part, output, first_row)
+        del array  # Windows cannot rename or remove a file that is mapped into memory
+        _finish(part, output, first_row)
         state.unlink(missing_ok=True)
-        if part.exists():
-            part.unlink()
+        part.unlink(missing_ok=True)
     return EncodedFile(len(corpus), int(len(corpus) - np.count_nonzero(filled)), done)
 
 
@@ -182,7 +184,7 @@ def _allocate(part: Path) -> None:
 
     Does nothing if the operating system or the file system cannot reserve space.
     """
-    if not hasattr(os, "posix_fallocate"):  # macOS
+    if not hasattr(os, "posix_fallocate"):  # macOS, Windows
         return
     try:
         with naming(part), open(part, "r+b") as file:
@@ -204,13 +206,13 @@ def _rows_done(part: Path, state: Path, key: dict[str, Any], shape: tuple[int, i
         return 0
 
 
-def _finish(array: npt.NDArray[np.float32], part: Path, output: Path, first_row: int) -> None:
-    """Renames or converts the complete array to the output."""
+def _finish(part: Path, output: Path, first_row: int) -> None:
+    """Renames the complete array to the output, or converts it."""
     if output.suffix == ".npy" and (output.is_file() or not output.exists()) and not output.is_symlink():
         with naming(output):
             os.replace(part, output)
         return
-    write_vectors(array, output, first_row)
+    write_vectors(np.load(part, mmap_mode="r"), output, first_row)
 
 
 def write_vectors(array: npt.NDArray[np.float32], output: Path, first_row: int = 0) -> None:

@@ -20,8 +20,8 @@ def fit_whitening(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Returns the mean ``(D,)`` and the matrix ``(D, k)`` of the whitening (x - mean) W.
 
-    With the covariance U diag(s) U' (divisor n - 1), W is the first ``dims`` columns of U diag(s^-1/2). Directions in
-    which the vectors do not vary are left out; k is therefore at most n - 1.
+    With the covariance U diag(s) U' (divisor n - 1) of the n vectors, W is the first ``dims`` columns of
+    U diag(s^-1/2). Directions in which the vectors do not vary are left out; k is therefore at most n - 1.
     """
     x = np.asarray(vectors, dtype=np.float64)
     mean = x.mean(0)
@@ -35,8 +35,8 @@ class Whitening(OtherEncoder):
     """Whitened embeddings of a model (``whitening:MODEL@FILE`` or ``whitening:MODEL@FILE@DIMS``).
 
     The transformation is fitted on at most 100,000 non-blank lines of a text file, taken at regular intervals. The
-    pooling is the one that the folder of the model declares; for a plain transformers directory, which declares none,
-    the first and the last layer are averaged, as in the paper.
+    pooling is the one that the folder of the model declares. For a plain transformers directory, which declares none,
+    it is ``avg_first_last``, as in the paper.
 
     Raises ``InputError`` if the name has a different form, or if the file cannot be read, has fewer than two different
     lines, or does not allow DIMS dimensions.
@@ -82,7 +82,8 @@ class Whitening(OtherEncoder):
         precision: str = "fp32",
     ) -> npt.NDArray[np.float32]:
         """Returns the whitened embeddings ``(n, k)``."""
-        found = self.base.model.encode(texts, batch_size=batch_size, progress=progress, precision=precision)
+        self.base.precision = precision
+        found = self.base.encode(texts, batch_size=batch_size, progress=progress)  # as when fitting: prompt, dimensions
         whitened: npt.NDArray[np.float32] = ((found - self.mean) @ self.matrix).astype(np.float32)
         return whitened
 

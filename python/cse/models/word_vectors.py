@@ -19,12 +19,11 @@ TOKENS = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 
 
 class WordVectors(OtherEncoder):
-    """The mean of the vectors of the words of a text (``glove:FILE``).
+    """Represents a text by the mean of its word vectors (``glove:FILE``).
 
     Each line of the file holds a word and the components of its vector, separated by spaces. A first line with the
     numbers of words and dimensions, as written by word2vec, is skipped. A word that is not in the file is looked up in
-    lower case, and is ignored if its lower-case form is not in the file either. The vector of a text is 0 if none of
-    its words are in the file.
+    lower case, and ignored if that form is missing, too. The vector of a text without known words is 0.
 
     Raises ``InputError`` for a file that cannot be read, has no vectors, or has vectors of different lengths.
     """
@@ -84,5 +83,5 @@ class WordVectors(OtherEncoder):
         return out
 
     def files(self) -> list[Path]:
-        """Returns the file of the vectors."""
+        """Returns the text file with the word vectors."""
         return [Path(self.what)]

@@ -58,7 +58,7 @@ def thinned(steps: Vector, values: Vector, points: int = POINTS) -> tuple[Vector
 
 
 def _shown(label: str) -> str:
-    """Returns the label, after a space if it begins with an underscore, because matplotlib hides such labels."""
+    """Returns the label, preceded by a space if it begins with an underscore; matplotlib would hide such a label."""
     return f" {label}" if label.startswith("_") else label
 
 
@@ -173,14 +173,14 @@ def cosine_panels(run: StoredRun) -> list[Panel]:
 
     caption = (
         "Mean cosine of the anchors of a batch with their positives and their negatives. Negatives are hard if their "
-        "cosine is close to the cosine of the positives; a negative with a far lower cosine adds little to the "
+        "cosine is close to the cosine of the positives. Negatives with far lower cosines contribute little to the "
         "gradient." + _means([run])
     )
     return [Panel("cosines", "Cosines during training", caption, draw)]
 
 
 def alignment_panels(runs: Sequence[StoredRun]) -> list[Panel]:
-    """Returns panels of alignment against uniformity in the evaluations of runs (SimCSE, figure 2).
+    """Returns panels of alignment against uniformity in the evaluations of runs, as in figure 2 of SimCSE.
 
     Raises ``InputError`` if no evaluation has alignment and uniformity.
     """
@@ -240,7 +240,7 @@ def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0
     """Returns a panel of the similarity that Focal-InfoNCE uses instead of the cosine (figure 1 of the paper).
 
     Args:
-        runs: Runs; the margins of those trained with Focal-InfoNCE are shown as well.
+        runs: Runs whose margins are also shown, if they were trained with Focal-InfoNCE.
         margins: Values of the margin m.
     """
     from ..losses.logits import focal
@@ -265,6 +265,6 @@ def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0
 
     caption = (
         "Focal-InfoNCE replaces the cosine s by s² for positives and s (s + m) for negatives. A negative with a cosine "
-        "above 1 - m, or below 0, counts more than without re-scaling, others less; the curve is lowest at -m/2."
+        "above 1 - m, or below 0, counts more than without re-scaling; any other counts less. The minimum is at -m/2."
     )
     return [Panel("focal", "Focal re-scaling", caption, draw)]

@@ -1,4 +1,4 @@
-"""Encodes held-out texts with the model before training and with ``best/``: scores, cosines, nearest neighbours."""
+"""Compares the model before training with ``best/`` on held-out texts: scores, cosines and nearest neighbours."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Change", "Compared", "HeldOut", "Neighbours", "compare_models", "held_out", "neighbours"]
 
-# Maximum number of sentences that the map shows, and among which nearest neighbours are searched.
+# Maximum number of sentences that are shown on the map and compared to find nearest neighbours.
 SHOWN = 500
 # Minimum number of clusters (groups of pairs connected by shared sentences) for a bootstrap interval. With a single
 # cluster, for example, all resamples are equal, and the interval has width 0.
@@ -114,8 +114,8 @@ class Compared:
         """Returns the cosines of groups of pairs before and after training, by the name of the group.
 
         For development sets, there is one group for each third of the range of gold scores. For held-out sentences, the
-        groups are: the two halves of each sentence; halves of different sentences (the first half of each sentence with
-        the second half of the next); and, if there are synthetic negatives, each sentence with its synthetic negative.
+        groups are: the two halves of each sentence; halves of different sentences (the first half of each sentence and
+        the second half of the next); and each sentence and its synthetic negative, if the run has synthetic negatives.
         """
         held = self.held_out
         found: dict[str, tuple[list[str], list[str]]] = {}
@@ -170,8 +170,8 @@ def held_out(run: StoredRun) -> HeldOut:
     sentences = run.texts["held_out"]
     if len(sentences) < 2:
         raise InputError(
-            f"{run.folder}: no sentences were held out; this takes at least 40 rows, two of which have different "
-            "texts of at least 8 words"
+            f"{run.folder}: no sentences were held out; train on at least 40 rows, with at least two different texts "
+            "of 8 words or more"
         )
     return HeldOut({}, sentences, run.texts["synthetic"])
 
@@ -195,7 +195,7 @@ def compare_models(
     config = run.config
     if config.get("encoder_methods"):
         name = config["encoder_methods"][0]
-        raise InputError(f"--encoder-method {name}: changes the model before step 1, and the result is not stored")
+        raise InputError(f"--encoder-method {name}: changes the model before step 1; the changed model is not stored")
     pooler = config["pooler"]
     if pooler == "cls" and not config.get("keep_head"):
         pooler = "cls_before_pooler"  # the head is used in training only
@@ -216,7 +216,7 @@ def compare_models(
 
 
 class _Known:
-    """An encoder that looks up known embeddings, for the functions that score encoders."""
+    """An encoder that looks up embeddings by text; it is passed to functions that score encoders."""
 
     def __init__(self, vectors: Mapping[str, npt.NDArray[np.float32]]) -> None:
         self.vectors = vectors

@@ -12,7 +12,7 @@ __all__ = ["inline_svg"]
 
 SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"
-# These colours are replaced by colours of the page, which has a light and a dark version.
+# CSS colours that replace colours of the plots; the page defines a light and a dark version of each.
 OF_PAGE = {INK: "currentColor", GRID: "var(--grid)", PAPER: "var(--paper)", BLUE: "var(--blue)", SKY: "var(--sky)"}
 
 

@@ -42,7 +42,7 @@ class Page:
 def report_page(material: Material) -> Page:
     """Returns the report page of a run.
 
-    Plots and sections that cannot be made are left out, and the page says why.
+    Plots and sections that cannot be made are left out, and the page lists them with the reasons.
 
     Args:
         material: The run, and the data from which its plots are drawn.
@@ -119,7 +119,7 @@ def _methods_shown(run: StoredRun) -> list[str]:
 
 
 def _verdict(run: StoredRun, changes: Sequence[Change]) -> list[str]:
-    """Returns sentences that say whether training helped."""
+    """Returns sentences that state how the scores changed in training, or that the run has not finished."""
     begun = [f"The run has not finished: its log ends at step {run.step:,}."] if run.result is None else []
     tested = [change for change in changes if change.verdict]
     if not tested:
@@ -168,7 +168,7 @@ def _logged(run: StoredRun) -> list[dict[str, str]]:
 
 
 def _facts(run: StoredRun) -> dict[str, str]:
-    """Returns the stored summary of model and data (for an older run, some settings instead), and the steps done."""
+    """Returns the stored summary of model and data (some settings, if an older run has none), and the steps done."""
     if run.texts is not None:
         facts: dict[str, str] = run.texts["facts"]
     else:
@@ -228,7 +228,7 @@ def _parts(text: str, spans: Sequence[Sequence[int]]) -> list[tuple[str, bool]]:
 
 
 def _explain(run: StoredRun) -> str | None:
-    """Returns the command that explains UNA's choices for its first example; None if there is no example."""
+    """Returns the command that explains UNA's choices in its first stored example; None if UNA has no example."""
     texts = [each["text"] for each in (run.texts or {}).get("examples", []) if each["method"] == "una"]
     if not texts:
         return None

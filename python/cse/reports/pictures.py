@@ -47,7 +47,10 @@ class Material:
 
     @property
     def compared(self) -> Compared:
-        """The held-out texts encoded by both models; if encoding fails, each access raises the same ``InputError``."""
+        """The held-out texts encoded by the models before and after training.
+
+        If encoding fails, each access raises the same ``InputError``.
+        """
         if self._refused is not None:
             raise self._refused
         try:
@@ -59,7 +62,7 @@ class Material:
     @cached_property
     def _compared(self) -> Compared:
         if not self.encode:
-            raise InputError("--no-encode: this needs the held-out texts encoded by both models; leave the flag out")
+            raise InputError("--no-encode: the held-out texts must be encoded by both models; leave the flag out")
         return compare_models(self.run, device=self.device, progress=self.progress)
 
     @cached_property
@@ -72,7 +75,7 @@ class Material:
         config = self.run.config
         folder = config.get("tfidf", "tfidf")
         if "una" not in config.get("negatives", ()) and self.word is None:
-            raise InputError(f"{self.run.folder}: trained without --una; name a word of its index with --word")
+            raise InputError(f"{self.run.folder}: trained without --una; name a word of the index with --word")
         index = TfidfIndex.open(folder, min_df=config.get("min_df", 0), max_terms=config.get("max_terms"))
         word = self.word or replaced_word(self.run)
         if word is None:

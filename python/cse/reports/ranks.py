@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["rank_panels", "replaced_word"]
 
+# Maximum number of points of a line.
 POINTS = 800
+# Maximum number of labelled terms in the window, not counting the word.
 LABELS = 7
+# Share of the height of the axes that is kept free for a label.
 WORD = 0.48
 
 
@@ -31,9 +34,9 @@ def replaced_word(run: StoredRun) -> str | None:
 
 
 def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -> list[Panel]:
-    """Returns plots of the maximum score of each term against its rank, of all terms and of those near a word.
+    """Returns two plots of maximum score against rank: one of all terms, one of the terms near a word.
 
-    UNA, section 3.2.
+    Section 3.2 of the UNA paper explains the ranks.
 
     Args:
         index: The index.
@@ -77,7 +80,7 @@ def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -
         marked = np.unique(np.append(np.linspace(low, high, LABELS + 2)[1:-1].astype(np.int64), rank))
         apart = (high - low) / (LABELS + 2) * 0.7
         marked = np.array([each for each in marked if each == rank or abs(each - rank) > apart])
-        # Labels extend upwards from their points; at least the share WORD of the height is free above the highest one.
+        # Labels extend upwards from their points, so the share WORD of the height is kept free above the highest point.
         bottom, top = values.min(), values.max()
         height = max(1.05 * (top - bottom), (scores[marked - 1].max() - bottom) / (1 - WORD), 1e-3 * top, 1e-9)
         axes.set_ylim(bottom - 0.08 * height, bottom + height)

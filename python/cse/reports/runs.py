@@ -20,7 +20,7 @@ __all__ = ["StoredRun", "differing", "find_runs", "labels", "read_run"]
 # ``given``.
 NOT_COMPARED = {*ELSEWHERE, "save_every", "keep_checkpoints", "given"}
 
-# Settings in runs of older versions that have since become options of the contrastive loss.
+# Top-level settings of older versions that are now options of the contrastive loss.
 MOVED = {"margin", "mix_lambda", "mix_variant", "hard_negative_weight"}
 
 
@@ -38,9 +38,9 @@ class StoredRun:
     result: dict[str, Any] | None
     """``result.json``; None for a run that has not ended, or was extended and has not ended since."""
     environment: dict[str, Any]
+    """``environment.json``: package versions, and a description of the machine."""
     texts: dict[str, Any] | None
-    """``data.json``: descriptions of the data, examples, and held-out sentences. None for runs of versions of cse that
-    did not write it."""
+    """``data.json``: descriptions of the data, examples, and held-out sentences. None for runs of older versions."""
 
     @property
     def name(self) -> str:
@@ -73,8 +73,8 @@ class StoredRun:
     def best(self) -> dict[str, Any]:
         """The evaluation of ``best/``.
 
-        In an unfinished run, the evaluation with the highest Spearman's correlation, or the last evaluation if none has
-        a Spearman's correlation.
+        In an unfinished run, it is the evaluation with the highest Spearman's correlation, or the last evaluation if
+        Spearman's correlation was not computed.
         """
         if self.result is not None:
             found: dict[str, Any] = {"step": self.result["best_step"], **self.result["best"]}
@@ -153,7 +153,7 @@ def _no_run(folder: Path) -> InputError:
 
 
 def _records(log: Path) -> list[dict[str, Any]]:
-    """Returns the records of a log; skips an incomplete line that a killed process left."""
+    """Returns the records of a log; skips other lines, such as the incomplete last line of a killed process."""
     found = []
     try:
         lines = log.read_text(encoding="utf8").splitlines()

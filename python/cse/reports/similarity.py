@@ -21,6 +21,7 @@ __all__ = ["Group", "SentenceMap", "map_panels", "pair_panels", "sentence_map"]
 
 Points = npt.NDArray[np.float64]
 BINS = 50
+# Maximum number of groups on a map, and minimum number of sentences for t-SNE.
 GROUPS = 7
 FEW = 3 * GROUPS
 MARKERS = "osD^vpX"
@@ -121,7 +122,7 @@ def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> Se
         perplexity = min(30.0, (len(sentences) - 1) / 3)
         start = (maps[0] / spread * 1e-4).astype(np.float32)
         places = TSNE(init=start, perplexity=perplexity, random_state=0).fit_transform(before)
-        # No early exaggeration, since it would first pull the points together, away from their initial positions.
+        # Early exaggeration is off, since it would first pull the points together, away from their initial positions.
         moved = TSNE(init=places, early_exaggeration=1.0, perplexity=perplexity, random_state=0).fit_transform(after)
         maps, how = (places, moved), f"t-SNE, perplexity {perplexity:.0f} (large distances mean little)"
     count = min(GROUPS, max(1, len(sentences) // 3))
@@ -143,7 +144,10 @@ def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> Se
 
 
 def _principal(points: Points) -> Points:
-    """Returns the coordinates ``(n, 2)`` of the first two principal components, with a fixed sign."""
+    """Returns coordinates ``(n, 2)`` along the first two principal components.
+
+    In each component, the entry with the largest absolute value is positive, which fixes the sign.
+    """
     centred = points - points.mean(0)
     _, _, axes = np.linalg.svd(centred, full_matrices=False)
     two = axes[:2] * np.sign(axes[:2, np.abs(axes[:2]).argmax(1)].diagonal())[:, None]

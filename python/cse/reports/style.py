@@ -38,8 +38,8 @@ __all__ = [
 
 BLUE, VERMILLION, GREEN = "#0072b2", "#d55e00", "#009e73"
 PURPLE, ORANGE, SKY = "#cc79a7", "#e69f00", "#56b4e9"
-# INK is for text, axes and one series, GRID for grid lines, PAPER for label backgrounds. On an HTML page, these three,
-# BLUE and SKY are replaced by colours of the page (``cse.reports.inline``).
+# INK is for text, axes and one series, GRID for grid lines, PAPER for label backgrounds. On an HTML page, INK, GRID,
+# PAPER, BLUE and SKY are replaced by colours of the page (``cse.reports.inline``).
 INK, GRID, PAPER = "#1b1b1b", "#d0d0d1", "#fdfdfe"
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INK)
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1)))
@@ -184,7 +184,7 @@ def legend(axes: Axes) -> None:
 
 def _columns(names: Sequence[str]) -> int:
     """Returns the number of columns of a legend that fit into the width of a panel, at most two."""
-    fitting = CHARACTERS // (max(map(len, names)) + 7)  # 7: the line before the name, and space
+    fitting = CHARACTERS // (max(map(len, names)) + 7)  # 7 for the line before the name, and space
     return max(1, min(2, fitting, len(names)))
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-import resource
 import shutil
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..training.callbacks import Callback
     from ..training.train_config import TrainConfig
 
-__all__ = ["Cell", "cells_of", "config_of", "read_cell", "run_cell"]
+__all__ = ["Cell", "cells_of", "config_of", "peak_bytes", "read_cell", "run_cell"]
 
 MODELS_OF = {"diffcse": "generator", "dclr": "model", "substitution": "model"}
 """Method options that name a further model."""
@@ -271,7 +271,7 @@ def run_cell(
         "steps": steps,
         "train_seconds": round(seconds, 3),
         "seconds": round(time.perf_counter() - started, 3),
-        "process_peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "process_peak_bytes": peak_bytes(),
         "versions": {each: version(each) for each in ("cse", "torch", "transformers")},
     }
     path = cell.path(place)
@@ -282,6 +282,16 @@ def run_cell(
     path.with_suffix(".begun.json").unlink(missing_ok=True)
     stored: dict[str, Any] = json.loads(dumps(record))
     return stored
+
+
+def peak_bytes() -> int | None:
+    """Returns the peak memory of this process in bytes; None on Windows, where Python cannot tell."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # in bytes on macOS, in KiB elsewhere
 
 
 def _train(cell: Cell, inputs: Inputs, made: dict[str, Any], place: Path, callback: Callback | None) -> Any:

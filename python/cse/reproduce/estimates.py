@@ -1,4 +1,4 @@
-"""Estimates what the training runs of a table will cost before they begin: their number, time and memory."""
+"""Estimates how many training runs a table needs, and how much time and memory they take, before they begin."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .inputs import Inputs
 
 __all__ = ["Estimate", "estimate"]
 
-# Time of a step divided by the time of its matrix products at the measured rate. Attention, normalisation and the
-# optimizer take the rest of the time.
+# Time of a step divided by the time of its matrix products at the rate that ``matrix_rate`` measures. Attention,
+# normalisation and the optimizer take the rest of the time.
 OVERHEAD = 2.0
-# Bytes that the backward pass needs in float32: per token, layer and hidden unit, and in attention per head, layer and
-# pair of tokens (Korthikanti et al. 2022, section 4, gives half of these values for half precision).
+# Bytes of activations kept for the backward pass in float32: per token, layer and hidden unit, and in attention per
+# head, layer and pair of tokens (Korthikanti et al. 2022, section 4, gives half of these values for half precision).
 ACTIVATIONS, ATTENTION = 68, 10
 
 
@@ -34,11 +34,11 @@ class Estimate:
 
 
 def estimate(cells: Sequence[Cell], inputs: Inputs, place: Path) -> Estimate:
-    """Estimates the cost of training some cells.
+    """Estimates the cost of the training runs of cells.
 
     Args:
         cells: Cells that are not stored yet.
-        inputs: What their runs read.
+        inputs: Files and settings of the runs.
         place: Folder of the cells.
 
     Returns:
@@ -59,6 +59,7 @@ def estimate(cells: Sequence[Cell], inputs: Inputs, place: Path) -> Estimate:
 
 
 def _cost(config: Any, rate: float) -> tuple[float, int]:
+    """Returns the seconds and bytes that a run needs on a device with ``rate`` floating-point operations per second."""
     from transformers import AutoConfig
 
     from ..models.resolve import find_model
@@ -69,16 +70,18 @@ def _cost(config: Any, rate: float) -> tuple[float, int]:
     resolved = resolve(completed, source.family, source.pooler)
     shape = AutoConfig.from_pretrained(source.path, local_files_only=True)
     width, layers = shape.hidden_size, shape.num_hidden_layers
-    parameters = layers * 12 * width**2
+    parameters = layers * 12 * width**2  # of the matrices of a Transformer
     rows = sum(map(count_rows, config.pairs or config.corpus))
     steps = resolved.max_steps or math.ceil((resolved.epochs or 1) * rows / resolved.batch_size)
     views = 2 + 2 * len(resolved.negatives) + len(resolved.loss_terms)
     tokens = resolved.batch_size * views * resolved.max_length
+    # Each parameter takes 6 operations per token: 2 in the forward pass and 4 in the backward pass.
     seconds = steps * 6 * parameters * tokens / rate * OVERHEAD
     heads = getattr(shape, "num_attention_heads", 1)
     live = min(resolved.chunk_size or resolved.batch_size, resolved.batch_size) * views * resolved.max_length
     activations = live * layers * (ACTIVATIONS * width + ATTENTION * heads * resolved.max_length)
     embeddings = getattr(shape, "vocab_size", 0) * width
+    # 16 bytes: weight, gradient and two moments in float32.
     return seconds, 16 * (parameters + embeddings) + activations
 
 
@@ -94,7 +97,7 @@ def count_rows(path: str) -> int:
 
 
 def matrix_rate(device: str) -> float:
-    """Returns the floating-point operations per second of a product of large matrices, with ``--precision auto``."""
+    """Measures floating-point operations per second on large matrices, in the precision that ``auto`` selects."""
     import torch
 
     from ..models.device import pick_device, pick_precision

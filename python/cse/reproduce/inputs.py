@@ -1,4 +1,4 @@
-"""What the runs of a table read: evaluation data, corpus, labelled pairs, and further files."""
+"""Inputs of the runs of a table: evaluation data, corpus, labelled pairs, further files, and settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SYNONYMS = "synonyms"
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the runs of a table read."""
+    """The files that the runs of a table read, and settings that apply to all runs."""
 
     data: Path
     """Folder of the evaluation data."""
@@ -34,7 +34,7 @@ class Inputs:
     max_steps: int | None = None
     """Maximum number of steps of every run; None: as in the recipes. Shortened runs do not reproduce the table."""
     model: str | None = None
-    """A model that replaces every model of the recipes; for trials of the whole table."""
+    """A model that is used instead of every model of the recipes; for trials."""
     batch_size: int | None = None
     """Rows per batch, instead of the recipes' values; for trials."""
     partial: bool = False
@@ -64,7 +64,8 @@ def open_inputs(
         **settings: Further values of ``Inputs``.
 
     Raises:
-        InputError: If ``data`` is None, a file does not exist or is not given as ``NAME=PATH``, or no row uses it.
+        InputError: If ``data`` is None, if a file does not exist or is not given as ``NAME=PATH``, or if no row uses a
+            file of ``files``.
     """
     if data is None:
         raise InputError("--data: name the folder of the evaluation data, with files like stsb.dev.tsv")
@@ -78,7 +79,7 @@ def open_inputs(
     if named.keys() - needed:
         raise InputError(
             f"--file {min(named.keys() - needed)}: no row of {table.name} uses it; cse reproduce "
-            f"{table.name} --list says which files are used"
+            f"{table.name} --list names the files that are used"
         )
     paths = {"--data": data, "--corpus": corpus, "--pairs": pairs}
     for flag, given in {**paths, **{f"--file {name}": path for name, path in named.items()}}.items():

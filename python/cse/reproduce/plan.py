@@ -1,4 +1,4 @@
-"""Which cells of a table (see ``cells``) are stored, which will be run, and why others are left out."""
+"""Determines which cells of a table (see ``cells``) are stored, which are to be run, and why others are left out."""
 
 from __future__ import annotations
 

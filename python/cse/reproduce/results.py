@@ -1,4 +1,4 @@
-"""Published values next to ours: means, intervals, tests, and the forms in which they are printed."""
+"""Compares published values with ours: means, intervals and tests, as JSON, Markdown and plots."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Ours:
     """Our scores for one cell of the printed table, in the scale of the table."""
 
     by_seed: Mapping[int | None, float]
+    """Score by seed; the seed is None for an encoder that is not trained."""
 
     @property
     def mean(self) -> float:
@@ -99,7 +100,7 @@ def paired_tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict
 
 
 def to_dict(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the table as a JSON object; ``notes`` states, by row name, why cells have no scores of ours."""
+    """Returns the table as a JSON object; ``notes`` states, by row name, why cells were neither stored nor run."""
     found = []
     for row in rows:
         ours = collect(table, row, stored)
@@ -128,7 +129,7 @@ def to_dict(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[st
 
 
 def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[str, str]) -> str:
-    """Returns the table as Markdown: for each row the published values, and ours below."""
+    """Returns the table as Markdown: the published values of each row, and below them ours."""
     digits = 4 if table.scale < 1 else 2
     lines = [f"{table.source}: {table.metric}.", *([f"Note: {table.note}"] if table.note else []), ""]
     lines += [f"| row | | {' | '.join(table.columns)} |", f"| --- | --- |{' ---: |' * len(table.columns)}"]

@@ -14,6 +14,7 @@ from .tables import Table
 
 __all__ = ["STEPS", "smoke_inputs"]
 
+# Steps per run, sentences of the corpus, pairs per STS file, and maximum number of word pieces of the tokenizer.
 STEPS = 2
 ROWS = 300
 PAIRS_EACH = 24

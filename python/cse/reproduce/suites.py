@@ -1,4 +1,4 @@
-"""Scores encoders for the cells of a table: Spearman's correlations, accuracies and nDCG, each x 100."""
+"""Scores encoders for the cells of a table: Spearman's correlation, accuracy or nDCG x 100, alignment, uniformity."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SUITES: dict[str, tuple[str, ...]] = {
 The suite ``columns`` instead reads the STS tasks and retrieval collections that the columns of the table name.
 """
 TRANSFER = "mr.tsv"
-"""The file by which the folder of the transfer tasks is found."""
+"""A file in the folder of the transfer tasks; the folder is found by searching for it."""
 
 
 def find(data: Path, name: str) -> Path:
@@ -51,7 +51,7 @@ def find(data: Path, name: str) -> Path:
 
 
 class Scorer:
-    """The evaluation data of a table, read and checked before anything is trained.
+    """Scores encoders on the evaluation data of a table, which the constructor reads and checks.
 
     Args:
         suite: One of ``SUITES``.

@@ -1,7 +1,7 @@
 """The published tables, and the recipes of their rows.
 
 ``resources/published.toml`` holds the tables cell by cell; ``resources/recipes.toml`` states what has to be trained and
-evaluated for each row. A table with recipes but without published values is not from a paper, but made for cse.
+evaluated for each row. A table with recipes but without published values was made for cse; it is not from a paper.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ..errors import InputError, unknown
 
 __all__ = ["Recipe", "Row", "Table", "find_table", "merged", "tables"]
 
-# Factors from scores x 100 to the scores of a table, by the name of the scale in published.toml.
+# Factors that convert scores x 100 to the scale of a table, by the name of the scale in published.toml.
 SCALES = {"percent": 1.0, "unit": 0.01, "raw": 1.0}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is trained and evaluated for a row, or for one column of it."""
+    """What is trained and evaluated for a row, or for one of its columns."""
 
     preset: str | None
     """Preset of the run; None if ``encoder`` is given, or if the run uses the defaults of the model."""
@@ -91,7 +91,7 @@ class Table:
     suite: str = ""
     """How cells are scored, see ``suites.SUITES``; empty if no row of the table can be reproduced."""
     note: str = ""
-    """What a reader should know about the published values."""
+    """A remark on the published values."""
 
     def find_rows(self, names: Sequence[str]) -> list[Row]:
         """Returns the rows with the given names, or all rows if no names are given.
@@ -124,7 +124,7 @@ def tables() -> dict[str, Table]:
 
 
 def find_table(name: str) -> Table:
-    """Returns a table; raises ``InputError`` if there is none of this name."""
+    """Returns a table; raises ``InputError`` if no table has this name."""
     if name not in tables():
         raise InputError(unknown("TABLE", name, tables()))
     return tables()[name]
@@ -170,7 +170,7 @@ def _table(name: str, published: dict[str, Any] | None, recipes: dict[str, Any])
 
 
 def _recipes(row: dict[str, Any], changes: dict[str, Any]) -> dict[str | None, Recipe]:
-    """Returns the recipes of a row: one, or one per column if the columns are settings."""
+    """Returns the recipes of a row: one for all columns or, if the columns stand for settings, one per column."""
     base = row.get("settings", {})
     if not changes:
         return {None: _recipe(row, base)}

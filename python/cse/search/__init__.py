@@ -2,6 +2,6 @@
 
 ``index`` builds, opens and searches an index folder, whose files are described in ``store``. ``nearest`` and ``pairs``
 implement the exact searches over its vectors, ``bm25`` the search by words, and ``fusion`` the combination of two
-rankings. In every ranking, rows with equal scores are in the order of their numbers. ``joined_parts`` searches the
-output of ``cse encode --parts``; ``mining`` selects hard negatives, and ``clusters`` groups rows.
+rankings. Rankings list rows with equal scores in the order of their numbers. ``joined_parts`` searches the output of
+``cse encode --parts``; ``mining`` selects hard negatives, and ``clusters`` groups rows.
 """

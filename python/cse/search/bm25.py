@@ -19,6 +19,7 @@ __all__ = ["Bm25"]
 
 Rows = npt.NDArray[np.int64]
 
+# Number of texts read between two calls of ``progress``.
 PROGRESS_ROWS = 4096
 
 

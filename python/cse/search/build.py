@@ -39,7 +39,7 @@ def queries_of(encoder: Encoder, texts: Sequence[str], **arguments: Any) -> Floa
 
 
 def check_rows(store: Store, corpus: Corpus, ids: Sequence[str] | None) -> None:
-    """Raises ``InputError`` unless a corpus begins with the rows of an index, with the same ids if it has any."""
+    """Raises ``InputError`` unless a corpus begins with the rows of an index, with the same ids or both without ids."""
     done = store.rows
     remedy = "build it again with --rebuild, or name another folder"
     if len(corpus) < done:
@@ -68,14 +68,14 @@ def extend(
     progress: Callable[[int], None] | None = None,
     commit: bool = True,
 ) -> None:
-    """Appends the rows of a corpus, from row ``skip`` on, to an index; call it within ``locked``.
+    """Appends the rows of a corpus to an index, except the first ``skip`` rows; call it within ``locked``.
 
     Args:
         store: The index.
         encoder: The encoder of the index.
         corpus: The corpus.
         ids: Ids of all rows of the corpus, if the index has ids.
-        skip: Number of rows at the beginning of the corpus that are not appended.
+        skip: Number of rows at the beginning of the corpus that the index already contains.
         batch_size: Texts per forward pass.
         progress: Called with the number of rows done since its last call.
         commit: True: commit every ``BLOCK`` rows. False: commit only once, at the end, so that an interrupted call

@@ -29,7 +29,7 @@ class Cluster:
     rows: Rows
     """The rows, ascending."""
     words: list[str]
-    """The terms whose mean TF-IDF in this group exceeds their mean in the rows of all groups by the largest amounts."""
+    """The terms whose mean TF-IDF in this group most exceeds their mean TF-IDF in the rows of all groups."""
     examples: Rows
     """The rows nearest to the mean of the group, nearest first; no text is repeated."""
 
@@ -47,8 +47,8 @@ def cluster(
     Args:
         index: An index without passages, so that each row that is not blank has one vector.
         method: ``kmeans`` for scikit-learn's MiniBatchKMeans, whose time is linear in the number of rows, or
-            ``hdbscan`` for its HDBSCAN, whose time is quadratic. HDBSCAN chooses the number of groups itself and
-            may leave some rows out of all groups.
+            ``hdbscan`` for scikit-learn's HDBSCAN, whose time is quadratic. HDBSCAN determines the number of groups,
+            and may assign some rows to no group.
         groups: Number of groups for ``kmeans``; None: ``default_groups``.
         smallest: Minimum size of a group for ``hdbscan``.
         seed: Random seed for ``kmeans``.
@@ -136,6 +136,7 @@ def _sums(
 
 
 def _central(index: SearchIndex, members: Rows, count: int) -> Rows:
+    """Returns up to ``count`` rows with different texts, those nearest to the mean of the group, nearest first."""
     vectors = index.unit_vectors.take(members)
     order = members[np.argsort(-(vectors @ vectors.mean(axis=0)), kind="stable")]
     rows: dict[str, int] = {}

@@ -94,7 +94,7 @@ class SearchIndex:
             ids: One id per row.
             int8: Store vectors in int8 with a scale per row, which takes a quarter of the space and changes scores by
                 about 0.001. Default: as in the existing index; False for a new one.
-            passages: Cut rows into passages of at most this number of tokens; the best passage of a row counts.
+            passages: Cut rows into passages of at most this number of tokens; a row gets the score of its best passage.
                 ``"max"``: the maximum number of tokens that the model reads. Default: as in the existing index; in
                 a new one, rows are not cut, and the model reads only the beginning of a long row.
             rebuild: Replace an existing index.
@@ -193,7 +193,7 @@ class SearchIndex:
 
     @cached_property
     def unit_vectors(self) -> Vectors:
-        """``vectors`` scaled to unit length, for cosines; in int8 or for dot products, ``vectors`` have other norms."""
+        """``vectors`` scaled to unit length, for cosines; ``vectors`` have other norms in int8 or for dot products."""
         plain = self._store.manifest["similarity"] == "cosine" and not self._store.manifest["int8"]
         return self._vectors if plain else Unit(self._vectors)
 
@@ -292,7 +292,7 @@ class SearchIndex:
         """Finds the k best rows for each of Q query vectors ``(Q, D)``, like ``search`` for query texts.
 
         Raises:
-            InputError: If the vectors have another width than the index or are not finite, or ``k`` is invalid.
+            InputError: If the vectors do not have the width of the index or are not finite, or if ``k`` is invalid.
         """
         _check_k(k)
         given = np.asarray(vectors)

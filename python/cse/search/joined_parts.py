@@ -1,8 +1,8 @@
 """Opens a folder of parts written by ``cse encode --parts`` as one index over the vectors of all parts.
 
 A part is a file with the vectors of one corpus file. Vectors of ``.npy`` parts are mapped into memory, and texts are
-read from the corpus files when their rows are found. The rows found and their scores are the same as
-with an index of the whole corpus; see ``tests/test_sharding.py``.
+read from the corpus files when their rows are found. A search finds the same rows with the same scores as a search in
+an index of the whole corpus; see ``tests/test_sharding.py``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..cluster import RETRIES, cause_of, enter, first_line
+from ..cluster import RETRIES, cause_of, enter
 from ..data import readers
 from ..data.corpus import Corpus
-from ..errors import InputError
+from ..errors import InputError, first_line
 from ..models.digest import model_digest
 from ..models.inference import Encoder
 from ..sharding.parts import read_manifest
@@ -56,7 +56,7 @@ class Some:
         return self._vectors.width
 
     def _range(self, start: int, stop: int) -> tuple[int, int, Rows]:
-        """Returns the range of the original vectors that spans the selected ones, and the positions of these in it."""
+        """Returns the smallest range of vectors that contains the selected ones, and their positions within it."""
         rows = self._rows[start:stop]
         first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
         return first, last, rows - first
@@ -143,9 +143,9 @@ def check_parts(store: PartsStore, encoder: Encoder) -> None:
 def open_part(folder: Path, part: dict[str, Any], similarity: str, reading: dict[str, Any]) -> tuple[Vectors, Rows]:
     """Returns the vectors of a part's rows that are not blank, and the numbers of these rows in the corpus.
 
-    For cosines, the vectors have unit length. Blank rows are stored as zeros; if other rows are zeros as well (because
-    all their words are unknown), the corpus file is read to find the blank ones. Raises ``InputError`` if a file does
-    not match the manifest.
+    For cosines, the vectors have unit length. Blank rows are stored as zeros. If other rows are also zeros, because all
+    their words are unknown, the corpus file is read to find the blank rows. Raises ``InputError`` if a file does not
+    match the manifest.
     """
     path = folder / part["part"]
     if not path.is_file() or path.stat().st_size != part["part_bytes"]:

@@ -31,9 +31,13 @@ def parse_ranks(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Mined:
-    """The negatives of a pair, as row numbers of the corpus, and cosines with the anchor.
+    """The hard negatives of a pair.
 
-    ``cosines`` belong to the negatives, and ``positive`` is the cosine of the pair's positive.
+    Attributes:
+        pair: Number of the pair.
+        rows: Row numbers of the negatives in the corpus.
+        cosines: Cosines of the negatives with the anchor.
+        positive: Cosine of the positive with the anchor.
     """
 
     pair: int

@@ -22,7 +22,8 @@ Rows = npt.NDArray[np.int64]
 # Maximum numbers of queries searched together and of float32 products in memory at a time (16 MB).
 QUERIES = 1024
 PRODUCTS = 1 << 22
-# Maximum number of results in memory for the queries searched together, and number of candidates that triggers a merge.
+# Maximum number of results in memory for the queries searched together, and number of candidates after which they are
+# merged into the results.
 RESULTS = 1 << 22
 CANDIDATES = 1 << 18
 
@@ -76,7 +77,8 @@ def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
     first = min(total, max(step, k))
 
     products = vectors.products(queries, 0, first)
-    # Each product differs from the exact one by at most the error, and so does the k-th largest product.
+    # A product differs from the exact one by at most the error. So does the k-th largest product from the k-th largest
+    # exact one, hence 2 * error.
     kth = np.partition(products, first - k, axis=1)[:, first - k].astype(np.float64)
     found = _at_least(products, _below(kth - 2 * error))
     best = _merged(None, *found, given, vectors, k)
@@ -93,7 +95,7 @@ def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
             pending.append((near[numbers], rows + start))
             candidates += len(rows)
         # A random row is among the k best of n with probability k / n, so about k candidates are expected between rows
-        # n and 2 n. Merging at these points keeps both the number of merges and the number of candidates low.
+        # n and 2 n. Merging each time the number of rows has doubled keeps both merges and candidates few.
         if pending and (stop >= 2 * merged or candidates > CANDIDATES or stop == total):
             numbers, rows = (np.concatenate(parts) for parts in zip(*pending, strict=True))
             best = _merged(best, numbers, rows, given, vectors, k)

@@ -18,7 +18,7 @@ Rows = npt.NDArray[np.int64]
 # Numbers of rows and columns of a block of float32 products (16 MB).
 BLOCK_ROWS = 1024
 BLOCK_COLUMNS = 4096
-# Cosines are rounded to this number of decimals, so that equal vectors in float32 have a cosine of 1.
+# Cosines are rounded to this number of decimals, so that two equal float32 vectors have a cosine of exactly 1.
 DECIMALS = 6
 # Number of collected pairs at which the groups are updated, to bound memory.
 EDGES = 1 << 20
@@ -37,7 +37,7 @@ def near_pairs(
     """Yields all pairs of rows i < j whose cosine, rounded to six decimals, is at least ``threshold``.
 
     Products are computed in float32 in blocks of the upper triangle; those that may reach the threshold are computed
-    again in float64, so the result equals the result of a brute-force search.
+    again in float64, so the result equals the result of a brute-force search in float64.
 
     Args:
         vectors: n vectors of unit length.
@@ -105,13 +105,16 @@ class Groups:
         self._pending, self._count = [], 0
 
     def labels(self) -> Rows:
-        """Returns the smallest row number in the group of each row, ``(n,)`` int64; a row without a pair is a group."""
+        """Returns the smallest row number in the group of each row, ``(n,)`` int64.
+
+        A row without a pair is a group.
+        """
         if self._pending:
             self._connect()
         return self._labels
 
     def members(self) -> list[Rows]:
-        """Returns the rows of each group of at least two, ascending; groups are ordered by size, then by first row."""
+        """Returns the rows of each group of at least two, ascending; large groups first, ties by first row."""
         labels = self.labels()
         order = np.argsort(labels, kind="stable")
         _, starts = np.unique(labels[order], return_index=True)

@@ -1,4 +1,4 @@
-"""Settings of an index: chooses them for a new index and checks them against an existing one."""
+"""Chooses the settings of a new index, and checks given settings and models against an existing index."""
 
 from __future__ import annotations
 

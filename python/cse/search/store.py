@@ -18,7 +18,6 @@ manifest says; the next process that writes to the index removes the surplus. Th
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
 import os
@@ -33,6 +32,7 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from ..io import dumps, naming, write_text
+from ..locks import lock
 from ..sharding.parts import read_manifest
 from .vectors import Float32, Int8, Vectors, quantize
 
@@ -62,9 +62,9 @@ def locked(folder: Path) -> Iterator[None]:
     path = folder / LOCK
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with naming(path), open(path, "a") as lock:
+    with naming(path), open(path, "a") as file:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(file.fileno())
         except BlockingIOError:
             raise InputError(f"{folder}: another process is writing to this index; wait for it") from None
         yield
@@ -257,7 +257,8 @@ class Store:
                 if not 0 <= row < self.rows:
                     raise InputError(f"row: {row} is out of range; there are {self.rows:,} rows in {self.folder}")
                 start = int(ends[row - 1]) if row else 0
-                found.append(os.pread(file.fileno(), int(ends[row]) - start - 1, start).decode("utf8", "replace"))
+                file.seek(start)
+                found.append(file.read(int(ends[row]) - start - 1).decode("utf8", "replace"))
         return found
 
     def _map(self, name: str, dtype: np.dtype[Any], count: int, offset: int = 0) -> npt.NDArray[Any]:

@@ -128,7 +128,7 @@ class Unit:
         vectors: n vectors.
     """
 
-    longest = 1.0001
+    longest = 1.0001  # more than 1, because norms are rounded
 
     def __init__(self, vectors: Vectors) -> None:
         self._vectors = vectors

@@ -24,7 +24,7 @@ FILE = "halves_evaluation{name}_results.csv"
 
 
 class HalvesEvaluator(SentenceEvaluator):
-    """Computes, without labels, the mean reciprocal rank with which each half of a sentence retrieves the other half.
+    """Computes a score without labels: the mean reciprocal rank with which each half of a sentence retrieves the other.
 
     The score falls to chance when embeddings collapse, so it detects collapse during training. It cannot rank good
     encoders, because their scores differ little compared with ``mrr_se``. The metrics are ``mrr`` (from 0 to 1; the
@@ -64,7 +64,7 @@ class HalvesEvaluator(SentenceEvaluator):
     def __call__(
         self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
-        """Returns the metrics of a ``SentenceTransformer``; the arguments are the same as for any evaluator."""
+        """Returns the metrics of a ``SentenceTransformer``; the arguments are those of ``SentenceEvaluator``."""
         scores = score_halves(_Encodes(model, self.batch_size), self.sentences).to_dict()
         if output_path is not None and self.write_csv:
             self._append(Path(output_path), {"epoch": epoch, "steps": steps, **scores})
@@ -93,7 +93,7 @@ class HalvesEvaluator(SentenceEvaluator):
 
 
 class _Encodes:
-    """Adapts a ``SentenceTransformer`` to the interface of evaluated encoders."""
+    """Adapts a ``SentenceTransformer`` to the ``encode`` method that the evaluations of cse call."""
 
     def __init__(self, model: SentenceTransformer, batch_size: int) -> None:
         self.model, self.batch_size = model, batch_size

@@ -1,4 +1,4 @@
-"""What a loss needs about a batch in addition to the embeddings: row numbers, the epoch, and which texts are equal.
+"""Facts about a batch that a loss needs besides the embeddings: row numbers, the epoch, and which texts are equal.
 
 The trainer of sentence-transformers passes token ids to a loss, not texts or row numbers. Equal texts are therefore
 recognised by equal token ids. ``NegativesCollator`` adds row numbers and the epoch to the inputs of the first column.
@@ -17,7 +17,7 @@ from torch import Tensor
 __all__ = ["EPOCH", "ROW", "Facts", "facts_of", "stripped"]
 
 ROW, EPOCH = "cse_row", "cse_epoch"
-"""Keys of the inputs of the first column: ``(B,)`` int64 row numbers, ``(B,)`` int64 epoch."""
+"""Keys in the inputs of the first column. Their values are ``(B,)`` int64: row numbers, and the epoch repeated."""
 
 MULTIPLIER = 0x9E3779B97F4A7C15
 
@@ -55,26 +55,21 @@ class Facts:
         return (self.keys[column] != self.keys[0]) & (self.keys[column] != self.keys[1])
 
 
-def facts_of(features: Sequence[Mapping[str, Any]], size: int | None = None) -> Facts:
-    """Returns the facts of a batch.
-
-    Args:
-        features: The inputs of the model, by column.
-        size: B, for inputs from which it cannot be determined.
-    """
+def facts_of(features: Sequence[Mapping[str, Any]]) -> Facts:
+    """Returns the facts of a batch; ``features`` are the inputs of the model, by column."""
     found = [token_key(each) for each in features]
     known = [each for each in found if each is not None]
     keys = tuple(known) if len(known) == len(found) > 0 else None
     first = features[0] if features else {}
     rows = first.get(ROW)
     if rows is None:
-        rows = keys[0] if keys is not None else torch.arange(batch_size(first) if size is None else size)
+        rows = keys[0] if keys is not None else torch.arange(batch_size(first))
     epoch = first.get(EPOCH)
     return Facts(rows, torch.zeros_like(rows) if epoch is None else epoch, keys)
 
 
 def stripped(features: dict[str, Any]) -> dict[str, Any]:
-    """Returns the inputs of a column without what ``NegativesCollator`` added; the same object if it added nothing."""
+    """Returns the inputs of a column without the keys of ``NegativesCollator``, or the same object if it has none."""
     if ROW not in features:
         return features
     return {name: value for name, value in features.items() if name not in (ROW, EPOCH)}

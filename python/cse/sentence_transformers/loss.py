@@ -33,13 +33,13 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
     """Computes InfoNCE, NT-Xent, Focal-InfoNCE or MixCSE; a replacement for ``MultipleNegativesRankingLoss``.
 
     The inputs are the same as for ``MultipleNegativesRankingLoss``: the columns anchor, positive and any number of
-    negatives, without labels. With the defaults, and without equal texts in a batch, the values are the same as well.
+    negatives, without labels. With the defaults, and without equal texts in a batch, both losses have the same values.
     The formulas are those of ``cse.losses.contrastive.contrastive_loss``, in float32 whatever the trainer's precision.
 
     With ``mixed="paper"``, the positive of each anchor is mixed with a random partner from the batch. If
     ``NegativesCollator`` makes the batches, the random number that selects the partner is a function of ``seed``, row
-    number and epoch, as in ``cse train``; otherwise of ``seed`` and the token ids of the anchor. It does not depend on
-    the number of processes, and a resumed run draws the same partners.
+    number and epoch, as in ``cse train``; otherwise, it is a function of ``seed`` and the anchor's token ids. This
+    number does not depend on the number of processes, and a resumed run draws the same partners.
 
     Args:
         model: A ``SentenceTransformer``.
@@ -47,10 +47,10 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             others (UNA).
         logits: ``cosine``, or ``focal`` (Focal-InfoNCE).
         mixed: None, ``paper`` or ``release``: mixed negatives (MixCSE), as in the paper or as in its released code.
-        temperature: tau; ``MultipleNegativesRankingLoss(scale=20)`` is ``temperature=0.05``.
+        temperature: tau; 0.05 corresponds to ``scale=20`` of ``MultipleNegativesRankingLoss``.
         margin: m of the focal logits.
         mix_lambda: Weight of the positive in a mixed negative, from 0 to 1.
-        hard_negative_weight: alpha; logits of an anchor with the negatives of its row are increased by ln(alpha).
+        hard_negative_weight: alpha; ln(alpha) is added to the logits of each anchor with the negatives of its own row.
         negatives_as: ``hard-negatives``: negatives are in the denominator of every anchor. ``pairs``: each negative is
             encoded twice and forms a further pair of anchor and positive, as in published UNA; needs ``nt-xent``.
         keep_duplicates: If False, rows of a batch with equal anchors or equal positives are not negatives of each
@@ -60,9 +60,9 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         gather_across_devices: With several processes, compute the loss over the rows of all of them; its gradients are
             the same as with one process and the whole batch. All processes need the same number of rows in each batch
             (``dataloader_drop_last=True``).
-        cached: Encode ``mini_batch_size`` texts at a time, and once more for the gradients (GradCache), like
-            ``CachedMultipleNegativesRankingLoss``. The gradients do not change. Except for the
-            embeddings and the similarity matrix, memory does not grow with the batch.
+        cached: Encode mini-batches of ``mini_batch_size`` texts, first without and then with gradients (GradCache), as
+            in ``CachedMultipleNegativesRankingLoss``. The gradients do not change, and only the memory for embeddings
+            and the similarity matrix grows with the batch.
         mini_batch_size: Texts per forward pass, with ``cached``.
         mini_batch_num_tokens: Tokens per forward pass, with ``cached``, instead of ``mini_batch_size``.
         show_progress_bar: Show the progress within a batch, with ``cached``.
@@ -110,7 +110,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         if negatives_as == "pairs" and objective != "nt-xent":
             raise InputError('negatives_as="pairs": needs objective="nt-xent", in which every text is an anchor')
         if negatives_as == "pairs" and hard_negative_weight != 1:
-            raise InputError('hard_negative_weight: weights negatives_as="hard-negatives" only; leave it out')
+            raise InputError('hard_negative_weight: has no meaning with negatives_as="pairs"; leave it out')
         pairs = negatives_as == "pairs"
         if incompatibility(
             objective=objective,
@@ -125,7 +125,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
                 'negatives_as="hard-negatives" only; use mixed="paper"'
             )
         if cached and has_static_embedding_input(model):
-            raise InputError("cached: a StaticEmbedding has no activations to save; leave it out")
+            raise InputError("cached: saves no memory with a StaticEmbedding, which has no activations; leave it out")
         self.model = model
         self.parts: dict[str, Any] = {
             "objective": objective,
@@ -151,7 +151,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             labels: Ignored.
 
         Raises:
-            InputError: With one column, or ``hard_negative_weight`` without a column of negatives.
+            InputError: If there is only one column, or if ``hard_negative_weight`` is set and no column has negatives.
         """
         given = list(sentence_features)
         self._check_columns(len(given))
@@ -166,9 +166,9 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         return self._loss(embed_columns(self.model, features), facts)
 
     def calculate_loss(self, reps: list[list[Tensor]], labels: Any = None, *, with_backward: bool = False) -> Tensor:
-        """Returns the loss of mini-batches of embeddings by column; ``with_backward`` also runs the backward pass.
+        """Returns the loss of embeddings, given as a list of mini-batches for each column.
 
-        ``labels`` are the ``Facts`` of the batch, or None.
+        ``labels`` are the ``Facts`` of the batch, or None. ``with_backward`` also runs the backward pass.
         """
         loss = self._loss([torch.cat(each) for each in reps], labels)
         if with_backward:
@@ -177,9 +177,11 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         return loss
 
     def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor | None = None) -> Tensor:
-        """Returns the loss of embeddings ``(B, D)`` by column, without texts: equal texts are not detected."""
+        """Returns the loss of embeddings ``(B, D)`` by column. Without texts, equal texts are not detected."""
         if self.negatives_as == "pairs" and len(embeddings) > 2:
-            raise InputError('negatives_as="pairs": texts are encoded twice, so embeddings cannot be given')
+            raise InputError(
+                'negatives_as="pairs": needs texts, which it encodes twice; call the loss with inputs of the model'
+            )
         self._check_columns(len(embeddings))
         return self._loss(embeddings, None)
 
@@ -206,8 +208,8 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
     def _check_columns(self, count: int) -> None:
         if count < 2:
             raise InputError(
-                f"dataset: the loss needs the columns anchor and positive, but got {count}; without labels, add a "
-                "second column with the same sentences (SimCSE)"
+                f"dataset: the loss needs two columns, anchor and positive, got {count}; without labels, add a second "
+                "column with the same sentences (SimCSE)"
             )
         if count == 2 and self.parts["hard_negative_weight"] != 1:
             raise InputError("hard_negative_weight: the dataset has no column of negatives; add one, or leave it out")

@@ -41,8 +41,8 @@ def add_negatives(
 ) -> tuple[Dataset, npt.NDArray[np.bool_]]:
     """Adds columns with synthetic hard negatives (UNA) for the texts of a column.
 
-    A negative is a function of the text, its row number, the number of its copy, and ``drawing``; it does not depend on
-    ``batch_size``, nor, with ``row_column``, on the order of the rows.
+    A negative is a function of the text, its row number, the copy number, and ``drawing``. It does not depend on
+    ``batch_size`` or, with ``row_column``, on the order of the rows.
 
     Args:
         dataset: A ``datasets.Dataset``.
@@ -62,8 +62,8 @@ def add_negatives(
             dataset = dataset.select(np.flatnonzero(~unchanged.any(axis=1)))
 
     Raises:
-        InputError: If ``column`` or ``row_column`` is missing or does not hold texts or row numbers, a new column
-            exists already, or an option is invalid.
+        InputError: If ``column`` is missing or does not hold texts, ``row_column`` is missing or does not hold row
+            numbers, a new column exists already, or an option is invalid.
     """
     if not isinstance(dataset, Dataset):
         raise InputError(f"dataset: a datasets.Dataset was expected, not {type(dataset).__name__}; pass one split")
@@ -83,7 +83,7 @@ def add_negatives(
         batched=True,
         with_indices=True,
         batch_size=batch_size,
-        # Results of earlier calls are not reused, because looking them up would need a hash of the whole index.
+        # The cache of datasets is not used, because its key would need a hash of the whole index.
         new_fingerprint=generate_random_fingerprint(),
         load_from_cache_file=False,
         desc="Drawing negatives",
@@ -97,7 +97,7 @@ def number_rows(dataset: Dataset, name: str = "row") -> Dataset:
     Raises ``InputError`` if a column of this name exists.
     """
     if name in dataset.column_names:
-        raise InputError(f"{name}: the dataset already has a column of this name; give another")
+        raise InputError(f"{name}: the dataset already has a column of this name; give another name")
     return dataset.add_column(name, np.arange(len(dataset), dtype=np.int64))
 
 
@@ -109,13 +109,13 @@ class NegativesCollator(SentenceTransformerDataCollator):
     ``InfoNCELoss`` gets the row numbers and the epoch for its mixed negatives. Batches without the column of row
     numbers, such as evaluation batches, get no negatives.
 
-    The trainer needs the callback of the collator as well. The callback passes the epoch to the collator and, unless
-    they are given here, the prompts and the router mapping of the training arguments::
+    The trainer also needs the callback of the collator. It passes to the collator the epoch and, if they are not given
+    here, the prompts and the router mapping of the training arguments::
 
         collator = NegativesCollator(model.preprocess, index, "anchor")
         SentenceTransformerTrainer(..., data_collator=collator, callbacks=[collator.callback])
 
-    Worker processes (``dataloader_num_workers``) get the epoch as well, including persistent ones.
+    The epoch also reaches worker processes (``dataloader_num_workers``), including persistent ones.
 
     Args:
         preprocess_fn: ``model.preprocess``.
@@ -151,7 +151,7 @@ class NegativesCollator(SentenceTransformerDataCollator):
         super().__init__(preprocess_fn, prompts=prompts or {}, router_mapping=router_mapping or {})
         self.drawn = None if index is None else _Drawn(index, column, copies, name, drawing)
         self.row_column = row_column
-        # In shared memory, so that worker processes that live for several epochs read the current epoch.
+        # In shared memory, so that persistent worker processes read the current epoch.
         self._epoch = torch.full((), -1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self.callback = EpochCallback(self)
         """The callback to give to the trainer."""
@@ -218,7 +218,7 @@ class _Drawn:
         if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
             raise InputError(f"copies: must be an integer of at least 1, got {copies!r}")
         if "copy" in drawing:
-            raise InputError("copy: is set for each copy, from 0; give copies, the number of copies, instead")
+            raise InputError("copy: is set automatically to 0, 1, ...; give the number of copies as copies")
         self.index = index if isinstance(index, TfidfIndex) else TfidfIndex.open(index)
         self.index.draw_options(**drawing)  # raises InputError for an invalid option
         self.column, self.drawing = column, drawing
@@ -244,4 +244,4 @@ def _check_columns(names: Sequence[str], drawn: _Drawn, row_column: str | None) 
             raise InputError(f"column {name}: the dataset has no such column; it has {', '.join(names)}")
     for name in drawn.names:
         if name in names:
-            raise InputError(f"column {name}: the dataset already has a column of this name; give another")
+            raise InputError(f"column {name}: the dataset already has a column of this name; give another name")

@@ -1,9 +1,9 @@
 """Runs a job over many files: one after the other on this machine, or on a Ray cluster (extra ``cse[ray]``).
 
 On a cluster, each worker is an actor that loads the index or the model once and makes one part at a time. A lost
-worker is replaced, and its file is given to another worker. Ray Data is not used, because its blocks have no
-row numbers within the whole corpus and do not end where files end, and because it neither reads ``.zst`` text nor
-writes one output file per input file.
+worker is replaced, and its file is given to another worker. Ray Data is not used: its blocks have no row numbers
+within the whole corpus and do not end where files end, and it neither reads ``.zst`` text nor writes one output file
+per input file.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from .. import _core
-from ..cluster import RETRIES, cause_of, enter, first_line
+from ..cluster import RETRIES, cause_of, enter
 from ..data import readers
 from ..data.reading import ReadOptions
-from ..errors import InputError
+from ..errors import InputError, first_line
 from .jobs import Job, make
 from .parts import Shard, Source
 
 __all__ = ["Failure", "count_here", "count_on_cluster", "run_here", "run_on_cluster"]
 
+# Minimum number of seconds between two lines of the progress report.
 SAY_SECONDS = 5.0
 
 Say = Callable[[str], None]
@@ -96,7 +97,7 @@ def count_on_cluster(ray: Any, files: Sequence[tuple[str, str | None]], reading:
 
 
 class _Worker:
-    """An actor that makes parts."""
+    """A Ray actor that makes parts."""
 
     def __init__(self, job: Job, shared: bytes | None, threads: int, home: str) -> None:
         self._arguments = job, shared, threads, home

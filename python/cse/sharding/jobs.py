@@ -1,4 +1,4 @@
-"""Jobs that make one part, of negatives or embeddings, from each file.
+"""Jobs that make one part, a file of negatives or embeddings, from each file of a corpus.
 
 A job holds only settings, so that it can be sent to other processes, where ``worker`` loads the index or model once.
 """
@@ -45,7 +45,7 @@ class Job(Protocol):
         ...
 
     def shared(self) -> bytes | None:
-        """Returns data that all workers need, which a cluster stores once."""
+        """Returns data that all workers need, which a cluster stores once; None if there are none."""
         ...
 
     def worker(self, shared: bytes | None, threads: int) -> Work:
@@ -82,7 +82,7 @@ def make(work: Work, shard: Shard, folder: Path, progress: Progress) -> None:
 
 @dataclass(frozen=True)
 class AugmentJob:
-    """``cse augment``: negatives of the rows of a file."""
+    """The job of ``cse augment``: makes negatives of the rows of a file."""
 
     kind: ClassVar[str] = "augment"
 
@@ -159,7 +159,7 @@ class AugmentJob:
 
 @dataclass(frozen=True)
 class EncodeJob:
-    """``cse encode``: embeddings of the rows of a file."""
+    """The job of ``cse encode``: makes embeddings of the rows of a file."""
 
     kind: ClassVar[str] = "encode"
 

@@ -16,7 +16,6 @@ negatives are identical on all machines, and embeddings on processors of the sam
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -28,6 +27,7 @@ from typing import Any
 from .. import __version__
 from ..errors import InputError
 from ..io import dumps, naming, write_text
+from ..locks import lock
 
 __all__ = ["MANIFEST", "Parts", "Shard", "Source", "read_manifest"]
 
@@ -116,9 +116,9 @@ class Parts:
             raise InputError(f"-o {folder}: holds files that are not parts; name a new folder")
         with naming(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        with naming(folder / LOCK), open(folder / LOCK, "a") as lock:
+        with naming(folder / LOCK), open(folder / LOCK, "a") as file:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(file.fileno())
             except BlockingIOError:
                 raise InputError(f"-o {folder}: another process is making parts there; wait for it") from None
             if known is not None:
@@ -131,8 +131,8 @@ class Parts:
             finally:
                 if len(self.missing()) == len(self.shards) > 0:  # no part was made: remove what this call wrote
                     (folder / MANIFEST).unlink(missing_ok=True)
-                    (folder / LOCK).unlink(missing_ok=True)
                     with suppress(OSError):  # the folder may hold an unfinished part of cse encode
+                        (folder / LOCK).unlink(missing_ok=True)
                         folder.rmdir()
 
     def _compare(self, known: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ def find_sources(
         elsewhere: Whether the files are read on other machines; files in the index then need not exist on this machine.
 
     Raises:
-        InputError: If the size of a file differs from that in the index, or a file cannot be read.
+        InputError: If the size of a file differs from its size in the index, or if a file cannot be read.
     """
     found = readers.resolve(list(files), column)
     wanted = [(item, None) if isinstance(item, str) else (item.path, item.column) for item in found]

@@ -1,7 +1,7 @@
 """Reference implementation of UNA in plain Python, against which the Rust core is tested.
 
-It is written for readability, and about 1000 times slower than the core. Sentences are split into words as by
-``str.split``; the text between words is kept.
+It is written for readability, and is about 1000 times slower than the core. It implements only the tokenizer
+``whitespace`` (``str.split``) and the output form ``keep``, in which the text between words is kept.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ def tokenize(text: str) -> Words:
 
 @dataclass
 class ReferenceIndex:
-    """Number of documents of a corpus, and document frequency and maximum c/L (count / document length) of each term.
+    """The number of documents of a corpus, and the document frequency and maximum c/L of each term.
 
-    Inverse document frequencies, maximum scores and ranks are derived from them.
+    c is the number of occurrences of the term in a document of L terms. Inverse document frequencies, maximum scores
+    and ranks are derived from these values.
     """
 
     documents: int
@@ -36,7 +37,7 @@ class ReferenceIndex:
 
     @classmethod
     def build(cls, rows: Iterable[str]) -> ReferenceIndex:
-        """Builds an index by counting the terms of rows; blank rows are not documents."""
+        """Builds an index by counting the terms of each row; blank rows are not documents."""
         documents, df, max_frequency = 0, Counter[str](), dict[str, float]()
         for row in rows:
             if not row.strip():
@@ -63,7 +64,7 @@ class ReferenceIndex:
         return max(1, min(4000, len(self.terms) // 100))
 
     def scores(self, terms: list[str]) -> list[float]:
-        """Returns tf * idf of each term of a sentence; a term that is not in the index is scored with df 1."""
+        """Returns tf * idf of each term of a sentence; a term that is not in the index has the idf of df 1."""
         counts, length = Counter(terms), len(terms)
         unseen = math.log(self.documents)
         return [math.log1p(counts[term] / length) * self.idf.get(term, unseen) for term in terms]
@@ -107,7 +108,7 @@ class ReferenceIndex:
         replace_with: str = "radius",
         mode: str = "negative",
     ) -> str:
-        """Returns the hard negative of a sentence or, with ``mode="positive"``, its positive (UDA)."""
+        """Returns a hard negative of a sentence or, with ``mode="positive"``, a positive (UDA)."""
         words = tokenize(text)
         if not words:
             return text
@@ -134,9 +135,9 @@ class ReferenceIndex:
 def probabilities(scores: list[float], beta: float, mode: str = "negative") -> tuple[list[float], bool]:
     """Returns the replacement probability of each word, and whether one random position must be replaced.
 
-    p_i = min(1, beta * L * w_i / sum_j w_j), where L is the number of words, and w is s - min s, or max s - s for
-    positives (UDA). If no probability reaches 1, the largest is set to 1. If all scores are equal, all probabilities
-    are beta, and the second value is True.
+    p_i = min(1, beta * L * w_i / sum_j w_j), where L is the number of words, s_i is the score of word i, and w_i is
+    s_i - min s, or max s - s_i for positives (UDA). If no probability reaches 1, the largest is set to 1. If all scores
+    are equal, all probabilities are beta, and the second value is True.
     """
     low, high = min(scores), max(scores)
     if low == high:
@@ -153,9 +154,8 @@ def probabilities(scores: list[float], beta: float, mode: str = "negative") -> t
 def in_case_of(old: str, term: str) -> str:
     """Returns the term, capitalised or in upper case like the word ``old`` that it replaces.
 
-    The term is not changed if ``old`` is "I" or in MixedCase.
-
-    A term whose first alphanumeric character is a digit ("8th") is not changed.
+    The term is returned unchanged if ``old`` is "I" (also as in "I'm") or in MixedCase, if the first alphanumeric
+    character of the term is a digit ("8th"), or if it would become equal to ``old``.
     """
     cased = [c for c in old if c.isupper() or c.islower()]
     if not cased or not cased[0].isupper() or old == "I" or old.startswith(("I'", "I\u2019")):

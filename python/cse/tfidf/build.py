@@ -34,15 +34,16 @@ def build_index(
         folder: Folder for ``index.safetensors`` and, with ``matrix``, for ``matrix.npz``: documents x terms in CSR,
             float64, with row i for row i of the corpus.
         column: Column of the tables that contains the sentences.
-        matrix: Whether to write the matrix, which is held in memory; the engine ``ray`` never writes one.
-        engine: ``local``, or ``ray``: one task per file on a Ray cluster, with the same result.
+        matrix: Whether to write the matrix, which must fit in memory; the engine ``ray`` never writes one.
+        engine: ``local`` for this process, or ``ray`` for one task per file on a Ray cluster; the index is the same.
         words: Tokenization; see ``WordOptions``.
         reading: How files are read; see ``ReadOptions``.
-        progress: With the engine ``local``, shows the progress and can cancel the build.
-        say: With the engine ``ray``, called with lines of progress.
+        progress: With the engine ``local``, counts the bytes read; its ``cancel`` stops the build.
+        say: With the engine ``ray``, called with each line of progress to print.
 
     Returns:
-        Counts of the corpus, the files, and the number of fields in which a line break was replaced by a space.
+        Counts of the corpus, the files that were read, and the number of table fields in which a line break was
+        replaced by a space.
     """
     words, reading = word_options(**(words or {})), reading_options(**(reading or {}))
     if engine == "ray":

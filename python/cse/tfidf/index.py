@@ -1,4 +1,4 @@
-"""The TF-IDF index of a corpus, and sampling of hard negatives from it (UNA).
+"""The TF-IDF index of a corpus, and UNA, which samples hard negatives from it.
 
 The computation is implemented in Rust (``cse._core``); this module is its Python interface.
 """
@@ -96,14 +96,14 @@ class TfidfIndex:
     ) -> TfidfIndex:
         """Opens ``folder/index.safetensors``.
 
-        The filters ``min_df`` and ``max_terms`` restrict the terms that are sampled as replacements. N, idf, scores and
-        document lengths remain those of the whole corpus; a removed term keeps its idf, but has no rank and is never
-        sampled.
+        The filters ``min_df`` and ``max_terms`` restrict the terms that are sampled as replacements. They do not change
+        N, idf, scores or document lengths: a removed term keeps its idf, but has no rank and is never sampled.
 
         Args:
             folder: Folder of the index.
             min_df: Minimum document frequency of a term.
-            max_terms: Maximum number of terms; those with the highest document frequency are kept, ties in byte order.
+            max_terms: Maximum number of terms. Those with the highest document frequency are kept; byte order breaks
+                ties.
 
         Raises:
             InputError: If there is no index, its file is damaged or has another format version, or a filter is invalid.
@@ -121,11 +121,11 @@ class TfidfIndex:
     def merge(cls, shards: Sequence[str | PathLike[str]], folder: str | PathLike[str]) -> TfidfIndex:
         """Merges indexes and writes the result to ``folder``.
 
-        The file is byte for byte equal to that of an index built from all files in this order. No matrix is written.
+        The result is byte for byte equal to an index built from all the files in this order. No matrix is written.
 
         Args:
             shards: Folders of the indexes.
-            folder: Folder of the result.
+            folder: Folder for the result.
 
         Raises:
             InputError: If the indexes have different tokenization options, or one cannot be opened.
@@ -135,15 +135,15 @@ class TfidfIndex:
         return cls(_core.Index.merge_to(folder, [_existing(shard) for shard in shards]))
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Writes ``folder/index.safetensors`` atomically; raises ``InputError`` for a filtered index."""
+        """Writes ``folder/index.safetensors`` atomically; raises ``InputError`` for a filtered index (see ``open``)."""
         self._core.save(folder)
 
     def to_bytes(self) -> bytes:
-        """Returns the bytes that ``save`` writes; raises ``InputError`` for a filtered index."""
+        """Returns the bytes that ``save`` writes; raises ``InputError`` for a filtered index (see ``open``)."""
         return self._core.to_bytes()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles the index as the bytes of its file; raises ``InputError`` for a filtered index."""
+        """Pickles the index as the bytes of its file; raises ``InputError`` for a filtered index (see ``open``)."""
         return type(self).from_bytes, (self.to_bytes(),)
 
     def __len__(self) -> int:
@@ -230,7 +230,7 @@ class TfidfIndex:
     def transform(self, texts: Iterable[str]) -> csr_matrix:
         """Returns the TF-IDF matrix ``(len(texts), V)`` in CSR, float64: ln(1 + c/L) * idf.
 
-        Terms that are not in the index count in L, but have no column.
+        Terms that are not in the index count towards the document length L, but have no column.
         """
         import numpy as np
         from scipy.sparse import csr_matrix
@@ -262,11 +262,11 @@ class TfidfIndex:
     def augment_report(
         self, texts: Iterable[str], *, rows: Sequence[int] | None = None, **drawing: Unpack[DrawOptions]
     ) -> tuple[list[str], AugmentReport]:
-        """Returns the same negatives as ``augment``, and counts of words and rows."""
+        """Returns the same negatives as ``augment``, and a report with counts of words and rows."""
         texts = check_texts(texts)
         numbers = range(len(texts)) if rows is None else rows
         if len(numbers) != len(texts):
-            raise InputError(f"rows: {len(numbers)} row numbers for {len(texts)} texts")
+            raise InputError(f"rows: {len(numbers)} row numbers were given for {len(texts)} texts; give one per text")
         try:
             negatives, report = self._core.augment(texts, numbers, self.draw_options(**drawing))
         except OverflowError:
@@ -274,13 +274,13 @@ class TfidfIndex:
         return negatives, AugmentReport(*report)
 
     def replacements(self, text: str, *, row: int = 0, **drawing: Unpack[DrawOptions]) -> tuple[str, list[Replacement]]:
-        """Returns the negative of a text and the replacements in it; see ``augment`` for the arguments."""
+        """Returns the negative of a text, and the words replaced in it; see ``augment`` for the arguments."""
         _in_range(row=row)
         output, replaced = self._core.replacements(text, row, self.draw_options(**drawing))
         return output, [Replacement(*parts) for parts in replaced]
 
     def explain(self, text: str, *, samples: int = 5, **drawing: Unpack[DrawOptions]) -> list[ExplainedWord]:
-        """Returns statistics of each word of a text, with at most ``samples`` replacements sampled for it."""
+        """Returns statistics of each word of a text, and at most ``samples`` sampled replacements for each."""
         _in_range(samples=samples)
         return [ExplainedWord(*word) for word in self._core.explain(text, samples, self.draw_options(**drawing))]
 

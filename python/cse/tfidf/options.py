@@ -1,4 +1,4 @@
-"""Options for tokenization and UNA sampling: the keyword arguments of ``TfidfIndex``, with their defaults."""
+"""Options for tokenization and UNA sampling, which methods of ``TfidfIndex`` take as keyword arguments."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class WordOptions(TypedDict, total=False):
 
 
 class DrawOptions(TypedDict, total=False):
-    """Options for UNA sampling. A negative is a pure function of these options, the text and its row number."""
+    """Options for UNA sampling. A negative depends only on these options, the index, the text and its row number."""
 
     seed: int
     epoch: int
     copy: int
-    """Number of the negative, if there are several per row. ``seed``, ``epoch`` and ``copy`` are in [0, 2**64); the
-    default of each is 0."""
+    """Number of the negative among the negatives of a row, from 0. ``seed``, ``epoch`` and ``copy`` are in [0, 2**64),
+    and are 0 by default."""
     beta: float
     """Mean replacement probability over the words of a sentence, before the probabilities are clipped at 1. If none
     reaches 1, the largest is set to 1. Default: 0.5."""
     radius: int | str | None
-    """Half width of the window from which replacements are sampled, in ranks or as a percentage of the V terms
-    (``"5%"``). None (default): min(4000, V/100), at least 1."""
+    """Number of ranks on either side of a word from which replacements are sampled, or a percentage of the V terms of
+    the index (``"5%"``). None (default): min(4000, V/100), at least 1."""
     surface: str | None
     """``keep``: only replaced words change. ``plain``: lower-cased terms joined by spaces, as published. None
     (default): ``plain`` with the treebank tokenizer, else ``keep``."""
@@ -42,11 +42,11 @@ class DrawOptions(TypedDict, total=False):
     """Selection of the words to replace. ``tfidf`` (default): by TF-IDF (UNA). ``random``: each word with probability
     beta (UNA, Table 2)."""
     replace_with: str
-    """Selection of the replacements. ``radius`` (default): within the window (UNA). ``random``: any other term with
+    """Selection of the replacements. ``radius`` (default): within the radius (UNA). ``random``: any other term with
     equal probability (UNA, Table 2). If both are ``random``, sentences of fewer than three words are not changed and no
     replacement is forced."""
     mode: str
-    """``negative`` (default): words of high TF-IDF are replaced (UNA). ``positive``: words of low TF-IDF (UDA)."""
+    """``negative`` (default): words of high TF-IDF are replaced (UNA). ``positive``: words of low TF-IDF are (UDA)."""
 
 
 _WORDS: WordOptions = {"tokenizer": "unicode", "lowercase": True, "nfkc": False}

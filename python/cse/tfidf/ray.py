@@ -1,7 +1,7 @@
 """Builds an index on a Ray cluster, with one task per file and a tree of merges (extra ``cse[ray]``).
 
-Merging is associative, so the result is byte for byte equal to that of a local build over the same files in the same
-order. Ray handles placement, retries and lost workers. Every node must be able to read the files at the given paths.
+Merging is associative, so the result is byte for byte equal to a local build from the same files in the same order.
+Ray handles placement, retries and lost workers. Every node must be able to read the files at the given paths.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _core
-from ..cluster import RETRIES, cause_of, connected, enter, first_line
+from ..cluster import RETRIES, cause_of, connected, enter
 from ..data import readers
 from ..data.reading import ReadOptions
-from ..errors import InputError
+from ..errors import InputError, first_line
 from .options import WordOptions
 
 __all__ = ["count_on_cluster"]
@@ -26,14 +26,14 @@ SAY_SECONDS = 5.0
 def count_shard(
     path: str, column: str | None, words: WordOptions, reading: ReadOptions, home: str
 ) -> tuple[bytes, int]:
-    """Returns the index of a file as bytes, and the number of fields with a line break. Runs on a worker."""
-    enter(home)  # relative paths are then valid; the index records them as given
+    """Returns the index of one file as bytes, and the number of fields with a line break. Runs on a worker."""
+    enter(home)  # makes relative paths valid; the index records paths as given
     found = readers.resolve([path], column if readers.is_table(path) else None)
     return _core.count(found, words, reading), readers.joined_lines(found)
 
 
 def merge_shards(*shards: bytes) -> bytes:
-    """Merges consecutive indexes. Runs on a worker."""
+    """Merges the indexes of consecutive files, given as bytes. Runs on a worker."""
     return _core.merge(list(shards)) if len(shards) > 1 else shards[0]
 
 
@@ -47,7 +47,8 @@ def count_on_cluster(
 ) -> tuple[bytes, int]:
     """Builds the index of files on the Ray cluster that ``cse.cluster.connected`` finds or starts.
 
-    Returns the index as bytes, and the number of fields with a line break. ``say`` is called with lines of progress.
+    Returns the index as bytes, and the number of fields with a line break. ``say`` is called with each
+    line of progress to print.
     """
     files = [item if isinstance(item, str) else item.path for item in readers.resolve(paths, column)]
     if "-" in files:
@@ -87,6 +88,6 @@ def _on_cluster(
         raise cause_of(error) from None
     except ray.exceptions.RayError as error:
         raise InputError(
-            f"--engine ray: the cluster failed, despite up to {RETRIES} retries ({first_line(error)}); "
+            f"--engine ray: the cluster failed, despite up to {RETRIES} retries per task ({first_line(error)}); "
             "look at its logs, or use --engine local"
         ) from None

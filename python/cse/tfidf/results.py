@@ -1,4 +1,4 @@
-"""Results that the methods of ``TfidfIndex`` return: counts, reports and explanations."""
+"""Classes of the results that methods of ``TfidfIndex`` return: counts, reports and explanations."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ class AugmentReport:
     """Counts of rows and words of a call to ``augment``."""
 
     rows: int
+    """Rows written; ``cse augment`` writes ``--copies`` rows for each row that it reads."""
     blank: int
     unchanged: int
-    """Rows returned unchanged, including blank ones."""
+    """Rows in which no word was replaced, including blank rows."""
     words: int
     unseen: int
-    """Words that are not in the index."""
+    """Words without a rank: not in the index, or removed by ``min_df`` or ``max_terms``."""
     replaced: int
     repaired: int
 
@@ -58,13 +59,15 @@ class ExplainedWord:
 
     word: str
     seen: bool
+    """False for a word without a rank: not in the index, or removed by ``min_df`` or ``max_terms``."""
     df: int
+    """Document frequency; 0 if ``seen`` is False."""
     score: float
     """tf * idf in this sentence."""
     p: float
     """Replacement probability."""
     rank: int
-    """Rank, from 1; for a word that is not in the index, the rank that corresponds to its score."""
+    """Rank, from 1; if ``seen`` is False, the rank that a term with this score would have."""
     samples: list[str]
     replaceable: bool = True
     """With ``surface="keep"``, False for a word directly next to a letter, a digit or ``_``; its probability is 0."""

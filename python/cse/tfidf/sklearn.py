@@ -29,23 +29,25 @@ __all__ = ["TfidfVectorizer"]
 class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Converts texts to a TF-IDF matrix with the formula of UNA, ln(1 + c/L) * ln(N/df), and the tokenizers of cse.
 
-    The interface is that of ``sklearn.feature_extraction.text.TfidfVectorizer``. Parameters are validated by ``fit``.
+    It is used like ``sklearn.feature_extraction.text.TfidfVectorizer``, but has the following parameters only. ``fit``
+    validates them.
 
     Args:
         tokenizer: ``unicode``, ``whitespace`` or ``treebank``; see ``WordOptions``.
         lowercase: Whether terms are converted to lower case.
         nfkc: Whether terms are normalised to Unicode NFKC.
-        min_df: Minimum document frequency of a term: a number of documents, or a fraction of them if it is a float.
+        min_df: Minimum document frequency of a term: a number of documents if it is an int, a fraction of all documents
+            if it is a float.
         max_features: Maximum number of terms. Those with the highest document frequency are kept (scikit-learn keeps
             those with the most occurrences).
         norm: ``l1``, ``l2`` or None (default).
 
     Attributes:
-        index_: The ``TfidfIndex``.
+        index_: The fitted ``TfidfIndex``.
         vocabulary_: Dict from term to column number.
-        idf_: ``(V,)`` float64, ln(N/df) of each column's term.
+        idf_: ``(n_terms,)`` float64, ln(N/df) of each column's term.
 
-    Blank texts are not counted as documents.
+    Blank texts are not counted in N, the number of documents.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def idf_(self) -> npt.NDArray[np.float64]:
-        """ln(N/df) of each column's term."""
+        """``(n_terms,)`` float64, ln(N/df) of each column's term."""
         check_is_fitted(self, "index_")
         return self.index_.idf
 
@@ -133,7 +135,7 @@ def _documents(min_df: int | float, documents: int) -> int:
         return int(min_df)
     if isinstance(min_df, Real) and not isinstance(min_df, Integral) and 0 <= min_df <= 1:
         return math.ceil(float(min_df) * documents)
-    raise InputError(f"min_df: must be an integer of at least 0, or a share from 0.0 to 1.0, got {min_df!r}")
+    raise InputError(f"min_df: must be an integer of at least 0, or a fraction from 0.0 to 1.0, got {min_df!r}")
 
 
 def _terms(max_features: int | None) -> int | None:

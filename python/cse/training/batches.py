@@ -55,7 +55,7 @@ class Batch:
     """``(B, B)`` bool, True for different rows with the same sentence or labelled positive. None: there are none, or
     the run keeps duplicates."""
     unchanged: dict[str, int] = field(default_factory=dict)
-    """Number of rows that an edit did not change, by block name; for a local block, only the rows of this process."""
+    """Number of rows that an edit did not change, by block name; for a ``local`` block, only rows of this process."""
     part: slice = field(default_factory=lambda: slice(None))
     """The rows that this rank encodes."""
     tokens: dict[str, dict[str, Tensor]] = field(default_factory=dict)
@@ -73,7 +73,10 @@ class Batch:
 
     @property
     def masks(self) -> dict[str, npt.NDArray[np.bool_]]:
-        """Masks ``(B,)`` by view name, True for valid rows; local blocks, and views without invalid rows, have none."""
+        """Masks ``(B,)`` by view name, True for valid rows.
+
+        Views of ``local`` blocks, and views without invalid rows, have no mask.
+        """
         return {
             view.name: block.mask
             for block in self.blocks.values()
@@ -94,12 +97,12 @@ class Batches:
         positive: The method that generates positives.
         negatives: Edits that generate synthetic negatives, from the original sentences.
         batch_size: Rows per batch.
-        seed: Seed of the order of the rows and of the random draws of methods.
-        epochs: Passes over the rows. Default: 1, or as many as ``max_steps`` takes.
+        seed: Seed of the row order and of the random draws in methods.
+        epochs: Passes over the rows. Default: 1, or as many as ``max_steps`` requires.
         max_steps: Maximum number of steps; without ``epochs``, exactly this number.
         accumulate: Batches per step.
         keep_duplicates: Whether equal sentences and unchanged synthetic negatives still count as negatives.
-        part: Returns the slice of n rows that this rank encodes; expensive methods make only these rows.
+        part: ``part(n)`` returns the slice of n rows that this rank encodes; expensive methods edit only these rows.
         partner_views: Returns the views from which the partners of mixed negatives (MixCSE) are drawn; see
             ``cse.losses.base.BatchTerm.partner_views``.
     """
@@ -126,7 +129,7 @@ class Batches:
         self.views = (ANCHOR, POSITIVE)
         """The views of anchors and positives, with the encoder and the dropout of each."""
         self.without_dropout = False
-        """Whether both views are encoded without dropout, so that an unchanged positive would equal its anchor."""
+        """Whether one encoder encodes both views without dropout, so that an unchanged positive equals its anchor."""
         self.prompts = TrainingPrompts()
         """Texts that are put before the sentences when they are tokenized."""
         self.size, self.accumulate, self.keep_duplicates = batch_size, accumulate, keep_duplicates
@@ -152,11 +155,11 @@ class Batches:
         return range(step * self.accumulate, (step + 1) * self.accumulate)
 
     def __getitem__(self, number: int) -> Batch:
-        """Returns a batch without tokens. An edited row is unchanged if its text equals the sentence."""
+        """Returns a batch without tokens. An edited sentence counts as unchanged if its text is the same."""
         return self.make(number, lambda block: block.texts)
 
     def make(self, number: int, ids: TokenIds) -> Batch:
-        """Returns a batch without tokens. An edited row is unchanged if it has the same ``ids`` as the sentence."""
+        """Returns a batch without tokens. An edited sentence counts as unchanged if its ``ids`` are the same."""
         seed = self.seed
         step = number // self.accumulate
         epoch, nth = divmod(number, self.per_epoch)
@@ -215,7 +218,7 @@ class Batches:
         return Block(made, views, edited=True, local=True)
 
     def _compared(self, batch: Batch, original: Block, ids: TokenIds) -> Batch:
-        """Returns the batch with the numbers of unchanged rows, and with masks where these rows are to be masked."""
+        """Returns the batch with the numbers of unchanged rows, and with masks for them where ``is_masked`` is True."""
         before = ids(original)
         blocks, unchanged = dict(batch.blocks), {}
         for name, block in batch.blocks.items():
@@ -263,9 +266,8 @@ class Prefetcher:
         batches: The batches of the run.
         tokenizer: A Hugging Face tokenizer; it is copied.
         max_length: Maximum number of tokens of a text, without a prompt.
-        part: Returns the slice of n rows that this rank encodes. Default: all rows.
-        stored: Stored token ids by column number; blocks of other columns, and augmented texts, are
-            tokenized.
+        part: ``part(n)`` returns the slice of n rows that this rank encodes. Default: all rows.
+        stored: Stored token ids by column number. Other columns, and augmented texts, are tokenized.
         device: Device to which the tokens will be copied.
         compiled: Whether the transformer is compiled.
     """
@@ -298,12 +300,12 @@ class Prefetcher:
 
     def prepare(self, number: int) -> Batch:
         """Returns a batch with the tokens of this rank's rows."""
-        lists: dict[object, dict[str, Any]] = {}  # by _key: token lists of the blocks whose ids are compared
+        lists: dict[object, dict[str, Any]] = {}  # token lists of blocks whose ids are compared, by _key
 
         def ids(block: Block) -> Sequence[Any]:
             key = _key(block)
             if key not in lists:
-                # These ids are not padded yet, like stored ids; _tokens pads both.
+                # Like stored ids, these are not padded; _tokens pads both.
                 texts, limit = self._prompted(block, block.texts)
                 lists[key] = token_lists(self.tokenizer, texts, limit) if texts else {}
             found: Sequence[Any] = lists[key].get("input_ids", [])

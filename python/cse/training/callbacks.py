@@ -24,7 +24,7 @@ class Callback:
     """
 
     def on_train_begin(self, run: Run) -> None:
-        """Called before the first evaluation, when the folder of the run exists.
+        """Called before the first evaluation, after the folder of the run has been created.
 
         Args:
             run: The run: ``run.folder``, ``run.config``, ``run.facts`` (descriptions of device, model, loss and so on),
@@ -57,9 +57,9 @@ class Callback:
         """
 
     def on_log(self, records: Sequence[dict[str, Any]]) -> None:
-        """Called every ``log_every`` steps and before an evaluation or a checkpoint, not after every step.
+        """Called every ``log_every`` steps, and before an evaluation or a checkpoint.
 
-        A call after every step would have to wait for the device each time.
+        It is not called after every step, because reading the metrics waits for the device.
 
         Args:
             records: One record for each step since the last call: ``step``, ``loss``, ``lr``, similarities and so on.
@@ -68,24 +68,24 @@ class Callback:
     def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
         """Called after each evaluation with the number of steps done and the scores by name.
 
-        During the call, the encoder has the weights that were evaluated; they are then saved as best/ if selected.
+        During the call, the encoder has the evaluated weights, which are then saved as best/ if they are selected.
         """
 
     def on_interrupt(self, why: str) -> None:
-        """Called after SIGINT or SIGTERM, when the encoder has been saved.
+        """Called after SIGINT or SIGTERM, once the encoder has been saved.
 
         ``why`` names the step and the folder, and contains the command that resumes the run.
         """
 
     def on_train_end(self, result: Any) -> None:
-        """Called with the ``RunResult`` when all files have been saved."""
+        """Called with the ``RunResult`` after all files have been saved."""
 
     def close(self) -> None:
         """Called once at the end, even after an error."""
 
 
 class Callbacks(Callback):
-    """A callback that calls several others in the given order."""
+    """A callback that forwards each call to several callbacks, in the given order."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._all = list(callbacks)
@@ -212,7 +212,7 @@ class ProgressCallback(Callback):
         self._print(f"{f'step {step:,}' if step else 'before training'}: {score_text(record)}")
 
     def on_interrupt(self, why: str) -> None:
-        """Prints where the encoder was saved."""
+        """Prints where the encoder was saved, and the command that resumes the run."""
         self.close()
         self._print(why)
 

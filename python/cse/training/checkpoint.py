@@ -8,10 +8,10 @@
 ``optimizer.safetensors``  moments and step counts of AdamW, by parameter number
 ``generators.safetensors`` states of PyTorch's random number generators by rank, for dropout
 ``selection.safetensors``  arrays of the label-free evaluation
-``best/``                  the encoder selected so far: its weights are hard links to the run's best/, or copies
+``best/``                  the selected encoder; its weights are hard links to those in the run's best/, or copies
 =========================  =======================================================================================
 
-``loop.py`` decides when a checkpoint is written: every ``--save-every`` steps, after a signal, and at the end. The
+A checkpoint is written every ``--save-every`` steps, after a signal, and at the end of the run; see ``loop.py``. The
 files are written to a temporary folder, which is then renamed.
 """
 
@@ -157,7 +157,7 @@ def save_checkpoint(
         "weights": state.weights(),
         "optimizer": _moments(state.optimizer),
         "generators": generators,
-        # Copied, because safetensors refuses shared memory, and the first evaluation may also be the last one.
+        # Copied: safetensors refuses shared memory, and the first evaluation may also be the last one.
         "selection": {name: torch.tensor(array) for name, array in arrays.items()},
     }
     record = {
@@ -170,7 +170,7 @@ def save_checkpoint(
         "data": data,
         "ranks": world.size,
     }
-    # Files are hashed and flushed by threads, while the next ones are written.
+    # Threads hash and flush each file while the next files are written.
     with ThreadPoolExecutor(2) as threads, fresh_folder(target) as fresh:
         hashes: dict[str, Future[str]] = {}
         if (run / BEST).is_dir():
@@ -182,7 +182,7 @@ def save_checkpoint(
             path = _part(fresh, part)
             save_file({key: each.detach().contiguous() for key, each in tensors.items()}, path)
             hashes[path.name] = threads.submit(flushed, path)
-        # The json module writes NaN, which standard JSON lacks, in a form that it can read; only cse reads this file.
+        # json.dumps writes NaN, which standard JSON does not allow; only cse reads this file, with json.loads.
         for name, text in ((STATE, json.dumps(record) + "\n"), (CONFIG, config)):
             (fresh / name).write_text(text, encoding="utf8")
             hashes[name] = threads.submit(flushed, fresh / name)
@@ -197,7 +197,7 @@ def save_checkpoint(
 
 
 def restore_best(checkpoint: Checkpoint, run: Path) -> None:
-    """Replaces best/ of the run by best/ of the checkpoint, as the run may have selected an encoder of a later step."""
+    """Replaces best/ of the run by best/ of the checkpoint, because a later step may have been selected since."""
     stored, best = checkpoint.folder / BEST, run / BEST
     if not stored.is_dir():
         return
@@ -206,9 +206,9 @@ def restore_best(checkpoint: Checkpoint, run: Path) -> None:
 
 
 def _link(source: str, target: str) -> None:
-    """Makes a hard link to weights, which are replaced but never modified; copies files that a user may edit.
+    """Makes a hard link to weights, whose files are never modified in place; copies files that a user may edit.
 
-    Weights are copied as well if the file system does not support hard links.
+    Weights are also copied if the file system does not support hard links.
     """
     try:
         if source.endswith(".safetensors"):
@@ -220,7 +220,7 @@ def _link(source: str, target: str) -> None:
 
 
 def load_state(checkpoint: Checkpoint, state: TrainState, device: str, rank: int) -> None:
-    """Restores a checkpoint into a freshly prepared state.
+    """Restores a checkpoint into the initial state of a run.
 
     If the run has more ranks than before, the generators of the new ranks keep their initial states. Raises
     ``InputError`` if the checkpoint belongs to another model.

@@ -18,7 +18,7 @@ __all__ = ["check_learnable", "corpus_warnings", "cut_off", "once_warnings", "re
 SAMPLE_ROWS = 2000
 FEW_ROWS = 64
 MANY = 0.05
-# Beginnings of the Unicode names of letters of scripts that are written without spaces between words.
+# Prefixes of the Unicode names of letters in scripts without spaces between words.
 UNSEGMENTED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 
 
@@ -29,7 +29,7 @@ def check_learnable(
     rows: npt.NDArray[np.int64],
     seed: int,
 ) -> None:
-    """Raises ``InputError`` if nothing would be learned from the corpus with these methods, judged by a sample.
+    """Raises ``InputError`` if a sample of the corpus shows that nothing can be learned with these methods.
 
     There are three cases: all sentences are equal, so that none is a negative of another; all positives are masked, or
     equal their anchors although the method makes new texts; or all synthetic negatives equal their sentences. The
@@ -87,7 +87,7 @@ def sample_of(rows: npt.NDArray[np.int64], method: Edit | Pairing | None = None)
 
 
 def replaceable(texts: Sequence[str]) -> str:
-    """Returns advice on how to make words of these texts replaceable, which depends on their script."""
+    """Returns advice on how to make words of these texts replaceable, depending on the script."""
     characters = "".join(texts[:FEW_ROWS])
     letters = [each for each in characters if each.isalpha()]
     unsegmented = sum(unicodedata.name(each, "").startswith(UNSEGMENTED) for each in letters)
@@ -102,10 +102,10 @@ def replaceable(texts: Sequence[str]) -> str:
 
 
 def cut_off(lengths: npt.NDArray[np.int64], max_length: int, longest: int) -> str:
-    """Returns, as text, how much is cut off at the maximum length.
+    """Returns, as text, the shares of texts and tokens that are cut off at the maximum length.
 
-    If over 5 % of the texts are cut off, the result also says how much a larger maximum would cut off, and how much
-    more computation it takes. The larger maximum is twice the given one, but at most the model's maximum.
+    If over 5 % of the texts are cut off, the text adds the share of tokens that a larger maximum length would cut off,
+    and its cost in computation. The larger length is twice the given one, but at most the model's maximum.
 
     Args:
         lengths: ``(n,)`` numbers of tokens of the texts before truncation.
@@ -149,8 +149,8 @@ def corpus_warnings(
 ) -> tuple[str, list[str]]:
     """Computes the fractions of duplicate rows, of texts and tokens that are cut off, and of unknown tokens.
 
-    Duplicates are counted over all rows of the corpus; the other fractions are computed from a sample of the training
-    rows; see ``sample_of``.
+    Duplicates are counted in the whole corpus. The other fractions are computed from a sample of the training rows; see
+    ``sample_of``.
 
     Args:
         corpus: The corpus.

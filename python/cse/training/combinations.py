@@ -1,6 +1,6 @@
 """Lists which positives, losses and forms of UNA can be combined, by validating a configuration for each.
 
-UNA is absent, or its synthetic negatives are used as further pairs or as hard negatives.
+The forms of UNA are: no UNA, UNA with synthetic negatives as further pairs, and UNA with them as hard negatives.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNA: dict[str, dict[str, Any]] = {
 
 
 def combinations() -> dict[tuple[str, str, str], str]:
-    """Returns, for each (positive, loss, form of UNA), why the combination is refused; "" if it is allowed."""
+    """Returns the error message for each combination (positive, loss, form of UNA); "" if it is allowed."""
     found = {}
     for positive in AUGMENTATIONS.names():
         source = {"pairs": "pairs.csv"} if positive == PAIRS_POSITIVE else {"corpus": "corpus.txt"}
@@ -47,7 +47,7 @@ def markdown() -> str:
     """Returns a Markdown table (rows: positives; columns: losses with forms of UNA), and the reasons for refusals."""
     found = combinations()
     columns = [(loss, form) for loss in LOSSES for form in UNA]
-    # Positives with equal entries share a row.
+    # Positives with equal entries share a table row.
     rows: dict[tuple[str, ...], list[str]] = {}
     for positive in AUGMENTATIONS.names():
         rows.setdefault(tuple(found[positive, *column] for column in columns), []).append(positive)

@@ -1,7 +1,8 @@
 """Values of settings that were not given: defaults by preset, loss and model family.
 
-In order of precedence: flags; the configuration file; the preset; the defaults implied by the loss and other methods;
-the pooling declared in the folder of the model; the defaults of the model family; the defaults of all families.
+In order of precedence, highest first: flags; the configuration file; the preset; the defaults implied by the loss and
+other methods; the pooling declared in the folder of the model; the defaults of the model family; the defaults of all
+families.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 SETTINGS = TrainConfig.model_fields.keys()
-# Name of the tables with the defaults that apply only without --pairs and without a published preset.
+# Name of the tables whose defaults apply only without --pairs and without a published preset.
 UNLABELLED = "unlabelled"
 DEFAULT_MODEL = "bert-base-uncased"
 PAPERS = (
@@ -98,7 +99,7 @@ def with_preset(config: TrainConfig) -> TrainConfig:
         return config
     stored = preset_values(config.preset) if config.preset else {}
     given = config.values()
-    if config.preset == "adapt":  # its defaults are those of a family; the defaults of the loss take precedence
+    if config.preset == "adapt":  # defaults of a family, over which those of the loss take precedence
         chosen = with_loss(config, "adapt")
         completed = chosen.model_copy(update={"options": merge({"options": config.options}, stored).get("options", {})})
         stored = {"loss": chosen.loss, **stored, **loss_recipe(completed, "adapt")}
@@ -109,7 +110,7 @@ def with_preset(config: TrainConfig) -> TrainConfig:
     merged = merge(given, stored, {"model": DEFAULT_MODEL})
     merged.pop("preset", None)
     found = TrainConfig(**merged, given=config.values() if config.given is None else config.given)
-    # Options of an unused method are an error in ``resolve``; therefore those that come from the preset are dropped.
+    # ``resolve`` rejects options of methods that are not used, so such options of the preset are dropped.
     used = {*found.methods, *config.options, CONTRASTIVE}
     return found.model_copy(update={"options": {name: table for name, table in found.options.items() if name in used}})
 
@@ -117,7 +118,7 @@ def with_preset(config: TrainConfig) -> TrainConfig:
 def resolve(
     config: TrainConfig, family: str, own_pooler: str | None = None, precision: str | None = None
 ) -> ResolvedConfig:
-    """Fills in all values that were not given.
+    """Returns the configuration with defaults for all values that were not given.
 
     Args:
         config: The given values; its preset is merged first.
@@ -173,7 +174,7 @@ def _unlabelled(config: TrainConfig, family: str) -> dict[str, Any]:
 
 
 def with_loss(config: TrainConfig, family: str) -> TrainConfig:
-    """Returns the configuration, with the loss of the family unless a loss, pairs or a published preset was given."""
+    """Returns the configuration with the family's loss, unless a loss, pairs or a published preset was given."""
     loss = _unlabelled(config, family).get("loss")
     return config if loss is None or "loss" in config.values() else config.replace(loss=loss)
 
@@ -188,7 +189,7 @@ def recipe_reason(config: ResolvedConfig, family: str) -> str:
     kept = ["its similarities are kept"] if "keep-similarities" in config.loss_terms else []
     cut = ["short passages of the rows are the positives"] if config.positive == "spans" else []
     why = " and ".join([*kept, *cut])
-    return f"adapt: the model is a sentence encoder already{f', so {why}' if why else ''}"
+    return f"adapt: the model is already a sentence encoder{f', so {why}' if why else ''}"
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:

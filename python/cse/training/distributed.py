@@ -26,7 +26,7 @@ from ..errors import InputError, RunError
 
 __all__ = ["World", "connected"]
 
-# Evaluation on rank 0 may take long; torchrun ends the other ranks when one dies, so this limit need not be short.
+# Other ranks wait while rank 0 evaluates. The limit need not be short, because torchrun ends all ranks if one dies.
 TIMEOUT = timedelta(hours=6)
 
 
@@ -57,7 +57,7 @@ class World:
         return slice(rows * rank // self.size, rows * (rank + 1) // self.size)
 
     def gather(self, local: Tensor, rows: int) -> Tensor:
-        """Returns the rows of all ranks, ``(rows, F)``; ``local``, ``(n, F)``, has the rows of this rank.
+        """Returns the rows of all ranks, ``(rows, F)``, given the rows of this rank, ``local``: ``(n, F)``.
 
         In the backward pass, the gradients are summed over the ranks, and each rank gets the gradients of its own rows.
         Every rank must therefore use the result in its loss.
@@ -139,7 +139,7 @@ class World:
         return found
 
     def agreed(self, make: Callable[[], str]) -> str:
-        """Returns the text that rank 0 makes; an error on rank 0 is raised on every rank."""
+        """Returns, on every rank, the text that rank 0 makes; an error on rank 0 is raised on every rank."""
         if self.size == 1:
             return make()
         box: list[str | Exception] = [""]
@@ -191,7 +191,8 @@ def connected(device: str) -> Iterator[World]:
     if cuda:
         if local >= torch.cuda.device_count():
             raise InputError(
-                f"torchrun --nproc-per-node: more processes than the {torch.cuda.device_count()} GPUs of this machine"
+                f"torchrun --nproc-per-node: more processes than the {torch.cuda.device_count()} GPUs of this machine; "
+                "lower it"
             )
         torch.cuda.set_device(local)
     if not dist.is_initialized():
@@ -203,6 +204,6 @@ def connected(device: str) -> Iterator[World]:
 
 
 def _part() -> None:
-    """Closes the connection at exit, not after a run, since connecting again would wait for the other ranks."""
+    """Closes the connection when the process ends, not after a run: connecting again would wait for other ranks."""
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""How a batch is encoded: views and their forward passes, precision, chunks, and gathering across processes."""
+"""Encoding of a batch: forward passes of its views, precision, chunks, and gathering across processes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Forward", "encode_views", "gathered_views", "keyed_uniform", "nothing", "step_of_rows"]
 
-# Rows per group of similar length. Groups are used only on the CPU, where they are as efficient as whole batches.
+# Rows per group of similar length. Groups are used only on the CPU, where small batches are as efficient as large ones.
 GROUP = 32
 
 
 @dataclass(frozen=True)
 class Forward:
-    """Settings for encoding the rows of this rank: precision, chunks, and groups of similar length."""
+    """Settings for encoding the rows of this rank: device, precision, chunks, and groups of similar length."""
 
     device: str
     """Device of the encoder."""
@@ -100,9 +100,9 @@ def encode_views(
 ) -> dict[str, Tensor]:
     """Returns the embeddings of this rank's rows by view name, each ``(n, D)``.
 
-    Views of a block with the same encoder, dropout probability and hook are encoded in one forward pass, in which the
-    block is repeated once per view, with different dropout masks; a ``shared`` block is encoded only once for all of
-    them. Blocks are padded separately, so that long synthetic negatives do not increase the padding of the sentences.
+    Views of a block with the same encoder, dropout probability and hook are encoded in one forward pass. The pass
+    contains the block once per view, with different dropout masks, or only once if the block is ``shared``. Blocks are
+    padded separately, so that long synthetic negatives do not increase the padding of the sentences.
     """
 
     own = step_of_rows(batch, batch.rows[batch.part], {}, forward, state.steps)
@@ -160,10 +160,9 @@ def gathered_views(
 
 
 def keyed_uniform(seed: int, epoch: int, rows: npt.NDArray[np.int64], device: str) -> Callable[[str, int], Tensor]:
-    """Returns a function ``uniform(purpose, n)``.
+    """Returns a function ``uniform(purpose, n)`` that returns uniform random numbers in [0, 1) for each row.
 
-    Its result, ``(len(rows), n)`` float32, is a pure function of (seed, epoch, row, purpose). The numbers are uniform
-    in [0, 1).
+    Its result, ``(len(rows), n)`` float32, is a pure function of (seed, epoch, row, purpose).
     """
     draws = rng.Draws(seed, epoch)
     below = np.nextafter(np.float32(1), np.float32(0))  # rounding to float32 may give 1
@@ -181,7 +180,7 @@ def step_of_rows(
     forward: Forward,
     steps: int,
 ) -> RowStep:
-    """Returns the ``RowStep`` of some rows of this rank, which row terms and hooks receive."""
+    """Returns the ``RowStep`` of some rows of this rank, an argument of row terms and hooks."""
     seed = forward.seed
     return RowStep(
         number=batch.step,

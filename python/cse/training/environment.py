@@ -17,9 +17,9 @@ PACKAGES = ("transformers", "tokenizers", "numpy", "scipy", "safetensors")
 
 
 def environment(device: str, precision: str, reason: str) -> dict[str, Any]:
-    """Returns versions, platform, processor, cores, threads, device, and the precision with its reason.
+    """Returns versions, platform, processor, cores, threads, device, and the precision with the reason for it.
 
-    Runs are bit-identical only with equal versions, processor, number of threads, device and precision.
+    Two runs are bit-identical only with equal versions, processor, number of threads, device and precision.
     """
     found = {"cse": __version__, "python": platform.python_version(), "torch": torch.__version__}
     for package in PACKAGES:

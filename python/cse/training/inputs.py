@@ -28,7 +28,9 @@ def open_labelled(config: TrainConfig, progress: ProgressCallback | None = None)
         config.pairs, config.columns, config.where, config.min_score, progress=progress, **_reading(config)
     )
     if config.contrastive.hard_negative_weight != 1 and labelled.hard_negatives is None:
-        raise InputError("--hard-negative-weight: needs a third column of hard negatives, which --pairs does not have")
+        raise InputError(
+            "--hard-negative-weight: needs a third column of hard negatives in --pairs; add it, or leave out the weight"
+        )
     return labelled
 
 
@@ -42,19 +44,19 @@ def _reading(config: TrainConfig) -> dict[str, Any]:
 
 
 def with_texts(config: TrainConfig, texts: Iterable[str] | None) -> tuple[TrainConfig, list[str] | None]:
-    """Returns the configuration of a run on texts in memory, and the texts as a list.
+    """Returns the configuration of a run on ``texts``, and these as a list; without texts, ``(config, None)``.
 
     Raises ``InputError`` for invalid texts, or if the configuration also names a corpus, a column or pairs.
     """
     if texts is None:
         return config, None
     if config.pairs or config.column is not None or config.corpus not in ((), (IN_MEMORY,)):
-        raise InputError("texts: cannot be combined with corpus, column or pairs; leave out texts, or all of these")
+        raise InputError("texts: cannot be combined with corpus, column or pairs; leave out texts, or the others")
     return config.replace(corpus=(IN_MEMORY,)), check_texts(texts)
 
 
 def check_source(config: TrainConfig) -> None:
-    """Raises ``InputError`` if there is neither a corpus, nor pairs, nor an index, which names its files."""
+    """Raises ``InputError`` if there is neither a corpus, nor pairs, nor an index, whose files can be used instead."""
     if not config.corpus and not config.pairs and not (Path(config.tfidf) / "index.safetensors").exists():
         raise InputError(
             "CORPUS: no file was given, and there is no TF-IDF index that names files to train on; name a text file "

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from .. import locks
 from ..errors import InputError
 from .distributed import World
 from .leftovers import has_checkpoint, is_unsaved
@@ -94,18 +93,12 @@ class Agreement:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Context manager that locks the folder of a run; raises ``InputError`` if another process writes to it."""
-    descriptor = os.open(folder, os.O_RDONLY)  # the folder itself is locked, so no file is left behind
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise InputError(f"{folder}: another process is writing to this run; wait for it, or stop it") from None
-    except OSError:  # some network file systems have no locks
-        pass
-    try:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locks.locked(folder))
+        except BlockingIOError:
+            raise InputError(f"{folder}: another process is writing to this run; wait for it, or stop it") from None
         yield
-    finally:
-        os.close(descriptor)
 
 
 def check_free(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Converts the values of a training configuration from the forms that users may give to the stored form."""
+"""Converts the values of a training configuration from the forms that a user may give to the stored form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["given_forms", "tables", "with_tables"]
 
 
 def tables(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns the options by method, without options that are None and without methods that then have no options."""
+    """Returns the options by method, without None values and without tables that are then empty."""
     kept = {name: {k: v for k, v in table.items() if v is not None} for name, table in options.items()}
     return {name: table for name, table in kept.items() if table}
 

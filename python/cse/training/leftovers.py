@@ -11,7 +11,7 @@ from ..io import remove_leftovers
 __all__ = ["FOLDER", "clear", "has_checkpoint", "is_unsaved", "tidy"]
 
 FOLDER = "checkpoints"
-# Files and folders that a run writes before it saves a result of training; best/ then holds the untrained model.
+# What a run writes before it saves a result of training; until then, best/ holds the model before training.
 FIRST = {"config.toml", "environment.json", "data.json", "log.jsonl", "tensorboard", "best", FOLDER}
 
 
@@ -29,8 +29,8 @@ def tidy(run: Path) -> None:
 def is_unsaved(run: Path) -> bool:
     """Returns whether a folder is empty, or belongs to a run that ended before it saved a result of training.
 
-    Such a run has neither a checkpoint nor an evaluation after a step. A folder that contains other files does not
-    count as unsaved.
+    Such a run has no checkpoint, and no evaluation later than the one before training. A folder with other files does
+    not count as unsaved.
     """
     if not run.is_dir():
         return False

@@ -30,7 +30,7 @@ def loggers(names: Sequence[str]) -> list[Callback]:
 
 
 class JsonLines(Callback):
-    """Appends records to ``log.jsonl`` in the folder of the run, and flushes the file after every write."""
+    """Appends records to ``log.jsonl`` in the folder of the run, one JSON object per line; flushes every write."""
 
     def __init__(self) -> None:
         self._path = Path()
@@ -53,7 +53,7 @@ class JsonLines(Callback):
                 continue
 
     def on_log(self, records: Sequence[dict[str, Any]]) -> None:
-        """Appends records, one line each; raises ``OSError`` with the path if they cannot be written."""
+        """Appends records; raises ``OSError`` with the path if they cannot be written."""
         assert self._file is not None, "call on_train_begin first"
         with naming(self._path):
             self._file.writelines(dumps(record) + "\n" for record in records)

@@ -55,13 +55,13 @@ class RunResult:
     before: dict[str, float]
     """Scores before training."""
     after: dict[str, float]
-    """Scores of the last step."""
+    """Scores after the last step."""
     best: dict[str, float]
     """Scores of best/."""
     notes: list[str]
     """Remarks on the interpretation of the scores."""
     neighbours: list[dict[str, str]]
-    """At most three held-out sentences whose nearest neighbours before training and with best/ differ, with both."""
+    """At most three held-out sentences whose nearest neighbour changed from before training to best/, with both."""
     sts: dict[str, float]
     """Spearman's correlation x 100 of best/ by STS task; empty without ``config.data``."""
 
@@ -114,7 +114,7 @@ def train(
         run = prepare(config, world, resumed_folder(checkpoint, config), callback, rows)
         if len(run.batches) < checkpoint.step:
             raise InputError(
-                f"--max-steps: {len(run.batches)} is less than the {checkpoint.step} steps the run has done"
+                f"--max-steps: {len(run.batches)} is less than the {checkpoint.step} steps already done; raise it"
             )
         check_same(checkpoint.state["data"], run.data, f"--resume {resume}")
         load_state(checkpoint, run.state, run.device, world.rank)
@@ -127,9 +127,10 @@ def train(
 
 
 def resumed_config(resume: str | Path, given: dict[str, Any] | None = None) -> TrainConfig:
-    """Returns the configuration of a run with the given changes; see ``cse.training.same_settings.MAY_CHANGE``.
+    """Returns the configuration with which a run is resumed: the stored one with the changes in ``given``.
 
-    Raises ``InputError`` for a folder without a checkpoint, and for a change that is not allowed.
+    Raises ``InputError`` for a folder without a checkpoint, and for a change that is not allowed; see
+    ``cse.training.same_settings.MAY_CHANGE``.
     """
     folder = find_checkpoint(Path(resume))
     stored, file = read_config(folder), folder.parent.parent / CONFIG
@@ -138,7 +139,7 @@ def resumed_config(resume: str | Path, given: dict[str, Any] | None = None) -> T
     if stored.precision == "auto":  # written by an older version, in which auto meant bf16 on CUDA, else fp32
         cuda = pick_device(stored.device).startswith("cuda")
         stored = stored.replace(precision="bf16" if cuda else "fp32")
-    # The run keeps the precision that auto stood for when it began.
+    # The run keeps the precision that auto was resolved to when it began.
     given = {name: value for name, value in (given or {}).items() if (name, value) != ("precision", "auto")}
     return check_changes(stored, given)
 
@@ -198,8 +199,8 @@ class Trainer:
                         self.write_log()
                     if evaluation_due:
                         self.clock.leave_out(self.evaluate())
-                    # Signals are exchanged after an evaluation, because it may have taken long. If a signal and
-                    # save_every require a checkpoint at the same step, it is saved once.
+                    # Ranks exchange signals after each evaluation, which may take long. If a signal and save_every
+                    # require a checkpoint at the same step, only one is saved.
                     number = agreement.signal(state.step, now=evaluation_due)
                     ending = evaluation_due and self.out_of_patience()
                     if ending:
@@ -213,16 +214,16 @@ class Trainer:
         return self.result()
 
     def failures(self) -> AbstractContextManager[None]:
-        """Returns the context manager that explains out-of-memory and write errors."""
+        """Returns a context manager that converts out-of-memory and write errors to ``RunError``; see ``failures``."""
         config = self.config
         return failures(self.state.step, config.batch_size, config.max_length, config.chunk_size)
 
     def is_due(self, every: int) -> bool:
-        """Returns whether something that is done every ``every`` steps, and after the last step, is due."""
+        """Returns whether an action is due that happens every ``every`` steps (0: never) and after the last step."""
         return self.state.step == self.steps or bool(every and self.state.step % every == 0)
 
     def start(self, folder: Path) -> None:
-        """Writes the files that describe the run, restores best/ of a resumed run, and evaluates a new run."""
+        """Writes the files that describe the run, restores best/ if the run is resumed, and evaluates a new encoder."""
         run, state = self.prepared, self.state
         if self.resumed is not None and find_checkpoint(folder).name == self.resumed.folder.name:
             self.saved = state.step
@@ -269,7 +270,7 @@ class Trainer:
         return bool(patience and self.world.any(int(self.state.selector.out_of_patience(patience))))
 
     def checkpoint(self) -> None:
-        """Writes the log up to this step, then saves the state from which the run can be resumed.
+        """Writes the log up to this step, then saves the state, from which the run can be resumed.
 
         If the state cannot be written, saves last/ and raises ``RunError``.
         """
@@ -305,7 +306,7 @@ class Trainer:
     def finish(self) -> None:
         """Saves the encoder and the state after the last step, so that the run can be extended.
 
-        If the state cannot be written, raises ``RunError`` if ``save_every`` was set; otherwise calls ``on_warning``.
+        If the state cannot be written, raises ``RunError`` if ``save_every`` is set, else calls ``on_warning``.
         """
         self.save_last()
         if self.saved == self.state.step:
@@ -318,7 +319,7 @@ class Trainer:
             self.callback.on_warning(str(error))
 
     def interrupted(self, number: int) -> None:
-        """Ends a run that a signal stopped: saves last/ and raises ``Interrupted``."""
+        """Ends a run after signal ``number``: saves last/ and raises ``Interrupted``."""
         run = self.prepared
         self.save_last()
         self.callback.on_interrupt(

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, which holds the hashes of its files, and the detection of damaged checkpoints."""
+"""The manifest of a checkpoint, which contains the hashes of its files and is used to detect damage."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MANIFEST = "manifest.json"
 
 
 class TornCheckpoint(RunError):
-    """Raised for a checkpoint with files that are missing or differ from what was written."""
+    """Raised for a checkpoint in which files are missing or differ from what was written."""
 
 
 def read_manifest(folder: Path) -> dict[str, str]:

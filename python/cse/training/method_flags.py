@@ -17,7 +17,8 @@ from .settings import Augmentation, Loss, Model, marker
 
 __all__ = ["MethodFlag", "method_flags", "switches"]
 
-# Registries whose methods may have flags, the heading of these flags, and the setting that names the methods.
+# Registries whose methods may have flags, the class of settings under whose heading the help lists these flags, and the
+# setting that names the methods.
 PLACES: tuple[tuple[Registry[Any], type[Any], str], ...] = (
     (AUGMENTATIONS, Augmentation, "negatives"),
     (ENCODER_METHODS, Model, "encoder_methods"),
@@ -63,5 +64,5 @@ def method_flags() -> tuple[MethodFlag, ...]:
 
 
 def switches() -> dict[str, str]:
-    """Returns, by name, the help of the augmentations that have the flags ``--NAME`` and ``--no-NAME``."""
+    """Returns the help texts of the augmentations with flags ``--NAME`` and ``--no-NAME``, by name."""
     return {name: (kind.__doc__ or "").split("\n\n")[0] for name, kind in AUGMENTATIONS.flagged().items()}

@@ -16,14 +16,15 @@ __all__ = ["Clock", "MetricBuffer", "check_finite"]
 class MetricBuffer:
     """A buffer of the metrics of steps, which remain on the device until they are read.
 
-    ``read`` copies all metrics to the host in one transfer, so that steps do not synchronise with the device.
+    ``read`` copies all metrics to the host in one transfer, so that the steps in between do not wait for the
+    device.
     """
 
     def __init__(self) -> None:
         self._records: list[dict[str, Any]] = []
 
     def append(self, record: dict[str, Any], rows: Sequence[int] = ()) -> None:
-        """Adds the record of a step, whose scalar tensors remain on the device; ``rows`` are for error messages."""
+        """Adds the record of a step, whose scalar tensors remain on the device; an error message may name ``rows``."""
         self._records.append({**record, "rows": rows})
 
     def read(self) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ __all__ = ["Modules", "build_modules", "connect", "create", "views_of"]
 
 @dataclass
 class Modules:
-    """The modules of a run: the encoders, and the methods of each kind by name."""
+    """The modules of a run: the encoders, and by name the loss terms, feature methods, hooks and encoder methods."""
 
     encoder: SentenceEncoder
     second: SentenceEncoder | None
@@ -106,10 +106,10 @@ def connect(batches: Batches, views: tuple[View, View], modules: Modules) -> Non
 
 
 def _accelerate(modules: Modules, device: str, compiled: bool, one_pass: bool) -> None:
-    """Makes the encoders faster.
+    """Replaces slow parts of the transformers, and compiles the transformer of the first encoder if ``compiled``.
 
-    On a GPU, the attention of the transformers is replaced (``mask_always``); on the CPU, unless ``compiled``, their
-    dropout. If ``compiled``, the transformer of the first encoder is compiled.
+    On a GPU, the attention is replaced (``mask_always``). On the CPU, the dropout is replaced (``use_fast_dropout``),
+    unless ``compiled``.
 
     Args:
         modules: The modules of the run.
@@ -130,7 +130,7 @@ def _accelerate(modules: Modules, device: str, compiled: bool, one_pass: bool) -
 
 
 def _second_encoder(name: str | None, pooler: str, keep_head: bool, context: Context) -> SentenceEncoder | None:
-    """Returns the separate encoder of the positives, a copy of the first or another model; None if there is none."""
+    """Returns the separate encoder of the positives, a copy of the first encoder or another model; None without one."""
     first = context.trained
     if name is None:
         return None
@@ -148,7 +148,7 @@ def _second_encoder(name: str | None, pooler: str, keep_head: bool, context: Con
 
 
 def views_of(config: ResolvedConfig) -> tuple[View, View]:
-    """Returns how anchors and positives are encoded."""
+    """Returns the views of anchors and positives, with the encoder, dropout probability and hook of each."""
     second = "first" if config.positive_encoder is None else "second"
     return (
         View("anchor", "anchor", dropout=config.anchor_dropout, hook=config.anchor_hook),

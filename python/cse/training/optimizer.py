@@ -1,4 +1,4 @@
-"""The optimizer AdamW, the parameters to which weight decay applies, and the learning rate of each step."""
+"""The optimizer AdamW, with weight decay by parameter group, and the learning rate of each step."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ def build_optimizer(modules: Sequence[torch.nn.Module], lr: float, weight_decay:
 
 
 def unique_parameters(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Parameter]:
-    """Returns the parameters of all modules, each only once; a loss term may have the encoder as a submodule."""
+    """Returns the parameters of all modules without repetition; a loss term may contain the encoder as a submodule."""
     return list({id(each): each for module in modules for each in module.parameters()}.values())

@@ -1,4 +1,4 @@
-"""The run folder: its lock, the encoders saved in it, and the copy in which a resumed run may continue."""
+"""The folder of a run: its lock, the encoders saved in it, and its copy if a resumed run continues elsewhere."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def resumed_folder(checkpoint: Checkpoint, config: TrainConfig) -> Path:
 def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
     """Context manager that locks a run, removes what killed processes left in it, and reads its checkpoint.
 
-    The lock is taken before the checkpoint is read, because another process that resumes the run could replace it.
+    The lock is taken before the checkpoint is read, because another process that resumes the run could replace the
+    checkpoint.
 
     Args:
         resume: The run, or one of its checkpoints.
@@ -68,7 +69,7 @@ def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
 def copied(checkpoint: Checkpoint, folder: Path) -> str:
     """Copies a run to the folder in which it will continue, and returns this folder as text.
 
-    Only the given checkpoint is copied, not the others; last/, the result and the report are not copied either.
+    Other checkpoints, last/, the result and the report are not copied.
     """
     with fresh_folder(folder) as fresh:
         ignored = shutil.ignore_patterns(FOLDER, "last", "result.json", "report.html", ".*")
@@ -115,8 +116,8 @@ def describe(run: Run) -> dict[str, Any]:
     """Returns the contents of ``data.json``, from which ``cse report`` shows what a run was trained on.
 
     The contents are the descriptions shown before training, the examples of positives and negatives, the held-out
-    sentences (none if there are development sets) and, if the run has synthetic negatives, one for each of these
-    sentences.
+    sentences (none if there are development sets) and, if the run has synthetic negatives, one for each held-out
+    sentence.
     """
     selector = run.state.selector
     return {
@@ -128,7 +129,7 @@ def describe(run: Run) -> dict[str, Any]:
 
 
 def public_config(config: ResolvedConfig) -> ResolvedConfig:
-    """Returns the configuration in a form that can be published: without local paths, and without settings of the data.
+    """Returns the configuration in a form that can be published: without local paths and settings that name data.
 
     Methods, including those of other packages, may have paths among their options; these are shortened to their last
     component.
@@ -177,7 +178,7 @@ def score_best(run: Run, callback: Callback) -> dict[str, float]:
     if not run.tasks:
         return {}
     callback.on_status("evaluating best/ on the STS tasks")
-    encoder = Encoder(run.folder / "best", device=run.device)  # as users will load it: with the head only if it is kept
+    encoder = Encoder(run.folder / "best", device=run.device)  # loaded as by a user: with the head only if it is kept
     return {task.title: score_pairs(encoder, pairs).spearman for task, pairs in run.tasks}
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["dropout_of", "encoder_of"]
 
+# Name of an additional input: the positions of the rows, which chunks would otherwise lose.
 ROW = "row"
 # Attributes that hold the dropout probability in attention modules without a dropout module (ModernBERT, Llama).
 RATES = ("attention_dropout", "dropout_rate")
@@ -32,14 +33,14 @@ def encoder_of(
     tokens: Mapping[str, Tensor],
     step: Callable[[Tensor], RowStep],
 ) -> tuple[Callable[[dict[str, Tensor]], Tensor], Mapping[str, Tensor]]:
-    """Returns the function that encodes tokens as a view, and its inputs.
+    """Returns the function that encodes the rows of a view, and the inputs of this function.
 
     Args:
         view: The view.
         encoder: The encoder of the view.
         state: The state of the run, which holds the hooks.
         tokens: Inputs of the transformer, ``(n, T)`` each.
-        step: Returns the ``RowStep`` of some of these rows, given their positions.
+        step: Returns the ``RowStep`` of the rows at the given positions.
     """
     if view.dropout is None and view.hook is None:
         return encoder, tokens
@@ -67,7 +68,7 @@ def encoder_of(
 
 @contextmanager
 def dropout_of(backbone: nn.Module, probability: float | None) -> Iterator[None]:
-    """Context manager in which a transformer has the given dropout probability; None: it is not changed."""
+    """Context manager in which a transformer has the given dropout probability; None: it is unchanged."""
     if probability is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Counters and log records of training steps, and error messages that tell the user what to change."""
+"""Counters and log records of training steps, and conversion of errors to messages that propose a remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .state import TrainState
 __all__ = ["count", "failures", "log_record"]
 
 NO_MEMORY = ("can't allocate memory", "could not create a primitive")
-"""Parts of the out-of-memory messages of PyTorch's CPU allocator and of oneDNN, which raise ``RuntimeError`` itself."""
+"""Parts of the out-of-memory messages of PyTorch's CPU allocator and of oneDNN, which raise plain ``RuntimeError``."""
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def failures(step: int, batch_size: int, max_length: int, chunk_size: int | None
         batch_size: Sentences per batch, for the message.
         max_length: Maximum number of tokens in a sentence, for the message.
         chunk_size: Sentences per chunk; None if batches are not divided into chunks. The message proposes half of
-            ``chunk_size`` or, if it is None, half of ``batch_size``.
+            ``chunk_size`` or, without one, half of ``batch_size``.
     """
     try:
         yield

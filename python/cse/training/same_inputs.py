@@ -15,7 +15,7 @@ __all__ = ["check_same", "fingerprints"]
 
 
 def fingerprints(rows: Corpus | LabelledPairs, tfidf: str | None, others: dict[str, str]) -> dict[str, Any]:
-    """Returns the hash, number of rows and column of each corpus file, and the hashes of the index and of other files.
+    """Returns hash, number of rows and column of each corpus file, and hashes of the index and of methods' files.
 
     Args:
         rows: The corpus or the labelled pairs.

@@ -1,4 +1,4 @@
-"""Checks that a resumed run has the settings it began with, apart from those that may change."""
+"""Checks that a resumed run has the settings it began with, except for those that may change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .train_config import TrainConfig
 
 __all__ = ["MAY_CHANGE", "check_changes", "check_equal"]
 
-# Settings that do not affect what a run has already computed.
+# Settings whose values do not affect the steps that a run has already done.
 MAY_CHANGE = {
     "epochs",
     "max_steps",
@@ -34,7 +34,7 @@ MAY_CHANGE = {
 def check_changes(stored: TrainConfig, given: dict[str, Any]) -> TrainConfig:
     """Returns the configuration of a resumed run: the stored one with the given values.
 
-    Raises ``InputError`` if a setting that the run has already used is changed; the message lists all such settings.
+    Raises ``InputError`` if a setting outside ``MAY_CHANGE`` is changed; the message lists all such settings.
     """
     tables = {name: {**stored.options.get(name, {}), **table} for name, table in given.get("options", {}).items()}
     before = None if stored.given is None else {**stored.given, **given}
@@ -43,7 +43,7 @@ def check_changes(stored: TrainConfig, given: dict[str, Any]) -> TrainConfig:
 
 
 def check_equal(stored: TrainConfig, changed: TrainConfig, where: str, remedy: str) -> TrainConfig:
-    """Returns ``changed``; raises ``InputError`` if it differs from ``stored`` in more than ``MAY_CHANGE``."""
+    """Returns ``changed``; raises ``InputError`` if it differs from ``stored`` in a setting outside ``MAY_CHANGE``."""
     problems = [
         f"{flag(name)} {_text(getattr(changed, name))} (the run has {_text(getattr(stored, name))})"
         for name in type(stored).model_fields

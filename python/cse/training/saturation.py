@@ -1,4 +1,4 @@
-"""Detects a contrastive task that is solved from the first step and leaves little to learn."""
+"""Detects a contrastive task that the model solves from the first step, so that little is learned."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class SaturationCheck:
         self.positive, self.temperature = positive, temperature
         self.note: str | None = None
         self.first: list[float] = []
-        """The probabilities in the first steps. Checkpoints store this list and ``note``."""
+        """The probabilities in the first steps; checkpoints store them and ``note``."""
 
     def update(self, records: list[dict[str, Any]]) -> str | None:
-        """Adds log records; returns the note once, if the first 10 steps show that the task is solved, else None."""
+        """Adds log records; returns the note when the first 10 steps show that the task is solved, else None."""
         if self.note is not None or len(self.first) >= FIRST_STEPS:
             return None
         self.first += [record["p_pos"] for record in records if math.isfinite(record.get("p_pos", math.nan))]

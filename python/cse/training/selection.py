@@ -1,8 +1,8 @@
 """Selection of the encoder that is saved as best/.
 
-With a development set, the encoder with the highest Spearman correlation is selected; it may be the one before
-training. Without labels, the last encoder whose embeddings have not collapsed is selected, because differences in the
-label-free score are too small for selection.
+With development sets, the encoder with the highest Spearman correlation is selected; this may be the encoder before
+training. Without labels, the last encoder whose embeddings have not collapsed is selected: the label-free score differs
+too little between steps to choose by it.
 
 The label-free score is the mean reciprocal rank (MRR) with which one half of a held-out sentence retrieves the other;
 see ``cse.evaluation.split_half``.
@@ -25,19 +25,19 @@ from ..models.encoder import SentenceEncoder
 
 __all__ = ["COLLAPSED", "Selector"]
 
-# The embeddings count as collapsed if the MRR is below this fraction of the highest MRR of an earlier evaluation.
+# The embeddings count as collapsed if the MRR is below this fraction of the highest MRR of earlier evaluations.
 COLLAPSED = 0.5
 # Maximum number of held-out sentences for which neighbours and the cosine with synthetic negatives are computed.
 NEIGHBOURS = 500
 # If the uniformity is above this value, nearly all embeddings are equal; see is_collapsed.
 FLAT = -0.01
-# The MRR is close to chance if it is below this multiple of the MRR of a random ranking or, for fewer than 40
-# sentences, below this share of the way from the MRR of a random ranking to 1; see is_collapsed.
+# The MRR is close to chance if it is below both NEAR_CHANCE * c and c + SHARE_OF_THE_WAY * (1 - c), where c is the MRR
+# of a random ranking. The second bound is the lower one for fewer than 39 sentences. See is_collapsed.
 NEAR_CHANCE, SHARE_OF_THE_WAY = 3.0, 0.25
 
 
 def is_collapsed(score: HalvesScore) -> bool:
-    """Returns whether embeddings are not finite or nearly all equal, or the retrieval of halves is close to chance."""
+    """Returns whether embeddings are not finite or nearly all equal, or retrieve halves hardly better than chance."""
     chance = sum(1 / rank for rank in range(1, score.sentences + 1)) / score.sentences
     close_to_chance = score.mrr < min(NEAR_CHANCE * chance, chance + SHARE_OF_THE_WAY * (1 - chance))
     return not math.isfinite(score.uniformity) or score.uniformity > FLAT or close_to_chance
@@ -91,7 +91,7 @@ class Selector:
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[np.float64]]) -> None:
         """Restores what ``state`` returned.
 
-        Scores by sentence are stored only for the first and the last evaluation; the others get those of the last.
+        Scores per sentence are stored only for the first and the last evaluation; the others get those of the last.
         """
         self.records, self.best_step = values["records"], values["best_step"]
         self.best_record = next((each for each in self.records if each["step"] == self.best_step), {})
@@ -111,9 +111,9 @@ class Selector:
     def score(self, step: int) -> tuple[dict[str, Any], bool]:
         """Evaluates the encoder; returns its scores by name, and whether it is selected as best/.
 
-        Without development sets, it is selected unless its embeddings have collapsed: the MRR fell below ``COLLAPSED``
-        times the highest MRR so far, the embeddings are not finite, or ``is_collapsed`` is True and was False in an
-        earlier evaluation.
+        Without development sets, it is selected unless its embeddings have collapsed: the MRR is below ``COLLAPSED``
+        times the highest MRR of earlier evaluations, the embeddings are not finite, or ``is_collapsed`` is True and was
+        False in an earlier evaluation.
         """
         record: dict[str, Any] = {}
         keep = True
@@ -137,7 +137,7 @@ class Selector:
             if not keep:
                 self.collapsed.append(step)
             if keep or not self.vectors:
-                # The vectors of the first evaluation and of the selected encoder are kept, for ``neighbours``.
+                # ``neighbours`` needs the vectors of the first evaluation and of the selected encoder.
                 self.vectors = [*self.vectors[:1], vectors]
         self.records.append({"step": step, **record})
         self.misses = 0 if keep else self.misses + 1
@@ -146,7 +146,7 @@ class Selector:
         return record, keep
 
     def out_of_patience(self, patience: int | None) -> bool:
-        """Returns whether none of the last ``patience`` evaluations selected an encoder, so that the run ends early."""
+        """Returns whether the run ends early, because none of the last ``patience`` evaluations selected an encoder."""
         return patience is not None and self.misses >= patience
 
     def _score_pairs(self) -> dict[str, float]:

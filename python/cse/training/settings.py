@@ -1,7 +1,7 @@
 """The settings of a training run: name, type, range, default and documentation of each.
 
-Each setting is declared only here. ``cse.training.train_config`` validates values against it,
-``cse.cli.train_options`` makes the options of ``cse train`` from it, and ``cse.training.defaults`` has the defaults
+Each setting is declared only here. ``cse.training.train_config`` validates values against the declarations,
+``cse.cli.train_options`` makes the options of ``cse train`` from them, and ``cse.training.defaults`` adds the defaults
 that depend on preset, loss and model. The first paragraph of a setting's docstring is the help of the option; the
 following paragraphs are shown only in the documentation. The docstrings of the classes below are the headings of the
 help, in order.
@@ -50,7 +50,7 @@ class Named:
     table: str
 
     def names(self) -> list[str]:
-        """Returns the names."""
+        """Returns the names in the table."""
         found = self._found()
         return list(found.names() if hasattr(found, "names") else found)
 
@@ -111,7 +111,7 @@ class Data:
     """How to handle invalid UTF-8."""
     max_line_bytes: Positive = 1 << 20
     """Maximum length of a row in bytes."""
-    cache: Annotated[str | None, Shown("DIR", default="the user's; see cse cache")] = None
+    cache: Annotated[str | None, Shown("DIR", default="the user's cache; see cse cache")] = None
     """Cache folder for large corpora.
 
     See ``cse.data.cache.cache_folder``."""
@@ -182,7 +182,7 @@ class Augmentation:
     imports: Annotated[tuple[str, ...], Paths(), Shown("FILE.py", flag="--import")] = ()
     """Python file that registers methods."""
     keep_duplicates: bool | None = None
-    """Use equal sentences, and synthetic negatives that equal their sentences, as negatives, as the papers do."""
+    """Use equal sentences and unchanged synthetic negatives as negatives, like the papers."""
 
 
 class Loss:
@@ -227,7 +227,8 @@ class Optimisation:
     accumulate: Positive = 1
     """Number of batches whose gradients are averaged in a step.
 
-    Only sentences of the same batch are negatives of each other; ``chunk_size`` has no such restriction."""
+    Only sentences of the same batch are negatives of each other. For more negatives, raise ``batch_size`` and set
+    ``chunk_size``."""
     chunk_size: Annotated[Positive | None, Shown(default="all")] = None
     """Sentences whose activations are in memory at a time; allows large batches in little memory.
 
@@ -236,7 +237,7 @@ class Optimisation:
     """Precision of the encoder; auto: bf16 on CUDA and on processors that compute faster with it, else fp32.
 
     ``bf16`` is autocast; for ``auto`` see ``cse.models.device.pick_precision``. Weights, optimizer and loss are
-    float32. A run stores the value that ``auto`` stood for, and keeps it when it is resumed."""
+    float32. A run stores the precision that ``auto`` selected, and keeps it when it is resumed."""
     compile: bool = False
     """Compile the transformer with torch.compile.
 
@@ -273,7 +274,7 @@ class Run:
     save_every: NotNegative = 0
     """Steps between checkpoints; 0: only at the end, or on a signal."""
     keep_checkpoints: Positive = 2
-    """Number of latest checkpoints to keep."""
+    """Number of checkpoints to keep; older ones are deleted."""
     loggers: Annotated[tuple[str, ...], Shown("NAME", flag="--logger"), Named("cse.training.loggers:LOGGERS")] = ()
     """Logger in addition to log.jsonl: tensorboard."""
     log_every: Positive = 10

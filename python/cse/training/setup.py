@@ -72,7 +72,7 @@ class Run:
     precision_reason: str
     """Why ``config.precision`` has its value."""
     data: dict[str, Any]
-    """Fingerprints of the corpus, the index and the files of methods; they must not differ when the run is resumed."""
+    """Fingerprints of the corpus, the index and the files of methods; they must be equal when the run is resumed."""
 
     @contextmanager
     def saved_weights(self) -> Iterator[None]:
@@ -88,7 +88,7 @@ def prepare(
     callback: Callback | None = None,
     texts: Sequence[str] | None = None,
 ) -> Run:
-    """Opens index, corpus and model, and creates the initial state of the run.
+    """Opens the inputs of a run, loads the model, and creates the initial state.
 
     Args:
         config: The configuration.
@@ -99,7 +99,7 @@ def prepare(
 
     Raises:
         InputError: For an invalid configuration, or an invalid index, corpus, model or data file.
-        OSError: For a file that cannot be read or, in the cache, written.
+        OSError: For a file that cannot be read, or a cache that cannot be written.
     """
     callback = callback or Callback()
     config = with_preset(config)
@@ -107,7 +107,7 @@ def prepare(
     world = world or World()
     device = world.device(pick_device(config.device))
     own, reason = pick_precision(device, config.precision)
-    precision = world.agreed(lambda: own)  # ranks may measure different speeds, and then select different precisions
+    precision = world.agreed(lambda: own)  # speeds measured by the ranks may suggest different precisions
     watching = loggers(config.loggers)
     context = Context(
         lambda: TfidfIndex.open(config.tfidf, min_df=config.min_df, max_terms=config.max_terms), part=world.part
@@ -125,7 +125,7 @@ def prepare(
     folder = folder or choose_folder(resolved)
     if resolved.max_length > source.max_length:
         raise InputError(
-            f"--max-length: {resolved.max_length} is more than the {source.max_length} tokens the model takes"
+            f"--max-length: {resolved.max_length} is more than the {source.max_length} tokens of the model; lower it"
         )
 
     data.divide(context, resolved.seed, wanted=not pairs)
@@ -240,7 +240,7 @@ class Data:
         return [self.corpus] if self.labelled is None else self.labelled.corpora
 
     def divide(self, context: Context, seed: int, wanted: bool) -> None:
-        """Sets ``split``: the rows to train on and, if ``wanted``, the held-out rows."""
+        """Sets ``split`` (training rows and, if ``wanted``, held-out rows) and ``context.rows`` (training rows)."""
         labelled = self.labelled
         self.split = hold_out(self.corpus, seed, wanted=wanted, rows=None if labelled is None else labelled.complete())
         if labelled is not None:  # rows excluded by --where or --min-score do not count as blank
@@ -259,7 +259,7 @@ def open_data(config: TrainConfig, context: Context, progress: ProgressCallback,
 
 
 def check_sizes(batches: Batches, accumulate: int, ranks: int) -> None:
-    """Raises ``InputError`` if there are too few sentences for a batch or a step, or fewer in a batch than ranks."""
+    """Raises ``InputError`` if the sentences do not fill a batch or a step, or batches have fewer rows than ranks."""
     rows = len(batches.rows)
     if rows < 2:
         raise InputError(
@@ -267,7 +267,7 @@ def check_sizes(batches: Batches, accumulate: int, ranks: int) -> None:
             "thousands"
         )
     if batches.size > rows:
-        raise InputError(f"--batch-size: {batches.size} is more than the {rows} sentences there are to train on")
+        raise InputError(f"--batch-size: {batches.size} is more than the {rows} training sentences; lower it")
     if not len(batches):
         raise InputError(f"--accumulate: {accumulate} batches are more than the run has; lower it")
     if batches.size < ranks:
@@ -275,7 +275,7 @@ def check_sizes(batches: Batches, accumulate: int, ranks: int) -> None:
 
 
 def choose_folder(config: TrainConfig | ResolvedConfig) -> Path:
-    """Returns a folder that the run may use; raises ``InputError`` for a name that is invalid or in use."""
+    """Returns the folder of a new run; raises ``InputError`` for a name that is invalid or in use."""
     parent = Path(config.output)
     if config.name is not None:
         if not config.name.isprintable() or not config.name.strip() or "/" in config.name or config.name in (".", ".."):

@@ -23,8 +23,8 @@ __all__ = ["TrainState"]
 class TrainState:
     """The mutable state of a training run.
 
-    Batches, learning rate and augmentations are functions of the configuration and ``step``. The only state outside
-    this class is that of PyTorch's generators, which dropout uses.
+    Batches, learning rate and augmentations are functions of the configuration and ``step``. The only other state is
+    that of PyTorch's random number generators, which dropout uses.
     """
 
     encoder: SentenceEncoder
@@ -63,7 +63,7 @@ class TrainState:
         return found
 
     def weights(self) -> dict[str, Tensor]:
-        """Returns the parameters and buffers of all modules by name, each only once.
+        """Returns the parameters and buffers of all modules by name, without repetition.
 
         The weights of ``Frozen`` models are left out. If an encoder has adapters, only its weights that require
         gradients are included.
@@ -82,7 +82,7 @@ class TrainState:
 
     @contextmanager
     def for_evaluation(self) -> Iterator[None]:
-        """Context manager in which the encoder methods have set the weights for evaluation, such as an average."""
+        """Context manager in which the encoder has the weights that the encoder methods set for evaluation."""
         with ExitStack() as stack:
             for method in self.methods.values():
                 stack.enter_context(method.for_evaluation())

@@ -43,7 +43,7 @@ def training_step(
 ) -> dict[str, Any]:
     """Performs one training step.
 
-    The step does not synchronise with the device; the metrics are tensors on the device. If the loss or a gradient is
+    The host does not wait for the device; the metrics are tensors on the device. If the loss or a gradient is
     not finite, the weights and the moments of the optimizer are not changed, and ``finite`` is False.
 
     Args:
@@ -85,7 +85,7 @@ def training_step(
 def propagate(
     state: TrainState, batch: Batch, forward: Forward, world: World = SINGLE, share: float = 1.0
 ) -> dict[str, Tensor]:
-    """Accumulates ``share`` times the gradients of a batch in the parameters, and returns the metrics of the batch."""
+    """Adds ``share`` times the gradients of a batch to those of the parameters; returns the metrics of the batch."""
     tokens = {
         name: {key: value.to(forward.device, non_blocking=True) for key, value in block.items()}
         for name, block in batch.tokens.items()
@@ -132,7 +132,7 @@ def row_value(
     metrics: dict[str, Tensor],
     steps: int,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the value of a row term over all ranks, and this rank's share of that value, which has a gradient.
+    """Returns the value of a row term over all ranks, and this rank's share of it; only the share has a gradient.
 
     The metrics of the term are added to ``metrics``.
     """
@@ -143,7 +143,7 @@ def row_value(
     total, count = zero, zero
     sums = {name: (zero, zero) for name in term.logged}
     for part in chunks_of(len(rows), forward.chunk_size):
-        # The models of loss terms do not take the mask of pooled tokens as an input.
+        # The models of loss terms do not accept the mask of pooled tokens.
         chunk = {
             name: {key: each[part] for key, each in block.items() if key != POOLED} for name, block in tokens.items()
         }

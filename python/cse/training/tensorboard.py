@@ -1,4 +1,4 @@
-"""Logging to TensorBoard; needs the package tensorboard (``pip install 'cse[tensorboard]'``)."""
+"""The logger ``tensorboard``, which needs the package tensorboard (``pip install 'cse[tensorboard]'``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["TensorBoard"]
 
 
 class TensorBoard(Callback):
-    """Writes the metrics and scores that are finite as scalars to ``tensorboard/`` in the folder of the run."""
+    """Writes finite metrics and scores as scalars to ``tensorboard/`` in the folder of the run."""
 
     def __init__(self) -> None:
         try:

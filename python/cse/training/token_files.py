@@ -1,6 +1,6 @@
 """Token ids of a corpus in memory-mapped files of the cache.
 
-Sentences that no augmentation changes are tokenized only once, not in every epoch and run. ``ids.u16`` or
+Sentences that no augmentation changes are tokenized only once, instead of in every epoch and run. ``ids.u16`` or
 ``ids.u32`` holds the ids of all rows one after another, truncated at the maximum length; ``ends.u64`` holds, for each
 row, the position after its last id.
 """
@@ -65,9 +65,9 @@ def open_tokens(
 ) -> dict[int, StoredTokens]:
     """Returns, by column number, the stored token ids of the columns whose rows are encoded unchanged.
 
-    Token ids are stored only for corpora in the cache, and only by runs that read the whole corpus; a shorter run uses
-    stored ids if there are any, and otherwise tokenizes only its own batches. Nothing is stored for a tokenizer that
-    gives single texts token type ids other than 0.
+    Token ids are stored only for corpora in the cache, and only by runs that read the whole corpus. A shorter run uses
+    stored ids if there are any, and otherwise tokenizes only the sentences of its batches. Nothing is stored for a
+    tokenizer whose token type ids are not all 0 for single texts.
 
     Args:
         batches: The batches of the run.
@@ -154,7 +154,7 @@ def _write(
         for start in range(0, rows, BLOCK):
             texts = corpus.take(range(start, min(start + BLOCK, rows)))
             texts = [prompt + text for text in texts] if prompt else texts
-            # This call uses all cores. The transformers tokenizer would also make Python lists that are not needed.
+            # This call uses all cores. The tokenizer of transformers would also create lists that are not needed.
             lists = [encoding.ids for encoding in backend.encode_batch_fast(texts)]
             lengths = np.fromiter(map(len, lists), dtype="<u8", count=len(lists))
             count = int(lengths.sum())

@@ -39,7 +39,7 @@ LOSS_SETTINGS = {
 class TrainConfig(Settings, BaseModel):
     """Training configuration: the settings of ``cse.training.settings``, and options of methods.
 
-    Settings that are None and need a value get one that depends on preset, loss and model; see
+    A setting that is None but needs a value gets a default that depends on preset, loss and model; see
     ``cse.training.defaults.resolve``. Invalid values raise ``InputError``. Settings are given as keyword arguments:
     ``una=True`` enables UNA, and ``una={"beta": 0.3}`` sets its options.
 
@@ -53,14 +53,14 @@ class TrainConfig(Settings, BaseModel):
     """Options by method name. In TOML, the options of UNA are the table ``[una]``; in Python, ``una={"beta": 0.3}`` is
     equivalent to ``options={"una": {"beta": 0.3}}``, and so is ``beta=0.3`` for an option that has a flag."""
     given: dict[str, Any] | None = None
-    """In the ``config.toml`` of a run, the table of the values that were given; the other values were resolved from
-    them. It is set by ``cse.training.defaults``. None: all values were given."""
+    """The values that were given, from which the other values were derived; a table in the ``config.toml`` of a run.
+    Set by ``cse.training.defaults``. None: all values were given."""
 
     def __init__(self, **values: Any) -> None:
         """Validates types and ranges; raises ``InputError`` with the flag of the first invalid field."""
         values = given_forms(values, type(self).model_fields)
         for file in values.get("imports") or ():
-            import_methods(str(file))  # before the names of methods are looked up
+            import_methods(str(file))  # registers methods before their names are looked up
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -203,7 +203,7 @@ RESOLVED = (
 
 
 class ResolvedConfig(TrainConfig):
-    """Training configuration in which all settings whose default depends on the recipe have values."""
+    """Training configuration in which every setting listed in ``RESOLVED`` has a value."""
 
     if TYPE_CHECKING:
         model: str

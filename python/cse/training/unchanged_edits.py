@@ -1,8 +1,8 @@
-"""Detects edits that leave a sentence unchanged, decides whether their rows are masked, and warns about them.
+"""Detects sentences that an edit leaves unchanged, decides whether their rows are masked, and warns about them.
 
 An edited sentence is unchanged if, after truncation, it has the same token ids as the original. An unchanged negative
-is masked (excluded from the loss), unless the run keeps duplicates. An unchanged positive is kept, because dropout
-gives it a different embedding; without dropout, it is masked.
+is masked (excluded from the loss), unless the run keeps duplicates. An unchanged positive is masked only without
+dropout; otherwise dropout gives it a different embedding from its anchor.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ use crate::text::reader::FileRecord;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Found {
     pub rows: u64,
-    /// Number of the first row in its file (line of a text file, row of a table), from 1.
+    /// Number, in its file, of the first such row, from 1: a line of a text file or a row of a table.
     pub first: Option<u64>,
-    /// The file of the first row.
+    /// Path of the file that contains the first such row.
     pub file: Option<String>,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Adds a row if it has the property.
+    /// Counts row number `row` if `found`, that is, if the row has the property.
     pub(super) fn note(&mut self, row: u64, found: bool) {
         if found {
             self.rows += 1;
@@ -65,11 +65,12 @@ impl Tally {
 pub struct Faults<F = Found> {
     /// Bytes that are not UTF-8.
     pub invalid: F,
-    /// U+FFFD, which stands for bytes that were not UTF-8, in this file or in the text from which it was made.
+    /// U+FFFD, the replacement character for bytes that were not UTF-8 in this file or in the text from which it was
+    /// made.
     pub replacement: F,
     /// UTF-8 that was read as Latin-1 or Windows-1252 and encoded as UTF-8 again: "cafÃ©".
     pub mojibake: F,
-    /// Control characters other than a tab and those of `line_break`.
+    /// Control characters other than a tab and the characters of `line_break`.
     pub control: F,
     /// A tab.
     pub tab: F,
@@ -88,7 +89,7 @@ pub struct Faults<F = Found> {
 }
 
 impl<F> Faults<F> {
-    /// Converts each count.
+    /// Applies `convert` to each count.
     pub(super) fn map<G>(self, mut convert: impl FnMut(F) -> G) -> Faults<G> {
         Faults {
             invalid: convert(self.invalid),
@@ -105,7 +106,7 @@ impl<F> Faults<F> {
         }
     }
 
-    /// Returns all counts.
+    /// Returns references to all counts.
     pub(super) fn all(&mut self) -> [&mut F; 11] {
         [
             &mut self.invalid,

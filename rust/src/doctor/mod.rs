@@ -31,14 +31,14 @@ use crate::una::radius::default_radius;
 
 /// Maximum number of sampled rows that are used to predict the replacement rate.
 const SAMPLE: usize = 10_000;
-/// Maximum number of row hashes that a thread keeps. If a thread reads more rows, only about a half, a quarter, ... of
-/// all rows are checked for duplicates.
+/// Maximum number of row hashes that a thread keeps. If a thread reads more rows, only a fraction of all rows (about a
+/// half, a quarter, ...) is checked for duplicates.
 const HASHES: usize = 1 << 24;
-/// Maximum number of bytes at the beginning of a sampled row that are used to predict the replacement rate.
+/// Maximum number of leading bytes of a sampled row that are used to predict the replacement rate.
 const SAMPLE_BYTES: usize = 4096;
-/// Maximum number of words in the statistics of row lengths; longer rows count as rows of this many words.
+/// Maximum row length, in words, in the statistics of row lengths; longer rows count as rows of this length.
 const LONGEST: usize = 4096;
-/// Numbers of words that correspond to about 32, 64, 128 and 256 tokens.
+/// Row lengths in words that correspond to about 32, 64, 128 and 256 subword tokens of a model.
 const LIMITS: [usize; 4] = [24, 48, 96, 192];
 
 /// The result of [`diagnose`].
@@ -64,7 +64,7 @@ pub struct Diagnosis {
     /// For several limits in words: the limit, the share of rows (blank ones excluded) that are longer, and the share
     /// of words beyond the limit.
     pub cut_off: [(usize, f64, f64); 4],
-    /// Fraction of letters by Unicode script, largest first.
+    /// Each Unicode script and its fraction of all letters, largest first.
     pub scripts: Vec<(&'static str, f64)>,
     pub faults: Faults,
     pub sampled_rows: usize,
@@ -91,11 +91,12 @@ struct Worker {
     lengths: Vec<u64>,
     scripts: BTreeMap<&'static str, u64>,
     hashes: Hashes,
-    /// The rows whose row numbers have the smallest hashes, so that the sample does not depend on the number of threads.
+    /// Sampled rows, each with the hash of its row number. The rows with the smallest hashes are kept, so that the
+    /// sample does not depend on the number of threads.
     sample: BinaryHeap<(u64, String)>,
 }
 
-/// The row hashes that do not exceed a limit; the limit is lowered when there are too many hashes.
+/// The row hashes that do not exceed `limit`, which is lowered when there are too many hashes.
 #[derive(Debug)]
 struct Hashes {
     limit: u64,
@@ -175,7 +176,7 @@ impl Worker {
                 replacement |= c == '\u{fffd}';
                 line_break |= matches!(c, '\u{2028}' | '\u{2029}' | '\u{85}');
                 control |= matches!(c, '\u{80}'..='\u{84}' | '\u{86}'..='\u{9f}');
-                // The second byte of a UTF-8 sequence, decoded as Latin-1 or Windows-1252.
+                // The first two bytes of a character in UTF-8, decoded as Latin-1 or Windows-1252.
                 mojibake |= matches!(last, 'Ã' | 'Â') && matches!(c, '\u{80}'..='\u{bf}')
                     || last == 'â' && matches!(c, '\u{80}' | '€');
                 last = c;
@@ -197,7 +198,7 @@ impl Worker {
     }
 }
 
-/// Whether there is an HTML entity (`&amp;`) or tag (`<br>`, `</p>`).
+/// Whether `bytes` contain an HTML entity (`&amp;`) or tag (`<br>`, `</p>`).
 fn has_markup(bytes: &[u8]) -> bool {
     memchr::memchr2_iter(b'&', b'<', bytes).any(|at| {
         let rest = &bytes[at + 1..bytes.len().min(at + 12)];
@@ -324,8 +325,8 @@ fn summarize(
     })
 }
 
-/// Returns the number of rows that repeat an earlier row, and whether it is an estimate. If only a share of the rows was
-/// checked, the number is scaled up.
+/// Returns the number of rows that repeat an earlier row, and whether this number is an estimate. If only a fraction of
+/// the rows was checked, the number is scaled up.
 fn count_duplicates(mut hashes: Vec<Hashes>) -> (u64, bool) {
     let limit = hashes.iter().map(|h| h.limit).min().unwrap_or(u64::MAX);
     let mut all = Vec::new();
@@ -351,8 +352,8 @@ fn quantile(lengths: &[u64], share: f64) -> usize {
     place.unwrap_or(0)
 }
 
-/// Returns `limit`, the share of rows with more than `limit` words, and the share of words beyond the first `limit` words
-/// of their row. Rows of more than `LONGEST` words count as rows of `LONGEST` words.
+/// Returns `limit`, the share of rows with more than `limit` words, and the share of words beyond the first `limit`
+/// words of their row. Rows of more than `LONGEST` words count as rows of `LONGEST` words.
 fn cut_off(lengths: &[u64], limit: usize) -> (usize, f64, f64) {
     let (mut rows, mut words, mut long, mut beyond) = (0, 0, 0, 0);
     for (length, &n) in lengths.iter().enumerate() {
@@ -367,8 +368,8 @@ fn cut_off(lengths: &[u64], limit: usize) -> (usize, f64, f64) {
     (limit, share(long, rows), share(beyond, words))
 }
 
-/// Returns the expected share of words that are replaced, the share of words that cannot be replaced, and the share of
-/// rows that do not change.
+/// Returns, for the sampled rows, the expected share of words that are replaced, the share of words that cannot be
+/// replaced, and the share of rows that do not change.
 fn predict(index: &Index, sample: &[(u64, String)]) -> [f64; 3] {
     let mut augmenter = Augmenter::new(index, Options::new(index));
     let (mut words, mut bound, mut expected, mut unchanged) = (0, 0, 0.0, 0);

@@ -17,7 +17,7 @@ pub struct Part {
     pub stats: Stats,
     /// For each term of `stats`, its id in `rows`.
     pub local_ids: Vec<u32>,
-    /// Chunk number and rows, in the order in which the thread read them; empty unless rows are kept.
+    /// Number and counted rows of each chunk, in the order in which the thread read them; empty unless rows are kept.
     pub rows: Vec<(u64, CountedRows)>,
 }
 
@@ -28,7 +28,8 @@ struct Counted {
     parts: Vec<Part>,
 }
 
-/// Counts the terms of files on all threads of the current pool. `keep_rows` also keeps the counts of every row.
+/// Counts the terms of files on all threads of the current pool. If `keep_rows` is true, the counts of every row are
+/// kept for the matrix.
 fn count_files(
     files: Vec<Input>,
     tokenizer: Tokenizer,
@@ -75,7 +76,7 @@ fn count_part(reader: &Reader, tokenizer: Tokenizer, keep_rows: bool) -> Result<
     })
 }
 
-/// Returns an error for a corpus without a row, without a document or without a term.
+/// Returns an error if the corpus has no row, no document or no term.
 pub fn check_filled(stats: &Stats, files: &[FileRecord], tokenizer: Tokenizer) -> Result<()> {
     if stats.counts.rows == 0 {
         return Err(FileRecord::no_rows(files));
@@ -121,7 +122,8 @@ pub fn build(
     Ok(stored)
 }
 
-/// Counts the terms of files and writes the index into the folder `dir`; writes the matrix too if `with_matrix` is true.
+/// Counts the terms of files and writes the index into the folder `dir`; writes the matrix too if `with_matrix` is
+/// true.
 pub fn build_to(
     dir: &Path,
     files: Vec<Input>,
@@ -156,11 +158,11 @@ pub fn build_from_texts<'a>(
     })
 }
 
-/// Merges indexes, in the given order, into the index of all their files. Each index is paired with its name for error
+/// Merges indexes, in the given order, into the index of all their files. Each index is preceded by its name for error
 /// messages.
 pub fn merge(shards: impl IntoIterator<Item = Result<(String, Stored)>>) -> Result<Stored> {
     let mut shards = shards.into_iter();
-    let none = || Error::invalid("shards", "none were given");
+    let none = || Error::invalid("shards", "the list is empty; give at least one index");
     let (_, mut merged) = shards.next().ok_or_else(none)??;
     for shard in shards {
         let (name, stored) = shard?;

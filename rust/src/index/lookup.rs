@@ -2,8 +2,8 @@
 //! per second.
 //!
 //! Open addressing with two slots per cache line. A slot holds everything that a look-up compares and returns, so most
-//! look-ups touch a single cache line. [`TermTable`](crate::index::term_table::TermTable), which grows while it counts,
-//! touches two.
+//! look-ups touch a single cache line. A look-up in [`TermTable`](crate::index::term_table::TermTable), which must grow
+//! while terms are counted, touches two.
 
 use crate::text::term::Key;
 
@@ -31,8 +31,7 @@ pub struct Lookup {
 
 impl Lookup {
     /// Returns an empty table for `terms` terms, in which at most 17 of 20 slots will be occupied. This is fuller than
-    /// usual, but frequent terms are inserted first and therefore get their first slot, and a small table fits in the
-    /// cache.
+    /// usual, but a small table fits in the cache, and frequent terms, which are inserted first, rarely collide.
     pub fn with_capacity(terms: usize) -> Self {
         let size = (terms * 20 / 17 + 1).next_power_of_two().max(16);
         let mut slots = Vec::with_capacity(size);
@@ -71,9 +70,10 @@ impl Lookup {
         };
     }
 
-    /// First step of a look-up: returns the content of the term's first slot, and whether that slot belongs to the
-    /// term, which is nearly always the case. This is a single load that depends on no other. A caller with many terms
-    /// does the first step for all of them before any second step, so that the memory accesses overlap.
+    /// First step of a look-up: returns the content of the slot to which the term is hashed, and whether that slot is
+    /// known to belong to the term. It usually is, except for terms longer than sixteen bytes, which need the second
+    /// step. This is a single load that depends on no other. A caller with many terms does the first step for all of
+    /// them before any second step, so that the memory accesses overlap.
     #[inline]
     pub fn first(&self, key: &Key) -> (Known, bool) {
         let slot = &self.slots[key.hash() as usize & (self.slots.len() - 1)];
@@ -86,7 +86,7 @@ impl Lookup {
     }
 
     /// Second step, for a term that [`first`](Self::first) did not find. `is_term` returns whether the term of a given
-    /// rank is the one searched for; it is called only for terms that are longer than a key.
+    /// rank is the term that is looked up; it is called only for terms longer than sixteen bytes.
     pub fn find(&self, key: &Key, is_term: impl Fn(u32) -> bool) -> Option<Known> {
         let mask = self.slots.len() - 1;
         let mut at = key.hash() as usize & mask;
@@ -109,8 +109,8 @@ impl Lookup {
     }
 }
 
-/// Advises the kernel to back the unused capacity of a vector with pages of 2 MiB. Otherwise, look-ups at random
-/// positions of a large table would miss the TLB as often as the data cache.
+/// Advises the kernel to back the memory of a vector, which has not been written yet, with pages of 2 MiB. Otherwise,
+/// look-ups at random positions of a large table would miss the TLB as often as the data cache.
 #[cfg(target_os = "linux")]
 pub(crate) fn on_huge_pages<T>(buffer: &Vec<T>) {
     const PAGE: usize = 4096;

@@ -1,8 +1,9 @@
-//! The documents x terms matrix in CSR format: the `.npz` file that `scipy.sparse.load_npz` reads, and the matrix of new
-//! texts.
+//! The TF-IDF matrix (rows x terms) in CSR format: of the corpus, as an `.npz` file that `scipy.sparse.load_npz` reads,
+//! and of new texts, in memory.
 //!
-//! Row i of the matrix is row i of the corpus (empty if the row is blank), column t is term t in byte order, and the
-//! values are ln(1 + c/L) * ln(N/df) in float64. The file is not compressed, so it is read at the speed of the disk.
+//! Row i of the file's matrix is row i of the corpus (empty if the row is blank), column t is term t in byte order, and
+//! the values are ln(1 + c/L) * ln(N/df) in float64. The file is not compressed, so it is read at the speed of the
+//! disk.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -60,7 +61,7 @@ struct Csr {
     row_ends: Vec<u64>,
 }
 
-/// Writes the matrix of `parts`, which were counted with `keep_rows`; `stats` are the merged statistics of all parts.
+/// Writes the matrix of `parts`, which must contain their rows; `stats` are the merged statistics of all parts.
 /// Returns an error if the call is cancelled.
 pub fn write_npz(
     file: &mut File,
@@ -143,8 +144,8 @@ pub fn write_npz(
     first_error.map_or(Ok(()), Err)
 }
 
-/// Records the first error of a file and ignores further writes. Otherwise, an archive writer that is dropped after an
-/// error would try to finish the archive and print a message to standard error.
+/// A writer that records its first error and ignores all later writes. Otherwise, a `ZipWriter` that is dropped after
+/// an error would try to finish the archive and print a message to standard error.
 struct ErrorCapture<'a> {
     file: &'a mut File,
     progress: &'a Progress,
@@ -182,8 +183,8 @@ impl Seek for ErrorCapture<'_> {
     }
 }
 
-/// Returns the matrix column of each term id of `part`. The terms of `stats` and of `part` are in byte order, so one pass
-/// suffices.
+/// Returns the matrix column of each term id of `part`. The terms of `stats` and of `part` are in byte order, so one
+/// pass suffices.
 fn columns(stats: &Stats, part: &Part) -> Vec<u32> {
     let mut column_of = vec![0; part.local_ids.len()];
     let mut column = 0;
@@ -243,7 +244,7 @@ fn member(
         .last_modified_time(zip::DateTime::default())
         .large_file(true);
     zip.start_file(name, options)?;
-    // The header of .npy version 1: magic, version, length and text are padded to a multiple of 64 bytes.
+    // In .npy version 1, the header (magic string, version, length and text) is padded to a multiple of 64 bytes.
     let mut text = format!("{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}");
     let padding = 64 - (10 + text.len() + 1) % 64;
     text.extend(std::iter::repeat_n(' ', padding % 64));

@@ -27,7 +27,7 @@ pub use crate::index::vocabulary_filter::VocabularyFilter;
 
 /// The statistics of a corpus with all arrays that UNA needs.
 ///
-/// Terms are numbered in byte order; their ranks are defined in `ranking.rs`.
+/// Terms are numbered in byte order, and ranked by maximum score, largest first (`ranking.rs`).
 #[derive(Debug)]
 pub struct Index {
     pub tokenizer: Tokenizer,
@@ -44,16 +44,17 @@ pub struct Index {
     /// The text of the term of each rank; neighbours in rank are neighbours in memory.
     texts: Vec<InlineText>,
     pub(crate) lookup: Lookup,
-    /// idf of the terms that the filter removed.
+    /// The idf of each term that the filter removed.
     removed: TermTable<f64>,
     filter: VocabularyFilter,
 }
 
-/// The text of a term: up to fifteen bytes inline, so that writing it costs one load instead of three.
+/// The text of a term. Up to fifteen bytes are stored inline, so that writing the text takes one load instead of three.
 #[derive(Clone, Copy, Debug)]
 struct InlineText {
     bytes: [u8; 15],
-    /// Length of the text, or `LONG` if it is longer than fifteen bytes; `bytes` then begins with the number of the term.
+    /// Length of the text, or `LONG` if it is longer than fifteen bytes; `bytes` then begins with the number of the
+    /// term.
     len: u8,
 }
 
@@ -143,8 +144,8 @@ impl Index {
         &bytes[..usize::from(*len)]
     }
 
-    /// Appends the text of the term of this rank to `out`. A short text is copied with a fixed size, which costs less
-    /// than a call that copies a few bytes.
+    /// Appends the text of the term of this rank to `out`. A short text is copied as fifteen bytes and then truncated,
+    /// because a copy of fixed size is faster than one of variable size.
     #[inline]
     pub(crate) fn push_term(&self, rank: usize, out: &mut Vec<u8>) {
         let InlineText { bytes, len } = &self.texts[rank];
@@ -157,7 +158,7 @@ impl Index {
         }
     }
 
-    /// Looks up a term by its key and, if the term is longer than the key, also by its bytes.
+    /// Looks up a term by its key and, if the term is longer than sixteen bytes, also by its `bytes`.
     pub(crate) fn find(&self, key: &Key, bytes: &[u8]) -> Option<Known> {
         self.lookup
             .find(key, |rank| self.bytes_at(rank as usize) == bytes)
@@ -183,8 +184,8 @@ impl Index {
         std::str::from_utf8(self.stats.terms.get(t)).expect("checked when the index was opened")
     }
 
-    /// Returns the idf of a word that has no rank: its idf in the corpus if the filter removed the word, or ln(N) if the
-    /// corpus does not contain the word.
+    /// Returns the idf of a word that has no rank: its idf in the corpus if the filter removed the word, or ln(N) if
+    /// the corpus does not contain the word.
     pub(crate) fn idf_without_rank(&self, term: &Term) -> f64 {
         let known = self.removed.get(term).copied();
         known.unwrap_or_else(|| idf(self.stats.counts.documents, 1))
@@ -220,8 +221,8 @@ fn inline_texts(stats: &Stats, by_rank: &[u32]) -> Vec<InlineText> {
     texts
 }
 
-/// Builds the look-up table. Terms are inserted in decreasing order of document frequency, rounded down to a power of
-/// two, because terms that are inserted first are found fastest.
+/// Builds the look-up table. Terms are inserted roughly by decreasing document frequency (rounded down to a power of
+/// two), because terms that are inserted first are found fastest.
 fn look_up_table(stats: &Stats, by_rank: &[u32], idf: &[f64]) -> Lookup {
     let mut lookup = Lookup::with_capacity(by_rank.len());
     let mut padded = stats.terms.bytes.clone();

@@ -2,9 +2,9 @@
 //! maximum over documents of c/L, where c is the term's count in a document and L the document's length in terms.
 //!
 //! UNA needs no other statistics: idf is constant over documents, so the maximum over d of ln(1 + c/L) * idf is reached
-//! where c/L is largest. Merging two [`Stats`] adds N and the document frequencies, and takes the larger maximum of each
-//! term. This operation is associative and commutative, so threads, shards and machines can count separately, and merging
-//! their statistics in any order gives the same bytes.
+//! where c/L is largest. Merging two [`Stats`] adds their N and document frequencies, and keeps the larger maximum of
+//! each term. Merging is associative and commutative. Threads, shards and machines can therefore count separately, and
+//! merging their statistics in any order gives the same bytes.
 
 use std::cmp::Ordering;
 
@@ -19,7 +19,7 @@ use crate::text::tokenize::{Scratch, Tokenizer};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
     pub bytes: Vec<u8>,
-    /// One more element than there are terms: term `i` is `bytes[offsets[i]..offsets[i + 1]]`.
+    /// Term `i` is `bytes[offsets[i]..offsets[i + 1]]`; the first offset is 0.
     pub offsets: Vec<u64>,
 }
 
@@ -176,8 +176,8 @@ pub struct Counter {
     distinct: Vec<u32>,
 }
 
-/// The distinct terms of some rows with their counts, kept to build the TF-IDF matrix. Terms are given by their ids in the
-/// counter that counted the rows.
+/// The distinct terms of some rows with their counts, kept to build the TF-IDF matrix. Terms are given by their ids in
+/// the counter that counted the rows.
 #[derive(Debug, Default)]
 pub struct CountedRows {
     pub ids: Vec<u32>,
@@ -197,12 +197,12 @@ impl Counter {
         }
     }
 
-    /// Returns the number of tokens counted so far, including repetitions of a term.
+    /// Returns the number of tokens in the counted rows, including repetitions of a term.
     pub fn tokens(&self) -> u64 {
         self.counts.tokens
     }
 
-    /// Counts one row; also appends its counts to `kept` if given.
+    /// Counts the terms of one row, and appends the row's counts to `kept` if it is given.
     pub fn count_row(&mut self, row: &str, kept: Option<&mut CountedRows>) {
         let Counter {
             tokenizer,

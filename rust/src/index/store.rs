@@ -1,9 +1,10 @@
 //! The index on disk: one safetensors file with the sufficient statistics, and optionally the matrix.
 //!
 //! `DIR/index.safetensors` contains the tensors `terms` (bytes end to end), `offsets`, `df` and `max_tf` (max c/L). Its
-//! metadata has a single key, `cse`, whose value is canonical JSON (sorted keys); safetensors would write several keys in
-//! random order. `DIR/matrix.npz` is optional. Files are written under a temporary name and renamed, so a full disk
-//! or a killed process leaves the old files intact. A checksum over metadata and tensors detects a damaged file.
+//! metadata has a single key, `cse`, whose value is canonical JSON (sorted keys), because safetensors writes several
+//! keys in random order. `DIR/matrix.npz` is optional. Files are written under a temporary name and then renamed; a
+//! full disk or a killed process therefore leaves the old files intact. A checksum over metadata and tensors detects a
+//! damaged file.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -61,8 +62,8 @@ impl Index {
 }
 
 impl Stored {
-    /// Returns the index of both corpora. Both indexes must have the same tokenizer. Error messages refer to `other` by
-    /// `name`.
+    /// Returns the index of both corpora. Both indexes must have the same tokenizer. `name` is the name of `other` in
+    /// error messages.
     pub fn merge(self, other: Stored, name: &str) -> Result<Stored> {
         if self.tokenizer != other.tokenizer {
             return Err(Error::TokenizersDiffer {
@@ -111,7 +112,7 @@ pub fn save(
     put(dir, &bytes, matrix)
 }
 
-/// Writes the bytes that [`serialize`] returned, and removes the matrix of an older index.
+/// Writes an index file that [`serialize`] returned into the folder `dir`, and removes the matrix of an older index.
 pub fn save_bytes(dir: &Path, bytes: &[u8]) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
     put(dir, bytes, None)
@@ -165,7 +166,8 @@ pub fn serialize(tokenizer: Tokenizer, files: &[FileRecord], stats: &Stats) -> R
         .map_err(|e| Error::invalid("index", format!("cannot be written: {e}")))
 }
 
-/// Returns the XXH3 checksum of the canonical JSON (without the checksum itself) and of the length and bytes of each tensor.
+/// Returns the XXH3 checksum of the canonical JSON (without the checksum itself) and of the length and bytes of each
+/// tensor.
 fn checksum(meta: &Value, tensors: [&[u8]; 4]) -> String {
     let mut hasher = Xxh3::new();
     hasher.update(meta.to_string().as_bytes());
@@ -220,7 +222,9 @@ pub fn deserialize(bytes: &[u8], path: &Path) -> Result<Stored> {
     let terms = tensor("terms", Dtype::U8)?;
     let stored = meta.as_object_mut().and_then(|map| map.remove("checksum"));
     if stored != Some(checksum(&meta, [df, max_frequency, offsets, terms]).into()) {
-        return Err(damaged("its checksum does not match: truncated or edited"));
+        return Err(damaged(
+            "its checksum does not match: the file was truncated or edited",
+        ));
     }
     let number = |name: &str| {
         meta[name]
@@ -241,7 +245,7 @@ pub fn deserialize(bytes: &[u8], path: &Path) -> Result<Stored> {
     let tokenizer = Tokenizer::new(
         named["name"].as_str().unwrap_or(""),
         named["lowercase"].as_bool().unwrap_or(true),
-        named["nfkc"].as_bool().unwrap_or(false), // older indexes do not record it
+        named["nfkc"].as_bool().unwrap_or(false), // missing in older indexes
     )
     .map_err(|_| damaged("its tokenizer is unknown"))?;
     let stats = Stats {
@@ -274,7 +278,7 @@ fn check(stats: &Stats) -> Result<(), &'static str> {
     {
         return Err("its term offsets are out of order");
     }
-    // Checking the whole buffer once and each boundary costs far less than checking each term.
+    // Checking the whole buffer once, and then each boundary, is far faster than checking each term.
     let text = std::str::from_utf8(&terms.bytes).map_err(|_| "its terms are not UTF-8")?;
     if offsets
         .iter()

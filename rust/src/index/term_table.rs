@@ -1,8 +1,8 @@
 //! The hash table used for counting, which maps terms to values.
 //!
-//! Open addressing over eight-byte slots (a tag of the hash and an id). Values are stored next to the first sixteen
-//! bytes of their terms, so that most look-ups touch two cache lines and compare no strings. The standard map and
-//! hashbrown would cost one more cache miss per token, because their keys would be slices stored elsewhere.
+//! Open addressing over eight-byte slots (half of the hash, and an id). Values are stored next to the first sixteen
+//! bytes of their terms, so that most look-ups touch two cache lines and compare no strings. `HashMap` would cost one
+//! more cache miss per token, because its keys would be slices stored elsewhere.
 
 use crate::text::term::{Key, PAD, Term};
 
@@ -11,18 +11,19 @@ use crate::text::term::{Key, PAD, Term};
 #[repr(align(64))]
 struct Entry<T> {
     head: [u64; 2],
-    /// Offset of the term in the arena.
+    /// Offset of the term in [`TermTable::arena`].
     start: usize,
     len: u32,
     value: T,
 }
 
-/// A map from term to `T` that numbers its terms.
+/// A map from term to `T` that numbers its terms in order of insertion.
 #[derive(Clone, Debug)]
 pub struct TermTable<T> {
     /// An occupied slot contains the upper half of the hash and id + 1; an empty slot is 0.
     slots: Vec<u64>,
     entries: Vec<Entry<T>>,
+    /// The bytes of all terms, end to end.
     arena: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! Which terms are used: limits of document frequency and of the number of terms (`--min-df`, `--max-terms`).
+//! Selects the terms of an index by document frequency (`--min-df`) and limits their number (`--max-terms`).
 
 use crate::error::{Error, Result};
 use crate::index::stats::Stats;
@@ -8,8 +8,8 @@ use crate::index::stats::Stats;
 pub struct VocabularyFilter {
     /// Keep only terms that occur in at least this many documents.
     pub min_df: u64,
-    /// Of these terms, keep at most this many, namely those with the highest document frequencies; ties are broken by byte
-    /// order.
+    /// Of these terms, keep at most this many: the ones with the highest document frequencies, in byte order if
+    /// frequencies are equal.
     pub max_terms: Option<usize>,
 }
 
@@ -31,7 +31,7 @@ impl VocabularyFilter {
         }
         if kept.is_empty() {
             let why = format!(
-                "no term is left of the {} terms; lower --min-df or raise --max-terms",
+                "none of the {} terms is left; lower --min-df or raise --max-terms",
                 stats.df.len()
             );
             return Err(Error::invalid("--min-df, --max-terms", why));

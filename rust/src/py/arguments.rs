@@ -19,7 +19,7 @@ const PATH: &str = "a path (str or os.PathLike)";
 const STRING: &str = "a str";
 const BOOL: &str = "True or False";
 
-/// Converts `value`, or returns an error that says that `name` must be `expected`.
+/// Converts `value`; if its type or value is wrong, the error states that `name` must be `expected`.
 fn convert<'py, T: for<'a> FromPyObject<'a, 'py>>(
     value: &Bound<'py, PyAny>,
     name: &'static str,
@@ -37,7 +37,7 @@ fn wrong(value: &Bound<'_, PyAny>, name: &'static str, expected: &str) -> PyErr 
     Error::invalid(name, format!("must be {expected}, got {given}")).into()
 }
 
-/// Converts the value of a key of a mapping. `option` is the name of the value in messages.
+/// Converts `mapping[key]`; `option` is the name of the value in error messages.
 fn field<'py, T: for<'a> FromPyObject<'a, 'py>>(
     mapping: &Bound<'py, PyAny>,
     key: &'static str,
@@ -49,7 +49,7 @@ fn field<'py, T: for<'a> FromPyObject<'a, 'py>>(
     convert(&value, option, expected)
 }
 
-/// Options for reading files: a mapping with these keys.
+/// Options for reading files. Python passes a mapping with these keys.
 pub struct Reading {
     encoding_errors: String,
     max_line_bytes: usize,
@@ -100,7 +100,7 @@ pub fn compression(name: &str) -> PyResult<Compression> {
     }
 }
 
-/// Options for splitting text into words: a mapping with these keys.
+/// Options for splitting text into words. Python passes a mapping with these keys.
 pub struct Words {
     tokenizer: String,
     lowercase: bool,
@@ -126,7 +126,7 @@ impl Words {
     }
 }
 
-/// Options of UNA: a mapping with these keys.
+/// Options of UNA. Python passes a mapping with these keys.
 pub struct Drawing {
     seed: u64,
     epoch: u64,
@@ -238,7 +238,7 @@ impl Column for Decoded {
     }
 }
 
-/// Converts the files of a corpus, each of which is a path or an object that decodes a column of a table.
+/// Converts the files of a corpus: a list of paths, and of objects that decode a column of a table.
 pub fn inputs(value: &Bound<'_, PyAny>) -> PyResult<Vec<Input>> {
     let items: Vec<Bound<'_, PyAny>> = convert(value, "paths", "a list of paths")?;
     let input = |item: Bound<'_, PyAny>| {
@@ -257,7 +257,7 @@ pub fn inputs(value: &Bound<'_, PyAny>) -> PyResult<Vec<Input>> {
 
 /// A Python string as UTF-8.
 pub enum Text {
-    /// A view of the memory of the Python string.
+    /// A reference to the memory of the Python string.
     Borrowed(PyBackedStr),
     /// A copy in which each lone surrogate is replaced by U+FFFD.
     Repaired(String),

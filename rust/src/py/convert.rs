@@ -1,4 +1,4 @@
-//! Converts results for Python.
+//! Converts results of the core to tuples for Python.
 
 use crate::index::stats::Counts;
 use crate::index::store::Stored;

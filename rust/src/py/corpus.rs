@@ -1,4 +1,4 @@
-//! Reading of a corpus: the classes `Progress` and `Rows`, and the function `write_rows`.
+//! Reads a corpus for Python: the classes `Progress` and `Rows`, and the function `write_rows`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Progress {
     }
 }
 
-/// Returns the progress to pass to the core: a new one if Python passed `None`.
+/// Returns the core's progress object of `progress`, or a new one if Python passed `None`.
 pub fn shared(progress: Option<&Progress>) -> Arc<progress::Progress> {
     progress.map(|p| p.0.clone()).unwrap_or_default()
 }
@@ -89,13 +89,13 @@ impl Rows {
         found.collect()
     }
 
-    /// Returns the number of words in each row as little-endian u32.
+    /// Returns the number of words in each row, as the bytes of little-endian u32 numbers.
     fn word_counts<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         let counts = py.detach(|| self.0.word_counts());
         PyBytes::new(py, &le_bytes(&counts, |x| x.to_le_bytes()))
     }
 
-    /// Returns the hash of each row as little-endian u64.
+    /// Returns the XXH3 hash of each row, as the bytes of little-endian u64 numbers.
     fn hashes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         let hashes = py.detach(|| self.0.hashes());
         PyBytes::new(py, &le_bytes(&hashes, |x| x.to_le_bytes()))

@@ -112,8 +112,8 @@ impl Index {
         Ok(py.detach(save)?)
     }
 
-    /// Returns the TF-IDF matrix of texts in CSR format: indptr and indices (little-endian i64) and values (f64), as bytes
-    /// that the caller may modify.
+    /// Returns the TF-IDF matrix of texts in CSR format: indptr and indices (little-endian i64) and values (f64), as
+    /// bytes that the caller may modify.
     fn transform<'py>(
         &self,
         py: Python<'py>,
@@ -157,7 +157,7 @@ impl Index {
         (0..self.0.len()).map(|t| self.0.term(t)).collect()
     }
 
-    /// Returns the array `df`, `idf`, `max_score` or `by_rank`.
+    /// Returns the array with this name: `df`, `idf`, `max_score` or `by_rank`.
     fn numbers(&self, name: String) -> Numbers {
         let index = self.0.clone();
         Numbers { index, name }
@@ -180,8 +180,8 @@ impl Index {
         Ok((outputs, report_tuple(&report)))
     }
 
-    /// Returns the output and, for each replaced word: old word, new word, span in the input, span in the output,
-    /// replacement probability, old rank and new rank.
+    /// Returns the synthetic sentence and, for each replaced word: old word, new word, span in the text, span in the
+    /// synthetic sentence, replacement probability, old rank and new rank.
     fn replacements(
         &self,
         #[pyo3(from_py_with = arguments::text)] text: Text,
@@ -192,8 +192,8 @@ impl Index {
         Ok(texts::replacements(&self.0, options, text.as_str(), row))
     }
 
-    /// Returns for each word: the word as written, whether it is in the index, document frequency, TF-IDF score,
-    /// replacement probability, rank from 1, sampled replacements, and whether it can be replaced.
+    /// Returns for each word of the text: the word as written, whether it is in the index, its document frequency,
+    /// TF-IDF score, replacement probability and rank (from 1), sampled replacements, and whether it can be replaced.
     fn explain(
         &self,
         #[pyo3(from_py_with = arguments::text)] text: Text,
@@ -235,8 +235,8 @@ impl Index {
         Ok(report_tuple(&report))
     }
 
-    /// Writes the synthetic sentences of one part of a corpus to `output`. The part begins at row `first_row` of the corpus
-    /// and may be empty; `compression` is `gz`, `zst` or `none`. Returns the report and the files that were read.
+    /// Writes the synthetic sentences of one part of a corpus to `output`; returns the report and the files that were
+    /// read. The part begins at row `first_row` of the corpus and may be empty; `compression` is `gz`, `zst` or `none`.
     #[pyo3(signature = (paths, output, compression, first_row, copies, as_records, drawing, reading, progress=None))]
     #[allow(clippy::too_many_arguments)]
     fn augment_part(

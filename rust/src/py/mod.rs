@@ -85,7 +85,7 @@ fn count(
     Ok(PyBytes::new(py, &py.detach(work)?).unbind())
 }
 
-/// Returns the files with the number of rows of each; a corpus without rows is accepted.
+/// Returns the records of the files, which include the number of rows; a corpus without rows is accepted.
 #[pyfunction]
 #[pyo3(signature = (paths, reading, progress=None))]
 fn count_rows(
@@ -150,8 +150,8 @@ fn set_default_threads(threads: usize) -> PyResult<()> {
     Ok(crate::parallel::set_default_threads(threads)?)
 }
 
-/// Returns 64 random bits for each row, as 8 bytes in little-endian order. `rows` is an array because converting a list
-/// of ten million Python integers would take longer than computing the bits.
+/// Returns 64 random bits for each row, as eight bytes in little-endian order. `rows` is an array, because converting a
+/// list of Python integers would take longer than computing the bits.
 #[pyfunction]
 fn random_bits<'py>(
     py: Python<'py>,

@@ -1,4 +1,4 @@
-//! Chunks of whole rows.
+//! Chunks of whole rows, which are decoded and passed on row by row.
 
 use std::path::PathBuf;
 
@@ -13,9 +13,10 @@ pub struct Chunk {
     pub seq: u64,
     /// Number of the chunk's first row, counted over all files from 0.
     pub first_row: u64,
-    /// Number of rows in which invalid bytes were replaced (`EncodingErrors::Replace`), and the number of the first such
-    /// row, counted like `first_row`; set by `for_each_row` and `for_each_cut_row`.
+    /// Number of rows in which invalid bytes were replaced ([`EncodingErrors::Replace`]). Like `first_repaired`, it is
+    /// set by `for_each_row` and `for_each_cut_row`.
     pub repaired: u64,
+    /// Number of the first row in which invalid bytes were replaced, counted like `first_row`.
     pub first_repaired: Option<u64>,
     pub(super) bytes: Vec<u8>,
     pub(super) path: PathBuf,

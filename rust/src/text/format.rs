@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::text::source::is_stdin;
 
-/// The bytes at the beginning of a file by which its format or encoding is recognised.
+/// Bytes at the beginning of a file that identify its format or encoding.
 struct Signature {
     name: &'static str,
     bytes: &'static [u8],
@@ -48,7 +48,8 @@ const MAGIC: [Signature; 6] = [
     },
 ];
 
-/// Byte order marks. UTF-32 comes before UTF-16, because the little-endian mark of UTF-32 begins with the mark of UTF-16.
+/// Byte order marks. UTF-32 comes before UTF-16, because the little-endian mark of UTF-32 begins with the mark of
+/// UTF-16.
 const MARKS: [Signature; 5] = [
     Signature {
         name: "utf-32-le",
@@ -110,13 +111,13 @@ impl FileFormat {
         }
     }
 
-    /// Whether the file is UTF-8 text with lines that end in a line feed, as far as is known.
+    /// Whether nothing indicates that the file is anything but UTF-8 text whose lines end in a line feed.
     pub fn is_text(&self) -> bool {
         self.magic.is_none() && self.bom.is_none_or(|bom| bom == UTF8) && !self.cr_only
     }
 
-    /// Returns the error for a file that is not text; `None` for text. `decoded` means that the bytes are the output of
-    /// a decoder.
+    /// Returns the error for a file that is not text; `None` for text. `decoded` is true if the examined bytes are the
+    /// output of a decoder.
     pub(crate) fn error(&self, path: &Path, decoded: bool) -> Option<Error> {
         if self.is_text() {
             return None;

@@ -22,12 +22,15 @@ pub(super) struct OpenFile {
     pub(super) column: Option<String>,
     /// Size and modification time of the file when it was opened.
     stamp: Option<FileStamp>,
-    /// The beginning of a row whose end has not been read yet.
+    /// Bytes that have been read, but belong to the next chunk.
     carry: Vec<u8>,
     at_start: bool,
     pub(super) format: FileFormat,
+    /// Number of rows that have been returned, and the byte offset of their end in the decoded text.
     pub(super) rows: u64,
     pub(super) offset: u64,
+    /// Byte offset of the first row of the last call of [`fill`](Self::fill).
+    pub(super) start: u64,
 }
 
 impl OpenFile {
@@ -49,6 +52,7 @@ impl OpenFile {
             at_start: true,
             rows: 0,
             offset: 0,
+            start: 0,
         })
     }
 
@@ -88,9 +92,10 @@ impl OpenFile {
                     let cut = options.max_line_bytes + 1;
                     let continues = |byte: &&u8| **byte & 0xc0 == 0x80;
                     let rest = &out[cut..cut + MAX_CHAR_BYTES - 1];
-                    out.truncate(cut + rest.iter().take_while(continues).count());
-                    self.skip_row(options, progress)?;
-                    self.rows += 1;
+                    let kept = cut + rest.iter().take_while(continues).count();
+                    let row = out.len() as u64 + self.skip_row(options, progress)?;
+                    out.truncate(kept);
+                    self.advance(1, row);
                     return Ok(1);
                 }
                 return Err(row_too_long(
@@ -102,10 +107,16 @@ impl OpenFile {
             } else {
                 continue;
             };
-            self.rows += rows;
-            self.offset += out.len() as u64;
+            self.advance(rows, out.len() as u64);
             return Ok(rows);
         }
+    }
+
+    /// Counts returned rows and their bytes.
+    fn advance(&mut self, rows: u64, bytes: u64) {
+        self.start = self.offset;
+        self.offset += bytes;
+        self.rows += rows;
     }
 
     /// Recognises the format of a text file by its first bytes; a format other than UTF-8 text is an error unless
@@ -123,8 +134,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Examines the beginning of a text file that has no line feed. A carriage return before the last byte is an error
-    /// unless [`ReadOptions::lenient`] is set.
+    /// Examines the beginning of a text file in which no line feed was found. A carriage return before the last byte is
+    /// an error unless [`ReadOptions::lenient`] is set.
     fn check_line_ends(&mut self, out: &[u8], options: &ReadOptions) -> Result<()> {
         let inside = &out[..out.len().saturating_sub(1)];
         if self.column.is_none() && memchr::memchr(b'\r', inside).is_some() {
@@ -158,17 +169,19 @@ impl OpenFile {
         Ok(total)
     }
 
-    /// Reads to the end of the current row without keeping it.
-    fn skip_row(&mut self, options: &ReadOptions, progress: &Progress) -> Result<()> {
+    /// Reads to the end of the current row, discards these bytes, and returns their number.
+    fn skip_row(&mut self, options: &ReadOptions, progress: &Progress) -> Result<u64> {
         let mut block = vec![0; options.chunk_bytes];
+        let mut skipped = 0;
         loop {
             let got = self.read_full(&mut block, progress)?;
             if let Some(end) = memchr::memchr(b'\n', &block[..got]) {
                 self.carry.extend_from_slice(&block[end + 1..got]);
-                return Ok(());
+                return Ok(skipped + end as u64 + 1);
             }
+            skipped += got as u64;
             if got < block.len() {
-                return Ok(());
+                return Ok(skipped);
             }
         }
     }

@@ -1,13 +1,13 @@
 //! Reads files as chunks of whole rows.
 //!
 //! One reader behind a lock hands chunks to any number of threads. Only reading, decompressing, hashing and finding
-//! line ends happen under the lock. The same code reads plain files, `.gz`, `.zst`, table columns and standard input;
-//! row numbers are known when a chunk is handed out; and memory is bounded by the number of chunks in use. A memory map
-//! would save one copy, but it would need `unsafe`, end the process with SIGBUS if the file shrinks, and count the
-//! whole file as resident memory.
+//! line ends happen under the lock. The same code reads plain files, `.gz`, `.zst`, table columns and standard input.
+//! The row numbers of a chunk are known when it is handed out, and memory is bounded by the number of chunks in use. A
+//! memory map would save one copy, but would need `unsafe`, end the process with SIGBUS if the file shrinks, and count
+//! the whole file as resident memory.
 //!
-//! A row ends at `\n` and nowhere else. `\r` at the end of a row is dropped; U+2028, U+2029, U+0085, `\x1c` to `\x1f` and
-//! a `\r` elsewhere are part of the row.
+//! A row ends at `\n` and nowhere else. `\r` at the end of a row is dropped; U+2028, U+2029, U+0085, `\x1c` to `\x1f`
+//! and a `\r` elsewhere are part of the row.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -39,11 +39,11 @@ pub struct ReadOptions {
     /// Maximum length of a row in bytes. A longer row is an error; most often it means that the file does not have one
     /// sentence per line.
     pub max_line_bytes: usize,
-    /// Size of a chunk: small enough for the second-level cache of a core, large enough that threads rarely wait for the
-    /// lock.
+    /// Size of a chunk in bytes: small enough for the second-level cache of a core, but large enough that threads
+    /// rarely wait for the lock.
     pub chunk_bytes: usize,
-    /// Do not return errors for unusual files: cut off rows that are too long after `max_line_bytes`, and read files that
-    /// are not text as if they were.
+    /// Do not return errors for unusual files: truncate rows to `max_line_bytes`, and read files that are not text as
+    /// if they were text.
     pub lenient: bool,
 }
 
@@ -74,7 +74,7 @@ pub struct FileRecord {
 }
 
 impl FileRecord {
-    /// Returns the name of a corpus for messages.
+    /// Returns a name for the corpus of these files, for messages.
     pub fn name_of(files: &[FileRecord]) -> String {
         match files {
             [] => "texts".into(),
@@ -124,8 +124,8 @@ pub struct ChunkError {
     error: Error,
 }
 
-/// Returns the results of all threads, or the error of the earliest chunk. Chunks are handed out in order and every thread
-/// finishes its chunk, so the error is the same for any number of threads.
+/// Returns the results of all threads, or the error of the earliest chunk. The error is the same for any number of
+/// threads, because chunks are handed out in order and every thread finishes its chunk.
 pub fn collect_results<T>(results: Vec<Result<T, ChunkError>>) -> Result<Vec<T>> {
     let mut done = Vec::new();
     let mut first: Option<ChunkError> = None;
@@ -200,7 +200,7 @@ impl<'a> Reader<'a> {
                 .map(|()| true)
                 .map_err(|error| (chunk.seq, error)),
             Ok(false) => Ok(false),
-            Err(error) => Err((u64::MAX, error)), // errors of earlier chunks take precedence
+            Err(error) => Err((u64::MAX, error)), // errors in chunks that were handed out take precedence
         };
         loop {
             match step() {
@@ -231,7 +231,6 @@ impl<'a> Reader<'a> {
             let open = state.current.as_mut().expect("opened above");
             let first_line = open.rows + 1;
             let rows = open.fill(&mut chunk.bytes, &self.options, self.progress)?;
-            let offset = open.offset - chunk.bytes.len() as u64; // `open.offset` includes a byte order mark
             chunk.path.clone_from(&open.path);
             chunk.column.clone_from(&open.column);
             if rows == 0 {
@@ -243,7 +242,7 @@ impl<'a> Reader<'a> {
                 continue;
             }
             chunk.first_line = first_line;
-            chunk.offset = offset;
+            chunk.offset = open.start;
             chunk.options = self.options;
             chunk.repaired = 0;
             chunk.first_repaired = None;

@@ -19,9 +19,9 @@ pub(super) fn row_too_long(
     }
 }
 
-/// Returns the error for rows with invalid UTF-8; `at` is the position of the first invalid byte in `bytes`.
+/// Returns the error for the first invalid byte in `bytes`, which is at position `at`.
 ///
-/// `first_line` and `offset` are the line number and the byte offset, in the file, of the first row in `bytes`.
+/// The first row in `bytes` has line number `first_line` and byte offset `offset` in the file.
 pub(super) fn invalid_utf8(
     path: &Path,
     column: Option<&String>,

@@ -1,4 +1,4 @@
-//! Writes the rows of a corpus to files, which the caller can map into memory.
+//! Writes the rows of a corpus to files that the caller can map into memory.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -20,7 +20,7 @@ pub struct Written {
     pub repaired: u64,
 }
 
-/// A file in the folder, with its path for error messages.
+/// A file that is being written, with its path for error messages.
 struct Part {
     path: PathBuf,
     file: BufWriter<File>,
@@ -51,9 +51,9 @@ impl Part {
 
 /// Writes the rows of `files`, in order, into the existing folder `dir`:
 ///
-/// * `rows.txt`: the texts, one after the other, without separators;
+/// * `rows.txt`: the texts of the rows, one after the other, without separators;
 /// * `ends.u64`: the byte offset of the end of each row in `rows.txt`;
-/// * `words.u32`: the number of words in each row, that is, pieces between white space; 0 for a blank row;
+/// * `words.u32`: the number of words in each row, as counted by [`count_words`]; 0 for a blank row;
 /// * `hashes.u64`: the XXH3 hash (64 bits) of each row.
 ///
 /// The numbers are little-endian. Only one chunk is held in memory at a time.

@@ -50,7 +50,7 @@ pub(crate) struct Hashed {
     blocking: Option<i32>,
     hasher: Box<Xxh3>,
     bytes: u64,
-    /// Bytes since the last progress report.
+    /// Number of bytes read since the last progress report.
     unreported: u64,
 }
 
@@ -59,7 +59,7 @@ impl Hashed {
     fn open(path: &Path) -> io::Result<Self> {
         use std::os::fd::{AsFd, AsRawFd};
 
-        // The buffered `io::stdin` is not used, because its file descriptor may not be ready although there are bytes
+        // Reads bypass the buffer of `io::stdin`: the file descriptor would not become ready for bytes that are already
         // in the buffer.
         let file = match is_stdin(path) {
             true => File::from(io::stdin().as_fd().try_clone_to_owned()?),
@@ -146,9 +146,9 @@ impl Source {
     /// Opens a text file; the suffixes `.gz` and `.zst` select a decoder.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let raw = Hashed::open(path).map_err(|e| Error::io(path, e))?;
-        let format = match path.extension().and_then(|e| e.to_str()) {
-            Some("gz") => "gzip",
-            Some("zst") => "zstd",
+        let (suffix, format) = match path.extension().and_then(|e| e.to_str()) {
+            Some("gz") => (".gz", "gzip"),
+            Some("zst") => (".zst", "zstd"),
             _ => return Ok(Source::Plain(raw)),
         };
         let failed = |e| Error::io(path, e);
@@ -160,7 +160,7 @@ impl Source {
         if FileFormat::of(path, head).magic != Some(format) {
             return Err(Error::NotText {
                 path: path.into(),
-                what: format!("is not {format} data, although its name says so"),
+                what: format!("is not {format} data, although its name ends in {suffix}"),
                 advice: "rename it",
             });
         }
@@ -170,7 +170,7 @@ impl Source {
         })
     }
 
-    /// Returns the file descriptor if reading can block; `None` for a file that is decoded.
+    /// Returns the file descriptor if reading can block; always `None` for a file that is decoded.
     pub(crate) fn blocking(&self) -> Option<i32> {
         match self {
             Source::Plain(raw) => raw.blocking,
@@ -193,9 +193,9 @@ impl Source {
         })
     }
 
-    /// Returns the number of bytes as stored, and their hash, after the text has been read. The rest of the file is read
-    /// first, because a decoder may stop before the end of the file (padding). The file of a column, which is decoded in
-    /// Python, is read from the beginning.
+    /// Returns the number of bytes of the file as stored, and their hash. The rest of the file is read first, because a
+    /// decoder may stop before the end of the file (padding). The file of a table column is read from the beginning,
+    /// because Python decoded it.
     pub(crate) fn into_hash(self, path: &Path) -> io::Result<(u64, u128)> {
         let mut raw = match self {
             Source::Plain(raw) => raw,

@@ -1,4 +1,4 @@
-//! A term with its hash, which the tokenizer yields and the tables look up.
+//! Terms with their hashes: the tokenizer returns them, and the hash tables look them up.
 
 /// Number of readable bytes that must follow every term, so that its first sixteen bytes can be loaded at once.
 pub const PAD: usize = 16;
@@ -10,7 +10,8 @@ pub struct Term<'a> {
     key: Key,
 }
 
-/// What a look-up compares: a whole term of up to sixteen bytes, or the first sixteen bytes of a longer term.
+/// What a look-up compares first: up to sixteen bytes of a term, its length and its hash. This is a whole term unless
+/// the term is longer than sixteen bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
     head: [u64; 2],
@@ -30,7 +31,7 @@ impl Key {
         self.hash
     }
 
-    /// Returns the first sixteen bytes as two numbers.
+    /// Returns the first sixteen bytes as two little-endian numbers; a shorter term is followed by zeros.
     pub fn words(&self) -> [u64; 2] {
         self.head
     }

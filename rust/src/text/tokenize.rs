@@ -1,17 +1,17 @@
 //! Splits text into terms with byte spans, by one of three rules.
 //!
-//! - `unicode`: words according to UAX #29 (segments with at least one alphanumeric character), found separately
-//!   between ASCII spaces; each word is folded; punctuation is not a term.
-//! - `whitespace`: Python's `str.split()`; each word is folded; punctuation is part of the term.
-//! - `treebank`: NLTK's word tokenizer on the lower-cased row ([`crate::text::treebank`]); punctuation is a term.
+//! - `unicode`: splits the row at ASCII spaces, and each piece into words according to UAX #29 (segments with at least
+//!   one alphanumeric character). Punctuation is not a term.
+//! - `whitespace`: splits the row like Python's `str.split()`. Punctuation is part of the term.
+//! - `treebank`: applies NLTK's word tokenizer ([`crate::text::treebank`]). Punctuation is a term.
 //!
-//! Folding is NFKC (optional), then lower case (the default). Words are folded after they are found, so that spans refer
-//! to the original text; `treebank`, however, finds words in the lower-cased row, as published, and applies only NFKC to
-//! the words that it finds.
+//! A word is folded to a term by NFKC (optional) and lower case (the default). `unicode` and `whitespace` fold each
+//! word after it is found. `treebank` lower-cases the row before it finds words, as published, and folds the words only
+//! if NFKC is set. Spans always refer to the original row.
 //!
-//! Most text is ASCII. The first two tokenizers therefore have a fast path that finds runs of word bytes, and use the
-//! reference implementation only in or next to a run that contains a byte that is not ASCII. A property test checks that
-//! both give equal results.
+//! Most text is ASCII. `unicode` and `whitespace` therefore have a fast path that finds runs of word bytes. They use
+//! the reference implementation only where a run contains a byte that is not ASCII, or is next to one. A property test
+//! checks that both give equal results.
 
 use unicode_normalization::UnicodeNormalization;
 use unicode_segmentation::UnicodeSegmentation;
@@ -35,7 +35,7 @@ pub enum Rule {
 pub struct Tokenizer {
     pub rule: Rule,
     pub lowercase: bool,
-    /// Normalize compatibility characters (`ﬁ` to `fi`, full-width letters to ordinary ones).
+    /// Normalise compatibility characters (`ﬁ` to `fi`, full-width letters to ordinary letters).
     pub nfkc: bool,
 }
 
@@ -83,7 +83,7 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the name and the options that are not the default, for messages.
+    /// Returns the name of the tokenizer and its options that differ from the default, for messages.
     pub fn describe(self) -> String {
         let case = if self.lowercase { "" } else { ", case kept" };
         let form = if self.nfkc { ", NFKC" } else { "" };
@@ -113,8 +113,8 @@ impl Tokenizer {
         }
     }
 
-    /// Like [`for_each`](Self::for_each), but with the reference implementation, against which the fast paths are
-    /// tested.
+    /// Does the same as [`for_each`](Self::for_each) with the reference implementation, against which the fast paths
+    /// are tested.
     pub fn for_each_slow(
         self,
         row: &str,
@@ -135,7 +135,7 @@ impl Tokenizer {
         }
     }
 
-    /// Folds a word into its term.
+    /// Returns the term of a word: applies NFKC and lower case, according to the options.
     fn fold<'a>(self, word: &str, slow: &'a mut Vec<u8>) -> Term<'a> {
         slow.clear();
         match (self.nfkc, self.lowercase) {
@@ -173,12 +173,13 @@ pub struct Scratch {
 #[derive(Debug, Default)]
 struct TreebankScratch {
     lower: String,
-    /// For each byte of `lower`, the start of its character in the row; empty if all positions are the same in both.
+    /// For each byte of `lower`, the start of its character in the row; empty if positions in `lower` and row are
+    /// equal.
     origin: Vec<usize>,
     buffers: treebank::Scratch,
 }
 
-/// Returns the content of a buffer as a term.
+/// Appends padding to a buffer and returns its previous content as a term.
 fn padded(buffer: &mut Vec<u8>) -> Term<'_> {
     let len = buffer.len();
     buffer.extend_from_slice(&[0; PAD]);
@@ -227,7 +228,8 @@ impl Class {
         matches!(self, Class::MidLetter | Class::MidNum | Class::MidBoth)
     }
 
-    /// Whether this punctuation is part of a word if it is between `before` and `after` (rules WB6, 7, 11, 12).
+    /// Whether this punctuation is part of a word if it is between `before` and `after` (rules WB6, WB7, WB11 and WB12
+    /// of UAX #29).
     fn joins(self, before: Class, after: Class) -> bool {
         match (before, after) {
             (Class::Letter, Class::Letter) => matches!(self, Class::MidLetter | Class::MidBoth),
@@ -243,8 +245,8 @@ fn is_ascii_space(b: u8) -> bool {
 
 /// Fills `edges` with the start and end of each run of bytes for which `inside` is true.
 ///
-/// Sixty-four bytes are converted to sixty-four bits without a branch, and only the positions at which the bits change
-/// are visited. A loop over bytes would mispredict the end of every word.
+/// Blocks of 64 bytes are converted to 64 bits without a branch, and only the positions at which the bits change are
+/// visited. In a loop over bytes, the processor would mispredict the end of every word.
 fn find_edges(bytes: &[u8], edges: &mut Vec<u32>, inside: impl Fn(u8) -> bool) {
     edges.clear();
     let (blocks, rest) = bytes.as_chunks::<64>();
@@ -289,7 +291,7 @@ impl Tokenizer {
         let ascii = row.is_ascii();
         let class = |i: usize| CLASS[lower[i] as usize]; // the padding reads as Class::Other
         find_edges(&lower[..row.len()], edges, |b| {
-            // Written out, because `is_ascii_alphanumeric` branches and would prevent vectorization.
+            // Not written with `is_ascii_alphanumeric`, whose branches would prevent vectorisation.
             ((b | 0x20).wrapping_sub(b'a') < 26)
                 | (b.wrapping_sub(b'0') < 10)
                 | (b == b'_')
@@ -304,8 +306,8 @@ impl Tokenizer {
                 // Use the reference implementation if the rules for ASCII do not decide where this word ends.
                 let (here, after) = (class(end), class(end + 1));
                 let slow_from = if !ascii && !row.as_bytes()[start..end].is_ascii() {
-                    // If the run begins with a character that is not ASCII, start one character earlier, unless that is
-                    // a space: a combining mark belongs to the character before it.
+                    // A run that begins with a character that is not ASCII may begin with a combining mark, which
+                    // belongs to the character before it. Start at that character unless it is a space.
                     let alone = start == 0 || class(start - 1) == Class::Space;
                     let begins = class(start) == Class::NonAscii && !alone;
                     Some(start - usize::from(begins))
@@ -335,7 +337,8 @@ impl Tokenizer {
         }
     }
 
-    /// Tokenizes from the word boundary `start` to the next ASCII space or the end of the row, and returns that position.
+    /// Applies the reference implementation from the word boundary `start` to the next ASCII space or the end of the
+    /// row, and returns this end position.
     fn unicode_slow_to_space(
         self,
         row: &str,
@@ -432,8 +435,8 @@ impl Tokenizer {
     }
 }
 
-/// Converts `row` to lower case like Python's `str.lower()`, and records for each byte the start of its character in
-/// `row`.
+/// Converts `row` to lower case like Python's `str.lower()`, and records in `origin`, for each byte of `lower`, the
+/// start of its character in `row`. If `row` is ASCII, positions do not change and `origin` is empty.
 fn lower_with_origin(row: &str, lower: &mut String, origin: &mut Vec<usize>) {
     lower.clear();
     origin.clear();

@@ -1,14 +1,16 @@
 //! NLTK's word tokenizer (`NLTKWordTokenizer`, nltk 3.10.4) without its sentence splitter, with byte spans.
 //!
-//! NLTK applies about thirty regular expressions to the line, one after the other, and splits the result at white
-//! space. Except for quotes (`"` becomes two backticks or two apostrophes, an opening `''` becomes two backticks), the
-//! expressions only insert spaces and delete white space. Each expression is therefore equivalent to a set of positions
-//! at which a space is inserted. Each rule depends on characters at fixed distances, and on whether there is white
-//! space, but not on its amount. One pass over the line finds the positions of all expressions (`mark`). A second pass
-//! (`cut`) cuts there and separates clitics and contractions, which never depend on text beyond the next space. A
-//! property test checks that the tokens equal those of the expressions.
+//! NLTK applies about thirty regular expressions, called rules here, to the line, one after the other, and splits the
+//! result at white space. Except for quotes (`"` becomes two backticks or two apostrophes, an opening `''` becomes two
+//! backticks), the rules only insert spaces and delete white space. Each rule is therefore equivalent to a set of
+//! positions at which a space is inserted. A rule depends on characters at fixed distances from such a position, and on
+//! whether there is white space, but not on the amount of white space. One pass over the line (`mark`) finds the
+//! positions for the rules that precede the rules for clitics. A second pass (`cut`) splits the line at these
+//! positions, and separates clitics (`'s`, `n't`) and contractions (`cannot`, `gonna`), which never depend on text
+//! beyond the next space. A property test compares the tokens with the result of NLTK's expressions.
 //!
-//! Both passes represent a character by one byte: itself if it is ASCII, otherwise a code for its class in the rules.
+//! Both passes represent a character by one byte: the character itself if it is ASCII, otherwise a code for its class
+//! in the rules.
 //!
 //! Peculiarities of NLTK that are reproduced:
 //!
@@ -16,11 +18,12 @@
 //! - `'tis` becomes `'` and `tis`: the rule for an opening apostrophe precedes the rule for `'tis`, which therefore
 //!   applies only after another contraction (`cannot'tis`).
 //! - In `,,` before a digit only the first comma is separated, because a match includes the character after the comma.
-//! - Quotes are matched by the engine `regex`, contractions by `re`. The engines differ in `\w` (combining marks, `½`) and
-//!   in `\s` (U+001C to U+001F are white space for `re` and for the final split, but not for `regex`).
+//! - Quotes are matched by the engine `regex`, contractions by `re`. The engines differ in `\w` (combining marks,
+//!   `½`) and in `\s` (U+001C to U+001F are white space for `re` and for the final split, but not for `regex`).
 //!
-//! Each of the two engines has its own version of Unicode, and `regex-syntax` has a third version. A letter or digit that
-//! is missing from one of these versions can be tokenized differently next to `'`, `,`, `:` or a contraction.
+//! The two engines and `regex-syntax`, which is used here, can have three different versions of Unicode. A letter or
+//! digit that is missing from one of these versions can be tokenized differently than by NLTK if it is next to `'`,
+//! `,`, `:` or a contraction.
 
 use std::sync::LazyLock;
 
@@ -34,8 +37,8 @@ pub struct Scratch {
     starts: Vec<usize>,
 }
 
-/// Calls `f(start, end, token)` for each token of `text`, left to right. `token` equals `text[start..end]`, except that a
-/// double quote becomes "``" or "''", and an opening `''` becomes "``".
+/// Calls `f(start, end, token)` for each token of `text`, left to right. `token` equals `text[start..end]`, except that
+/// a double quote becomes "``" or "''", and an opening `''` becomes "``".
 pub fn treebank(text: &str, scratch: &mut Scratch, mut f: impl FnMut(usize, usize, &str)) {
     let Scratch {
         marks,
@@ -90,7 +93,8 @@ const TURKISH_I: u8 = 0x8a;
 /// The code of every character. The entries of ASCII characters are not used.
 static CODES: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut codes = vec![OTHER; char::MAX as usize + 1];
-    // \w according to UTS #18, and \w according to Python: str.isalnum() or the underscore.
+    // Later calls overwrite earlier ones. `\w` is defined by UTS #18 here, as in the engine for quotes; in the engine
+    // for contractions, it matches str.isalnum() or the underscore.
     fill(&mut codes, r"\w", COMBINING);
     fill(&mut codes, r"[\p{No}--\w]", NUMBER);
     fill(&mut codes, r"[\p{L}\p{Nl}]", LETTER);
@@ -130,9 +134,9 @@ const DECIMAL: u8 = 4;
 const BLANK: u8 = 8;
 /// U+001C to U+001F: white space for `re` and for the final split, but not for `regex`.
 const SEPARATOR: u8 = 16;
-/// May occur between the final period and the end.
+/// May occur between the final period and the end of the line.
 const AFTER_PERIOD: u8 = 32;
-/// [`mark`] has a rule for it.
+/// [`mark`] has a rule for the character.
 const RULED: u8 = 64;
 
 const KIND: [u8; 256] = {
@@ -176,16 +180,15 @@ fn begins(codes: &[u8], lower: &[u8]) -> bool {
 }
 
 // Marks before a character, or at the end.
-/// A space inserted by the rules for opening quotes and punctuation, up to `[?!]`.
+/// A space inserted by a rule that precedes the rule for `' `: opening quotes, and punctuation up to `[?!]`.
 const EARLY: u8 = 1;
-/// A space inserted by the rules for punctuation that follow the rule for `' `; the latter must ignore this space.
+/// A space inserted by a rule that follows the rule for `' `, which must therefore ignore this space.
 const LATE: u8 = 2;
 /// An opening double quote, or the first of two apostrophes that form an opening quote.
 const OPENS: u8 = 4;
 
-/// Marks the positions at which the rules that precede the rules for clitics insert spaces. The second rule for the final
-/// period is not needed: it matches only where the first rule did, and only adds more spaces before the period and removes
-/// some at the end.
+/// Marks the positions of the spaces that are inserted by the rules before the rules for clitics. The second rule for
+/// the final period is left out: it matches only where the first one did, and changes only the amount of white space.
 fn mark(codes: &[u8], marks: &mut Vec<u8>) {
     let n = codes.len();
     marks.clear();
@@ -333,7 +336,7 @@ fn cut(codes: &[u8], marks: &[u8], piece: &mut impl FnMut(usize, usize, Option<&
             i += 1;
         }
         if all & WORD != 0 {
-            // Most tokens are one word, which only the rules for contractions can divide.
+            // Most tokens are one word, which only the rules for contractions of five or six letters can divide.
             match i - start {
                 5..=6 => contractions(codes, start, i, piece),
                 _ => piece(start, i, None),
@@ -349,8 +352,8 @@ fn cut(codes: &[u8], marks: &[u8], piece: &mut impl FnMut(usize, usize, Option<&
     }
 }
 
-/// Separates an apostrophe and clitics from the end of a token; `space` is true if the rule for `' ` finds a space after
-/// the token.
+/// Separates an apostrophe and clitics from the end of a token, and divides contractions in the rest. `space` is true
+/// if the rule for `' ` finds a space after the token.
 fn clitics(
     codes: &[u8],
     start: usize,
@@ -400,7 +403,7 @@ const WORDS: [Contraction; 8] = [
     (b"more'n", 4),
     (b"wanna", 3),
 ];
-/// Contractions that require a space before them; an earlier contraction may have inserted it.
+/// Contractions that must follow a space, which the rule for an earlier contraction may have inserted.
 const SPACED: [Contraction; 2] = [(b"'tis", 2), (b"'twas", 2)];
 
 /// Divides the contractions in a token, and splits the rest at separators.
@@ -421,8 +424,8 @@ fn contractions(
         })
     };
     let mut rest = start;
-    // Number of leading elements of `SPACED` that cannot match at `i`, because there was no space before `i` when their
-    // rules were applied.
+    // Number of leading elements of `SPACED` that cannot match at `i`, because NLTK applies their rules before a space
+    // is inserted at `i`.
     let mut blind = 0;
     let mut i = start;
     while i < end {

@@ -1,4 +1,4 @@
-//! Selects the words of a sentence to replace and their replacements, and writes the new sentence.
+//! Selects the words of a sentence to replace, draws their replacements, and writes the new sentence.
 //!
 //! All random numbers come from a ChaCha8 stream whose 256-bit key is (seed, epoch, row, copy). The negative of a
 //! row therefore does not depend on the thread, the batch or the worker, or on whether a run was resumed.
@@ -27,18 +27,20 @@ pub struct Word {
     pub key: u32,
     /// Rank of the word; for an unseen word, the rank that its score would have.
     pub rank: usize,
+    /// Whether the word is a term of the index; otherwise it is called unseen.
     pub seen: bool,
     idf: f64,
     /// tf * idf in this sentence.
     pub score: f64,
-    /// Probability of being replaced (unless the word is replaced by [`Augmenter::force_one`]); 0 if the word is not
-    /// replaceable.
+    /// Probability of being replaced, without the replacement that [`Augmenter::force_one`] may add; 0 if the word is
+    /// not replaceable.
     pub p: f64,
-    /// Whether the word is replaceable. With [`OutputForm::Keep`], a word next to a letter, a digit or `_` is not.
+    /// Whether the word may be replaced. With [`OutputForm::Keep`], a word next to a letter, a digit or `_` may not.
     pub replaceable: bool,
 }
 
-/// A replaced word: position of the new word in the output, number of the old word, and rank of the new word.
+/// A replaced word: position of the new word in the output, in bytes, number of the old word in the sentence, and rank
+/// of the new word.
 #[derive(Clone, Copy, Debug)]
 pub struct Replacement {
     pub start: usize,
@@ -81,12 +83,14 @@ pub struct Augmenter<'a> {
     options: Options,
     scratch: Scratch,
     tokens: Vec<Token>,
-    /// The terms longer than a key, each padded.
+    /// The terms longer than sixteen bytes, each padded.
     long: Vec<u8>,
-    /// Buffer for one term that is not longer than a key.
+    /// Buffer for one term of at most sixteen bytes.
     short: [u8; 2 * PAD],
-    /// The content of each token's first slot in the table, and whether that slot belongs to the token.
+    /// The result of the first step of the look-up ([`Lookup::first`](crate::index::lookup::Lookup::first)) of each
+    /// token.
     firsts: Vec<(Known, bool)>,
+    /// `Word::key` of each word.
     keys: Vec<u32>,
     unseen: TermTable<()>,
     chosen: Vec<Chosen>,
@@ -123,15 +127,15 @@ impl<'a> Augmenter<'a> {
 
     /// Appends the synthetic sentence of `text` to `out`, as UTF-8.
     ///
-    /// Each step is done for all words before the next step begins. Each step of a draw waits for memory; in this
-    /// order, the waits overlap instead of adding up.
+    /// Each step is done for all words before the next step begins. Every step waits for memory; in this order, the
+    /// waits of different words overlap instead of adding up.
     pub fn augment(&mut self, text: &str, row: u64, out: &mut Vec<u8>) {
         self.weigh(text);
         self.rewrite(text, row, self.options.copy, out);
     }
 
-    /// Like [`augment`](Self::augment), for the text last passed to [`weigh`](Self::weigh). A text may be rewritten
-    /// more than once.
+    /// Does the same as [`augment`](Self::augment), but `text` must be the text last passed to [`weigh`](Self::weigh).
+    /// A text may be rewritten more than once.
     pub fn rewrite(&mut self, text: &str, row: u64, copy: u64, out: &mut Vec<u8>) {
         self.choose(row, copy);
         for chosen in &mut self.chosen {
@@ -261,8 +265,8 @@ impl<'a> Augmenter<'a> {
         self.force_one = set_probabilities(words, options);
     }
 
-    /// Fills `words` (except scores and probabilities) and `keys`. Each step is done for all words at once, so that the
-    /// accesses to the table overlap.
+    /// Fills `keys` and `words`, except for scores, probabilities, and ranks of unseen words. Each step is done for all
+    /// words at once, so that the accesses to the table overlap.
     fn look_up(&mut self, text: &str) {
         let Augmenter {
             index,
@@ -356,7 +360,8 @@ impl<'a> Augmenter<'a> {
     }
 }
 
-/// Appends the first `len` bytes of `from`. A short piece is copied with a fixed size, as in `Index::push_term`.
+/// Appends the first `len` bytes of `from`. A short piece is copied as sixteen bytes and then truncated, as in
+/// `Index::push_term`.
 #[inline]
 fn push_few(from: &[u8], len: usize, out: &mut Vec<u8>) {
     match from.first_chunk::<16>() {
@@ -369,7 +374,7 @@ fn push_few(from: &[u8], len: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Starts the search for the replacement of a word.
+/// Starts the search for the replacement of a word; returns `None` if the index has no other term.
 fn start_search(index: &Index, options: &Options, word: &Word, u: f64) -> Option<RankSearch> {
     match options.replace_with {
         ReplaceWith::Radius => {
@@ -379,10 +384,10 @@ fn start_search(index: &Index, options: &Options, word: &Word, u: f64) -> Option
     }
 }
 
-/// Counts of the keys of a row.
+/// Counts how often each key occurs in a row.
 ///
-/// Usually, the lowest byte of a key occurs only once in the row, so that the count of the key is 1. The count of any
-/// other key is found by a linear search in a row of at most 64 keys, and by a binary search in a longer row.
+/// Usually, no other key of the row has the same lowest byte, and the count is therefore 1. Otherwise, the count is
+/// found by a linear search in a row of at most 64 keys, and by a binary search in a longer row.
 struct KeyCounts<'a> {
     keys: &'a mut [u32],
     by_last_byte: [u8; 256],

@@ -1,7 +1,7 @@
-//! Selection of replaceable words, and the letter case of their replacements.
+//! Rules for which words are replaceable, and for the letter case of their replacements.
 
-/// Whether there is no word character directly before or after `text[start..end]`. If there is one, the word must not be
-/// replaced: if "don't" is split, replacing "do" could give "housen't".
+/// Whether there is no letter, digit or `_` directly before or after the word `text[start..end]`. A word that touches
+/// another, as every ideograph in Chinese text does, must not be replaced, because it would run into its neighbours.
 pub(crate) fn stands_alone(text: &str, start: usize, end: usize) -> bool {
     let bytes = text.as_bytes();
     let before = if start == 0 { b' ' } else { bytes[start - 1] };
@@ -26,7 +26,7 @@ enum Case {
     Upper,
 }
 
-/// Returns the case for the replacement of `word`. It is lower case for "I" ("I'm", "I'll") and for MixedCase words.
+/// Returns the case for the replacement of `word`: lower case also for "I", "I'm", "I'll" and MixedCase words.
 fn case_of(word: &str) -> Case {
     if word.as_bytes().first().is_some_and(u8::is_ascii_lowercase) {
         return Case::Lower;
@@ -55,8 +55,8 @@ fn case_of(word: &str) -> Case {
     }
 }
 
-/// Changes `term` to the letter case of the word `old` that it replaces. `term` is UTF-8 and is also the part of `out`
-/// from `start` to the end.
+/// Changes the term in `out[start..]` to the letter case of the word `old` that it replaces. `term` holds the same
+/// bytes, which are UTF-8.
 ///
 /// A term is left unchanged if it has no letter, if a digit precedes its first letter ("8th", "1970s"), or if it would
 /// become equal to `old` ("ß" in capitals is "SS").

@@ -1,4 +1,4 @@
-//! UNA applied to files.
+//! Applies UNA to files.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -27,8 +27,8 @@ pub struct OutputOptions {
     pub as_records: bool,
     /// Compression of a file; standard output is never compressed.
     pub compression: Compression,
-    /// Row number, in the corpus, of the first row of the files if they are one part of the corpus (a part may have no
-    /// rows); `None` if they are the whole corpus.
+    /// `None` if the files are the whole corpus. If they are one part of it, which may have no rows, the number of
+    /// their first row in the corpus.
     pub first_row: Option<u64>,
 }
 
@@ -53,8 +53,8 @@ pub fn augment_files(
     threads: usize,
     progress: &Progress,
 ) -> Result<(Report, Vec<FileRecord>)> {
-    // Chunks are smaller if there are several copies, because the output of a chunk is kept in memory until the outputs of
-    // all earlier chunks are written.
+    // Chunks are smaller if there are several copies, because the output of a chunk is kept in memory until the outputs
+    // of all earlier chunks are written.
     let read = ReadOptions {
         chunk_bytes: (read.chunk_bytes / writing.copies.max(1) as usize).max(4096),
         ..read
@@ -95,8 +95,8 @@ pub fn augment_files(
     Ok(done)
 }
 
-/// Calls `write` with a writer that compresses into `file`. The bytes depend only on what is written, because the header
-/// of gzip contains no time.
+/// Calls `write` with a writer that compresses into `file`. The same content always gives the same bytes, because the
+/// gzip header contains no time stamp.
 fn compressed(
     file: &mut File,
     compression: Compression,
@@ -117,7 +117,7 @@ fn compressed(
     }
 }
 
-/// Augments chunks on one thread until no chunk is left.
+/// Augments chunks of rows on one thread until no chunk is left.
 fn augment_part(
     index: &Index,
     options: Options,
@@ -177,7 +177,7 @@ impl<'a> OrderedWriter<'a> {
         }
     }
 
-    /// Takes piece number `seq`, and writes all pieces that are next in order.
+    /// Accepts piece number `seq`, and writes every piece whose predecessors have all been written.
     fn put(&self, seq: u64, piece: Vec<u8>) -> Result<()> {
         let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
         let WriterState { next, waiting, out } = &mut *state;

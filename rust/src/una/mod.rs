@@ -1,4 +1,4 @@
-//! UNA: generation of hard negatives by replacing words of a sentence.
+//! UNA (Unsupervised hard Negative Augmentation): makes hard negatives by replacing words of a sentence.
 
 pub mod augment;
 pub(crate) mod casing;

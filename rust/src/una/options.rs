@@ -1,4 +1,4 @@
-//! Options and reports of UNA.
+//! Options of UNA, and the report on a run.
 
 use crate::error::{Error, Result};
 use crate::index::Index;
@@ -19,9 +19,9 @@ pub enum ReplaceWhich {
 pub enum ReplaceWith {
     /// A term within the radius, with probability proportional to its maximum score.
     Radius,
-    /// Any other term, with equal probability (ablation in Table 2, as the paper describes it). The released code orders
-    /// the terms by first appearance and draws uniformly within the radius; an index does not store this order, so that
-    /// variant is not offered.
+    /// Any other term, with equal probability (ablation in Table 2, as the paper describes it). The released code
+    /// instead orders the terms by first appearance and draws uniformly within the radius; this is not offered, because
+    /// an index does not store the order of first appearance.
     Random,
 }
 
@@ -94,11 +94,11 @@ impl Named for OutputForm {
 pub struct Options {
     pub seed: u64,
     pub epoch: u64,
-    /// Which negative of the row this is, counted from 0, if several are generated for one row.
+    /// Number of the negative, from 0, if several are generated for one row.
     pub copy: u64,
     /// Mean replacement probability over the replaceable words of a sentence, before clipping at 1.
     pub beta: f64,
-    /// Number of ranks to either side from which replacements are drawn.
+    /// Number of ranks to either side of a word from which its replacement is drawn.
     pub radius: usize,
     pub surface: OutputForm,
     pub replace_which: ReplaceWhich,
@@ -125,7 +125,7 @@ impl Options {
     /// Checks the options against the index and returns them.
     pub fn checked(self, index: &Index) -> Result<Self> {
         if !(0.0..=1.0).contains(&self.beta) {
-            let why = format!("{} is not between 0 and 1", self.beta);
+            let why = format!("{} is not a number from 0 to 1", self.beta);
             return Err(Error::invalid("--beta", why));
         }
         if self.radius == 0 {
@@ -161,7 +161,7 @@ pub struct Report {
     pub words: u64,
     pub unseen: u64,
     pub replaced: u64,
-    /// Rows that were repaired because their bytes were not UTF-8 or their text was not valid Unicode; counted once per
+    /// Rows in which invalid UTF-8 or lone surrogates were replaced by U+FFFD; counted once per
     /// row, not per copy.
     pub repaired: u64,
 }

@@ -2,33 +2,33 @@
 
 use crate::index::Index;
 
-/// Returns the default radius: a hundredth of the vocabulary, but at least 1 and at most 4,000 terms (the published
-/// radius). In a vocabulary of, say, 20,000 terms, terms 4,000 ranks apart would not have similar scores.
+/// Returns the default radius: a hundredth of the vocabulary size, but at least 1 and at most 4,000 (the published
+/// radius). In a vocabulary of, say, 20,000 terms, terms that are 4,000 ranks apart do not have similar scores.
 pub fn default_radius(index: &Index) -> usize {
     (index.len() / 100).clamp(1, 4000)
 }
 
-/// Converts a number below 2^63 to floating point. Converting a signed number takes one instruction; converting an
-/// unsigned number would take six.
+/// Converts a number below 2^63 to floating point. The conversion of a signed number takes one instruction instead of
+/// the six for an unsigned number.
 fn float(n: usize) -> f64 {
     n as i64 as f64
 }
 
-/// Draws a rank from `rank - radius ..= rank + radius`, never `rank` itself, with probability proportional to the maximum
-/// score.
+/// Draws a rank from `rank - radius ..= rank + radius`, never `rank` itself, with probability proportional to the
+/// maximum score.
 ///
-/// An unseen word (`seen` is false) is between two ranks and has `radius` ranks to either side. `u` is uniform in [0, 1).
-/// Returns `None` if there is no other term.
+/// A word that is not in the index (`seen` is false) lies between `rank - 1` and `rank`, with `radius` ranks to either
+/// side. `u` is uniform in [0, 1). Returns `None` if there is no other term.
 pub fn draw(index: &Index, rank: usize, seen: bool, radius: usize, u: f64) -> Option<usize> {
     let mut search = RankSearch::within_radius(index, rank, seen, radius, u)?;
     search.improve_guess(index);
     Some(search.finish(index))
 }
 
-/// A search in the prefix sums for the last rank in `from..to` whose interval begins at or before `target`.
+/// A search for the last rank k in `from..to` with `prefix[k] <= target`, where `prefix` is [`Index::prefix`].
 ///
-/// It has three steps: a first guess, one correction of the guess, and the search from there. Each step waits for memory;
-/// a caller with many words does each step for all words, so that the waits overlap.
+/// The search has three steps: a first guess, one correction of the guess, and a linear search from there. Each step
+/// waits for memory; a caller with many words does each step for all words, so that the waits overlap.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RankSearch {
     from: usize,
@@ -48,16 +48,16 @@ impl RankSearch {
         }
     }
 
-    /// Returns the rank of `from..to` nearest to `position`, or `from` if `position` is not a number (which happens if
-    /// rounding has selected a side on which all scores are 0).
+    /// Returns the rank in `from..to` nearest to `position`, or `from` if `position` is NaN (which happens if rounding
+    /// has selected a side on which all scores are 0).
     fn clamp(&self, position: f64) -> usize {
         (position as i64).clamp(self.from as i64, self.to as i64 - 1) as usize
     }
 
-    /// First step of [`draw`]: selects a side of the word's interval and guesses a rank on that side.
+    /// First step of [`draw`]: selects a side (lower or higher ranks) of the word and guesses a rank on that side.
     ///
-    /// Neighbours in rank have nearly the same weight, so linear interpolation between the ends is off by only a few
-    /// ranks. A binary search would touch a dozen cache lines instead of two or three.
+    /// Neighbours in rank have nearly the same score, so the guess, a linear interpolation between the ends of the
+    /// side, is off by only a few ranks. A binary search would touch a dozen cache lines instead of two or three.
     pub(crate) fn within_radius(
         index: &Index,
         rank: usize,
@@ -109,16 +109,16 @@ impl RankSearch {
         Some(RankSearch::finished(k + usize::from(seen && k >= rank)))
     }
 
-    /// Second step: corrects the guess by the slope at that rank.
+    /// Second step: corrects the guess by linear extrapolation with the score at the guessed rank.
     pub(crate) fn improve_guess(&mut self, index: &Index) {
         let before = index.prefix[self.guess];
-        let own = index.prefix[self.guess + 1] - before;
-        if own > 0.0 {
-            self.guess = self.clamp(float(self.guess) + (self.target - before) / own);
+        let score = index.prefix[self.guess + 1] - before;
+        if score > 0.0 {
+            self.guess = self.clamp(float(self.guess) + (self.target - before) / score);
         }
     }
 
-    /// Third step: searches from the guess and returns the rank.
+    /// Third step: searches from the guess, and returns the rank that is found.
     pub(crate) fn finish(&self, index: &Index) -> usize {
         let RankSearch {
             from,
@@ -137,7 +137,7 @@ impl RankSearch {
                 return found;
             }
         }
-        // The guess can be far off among the terms with the largest scores.
+        // The guess can be far off among the terms with the largest scores; a binary search then finds the rank.
         from + prefix[from + 1..to].partition_point(|&sum| sum <= target)
     }
 }

@@ -1,4 +1,4 @@
-//! A synthetic sentence as a JSON object that lists the replaced words.
+//! Describes a synthetic sentence as a JSON object that lists the replaced words.
 
 use serde::Serialize;
 
@@ -49,7 +49,7 @@ pub fn replaced<'a>(augmenter: &Augmenter, text: &'a str, output: &'a str) -> Ve
     each.collect()
 }
 
-/// Appends the record of the last call of `Augmenter::rewrite`, and `\n`.
+/// Appends the JSON object of the last call of `Augmenter::rewrite`, and `\n`.
 pub fn push(
     augmenter: &Augmenter,
     row: u64,

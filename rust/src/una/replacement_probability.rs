@@ -3,15 +3,15 @@
 use crate::una::augment::Word;
 use crate::una::options::{Mode, Options, ReplaceWhich, ReplaceWith};
 
-/// Sets the probabilities of the n replaceable words to p_i = min(1, beta * n * w_i / sum_j w_j). With s as the score
-/// of a word, w is s - min s in [`Mode::Negative`] and max s - s in [`Mode::Positive`].
+/// Sets the probabilities of the n replaceable words to p_i = min(1, beta * n * w_i / sum_j w_j). If s_i is the score
+/// of word i, its weight w_i is s_i - min s in [`Mode::Negative`] and max s - s_i in [`Mode::Positive`].
 ///
-/// If no p reaches 1, every word with the largest p gets p = 1, so that the sentence changes (the released code sets only
-/// the first such word to 1).
+/// If no p_i reaches 1, every word with the largest p_i gets p_i = 1, so that the sentence changes. (The released code
+/// sets only the first such word to 1.)
 ///
-/// Returns whether one word must be replaced regardless of its p. This is the case if all scores are equal (every p is
-/// then beta) and for [`ReplaceWhich::Random`]. However, if [`ReplaceWhich::Random`] is combined with
-/// [`ReplaceWith::Random`] (the ablation of both steps), no word has to be replaced, and sentences of fewer than three
+/// If all scores are equal, or with [`ReplaceWhich::Random`], every p_i is beta instead, and the function returns true:
+/// one word must be replaced regardless of its probability. An exception is [`ReplaceWhich::Random`] with
+/// [`ReplaceWith::Random`] (the ablation of both steps): no word has to be replaced, and sentences of fewer than three
 /// words do not change.
 pub(super) fn set_probabilities(words: &mut [Word], options: &Options) -> bool {
     let beta = options.beta;
@@ -44,7 +44,8 @@ pub(super) fn set_probabilities(words: &mut [Word], options: &Options) -> bool {
     false
 }
 
-/// Distributes `total` in proportion to the weights; `heaviest` is the largest weight.
+/// Sets the probabilities in proportion to the weights, with sum `total` before clipping at 1; `heaviest` is the
+/// largest weight.
 fn spread(words: &mut [Word], total: f64, heaviest: f64, weight: impl Fn(f64) -> f64) {
     let mut sum = 0.0;
     for word in words.iter().filter(|word| word.replaceable) {

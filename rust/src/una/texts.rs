@@ -1,4 +1,4 @@
-//! UNA applied to texts in memory.
+//! Applies UNA to texts in memory.
 
 use crate::index::Index;
 use crate::random::{EXPLAIN, random_bits, to_unit};

@@ -1,0 +1,79 @@
+"""Locks of files and folders between processes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cse.locks import lock, locked
+
+HOLD = """
+import sys
+from pathlib import Path
+from cse.locks import locked
+with locked(Path(sys.argv[1])) as held:
+    print(held, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that holds the lock of a folder, and the folder."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    command = [sys.executable, "-c", HOLD, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "True\n"
+        yield process, folder
+        process.kill()
+
+
+def test_a_lock_that_another_process_holds_is_refused_until_that_process_is_killed(holder):
+    process, folder = holder
+    with pytest.raises(BlockingIOError), locked(folder):
+        pass
+    process.kill()
+    process.wait()
+    with locked(folder) as held:
+        assert held
+
+
+def test_a_lock_is_released_at_the_end_and_leaves_nothing_behind(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for _ in range(2):
+        with locked(folder) as held:
+            assert held
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+    assert not any(folder.iterdir())
+
+
+def test_a_locked_folder_can_be_renamed(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with locked(folder):
+        folder.rename(tmp_path / "other")
+    assert (tmp_path / "other").is_dir()
+
+
+def test_a_lock_of_an_open_file_leaves_content_and_position_unchanged(tmp_path):
+    path = tmp_path / "file"
+    with open(path, "w+b") as file:
+        file.write(b"one")
+        file.flush()
+        assert lock(file.fileno())
+        with open(path, "r+b") as other, pytest.raises(BlockingIOError):
+            lock(other.fileno())
+        file.write(b" two")
+    assert path.read_bytes() == b"one two"
+
+
+def test_a_file_system_without_locks_is_reported_not_refused(tmp_path, monkeypatch):
+    def unsupported(descriptor: int, wait: bool) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("cse.locks._lock", unsupported)
+    with locked(Path(tmp_path)) as held:
+        assert not held
