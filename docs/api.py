@@ -1,4 +1,7 @@
-"""Writes docs/api.md from the docstrings: make api. Needs griffe2md, which reads the code without importing it."""
+"""Writes docs/api.md from the docstrings of the package (``make api``).
+
+Needs griffe2md, which reads the code without importing it.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,7 @@ def exported(module: griffe.Object | griffe.Alias) -> list[str]:
 
 
 def rendered(found: griffe.Object | griffe.Alias) -> str:
-    """Returns the documentation of an object, without links to sections that are not on the page."""
+    """Returns the documentation of an object as Markdown, with links inside the page replaced by their text."""
     target = found.final_target if isinstance(found, griffe.Alias) else found
     text = render_object_docs(target, CONFIG)
     text = re.sub(r"\[([^\[\]]+)\]\(#[^)]*\)", r"\1", text)
@@ -81,7 +84,7 @@ def rendered(found: griffe.Object | griffe.Alias) -> str:
 
 
 def settings(package: griffe.Object | griffe.Alias) -> str:
-    """Returns the settings of a run, the keyword arguments of ``TrainConfig``, as lists by group."""
+    """Returns lists of the settings of a run (keyword arguments of ``TrainConfig``), one list per group of settings."""
     lines = ["#### Settings\n"]
     module = package["training.settings"]
     for name in map(str, module["Settings"].bases):
