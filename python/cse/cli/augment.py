@@ -35,7 +35,7 @@ from .progress import in_background
     "--mode",
     default="negative",
     metavar="negative|positive",
-    help="Which words to replace: those of high TF-IDF (negative, UNA) or of low TF-IDF (positive, UDA).",
+    help="Which words to replace: those with a high TF-IDF (negative, UNA) or a low TF-IDF (positive, UDA).",
 )
 @options.drawing
 @options.seed
@@ -70,13 +70,15 @@ def command(
 ) -> None:
     """Write synthetic hard negatives for each row of SENTENCES (standard input if none), in the order of the rows.
 
-    Each input row gives --copies output rows; those of a blank row are blank. The negatives of a row depend only on its
-    text, its row number, the index, --seed, --epoch and the sampling options. With --format jsonl, each negative is a
-    JSON object that lists the replaced words with their character offsets, replacements, probabilities and ranks.
+    --copies output rows are written for each input row; for a blank row, they are blank. The negatives of a row depend
+    only on its text, its row number, the index, --seed, --epoch and the sampling options. With --format jsonl, each
+    negative is a JSON object that lists the replaced words with their character offsets, replacements, probabilities
+    and ranks.
 
     With --parts, -o is a folder with one part per file, such as part-00000.txt.zst, and a manifest. Rows are numbered
-    across all files, so the negatives are the same as without --parts. To complete an interrupted call, repeat it.
-    --engine ray writes the same folder, but distributes the files over a Ray cluster.
+    across all files, so the negatives are the same as without --parts. If
+    the command is interrupted, run it again to make the missing parts. --engine ray writes the same folder, but
+    distributes the files over a Ray cluster.
     """
     as_parts = parts_options.wants_parts(as_parts, engine, output, sentences)
     if compression not in (None, "none", "gz", "zst"):

@@ -54,9 +54,9 @@ def command(
     """Build a TF-IDF index from CORPUS: text files with one sentence per line (.gz and .zst are decompressed, - is
     standard input), patterns like 'shards/*.txt', or tables (see --column).
 
-    Writes DIR/index.safetensors, from which negatives are sampled, and DIR/matrix.npz (documents x terms, CSR), which
-    scipy.sparse.load_npz reads. The matrix is held in memory while the index is built; with --no-matrix, memory use is
-    proportional to the vocabulary.
+    Writes DIR/index.safetensors, from which negatives are sampled, and DIR/matrix.npz, the TF-IDF matrix (rows x terms,
+    CSR), which scipy.sparse.load_npz reads. The matrix is held in memory while the index is built; with --no-matrix,
+    memory use is proportional to the vocabulary.
     """
     asked = options.was_given(ctx, "matrix")
     if matrix and asked and (stream or engine == "ray"):

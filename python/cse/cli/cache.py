@@ -14,8 +14,8 @@ from . import console, options
 def command(cache: str | None, clear: bool, as_json: bool) -> None:
     """List the cached rows and token ids of corpora, or delete them.
 
-    The rows and token ids of a large corpus are written to the cache by the first run on it. Later runs map these files
-    into memory: they start sooner than the first, and their memory use does not grow with the corpus.
+    The first run on a large corpus writes its rows and token ids to the cache. Later runs use these files, and start
+    sooner. The files are mapped into memory, so that memory use does not grow with the corpus.
     """
     from ..data import cache as store
 

@@ -21,7 +21,7 @@ from .tables import check_table, write_table
     default="kmeans",
     type=click.Choice(("kmeans", "hdbscan")),
     metavar="kmeans|hdbscan",
-    help="Clustering by k-means into --groups groups, or by density into groups of --min-size rows or more.",
+    help="kmeans: --groups groups, by k-means; hdbscan: groups of at least --min-size rows, by density.",
 )
 @options.option(
     "--groups",
@@ -74,9 +74,9 @@ def command(
 ) -> None:
     """Group the rows of CORPUS by their embeddings, and print the size, words and examples of each group.
 
-    The words of a group are the terms whose mean TF-IDF in the group is furthest above their mean over the rows of all
-    groups. The examples are the rows nearest to the mean embedding of the group. Groups are numbered from 1,
-    the largest first. With hdbscan, some rows may be in no group, and the time is quadratic in the number of rows.
+    The words of a group are the terms whose mean TF-IDF in the group most exceeds their mean TF-IDF in the rows of all
+    groups. The examples are the rows nearest to the mean embedding of the group. Groups are numbered from 1, the
+    largest first. With hdbscan, some rows may be in no group, and the time is quadratic in the number of rows.
     """
     console.check_output()
     if groups is not None and method != "kmeans":

@@ -51,12 +51,12 @@ def command(
     """Compare the first of MODELS with each of the others, on the suites of cse eval.
 
     Except in the suite geometry, each difference has a 95 % confidence interval from a bootstrap over examples. Pairs
-    that share a sentence are resampled together, and ranks are recomputed for each resample. p-values are adjusted over
-    the tasks by Holm's method; the significance level is 0.05.
+    that share a sentence are resampled together, and ranks are recomputed for each resample. p-values are adjusted for
+    the number of tasks by Holm's method; the significance level is 0.05.
 
-    Without --seeds, checkpoints are compared, not methods: two seeds of one method may differ just as much. With
-    --seeds, each of MODELS lists the checkpoints of one method, separated by commas, with the same seeds in the same
-    order for every method; methods are then compared by a paired t-test over seeds.
+    Without --seeds, checkpoints are compared, not methods: two checkpoints of the same method with different seeds may
+    differ by as much. With --seeds, each of MODELS lists the checkpoints of one method, separated by commas. The seeds
+    must be the same, in the same order, for every method. Methods are then compared by a paired t-test over seeds.
     """
     from ..evaluation.open_suites import option_tables
     from ..evaluation.run import compare_models

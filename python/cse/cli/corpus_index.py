@@ -52,7 +52,7 @@ class Encoding:
 def encoding(command: Callable[..., None]) -> Callable[..., None]:
     """Decorator that adds ``--json`` and the options for encoding and reading a corpus.
 
-    The command receives ``as_json``, and an argument ``encoding`` of type ``Encoding`` with the values of the others.
+    The command receives ``as_json``, and the values of all other options as ``encoding``, of type ``Encoding``.
     """
 
     @wraps(command)
@@ -86,7 +86,7 @@ def encoding(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def stored(command: F) -> F:
-    """Decorator that adds ``--index``, a folder in which embeddings are stored for later commands."""
+    """Decorator that adds ``--index``, which names a folder in which embeddings are stored for later commands."""
     text = "Folder of a cse search index to use or create."
     return options.option("--index", "folder", metavar="DIR", help=text, default_text="embeddings are not stored")(
         command
@@ -115,7 +115,7 @@ def load_encoder(model: str, pooler: str | None, device: str, precision: str, th
 
 
 def read_ids(files: Sequence[str], column: str) -> list[str]:
-    """Returns the values of a column of all tables as text, in the order of the files and rows.
+    """Returns the values of one column of all tables as text, in the order of the files and their rows.
 
     Raises ``InputError`` if a file is not a table, or does not have exactly one column of this name.
     """

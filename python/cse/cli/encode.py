@@ -78,16 +78,17 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Encode each row of SENTENCES (standard input if none) with MODEL, a folder or a name, into a file.
+    """Encode each row of SENTENCES (standard input if none) with MODEL, a folder or a name, and write the embeddings.
 
     The file contains float32 embeddings (rows, dimensions) in the order of the rows; a blank row has a zero embedding.
     .npy is a NumPy array; .safetensors has one tensor, named embeddings; .parquet has the columns row and embedding.
-    Memory use does not grow with the input. If the command is interrupted, FILE.part remains, and the same command
-    resumes from it.
+    Memory use does not grow with the input. If the command is interrupted, FILE.part remains; run the same command
+    again to resume from it.
 
     With --parts, -o is a folder with one part per file and a manifest, which cse search opens as one index. Rows are
-    numbered across all files. To complete an interrupted call, repeat it. --engine ray writes the same folder, but
-    distributes the files over the workers of a Ray cluster, each of which loads the model once.
+    numbered across all files. If the command is interrupted, run it again to make the missing parts. --engine ray
+    writes the same folder, but distributes the files over the workers of a Ray cluster, each of which loads the model
+    once.
     """
     as_parts = parts_options.wants_parts(as_parts, engine, output, sentences)
     if form is not None and not as_parts:
@@ -213,7 +214,7 @@ def encode_parts(
     encoder = Encoder(
         given.model,
         pooler=given.pooler,
-        device="cpu" if engine == "ray" else given.device,  # only the settings of the job need this encoder
+        device="cpu" if engine == "ray" else given.device,  # this encoder only provides settings of the job
         precision=given.precision,
         prompt=given.prompt,
         dims=given.dims,
@@ -230,5 +231,5 @@ def encode_parts(
 
 
 def is_device(path: str) -> bool:
-    """Returns whether a path is something other than a regular file or a folder, such as /dev/null or a pipe."""
+    """Returns whether a path exists and is neither a regular file nor a folder, such as /dev/null or a pipe."""
     return Path(path).exists() and not Path(path).is_file() and not Path(path).is_dir()

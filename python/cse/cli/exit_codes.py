@@ -21,13 +21,14 @@ def main() -> NoReturn:
 
     Exit codes: 0, success; 1, internal error, or a run that failed after it began; 2, invalid input or flag, or a file
     that cannot be read or written; 130, interrupted (SIGINT); 143, terminated (SIGTERM). If the reader of standard
-    output closes the pipe, SIGPIPE ends the process, as it ends ``cat`` (141 in a shell).
+    output closes the pipe, SIGPIPE ends the process (141 in a shell), as is usual for
+    commands like ``cat``.
     """
     terminated = []
 
     def stop(*_: object) -> None:
         terminated.append(True)
-        raise KeyboardInterrupt  # handled like Ctrl-C, which removes temporary files
+        raise KeyboardInterrupt  # handled like Ctrl-C, so that temporary files are removed
 
     signal.signal(signal.SIGTERM, stop)
     try:
@@ -38,7 +39,7 @@ def main() -> NoReturn:
             error.show()
         sys.exit(2)
     except (InputError, OSError, RunError) as error:
-        # With torchrun, several ranks may fail. Equal messages are printed once; ranks above 0 are named in theirs.
+        # With torchrun, several ranks may fail. Equal messages are printed once; messages of ranks above 0 name the rank.
         rank = os.environ.get("RANK", "0")
         if not said_by_another_rank(sentence(error)):
             click.echo(f"Error{'' if rank == '0' else f' on rank {rank}'}: {sentence(error)}", err=True)

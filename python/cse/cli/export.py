@@ -23,8 +23,8 @@ from .progress import progress_of
     default_text="the folder of MODEL; required if MODEL is a name",
 )
 @options.option("--int8", is_flag=True, show_default=False, help="Also write onnx/model_int8.onnx, with 8-bit weights.")
-@options.option("--sts", metavar="FILE", show_default=False, help="STS pairs to test --int8, like stsb.dev.tsv.")
-@options.option("--retrieval", metavar="DIR", show_default=False, help="Folder of retrieval data to test --int8.")
+@options.option("--sts", metavar="FILE", show_default=False, help="STS pairs, such as stsb.dev.tsv, for --int8.")
+@options.option("--retrieval", metavar="DIR", show_default=False, help="Folder of retrieval data for --int8.")
 @options.threads
 @options.as_json
 def command(
@@ -43,7 +43,7 @@ def command(
     and encode accept it as onnx:FOLDER. Before the file is written, its embeddings are compared with PyTorch's.
 
     With --int8 and --sts or --retrieval, the model in PyTorch and the 8-bit file are evaluated, and both scores are
-    printed with a confidence interval of their difference.
+    printed with a confidence interval for their difference.
     """
     if not onnx:
         raise InputError("cse export: name a format; --onnx is the only one")

@@ -24,7 +24,7 @@ BEAMS, VIA_BEAMS = 10, 4
 @options.option("--task", default="paraphrase", type=click.Choice(tuple(SAMPLED)), help="What the model generates.")
 @options.option("--via", metavar="NAME", help="Model that translates the output of --model back.", show_default=False)
 @options.option("-o", "--output", required=True, metavar="FILE", help="Output file: .txt for lines, .jsonl for pairs.")
-@options.option("--prefix", default="", metavar="TEXT", help="Text before each row.", default_text="none")
+@options.option("--prefix", default="", metavar="TEXT", help="Text to put before each row.", default_text="none")
 @options.option(
     "--beams", type=click.IntRange(1, 100), metavar="N", help="Number of beams.", default_text="10; 4 with --via"
 )
@@ -49,10 +49,14 @@ BEAMS, VIA_BEAMS = 10, 4
     help="With --sample: the divisor of the logits.",
 )
 @options.option(
-    "--max-new-tokens", default=64, type=click.IntRange(1), metavar="N", help="Maximum tokens of a generated text."
+    "--max-new-tokens", default=64, type=click.IntRange(1), metavar="N", help="Maximum number of tokens per text."
 )
 @options.option(
-    "--max-input-tokens", default=256, type=click.IntRange(1), metavar="N", help="Maximum tokens read from a row."
+    "--max-input-tokens",
+    default=256,
+    type=click.IntRange(1),
+    metavar="N",
+    help="Maximum number of tokens read per row.",
 )
 @options.option("--batch-size", default=16, type=click.IntRange(1), metavar="N", help="Rows per forward pass.")
 @options.seed
@@ -85,8 +89,8 @@ def command(
     """Write a paraphrase, a back-translation or a query for each row of CORPUS.
 
     FILE.txt has one line per row of CORPUS, for cse train --positive parallel --set parallel.file=FILE.txt. FILE.jsonl
-    has pairs of a generated text (the anchor) and its row (the positive), for cse train --pairs FILE.jsonl. To resume
-    an interrupted call, repeat it.
+    has pairs of a generated text (the anchor) and its row (the positive), for cse train --pairs FILE.jsonl. If the
+    command is interrupted, run it again to resume.
     """
     if not output.endswith((".txt", ".jsonl")):
         raise InputError(f"-o {output}: the name must end in .txt or .jsonl")

@@ -87,7 +87,7 @@ def cli() -> None:
 
     \b
     cse build-tfidf corpus.txt          build the index         -> tfidf/
-    cse train --loss focal --una        train on it             -> runs/<name>/
+    cse train --loss focal --una        train an encoder        -> runs/<name>/
     cse eval runs/<name>/best --data DIR                        evaluate it on STS
     """
 

@@ -46,7 +46,7 @@ OTHER_NAMES = {
 
 
 def explained(error: click.ClickException) -> click.ClickException:
-    """Returns the error or, for an unknown option, a new error that suggests a similar option, if there is one."""
+    """Returns the error; for an unknown option, returns a new error that suggests a similar option if there is one."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error
     flags = [

@@ -51,7 +51,7 @@ def group(heading: str) -> Callable[[F], F]:
 
 
 def option(*names: str, default_text: str | None = None, **settings: Any) -> Callable[[F], F]:
-    """Returns a ``click.option`` that shows its default in the help; ``default_text`` replaces the shown value."""
+    """Returns a ``click.option`` that shows its default in the help; ``default_text`` is shown instead of the value."""
     if default_text:
         settings["help"] += f"  [default: {default_text}]"
     settings.setdefault("show_default", not default_text)
@@ -101,13 +101,13 @@ drawing = _all(
         default=0,
         type=click.IntRange(0, 2**40),
         metavar="N",
-        help="Use only terms that occur in N sentences or more as replacements.",
+        help="Sample replacements only from terms that occur in at least N sentences.",
     ),
     option(
         "--max-terms",
         type=click.IntRange(1, 2**32),
         metavar="N",
-        help="Use only the N most frequent terms as replacements.",
+        help="Sample replacements only from the N most frequent terms.",
     ),
     option(
         "--beta",

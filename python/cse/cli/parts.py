@@ -103,7 +103,7 @@ def missing(output: str, failures: Sequence[Failure], left: Sequence[Shard], tot
 
 
 def report(summary: dict[str, Any], unit: str, as_json: bool) -> None:
-    """Prints the summary that ``make_parts`` returned; ``unit`` is what a rate counts, such as ``rows``."""
+    """Prints the summary that ``make_parts`` returned; ``unit`` names what the rate counts, such as ``rows``."""
     lines = [
         f"{Path(summary['output'])}: {summary['files']:,} parts, {summary['rows']:,} rows; {summary['made']:,} parts "
         f"made in {summary['seconds']:.1f} s ({summary['rows_per_second']:,} {unit}/s)"

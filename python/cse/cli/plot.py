@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def encoding() -> Iterator[Callable[[int, int], None]]:
-    """Context manager that shows the progress while held-out texts of runs are encoded before and after training.
+    """Context manager that shows the progress while held-out texts of runs are encoded.
 
-    Yields a function to call with the number of texts encoded since its last call, and the total number for the two
-    models of a run.
+    The texts of a run are encoded with two models, those before and after training. Yields a function to call with the
+    number of texts encoded since its last call, and the total number for the two models.
     """
     displays: list[ProgressDisplay] = []
 

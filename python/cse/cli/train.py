@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TrainCommand(options.GroupedCommand):
-    """The command ``cse train``: its options are the settings of a run, followed by those declared in this module."""
+    """The command ``cse train``: its options are the settings of a run, then the options declared below."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -48,7 +48,7 @@ def command(
 ) -> None:
     """Train an encoder on CORPUS (one sentence per line), or on the files the TF-IDF index was built from.
 
-    The encoder is saved in best/ in the folder of the run (see --output and --name), where AutoModel and
+    The encoder is saved in the folder best/ of the run (see --output and --name), from which AutoModel and
     SentenceTransformer can load it. Values that are not given are taken from --preset, else from the defaults of the
     loss, else from the defaults of the model family. cse methods lists the augmentations and loss terms with their
     options, which are set in the configuration file or with --set, for example --set una.beta=0.3.

@@ -152,7 +152,7 @@ def _default_text(name: str, default: Any, shown: Shown) -> str:
 
 
 def _by_family(path: tuple[str, ...], default: Any) -> str:
-    """Returns the default, and those of model families that differ, as text: ``5e-05; 3e-05 for bert-base``."""
+    """Returns the default as text, with the defaults of model families that differ: ``5e-05; 3e-05 for bert-base``."""
     values: dict[str, list[str]] = {}
     known = _families()
     common = _text(_at(known["all"], path, default))
