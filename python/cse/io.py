@@ -26,8 +26,8 @@ __all__ = [
     "write_text",
 ]
 
-# Names of temporary folders, which are locked while they are in use. Each contains the name of the final folder, and
-# ends in ``.old`` if it is the previous version, moved aside while it is replaced.
+# Pattern of the names of temporary folders, which are locked while they are in use. A name contains the name of the
+# final folder. While a folder is replaced, its previous version has a name of this form that ends in ``.old``.
 FRESH = re.compile(r"\.cse-new-[a-z0-9_]{8}-(?P<name>.+?)(?P<old>\.old)?")
 
 
@@ -58,7 +58,7 @@ def file_mode() -> int:
 
 
 def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
-    """Calls ``write`` with a temporary file, then renames it to ``path``; on an error ``path`` is unchanged.
+    """Calls ``write`` with a temporary file, then renames the file to ``path``; on an error, ``path`` is unchanged.
 
     A symbolic link is followed, unless its target does not exist. If ``path`` exists and is not a regular file (a
     device or a pipe), it is written to directly.
@@ -77,7 +77,7 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
             # folder, it removes unlocked temporary files, which were left by killed processes.
             with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".cse-core-", suffix=".tmp", delete=False) as file:
                 temporary = file.name
-                with suppress(BlockingIOError):  # the Rust core locks it for a moment to see whether it is in use
+                with suppress(BlockingIOError):  # while the Rust core checks whether the file is locked
                     lock(file.fileno())
                 write(file)  # type: ignore[arg-type]
             os.chmod(temporary, file_mode())
@@ -127,7 +127,10 @@ def replace_folder(fresh: Path, folder: Path) -> None:
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Removes temporary folders that killed processes left in ``parent``; locked folders are in use and are kept."""
+    """Removes temporary folders that killed processes left in ``parent``; locked folders are in use and are kept.
+
+    A previous version that was moved aside and not replaced is renamed back.
+    """
     if not parent.is_dir():
         return
     for path in sorted(parent.iterdir()):
@@ -160,7 +163,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def dumps(value: object, indent: int | None = None) -> str:
-    """Serialises ``value`` to standard JSON; NaN and infinities, which JSON does not have, become null."""
+    """Serialises ``value`` to standard JSON; NaN and infinities, which JSON lacks, become null."""
     return json.dumps(_finite(value), indent=indent, ensure_ascii=False)
 
 

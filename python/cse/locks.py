@@ -1,4 +1,4 @@
-"""Exclusive locks of files and folders. The operating system releases a lock when the process that holds it ends."""
+"""Exclusive locks on files and folders. The operating system releases a lock when the process that holds it ends."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if sys.platform == "win32":
     import errno
     import msvcrt
 
-    # On Windows, other handles cannot read or write a locked byte. This byte is after the end of a lock file; for the
-    # Rust core, which locks whole files, any byte will do.
+    # Position of the byte that is locked. On Windows, other handles cannot read or write a locked byte, so it lies
+    # beyond the end of every lock file. The Rust core locks whole files, including this byte.
     BYTE = 1 << 30
 
     def _lock(descriptor: int, wait: bool) -> None:
@@ -74,7 +74,7 @@ def locked(path: Path) -> Iterator[bool]:
         path: An existing file or folder.
 
     Yields:
-        What ``lock`` returns.
+        True; False if the file system does not support locks.
 
     Raises:
         BlockingIOError: If another process holds the lock.

@@ -35,7 +35,7 @@ from .progress import in_background
     "--mode",
     default="negative",
     metavar="negative|positive",
-    help="Which words to replace: those with a high TF-IDF (negative, UNA) or a low TF-IDF (positive, UDA).",
+    help="Which words to replace: those with high TF-IDF (negative, UNA) or low TF-IDF (positive, UDA).",
 )
 @options.drawing
 @options.seed

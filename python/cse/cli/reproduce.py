@@ -72,8 +72,9 @@ def command(
     """Reproduce a published TABLE: train and evaluate its rows, and print the published values next to ours.
 
     Rows are completed one after another. Each cell (one run of a row, with one seed) is stored as soon as it is scored.
-    If the command is interrupted, run it again to resume; more rows or seeds may be added. For rows without a recipe, only the
-    published values are printed. The authors of cse have not reproduced any table at full size, which needs a GPU.
+    If the command is interrupted, run it again to resume; more rows or seeds may be added. For rows without a recipe,
+    only the published values are printed. The authors of cse have not reproduced any table at full size, which needs a
+    GPU.
     """
     from ..reproduce.inputs import open_inputs
     from ..reproduce.plan import plan

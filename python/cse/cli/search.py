@@ -67,9 +67,9 @@ def command(
     """Search the rows of CORPUS by meaning, with the embeddings of MODEL.
 
     The first call encodes CORPUS into an index in the folder -o. Later calls with the same CORPUS, or without
-    CORPUS, use this index. If a call is interrupted, the next call completes the index. If rows were added at the
-    end of CORPUS, they are added to the index. Without a query, queries are read from the terminal until an empty line. The search is
-    exact.
+    CORPUS, use this index. If a call with CORPUS is interrupted, repeat it to complete the index. Rows that were added
+    at the end of CORPUS are added to the index. Without a query, queries are read from the terminal until an empty
+    line. The search is exact.
 
     -o may be a folder written by cse encode --parts, whose parts are searched as one index; in this case, leave out
     CORPUS. With --engine ray, the workers of a Ray cluster search the parts.

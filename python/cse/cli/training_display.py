@@ -47,7 +47,7 @@ class ConsoleCallback(Callback):
             console.say(f"Warning: {text}")
 
     def on_step_end(self, step: int, steps: int) -> None:
-        """Updates the bar; at step 4, if there are more than 20 steps, also prints an estimate of the remaining time."""
+        """Updates the bar; at step 4 of a run of more than 20 steps, also prints the estimated remaining time."""
         if self.display is None:
             self.display = ProgressDisplay("training", "steps", steps)
         self.display.update(step, text=self.loss)

@@ -33,7 +33,8 @@ __all__ = ["Entry", "cache_folder", "clear", "ends_fit", "entries", "find_entry"
 META = "meta.json"
 BLOCK_BYTES = 1 << 20
 KINDS = ("rows", "tokens")
-# Names of the folders of entries, and of their locks and temporary folders. Other files in the cache are not touched.
+# Patterns of the names of entries (``NAME``), and of their locks and temporary folders (``LEFT``). Other files in the
+# cache folder are not touched.
 NAME = re.compile(f"({'|'.join(KINDS)})-[0-9a-f]{{24}}")
 LEFT = re.compile(rf"\.{NAME.pattern}(\.lock|-.*)")
 
@@ -51,7 +52,7 @@ class Entry:
 
     folder: Path
     meta: dict[str, Any]
-    """``kind``, ``key``, ``crc32`` and the values that the writer added."""
+    """``kind``, ``key``, ``crc32`` and the values that ``write`` returned; see ``open_entry``."""
 
     @property
     def kind(self) -> str:
@@ -89,8 +90,8 @@ def open_entry(
         cache: The cache folder; created if it does not exist.
         kind: Kind of the entry, one of ``KINDS``; the name of the entry starts with it.
         key: What the content depends on, serialisable to JSON.
-        write: Writes the files to the given folder and returns what is added to ``meta.json``.
-        fits: Returns whether the files of an entry are consistent; called after their checksums were verified.
+        write: Writes the files to the given folder, and returns the values to add to ``meta.json``.
+        fits: Returns whether the files of an entry are consistent; called after their checksums are verified.
 
     Returns:
         The entry, and whether it was written by this call.
@@ -127,7 +128,7 @@ def open_entry(
 
 
 def entries(cache: Path) -> list[Entry]:
-    """Returns the entries of a cache folder, sorted by name; ``meta`` is empty if it cannot be read."""
+    """Returns the entries of a cache folder, sorted by name; ``meta`` is empty if ``meta.json`` cannot be read."""
     if not cache.is_dir():
         return []
     folders = [path for path in sorted(cache.iterdir()) if NAME.fullmatch(path.name) and path.is_dir()]
@@ -182,10 +183,13 @@ def _crc32(path: Path) -> int:
 
 
 def ends_fit(ends: npt.NDArray[np.uint64], rows: int, size: int) -> bool:
-    """Returns whether ``ends`` has length ``rows``, never decreases, and ends with ``size`` (0 without rows)."""
+    """Returns whether ``ends`` has length ``rows``, never decreases, and has ``size`` as its last element.
+
+    If ``rows`` is 0, ``size`` must be 0.
+    """
     if len(ends) != rows or (int(ends[-1]) if rows else 0) != size:
         return False
-    # Compared in parts, because a comparison allocates memory.
+    # Compared in parts, because each comparison allocates an array.
     parts = (ends[start : start + BLOCK_BYTES + 1] for start in range(0, rows, BLOCK_BYTES))
     return all(bool((part[1:] >= part[:-1]).all()) for part in parts)
 

@@ -18,7 +18,7 @@ from .reading import MAX_LINE_BYTES, SourceFile, reading_options
 
 __all__ = ["IN_MEMORY", "Corpus"]
 
-# Stands for the file path of texts given to ``Corpus.from_texts``, also in the configuration of a run on such texts.
+# Used in place of a file path for texts given to ``Corpus.from_texts``, also in the configuration of a run on them.
 IN_MEMORY = "(texts in memory)"
 
 
@@ -164,7 +164,7 @@ class Corpus:
 
 
 class _Lines:
-    """Texts in the form of a column of a table; see ``cse.data.readers.Column``."""
+    """Texts in memory, with the interface of ``cse.data.readers.Column``."""
 
     column = "text"
 

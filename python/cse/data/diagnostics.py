@@ -6,7 +6,7 @@ from typing import Any
 
 __all__ = ["findings"]
 
-# A finding is reported if it concerns more than this fraction of the rows.
+# Fractions of the rows above which a finding is reported. ``OFTEN``, the lower one, is for mojibake and markup.
 MANY = 0.01
 OFTEN = 0.001
 
@@ -128,7 +128,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         add(
             "note",
             f"U+2028, U+0085 or a carriage return inside {counted('line_break')}",
-            "other tools end a line there and count more rows; replace them with spaces",
+            "replace these characters with spaces, because other tools treat them as line ends and count more rows",
         )
     if seen["blank"]:
         add(
@@ -142,7 +142,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         add(
             "note",
             f"{seen['singletons'] / seen['terms']:.0%} of the terms occur in one sentence only",
-            "pass --min-df 2 to cse augment to sample replacements only from the other terms",
+            "pass --min-df 2 to cse augment, so that these terms are not sampled as replacements",
         )
     if documents < 10_000:
         add("note", f"only {_rows(documents)}", "the published results use a million rows")
@@ -157,7 +157,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
 
 
 def _writing(scripts: list[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Returns the fraction of each script, descending; scripts that are combined in Japanese or Korean are merged."""
+    """Returns scripts and their fractions, largest first; the scripts of Japanese are merged, and those of Korean."""
     shares = {name: share for name, share in scripts if name != "Common"}
     for name, parts in (("Japanese", ("Hiragana", "Katakana", "Han")), ("Korean", ("Hangul", "Han"))):
         if shares.get(parts[0], 0) > 0.05:

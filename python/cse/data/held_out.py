@@ -23,8 +23,8 @@ Rows = npt.NDArray[np.int64]
 class Split:
     """The split of a corpus into training rows and held-out rows, as ascending row numbers.
 
-    ``blank`` is the number of rows of the corpus that were not among the rows to split; if the whole corpus is split,
-    these are the blank rows.
+    ``blank`` is the number of rows of the corpus that were not split; if all rows with text are split, these are the
+    blank rows.
     """
 
     train: Rows
@@ -37,15 +37,15 @@ class Split:
 def hold_out(corpus: Corpus, seed: int, wanted: bool, rows: Rows | None = None) -> Split:
     """Splits a corpus into training rows and held-out rows for the label-free score.
 
-    At most min(2000, 5 % of the rows) are held out. They have at least 8 words and distinct texts, and are chosen by
-    pseudo-random keys that depend on the seed and the row number. If fewer than two rows qualify, none is held out.
-    Blank rows and rows with the same text as a held-out row are excluded from training.
+    At most 2000 rows, and at most 5 % of all rows, are held out. They have at least 8 words and distinct texts, and are
+    chosen by pseudo-random keys that depend on the seed and the row number. If fewer than two rows qualify, none is
+    held out. Blank rows and rows with the same text as a held-out row are excluded from training.
 
     Args:
         corpus: The corpus.
         seed: Seed of the run.
         wanted: If False, no row is held out.
-        rows: The rows to split, ascending; None: all that are not blank.
+        rows: The rows to split, ascending; None: all rows that are not blank.
 
     Raises:
         InputError: If all rows are blank.
@@ -73,7 +73,7 @@ def _first_distinct(
     count: int,
     seed: int,
 ) -> tuple[Rows, Rows]:
-    """Selects up to ``count`` splittable rows that have enough words and are the first row with their text.
+    """Selects up to ``count`` splittable rows that have enough words and do not repeat an earlier splittable row.
 
     Each row has a random key, and the rows with the smallest keys are selected. Only as many rows as needed are
     examined, because sorting the hashes of ten million rows takes a minute.
@@ -99,8 +99,8 @@ def _first_distinct(
 def _with_hashes(hashes: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> Rows:
     """Returns the ascending positions of the hashes that occur in ``wanted``, which is short.
 
-    A look-up table of the low 20 bits of ``wanted`` excludes nearly all hashes first, because ``np.isin`` would sort
-    all of them.
+    ``np.isin`` sorts all hashes that it is given, so a look-up table of the low 20 bits of ``wanted`` first excludes
+    nearly all of them.
     """
     low = np.uint64(2**20 - 1)
     table = np.zeros(2**20, dtype=bool)

@@ -12,7 +12,7 @@ KINDS = {dict: "an object", list: "a list", bool: "a boolean", int: "a number", 
 
 
 class _Twice(ValueError):
-    """Raised for a record that has the field twice."""
+    """Raised for a record in which the field ``column`` occurs twice."""
 
 
 def first_fault(path: str, column: str) -> str | None:

@@ -21,7 +21,7 @@ from .reading import ReadOptions
 __all__ = ["IN_MEMORY_BYTES", "StoredRows", "count_repeats", "is_mapped"]
 
 IN_MEMORY_BYTES = 64 << 20
-"""Files are read into memory if their total uncompressed size, as estimated, is smaller than this."""
+"""Files are read into memory if their estimated total size, uncompressed, is smaller than this."""
 
 
 def _path(file: str | Column) -> str:

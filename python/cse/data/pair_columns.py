@@ -97,9 +97,9 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
     Args:
         files: The tables.
         where: ``COLUMN=VALUE`` selects the rows with this value in this column. Two numbers are compared as numbers,
-            other values as texts, without regard to case and surrounding white space.
+            other values as texts, without regard to case or surrounding white space.
         min_score: Selects the rows with at least this score, but no rows without a score. Exactly one column of the
-            first table must have one of the names of a score in ``NAMES``.
+            first table must have one of the names that ``NAMES`` lists for a score.
 
     Raises:
         InputError: If a column does not exist, a score is not a number, or no row is selected.

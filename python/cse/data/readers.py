@@ -103,7 +103,7 @@ def column_values(path: str, column: str) -> Iterator[str]:
 
 
 def joined_lines(inputs: Sequence[str | Column]) -> int:
-    """Returns the number of fields in which a line break was replaced by a space, among those read so far."""
+    """Returns the number of fields read so far in which a line break was replaced by a space."""
     return sum(item.line_breaks for item in inputs if isinstance(item, Column))
 
 
@@ -167,7 +167,7 @@ def _kind(path: str) -> str | None:
 
 
 class Column:
-    """A column of a csv, tsv, jsonl or parquet file, decoded block by block by pyarrow.
+    """A column of a csv, tsv, jsonl or parquet file, which pyarrow decodes in blocks.
 
     A missing value becomes a blank row; a line break inside a field is replaced by a space. Fields of a csv file may be
     quoted, and quoted fields may contain line breaks; quotes in a tsv file have no special meaning. The first line of a
@@ -188,7 +188,7 @@ class Column:
             raise InputError(f"{path}: has {names.count(column)} columns named {column!r}; rename all but one")
         self.path, self.column = path, column
         self.line_breaks = 0
-        """Number of fields with a line break among the fields read so far."""
+        """Number of fields read so far that contain a line break."""
         self._size = os.path.getsize(path)
         self._told = 0
         # If the last field of a record has an unclosed quote, the rest of the file becomes part of that field. In any
@@ -251,7 +251,7 @@ def _column_names(path: str, wanted: str | None) -> list[str]:
 
 
 def _json_names(path: str, wanted: str | None) -> list[str]:
-    """Returns the names of the fields in the first 10,000 records, or only up to the first record with ``wanted``.
+    """Returns the field names of the first 10,000 records, or of those up to the first with a field ``wanted``.
 
     One record is not enough, because records may omit empty fields.
     """

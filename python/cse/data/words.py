@@ -1,4 +1,4 @@
-"""Cuts sentences into two halves, between words that are separated by white space."""
+"""Cuts sentences into two halves, at white space."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["cut_in_two"]
 
 
 def cut_in_two(sentence: str) -> tuple[str, str]:
-    """Returns the two halves of a sentence; the first has one word more if the number of words is odd."""
+    """Returns the two halves of a sentence; if the number of words is odd, the first half has one word more."""
     words = sentence.split()
     middle = (len(words) + 1) // 2
     return " ".join(words[:middle]), " ".join(words[middle:])

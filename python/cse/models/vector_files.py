@@ -68,7 +68,7 @@ class EncodedFile:
 
 
 def check_format(output: str) -> None:
-    """Raises ``InputError`` if the suffix is not one of ``FORMATS``, or if it needs pyarrow, which is not installed."""
+    """Raises ``InputError`` if the suffix is not one of ``FORMATS``, or needs pyarrow and pyarrow is not installed."""
     suffix = Path(output).suffix
     if suffix not in FORMATS:
         raise InputError(f"-o {output}: the name must end in one of {', '.join(FORMATS)}")
@@ -80,10 +80,10 @@ def check_format(output: str) -> None:
 
 
 def model_stamp(encoder: Encoder) -> dict[str, Any]:
-    """Returns values that identify the vectors of a model.
+    """Returns values that change if the embeddings of a model may have changed.
 
-    They include the model's path and pooling; the name, size and modification time of each file that the vectors depend
-    on; the prompt; and the number of dimensions.
+    They include the model's path and pooling; the name, size and modification time of each file that the
+    embeddings depend on; the prompt; and the number of dimensions.
     """
     used = {
         **({"prompt": encoder.prompt} if encoder.prompt else {}),
@@ -126,12 +126,12 @@ def encode_to_file(
     first_row: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> EncodedFile:
-    """Encodes all rows of a corpus into a file; blank rows are zeros.
+    """Encodes all rows of a corpus into a file; blank rows have zero embeddings.
 
     Args:
         encoder: The encoder.
         corpus: The corpus.
-        output: ``.npy``: a float32 array ``(rows, D)``. ``.safetensors``: the tensor ``embeddings`` of this shape.
+        output: ``.npy``: a float32 array ``(rows, D)``. ``.safetensors``: this array as the tensor ``embeddings``.
             ``.parquet``: the columns ``row`` and ``embedding``.
         key: Values that identify the corpus, the model and the precision, serialisable to JSON. Rows that an earlier
             call encoded with a different key are encoded again.

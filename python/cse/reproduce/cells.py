@@ -1,8 +1,9 @@
-"""The cells of a table, each of which is trained (unless its encoder is given), scored and stored in a folder.
+"""Trains, scores and stores the cells of a table.
 
-A cell is a row with one seed and, if the columns stand for settings, one column. The file ``CELL/seed-N.json``
-(``CELL/scores.json`` for an encoder that is not trained) is written when the cell is scored. An interrupted run stays
-in ``CELL/seed-N/`` and is resumed from its last checkpoint; ``CELL/seed-N.begun.json`` has its settings.
+A cell is one row with one seed and, if the columns stand for settings, one column. If the recipe names an encoder, the
+encoder is scored without training. ``FOLDER`` below is ``Cell.folder``, the same for all seeds. The file
+``FOLDER/seed-N.json`` (``FOLDER/scores.json`` without training) is written when the cell is scored. An interrupted run
+stays in ``FOLDER/seed-N/`` and is resumed from its last checkpoint; ``FOLDER/seed-N.begun.json`` has its settings.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ FROM_SYNONYMS = ("eda-synonym", "eda-insert")
 """Positives that take synonyms from the file ``--file synonyms=PATH`` if it is given, else from WordNet."""
 STSB = ("stsb.dev.tsv",)
 DEV = {"scd": ("sickr.dev.tsv",), "dclr": (*STSB, "sickr.dev.tsv")}
-"""Development sets by which papers select checkpoints, keyed by the first part of the preset. Default: ``STSB``."""
+"""Development sets by which papers select checkpoints, by the first part of the preset's name. Default: ``STSB``."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Cell:
 
     @property
     def folder(self) -> str:
-        """Name of the cell's folder."""
+        """Name of the cell's folder; the cells of all seeds share it."""
         name = self.row.name if self.column is None else f"{self.row.name}, {self.column}"
         return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
 
@@ -91,7 +92,7 @@ def cells_of(table: Table, rows: Sequence[Row], seeds: Sequence[int]) -> list[Ce
 
 
 def filled(value: Any, inputs: Inputs) -> Any:
-    """Returns a value of a recipe in which placeholders are replaced with the user's files."""
+    """Returns a value of a recipe, with placeholders replaced by the user's files."""
     if isinstance(value, str):
         for name, path in inputs.files.items():
             value = value.replace("{" + name + "}", path)
@@ -158,14 +159,14 @@ def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
 
 
 def _tokenizer(config: TrainConfig) -> Any:
-    """Returns the tokenizer for the TF-IDF index of a configuration with merged preset; None if no index is needed."""
+    """Returns the tokenizer of the TF-IDF index for a configuration that includes its preset; None without UNA."""
     if "una" not in config.negatives:
         return None
     return config.options.get("una", {}).get("tokenizer") or "unicode"  # the default of cse build-tfidf
 
 
 def _build_index(config: TrainConfig) -> None:
-    """Builds the TF-IDF index of a run, if it needs one and there is none."""
+    """Builds the TF-IDF index of a run, if the run needs one that does not exist yet."""
     from ..tfidf.index import TfidfIndex
     from ..training.defaults import with_preset
 
@@ -201,7 +202,7 @@ def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
 
 
 def read_cell(cell: Cell, inputs: Inputs, scorer: Scorer, place: Path) -> dict[str, Any] | None:
-    """Returns the stored cell, or None if there is none; raises ``InputError`` if it was made with other settings."""
+    """Returns the record of a cell; None if there is none. Raises ``InputError`` if it was made with other settings."""
     return _read(cell.path(place), identity(cell, inputs, scorer), "the cell")
 
 
@@ -236,15 +237,15 @@ def run_cell(
 
     Args:
         cell: The cell.
-        inputs: What the runs read.
-        scorer: The evaluation data.
+        inputs: The files and settings of all runs.
+        scorer: Scores the encoder on the evaluation data.
         place: Folder of the cells.
         callback: Called during training.
         progress: Called while the encoder is scored; see ``Scorer.__call__``.
         keep_models: Whether to keep the folder of the run; otherwise only scores, settings and times are kept.
 
     Returns:
-        The stored cell.
+        The record that was stored.
 
     Raises:
         InputError: If an interrupted run was begun with other settings.
@@ -285,7 +286,7 @@ def run_cell(
 
 
 def peak_bytes() -> int | None:
-    """Returns the peak memory of this process in bytes; None on Windows, where Python cannot tell."""
+    """Returns the peak memory of this process in bytes; None on Windows, where Python cannot measure it."""
     if sys.platform == "win32":
         return None
     import resource

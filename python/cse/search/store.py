@@ -6,8 +6,8 @@ file                content
 ``manifest.json``   format, model, settings, and the numbers of rows and vectors that are complete; written last
 ``vectors.npy``     the vectors ``(vectors, D)``: float32, or int8 with a float32 scale per vector in ``scales.f32``
 ``places.bin``      row of each vector, and the range of characters in the row's text that was encoded (``PLACE``)
-``texts.txt``       text of each row and a line feed, in UTF-8; ``texts.u64``: byte offset of the end of each text
-``ids.txt``         id of each row, with ``ids.u64``, in the same form as the texts; absent if the index has no ids
+``texts.txt``       text of each row, then a line feed, in UTF-8; ``texts.u64``: byte offset of the end of each line
+``ids.txt``         id of each row; ``ids.u64``: as for the texts; both are absent if the index has no ids
 ``hashes.u64``      hash of each row, to check whether a corpus begins with the rows of the index
 ``bm25/``           BM25 index; absent until a search needs it
 ==================  ==================================================================================================
@@ -49,7 +49,7 @@ PLACE = np.dtype([("row", "<i8"), ("start", "<u4"), ("end", "<u4")])
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Locks an index folder for writing, as a context manager; creates the folder if it does not exist.
+    """Context manager that locks an index folder for writing, and creates the folder if it does not exist.
 
     Raises ``InputError`` if another process is writing to the folder, or if the folder contains other files.
     """
@@ -160,7 +160,7 @@ class Store:
         return sizes
 
     def cut(self) -> None:
-        """Truncates files that are longer than the manifest says, after a killed process; call it before ``append``."""
+        """Truncates files to the sizes in the manifest, in case a process was killed; call it before ``append``."""
         for name, size in self._sizes().items():
             with naming(self.folder / name), open(self.folder / name, "ab") as file:
                 file.truncate(size)
@@ -183,8 +183,8 @@ class Store:
 
         Args:
             texts: n texts without line feeds.
-            hashes: Their hashes ``(n,)`` uint64.
-            ids: Their ids, if the index has ids.
+            hashes: The hash of each text, ``(n,)`` uint64.
+            ids: The id of each text, if the index has ids.
             vectors: Vectors of the texts or of their passages, ``(m, D)``.
             places: Row and range of characters of each vector, ``(m,)`` of ``PLACE``.
         """

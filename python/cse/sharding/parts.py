@@ -4,7 +4,7 @@
 file                        content
 ==========================  ==========================================================================================
 ``manifest.json``           settings, files with their row counts and hashes, and whether all parts are ``complete``
-``part-00000.npy`` ...      output of the first file, and so on; an incomplete part never has this name
+``part-00000.npy`` ...      output for the first file, and so on; an incomplete part has another name
 ``part-00000.npy.json``     size, hash and counts of the part; moved into the manifest when all parts are complete
 ``.lock``                   locked by the process that makes parts
 ==========================  ==========================================================================================
@@ -177,7 +177,7 @@ class Parts:
         return {name: record[name] for name in ("part_bytes", "part_xxh3", "counted")} if whole else None
 
     def finish(self) -> dict[str, Any]:
-        """Writes the manifest, complete or not, and returns it."""
+        """Writes the manifest, which states whether all parts are complete, and returns it."""
         made = {shard.part: self._made(shard) for shard in self.shards}
         complete = all(record is not None for record in made.values())
         self._write({part: record or {} for part, record in made.items()}, complete)

@@ -64,7 +64,7 @@ class ReferenceIndex:
         return max(1, min(4000, len(self.terms) // 100))
 
     def scores(self, terms: list[str]) -> list[float]:
-        """Returns tf * idf of each term of a sentence; a term that is not in the index has the idf of df 1."""
+        """Returns tf * idf of each term of a sentence; for a term that is not in the index, df is taken as 1."""
         counts, length = Counter(terms), len(terms)
         unseen = math.log(self.documents)
         return [math.log1p(counts[term] / length) * self.idf.get(term, unseen) for term in terms]
@@ -133,7 +133,7 @@ class ReferenceIndex:
 
 
 def probabilities(scores: list[float], beta: float, mode: str = "negative") -> tuple[list[float], bool]:
-    """Returns the replacement probability of each word, and whether one random position must be replaced.
+    """Returns the replacement probability of each word, and whether one word, chosen at random, must be replaced.
 
     p_i = min(1, beta * L * w_i / sum_j w_j), where L is the number of words, s_i is the score of word i, and w_i is
     s_i - min s, or max s - s_i for positives (UDA). If no probability reaches 1, the largest is set to 1. If all scores

@@ -121,7 +121,8 @@ class TfidfIndex:
     def merge(cls, shards: Sequence[str | PathLike[str]], folder: str | PathLike[str]) -> TfidfIndex:
         """Merges indexes and writes the result to ``folder``.
 
-        The result is byte for byte equal to an index built from all the files in this order. No matrix is written.
+        The result is byte for byte equal to an index built from the files of all ``shards`` in this order. No matrix is
+        written.
 
         Args:
             shards: Folders of the indexes.
@@ -280,7 +281,7 @@ class TfidfIndex:
         return output, [Replacement(*parts) for parts in replaced]
 
     def explain(self, text: str, *, samples: int = 5, **drawing: Unpack[DrawOptions]) -> list[ExplainedWord]:
-        """Returns statistics of each word of a text, and at most ``samples`` sampled replacements for each."""
+        """Returns statistics of each word of a text, including up to ``samples`` sampled replacements."""
         _in_range(samples=samples)
         return [ExplainedWord(*word) for word in self._core.explain(text, samples, self.draw_options(**drawing))]
 

@@ -27,7 +27,7 @@ class DrawOptions(TypedDict, total=False):
     seed: int
     epoch: int
     copy: int
-    """Number of the negative among the negatives of a row, from 0. ``seed``, ``epoch`` and ``copy`` are in [0, 2**64),
+    """Index of the negative among those of its row, from 0. ``seed``, ``epoch`` and ``copy`` are in [0, 2**64),
     and are 0 by default."""
     beta: float
     """Mean replacement probability over the words of a sentence, before the probabilities are clipped at 1. If none
@@ -43,10 +43,10 @@ class DrawOptions(TypedDict, total=False):
     beta (UNA, Table 2)."""
     replace_with: str
     """Selection of the replacements. ``radius`` (default): within the radius (UNA). ``random``: any other term with
-    equal probability (UNA, Table 2). If both are ``random``, sentences of fewer than three words are not changed and no
-    replacement is forced."""
+    equal probability (UNA, Table 2). If ``replace_which`` is also ``random``, no replacement is forced, and
+    sentences of fewer than three words are not changed."""
     mode: str
-    """``negative`` (default): words of high TF-IDF are replaced (UNA). ``positive``: words of low TF-IDF are (UDA)."""
+    """``negative`` (default): replace words with high TF-IDF (UNA). ``positive``: replace words with low TF-IDF (UDA)."""
 
 
 _WORDS: WordOptions = {"tokenizer": "unicode", "lowercase": True, "nfkc": False}

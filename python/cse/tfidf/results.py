@@ -1,4 +1,4 @@
-"""Classes of the results that methods of ``TfidfIndex`` return: counts, reports and explanations."""
+"""Classes for the results of ``TfidfIndex`` methods: counts, reports and explanations."""
 
 from __future__ import annotations
 

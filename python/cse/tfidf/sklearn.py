@@ -29,8 +29,8 @@ __all__ = ["TfidfVectorizer"]
 class TfidfVectorizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Converts texts to a TF-IDF matrix with the formula of UNA, ln(1 + c/L) * ln(N/df), and the tokenizers of cse.
 
-    It is used like ``sklearn.feature_extraction.text.TfidfVectorizer``, but has the following parameters only. ``fit``
-    validates them.
+    It is used like ``sklearn.feature_extraction.text.TfidfVectorizer``, but has only the following parameters, which
+    ``fit`` validates.
 
     Args:
         tokenizer: ``unicode``, ``whitespace`` or ``treebank``; see ``WordOptions``.

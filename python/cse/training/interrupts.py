@@ -62,7 +62,7 @@ class Agreement:
     Args:
         world: The ranks (processes) of the run. A single rank checks its signals at every step.
         stop: The signals of this rank.
-        step: Number of steps done before; not 0 in a resumed run.
+        step: Number of steps done so far; above 0 in a resumed run.
     """
 
     def __init__(self, world: World, stop: StopRequest, step: int = 0) -> None:
@@ -92,7 +92,7 @@ class Agreement:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Context manager that locks the folder of a run; raises ``InputError`` if another process writes to it."""
+    """Context manager that locks the folder of a run; raises ``InputError`` if another process holds the lock."""
     with ExitStack() as stack:
         try:
             stack.enter_context(locks.locked(folder))
@@ -111,5 +111,5 @@ def check_free(folder: Path) -> None:
         with locked(folder):
             return
     if folder.exists():
-        remedy = f"resume it: cse train --resume {folder}; or " if has_checkpoint(folder) else ""
+        remedy = f"resume it with cse train --resume {folder}, " if has_checkpoint(folder) else ""
         raise InputError(f"--name: {folder} exists; {remedy}choose another name or remove it")
