@@ -174,7 +174,7 @@ def test_mined_triples_can_be_opened_as_labelled_pairs(topics, tmp_path, cse, fo
         (("similarity", "a", "b", "c"), "3 were given; give two texts"),
         (("similarity", "a", "b", "--columns", "a,b"), "--columns a,b: names columns of a table"),
         (("similarity", "nowhere.csv"), "nowhere.csv: no such file"),
-        (("similarity", "three.csv"), "name the two columns of text with --columns A,B; the table has a, b, c"),
+        (("similarity", "three.csv"), "name the two columns of text with --columns A,B; its columns are a, b, c"),
         (("similarity", "empty.csv"), "empty.csv: has no rows"),
         (("duplicates", "c.txt", "--threshold", "1.1"), "--threshold: must be a cosine, from -1 to 1, got 1.1"),
         (("duplicates", "c.txt", "-o", "d.tsv"), "the name must end in .csv or .jsonl"),

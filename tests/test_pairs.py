@@ -100,7 +100,7 @@ def test_column_names_determine_roles_and_id_columns_are_ignored(tmp_path, kind)
     assert pairs.anchors.take([0]) == ["a question 0"]
     assert pairs.positives.take([0]) == ["an answer 0"]
     assert pairs.hard_negatives is None
-    assert pairs.describe() == "anchor 'question', positive 'Answer'; without 'ID'"
+    assert pairs.describe() == "anchor 'question', positive 'Answer'; unused: 'ID'"
     rows = [(f"a question {i}", f"an answer {i}", str(i)) for i in range(9)]
     pairs = open_pairs([str(table(tmp_path, kind, rows, ("q", "a", "id")))], [])
     assert list(pairs.names.values()) == ["q", "a"]

@@ -77,7 +77,7 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
             # folder, it removes unlocked temporary files, which were left by killed processes.
             with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".cse-core-", suffix=".tmp", delete=False) as file:
                 temporary = file.name
-                with suppress(BlockingIOError):  # while the Rust core checks whether the file is locked
+                with suppress(BlockingIOError):  # raised while the Rust core checks whether the file is locked
                     lock(file.fileno())
                 write(file)  # type: ignore[arg-type]
             os.chmod(temporary, file_mode())

@@ -76,9 +76,8 @@ def command(
     and ranks.
 
     With --parts, -o is a folder with one part per file, such as part-00000.txt.zst, and a manifest. Rows are numbered
-    across all files, so the negatives are the same as without --parts. If
-    the command is interrupted, run it again to make the missing parts. --engine ray writes the same folder, but
-    distributes the files over a Ray cluster.
+    across all files, so the negatives are the same as without --parts. If the command is interrupted, run it again to
+    make the missing parts. --engine ray writes the same folder, but distributes the files over a Ray cluster.
     """
     as_parts = parts_options.wants_parts(as_parts, engine, output, sentences)
     if compression not in (None, "none", "gz", "zst"):

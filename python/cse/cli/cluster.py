@@ -21,7 +21,7 @@ from .tables import check_table, write_table
     default="kmeans",
     type=click.Choice(("kmeans", "hdbscan")),
     metavar="kmeans|hdbscan",
-    help="kmeans: --groups groups, by k-means; hdbscan: groups of at least --min-size rows, by density.",
+    help="kmeans: k-means with --groups groups; hdbscan: density-based groups of at least --min-size rows.",
 )
 @options.option(
     "--groups",

@@ -52,7 +52,7 @@ class Encoding:
 def encoding(command: Callable[..., None]) -> Callable[..., None]:
     """Decorator that adds ``--json`` and the options for encoding and reading a corpus.
 
-    The command receives ``as_json``, and the values of all other options as ``encoding``, of type ``Encoding``.
+    The command receives ``as_json``, and the values of the other added options as ``encoding``, an ``Encoding``.
     """
 
     @wraps(command)

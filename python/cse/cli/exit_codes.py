@@ -21,8 +21,7 @@ def main() -> NoReturn:
 
     Exit codes: 0, success; 1, internal error, or a run that failed after it began; 2, invalid input or flag, or a file
     that cannot be read or written; 130, interrupted (SIGINT); 143, terminated (SIGTERM). If the reader of standard
-    output closes the pipe, SIGPIPE ends the process (141 in a shell), as is usual for
-    commands like ``cat``.
+    output closes the pipe, SIGPIPE ends the process (141 in a shell), as is usual for commands like ``cat``.
     """
     terminated = []
 

@@ -99,7 +99,7 @@ def read_columns(path: str, columns: str | None) -> tuple[list[str], list[str]]:
     if len(chosen) != 2 or any(names.count(name) != 1 for name in chosen):
         given = f"--columns {columns}: " if columns is not None else ""
         has = ", ".join(names[:20])
-        raise InputError(f"{given}{path}: name the two columns of text with --columns A,B; the table has {has}")
+        raise InputError(f"{given}{path}: name the two columns of text with --columns A,B; its columns are {has}")
     left, right = (list(readers.column_values(path, name)) for name in chosen)
     if not left:
         raise InputError(f"{path}: has no rows; give at least one pair")

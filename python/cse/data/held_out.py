@@ -37,9 +37,9 @@ class Split:
 def hold_out(corpus: Corpus, seed: int, wanted: bool, rows: Rows | None = None) -> Split:
     """Splits a corpus into training rows and held-out rows for the label-free score.
 
-    At most 2000 rows, and at most 5 % of all rows, are held out. They have at least 8 words and distinct texts, and are
-    chosen by pseudo-random keys that depend on the seed and the row number. If fewer than two rows qualify, none is
-    held out. Blank rows and rows with the same text as a held-out row are excluded from training.
+    At most 2000 rows, and at most 5 % of the rows to split, are held out. They have at least 8 words and distinct
+    texts, and are chosen by pseudo-random keys that depend on the seed and the row number. If fewer than two rows
+    qualify, none is held out. Blank rows and rows with the same text as a held-out row are excluded from training.
 
     Args:
         corpus: The corpus.

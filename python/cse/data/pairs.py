@@ -60,7 +60,7 @@ class LabelledPairs:
         """Returns a one-line description of the columns and rows that are used."""
         text = ", ".join(f"{role} {name!r}" for role, name in self.names.items())
         if self.unused:
-            text += f"; without {', '.join(map(repr, self.unused[:20]))}"
+            text += f"; unused: {', '.join(map(repr, self.unused[:20]))}"
         if self.chosen is not None:
             text += f"; {int(self.chosen.sum()):,} of {len(self.chosen):,} rows chosen"
         return text

@@ -82,8 +82,8 @@ def check_format(output: str) -> None:
 def model_stamp(encoder: Encoder) -> dict[str, Any]:
     """Returns values that change if the embeddings of a model may have changed.
 
-    They include the model's path and pooling; the name, size and modification time of each file that the
-    embeddings depend on; the prompt; and the number of dimensions.
+    They include the model's path and pooling; the name, size and modification time of each file that the embeddings
+    depend on; the prompt; and the number of dimensions.
     """
     used = {
         **({"prompt": encoder.prompt} if encoder.prompt else {}),

@@ -46,7 +46,7 @@ class DrawOptions(TypedDict, total=False):
     equal probability (UNA, Table 2). If ``replace_which`` is also ``random``, no replacement is forced, and
     sentences of fewer than three words are not changed."""
     mode: str
-    """``negative`` (default): replace words with high TF-IDF (UNA). ``positive``: replace words with low TF-IDF (UDA)."""
+    """``negative`` (default): words with high TF-IDF are replaced (UNA). ``positive``: words with low TF-IDF (UDA)."""
 
 
 _WORDS: WordOptions = {"tokenizer": "unicode", "lowercase": True, "nfkc": False}
