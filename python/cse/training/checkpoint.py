@@ -6,7 +6,7 @@
 ``config.toml``            the configuration of the run
 ``weights.safetensors``    parameters and buffers of encoders, loss terms and other methods
 ``optimizer.safetensors``  moments and step counts of AdamW, by parameter number
-``generators.safetensors`` states of PyTorch's random number generators by rank, for dropout
+``generators.safetensors`` states of PyTorch's random number generators, used by dropout, by rank
 ``selection.safetensors``  arrays of the label-free evaluation
 ``best/``                  the selected encoder; its weights are hard links to those in the run's best/, or copies
 =========================  =======================================================================================
@@ -58,7 +58,7 @@ FILES = ("weights", "optimizer", "generators", "selection")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read and verified."""
+    """A checkpoint that has been read and verified."""
 
     folder: Path
     state: dict[str, Any]
@@ -157,7 +157,7 @@ def save_checkpoint(
         "weights": state.weights(),
         "optimizer": _moments(state.optimizer),
         "generators": generators,
-        # Copied: safetensors refuses shared memory, and the first evaluation may also be the last one.
+        # Copies, because the first and the last evaluation may be the same, and safetensors rejects shared memory.
         "selection": {name: torch.tensor(array) for name, array in arrays.items()},
     }
     record = {
@@ -269,7 +269,7 @@ def _part(folder: Path, name: str) -> Path:
 
 
 def _known_hashes(run: Path) -> dict[tuple[int, ...], str]:
-    """Returns the hashes of the weights of best/ in the latest checkpoint, by ``identity`` of each file."""
+    """Returns the hashes of the weight files in best/ of the latest checkpoint, by the ``identity`` of each file."""
     for folder in list_checkpoints(run)[-1:]:
         try:
             stored = read_manifest(folder)

@@ -65,8 +65,8 @@ class Forward:
     ) -> Tensor:
         """Returns the embeddings of rows, each encoded ``times`` times, in float32 (float64 for a float64 encoder).
 
-        If ``by_groups`` is True, rows are encoded in groups of similar length, unless ``whole_rows``. With
-        ``chunk_size``, they are encoded in chunks whose activations are recomputed in the backward pass.
+        If ``by_groups`` is True, rows are encoded in groups of similar length, unless ``whole_rows`` is True. With
+        ``chunk_size``, rows are encoded in chunks whose activations are recomputed in the backward pass.
 
         Args:
             encoder: Maps tokens of n rows to a tensor of n rows.
@@ -180,7 +180,7 @@ def step_of_rows(
     forward: Forward,
     steps: int,
 ) -> RowStep:
-    """Returns the ``RowStep`` of some rows of this rank, an argument of row terms and hooks."""
+    """Returns the ``RowStep`` of some rows of this rank, which row terms and hooks receive."""
     seed = forward.seed
     return RowStep(
         number=batch.step,

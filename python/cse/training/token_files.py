@@ -73,7 +73,7 @@ def open_tokens(
         batches: The batches of the run.
         columns: The corpora by column number; see ``cse.augment.base.Block.column``.
         tokenizer: A Hugging Face tokenizer; it is copied.
-        max_length: Maximum number of tokens of a text, without a prompt.
+        max_length: Maximum number of tokens of a text, not counting a prompt.
         reading: Options with which the files were read; see ``cse.data.reading.ReadOptions``.
         cache: Cache folder; None: the default, see ``cse.data.cache.cache_folder``.
         progress: Called with the same arguments as ``Callback.on_progress``.
