@@ -102,7 +102,8 @@ class Batches:
         max_steps: Maximum number of steps; without ``epochs``, the exact number.
         accumulate: Batches per step.
         keep_duplicates: Whether equal sentences and unchanged synthetic negatives are used as negatives.
-        part: ``part(n)`` returns the slice of n rows that this rank encodes; expensive methods edit only these rows.
+        part: ``part(n)`` returns, as a slice, which of the n rows of a batch this rank encodes; expensive methods edit
+            only these rows.
         partner_views: Returns the views from which the partners of mixed negatives (MixCSE) are drawn; see
             ``cse.losses.base.BatchTerm.partner_views``.
     """
@@ -131,7 +132,7 @@ class Batches:
         self.without_dropout = False
         """Whether one encoder encodes both views without dropout, so that an unchanged positive equals its anchor."""
         self.prompts = TrainingPrompts()
-        """Texts that are put before the sentences when they are tokenized."""
+        """Texts that are prepended to the sentences before tokenization."""
         self.size, self.accumulate, self.keep_duplicates = batch_size, accumulate, keep_duplicates
         # A batch of a single row is dropped, because it has no in-batch negatives.
         whole, rest = divmod(len(rows), self.size)
@@ -159,7 +160,10 @@ class Batches:
         return self.make(number, lambda block: block.texts)
 
     def make(self, number: int, ids: TokenIds) -> Batch:
-        """Returns a batch without tokens. An edited sentence counts as unchanged if ``ids`` gives equal ids."""
+        """Returns a batch without tokens.
+
+        An edited sentence counts as unchanged if ``ids`` returns the same for it as for the original.
+        """
         seed = self.seed
         step = number // self.accumulate
         epoch, nth = divmod(number, self.per_epoch)
@@ -266,7 +270,7 @@ class Prefetcher:
         batches: The batches of the run.
         tokenizer: A Hugging Face tokenizer; it is copied.
         max_length: Maximum number of tokens of a text, not counting a prompt.
-        part: ``part(n)`` returns the slice of n rows that this rank encodes. Default: all rows.
+        part: ``part(n)`` returns, as a slice, which of the n rows of a batch this rank encodes. Default: all rows.
         stored: Stored token ids by column number. Other columns, and augmented texts, are tokenized.
         device: Device to which the tokens will be copied.
         compiled: Whether the transformer is compiled.

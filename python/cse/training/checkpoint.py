@@ -157,7 +157,7 @@ def save_checkpoint(
         "weights": state.weights(),
         "optimizer": _moments(state.optimizer),
         "generators": generators,
-        # Copies, because the first and the last evaluation may be the same, and safetensors rejects shared memory.
+        # Copies: if the first evaluation is also the last, their arrays share memory, which safetensors rejects.
         "selection": {name: torch.tensor(array) for name, array in arrays.items()},
     }
     record = {
@@ -197,7 +197,7 @@ def save_checkpoint(
 
 
 def restore_best(checkpoint: Checkpoint, run: Path) -> None:
-    """Replaces best/ of the run by best/ of the checkpoint, because a later step may have been selected since."""
+    """Replaces best/ of the run with best/ of the checkpoint, because a later step may have been selected since."""
     stored, best = checkpoint.folder / BEST, run / BEST
     if not stored.is_dir():
         return

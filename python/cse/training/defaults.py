@@ -93,7 +93,7 @@ def preset_values(name: str) -> dict[str, Any]:
 def with_preset(config: TrainConfig) -> TrainConfig:
     """Returns the configuration completed with the values of its preset and the default model.
 
-    Given values take precedence. A configuration that is already complete is returned unchanged.
+    Given values take precedence. A configuration that was completed earlier is returned unchanged.
     """
     if config.preset is None and config.model is not None and config.given is not None:
         return config

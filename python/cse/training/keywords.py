@@ -71,7 +71,10 @@ def with_tables(values: Mapping[str, Any], known: Collection[str]) -> dict[str, 
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Returns the value with paths as text, and with lists, or a single path where a list is expected, as tuples."""
+    """Returns the stored form of a value: paths as text, lists as tuples.
+
+    A single path becomes a tuple where a list is expected.
+    """
     if isinstance(value, PathLike):
         value = fspath(value)
     if isinstance(value, list) or (isinstance(value, tuple) and name in hints()):

@@ -61,7 +61,7 @@ class RunResult:
     notes: list[str]
     """Remarks on the interpretation of the scores."""
     neighbours: list[dict[str, str]]
-    """At most three held-out sentences whose nearest neighbour changed in training, with the old and the new one."""
+    """At most three held-out sentences whose nearest neighbours before training and in best/ differ, with both."""
     sts: dict[str, float]
     """Spearman's correlation x 100 of best/ by STS task; empty without ``config.data``."""
 

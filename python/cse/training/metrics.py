@@ -16,8 +16,8 @@ __all__ = ["Clock", "MetricBuffer", "check_finite"]
 class MetricBuffer:
     """A buffer of the metrics of steps, which remain on the device until they are read.
 
-    ``read`` copies all metrics to the host in one transfer, so that the host does not wait for the device at
-    every step.
+    ``read`` copies all metrics to the host in one transfer, so that the host does not wait for the device at every
+    step.
     """
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["dropout_of", "encoder_of"]
 
-# Name of an additional input, which holds the positions of the rows; a chunk would otherwise not know them.
+# Name of an additional input: the positions of the rows. A chunk needs them because it holds only some rows.
 ROW = "row"
 # Attributes that hold the dropout probability in attention modules without a dropout module (ModernBERT, Llama).
 RATES = ("attention_dropout", "dropout_rate")

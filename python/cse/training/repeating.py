@@ -10,7 +10,7 @@ from .train_config import TrainConfig
 
 __all__ = ["repeated"]
 
-# Settings that do not change what is computed, except by rounding. If only these change, the run is repeated with all
+# Settings that do not affect what is computed, apart from rounding. If only these change, the run is repeated with all
 # its values.
 ELSEWHERE = {"output", "name", "device", "threads", "log_every", "loggers", "data", "allow_partial", "cache"}
 

@@ -219,7 +219,7 @@ class Optimisation:
     max_grad_norm: AtLeastZero | None = None
     """Maximum norm of the gradient; 0: the gradient is not clipped."""
     merge_with_base: Share | None = None
-    """Weight of the base model in its average with the trained model, which is evaluated and saved."""
+    """Evaluate and save the average of base model and trained model, with this weight for the base model."""
     epochs: Annotated[Positive | None, Shown(default="1, or as many as --max-steps takes")] = None
     """Passes over the corpus."""
     max_steps: Positive | None = None
