@@ -185,7 +185,7 @@ def arrange(views: Mapping[str, Tensor], objective: str, roles: Mapping[str, Rol
     if not named["anchor"] or len(named["anchor"]) != len(named["positive"]):
         raise ValueError(
             f"views: {len(named['anchor'])} of role anchor and {len(named['positive'])} of role positive; "
-            "need the same number of each, at least one"
+            "need the same number of each, and at least one"
         )
     pairs = list(zip(named["anchor"], named["positive"], strict=True))
     sizes = {name: len(z) for name, z in views.items()}

@@ -70,7 +70,7 @@ class DiffCSE(RowTerm):
 
     @classmethod
     def implies(cls, options: DiffCSEOptions) -> dict[str, Any]:
-        """Returns ``projector`` as the default of ``feature_augmentations``; the other terms are affected as well."""
+        """Returns ``projector`` as the default of ``feature_augmentations``. It also applies to the other terms."""
         return {"feature_augmentations": ("projector",)}
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,7 @@ IGNORED = -100
 def mask_tokens(
     ids: Tensor, special: Tensor, uniform: Tensor, share: float, mask_id: int, vocabulary: int
 ) -> tuple[Tensor, Tensor]:
-    """Masks tokens as in BERT: 80 % of the selected tokens become the mask token, 10 % a random token; 10 % are kept.
+    """Masks tokens as in BERT: of those selected, 80 % become the mask token, 10 % a random token, and 10 % are kept.
 
     Args:
         ids: ``(B, T)`` token ids.

@@ -99,7 +99,7 @@ class Batches:
         batch_size: Rows per batch.
         seed: Seed of the row order and of the random draws in methods.
         epochs: Passes over the rows. Default: 1, or as many as ``max_steps`` requires.
-        max_steps: Maximum number of steps; without ``epochs``, the exact number.
+        max_steps: Maximum number of steps, or the exact number if ``epochs`` is None.
         accumulate: Batches per step.
         keep_duplicates: Whether equal sentences and unchanged synthetic negatives are used as negatives.
         part: ``part(n)`` returns, as a slice, which of the n rows of a batch this rank encodes; expensive methods edit

@@ -6,7 +6,7 @@
 ``config.toml``            the configuration of the run
 ``weights.safetensors``    parameters and buffers of encoders, loss terms and other methods
 ``optimizer.safetensors``  moments and step counts of AdamW, by parameter number
-``generators.safetensors`` states of PyTorch's random number generators, used by dropout, by rank
+``generators.safetensors`` by rank: states of PyTorch's random number generators, which dropout uses
 ``selection.safetensors``  arrays of the label-free evaluation
 ``best/``                  the selected encoder; its weights are hard links to those in the run's best/, or copies
 =========================  =======================================================================================

@@ -31,9 +31,9 @@ def check_learnable(
 ) -> None:
     """Raises ``InputError`` if a sample of the corpus shows that nothing can be learned with these methods.
 
-    There are three cases: all sentences are equal, so that none is a negative of another; all positives are masked, or
-    equal their anchors although the method makes new texts; or all synthetic negatives equal the sentences they were
-    made from. The sample has at most 2,000 rows, or 64 for an expensive method.
+    The cases are: all sentences are equal, so that none is a negative of another; all positives are masked; a method
+    that makes new texts returns only positives that equal their anchors; all synthetic negatives equal the sentences
+    they were made from. The sample has at most 2,000 rows, or 64 for an expensive method.
 
     Args:
         positive: The name of the method that makes positives, and the method.
@@ -97,7 +97,7 @@ def replaceable(texts: Sequence[str]) -> str:
             "build the index with --tokenizer whitespace"
         )
     if not any(each.isalnum() for each in characters):
-        return "for text without letters (emoji, punctuation) build the index with --tokenizer whitespace"
+        return "for text without letters (emoji, punctuation), build the index with --tokenizer whitespace"
     return "check that the index was built from this corpus"
 
 

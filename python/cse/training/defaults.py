@@ -180,7 +180,7 @@ def with_loss(config: TrainConfig, family: str) -> TrainConfig:
 
 
 def recipe_reason(config: ResolvedConfig, family: str) -> str:
-    """Describes where the values that were not given come from, and the reasons for them."""
+    """Returns a text that says where the values that were not given come from, and why."""
     preset = (config.given or {}).get("preset")
     if preset is not None and (preset, family) != ("adapt", "adapt"):
         return f"preset {preset}"

@@ -50,7 +50,7 @@ class World:
         return f"cuda:{self.local_rank}" if self.size > 1 and name == "cuda" else name
 
     def part(self, rows: int) -> slice:
-        """Returns the rows of a batch that this rank encodes: contiguous, in the order of ranks."""
+        """Returns the slice of the rows of a batch that this rank encodes; the slices are in the order of ranks."""
         return self._part(rows, self.rank)
 
     def _part(self, rows: int, rank: int) -> slice:
@@ -176,7 +176,7 @@ class _Gather(torch.autograd.Function):
 
 @contextmanager
 def connected(device: str) -> Iterator[World]:
-    """Context manager that connects the ranks that torchrun started; without torchrun, there is one rank.
+    """Context manager that connects the ranks started by torchrun; without torchrun, there is one rank.
 
     The backend is NCCL for CUDA, else Gloo. The ranks stay connected until the process ends, so that one process can
     train several times. Raises ``InputError`` if a machine has fewer GPUs than ranks, or if the ranks are already

@@ -53,7 +53,7 @@ class Forward:
         return self.device == "cpu" and self.chunk_size is None and not self.compiled
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Returns the context manager of the precision of forward passes."""
+        """Returns the context manager that sets the precision of forward passes."""
         return autocast(self.device, self.precision)
 
     def encode(

@@ -61,7 +61,7 @@ class RunResult:
     notes: list[str]
     """Remarks on the interpretation of the scores."""
     neighbours: list[dict[str, str]]
-    """At most three held-out sentences whose nearest neighbours before training and in best/ differ, with both."""
+    """At most three held-out sentences, each with its nearest neighbours before training and in best/, which differ."""
     sts: dict[str, float]
     """Spearman's correlation x 100 of best/ by STS task; empty without ``config.data``."""
 

@@ -31,7 +31,7 @@ __all__ = ["Modules", "build_modules", "connect", "create", "views_of"]
 
 @dataclass
 class Modules:
-    """The modules of a run: the encoders, and by name the loss terms, feature methods, hooks and encoder methods."""
+    """The modules of a run: the encoders; loss terms, feature methods, hooks and encoder methods by name."""
 
     encoder: SentenceEncoder
     second: SentenceEncoder | None

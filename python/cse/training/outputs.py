@@ -178,7 +178,8 @@ def score_best(run: Run, callback: Callback) -> dict[str, float]:
     if not run.tasks:
         return {}
     callback.on_status("evaluating best/ on the STS tasks")
-    encoder = Encoder(run.folder / "best", device=run.device)  # with the MLP head only if it is kept, as for a user
+    # Loaded as a user would load it, without the MLP head unless the head is kept.
+    encoder = Encoder(run.folder / "best", device=run.device)
     return {task.title: score_pairs(encoder, pairs).spearman for task, pairs in run.tasks}
 
 
@@ -202,7 +203,7 @@ def run_folder(run: Run, world: World) -> Iterator[Path]:
 
 
 def _claimed(run: Run, held: ExitStack) -> Path:
-    """Makes, locks and returns the folder of a new run; the folder of an unsaved run with the same name is emptied."""
+    """Creates, locks and returns the folder of a new run; empties the folder of an unsaved run with the same name."""
     while True:
         try:
             run.folder.mkdir(parents=True)

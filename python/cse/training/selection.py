@@ -112,9 +112,9 @@ class Selector:
     def score(self, step: int) -> tuple[dict[str, Any], bool]:
         """Evaluates the encoder; returns its scores by name, and whether it is selected as best/.
 
-        Without development sets, it is selected unless its embeddings have collapsed: the MRR is below ``COLLAPSED``
-        times the highest MRR of earlier evaluations, the embeddings are not finite, or ``is_collapsed`` is True and was
-        False in an earlier evaluation.
+        Without development sets, the encoder is selected unless its embeddings have collapsed: the MRR is below
+        ``COLLAPSED`` times the highest MRR of earlier evaluations, the embeddings are not finite, or ``is_collapsed``
+        is True and was False in an earlier evaluation.
         """
         record: dict[str, Any] = {}
         keep = True

@@ -250,7 +250,7 @@ class Evaluation:
     dev: Annotated[tuple[str, ...], Paths(), Shown("FILE")] = ()
     """Scored pairs, to select best/ by Spearman's correlation; with several files, by the mean correlation.
 
-    Files of score, sentence1, sentence2; see ``cse.evaluation.sts.read_pairs``. Default: the label-free score of
+    Each row holds a score and two sentences; see ``cse.evaluation.sts.read_pairs``. Default: the label-free score of
     held-out rows."""
     eval_every: NotNegative | None = None
     """Steps between evaluations; 0: only before and after training."""

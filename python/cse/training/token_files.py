@@ -1,8 +1,8 @@
 """Token ids of a corpus in memory-mapped files of the cache.
 
 Sentences that no augmentation changes are tokenized only once, instead of in every epoch and run. ``ids.u16`` or
-``ids.u32`` holds the concatenated ids of all rows, truncated at the maximum length; ``ends.u64`` holds, for each
-row, the position after its last id.
+``ids.u32`` holds the ids of all rows in one sequence, each row truncated at the maximum length. ``ends.u64`` holds, for
+each row, the position after its last id.
 """
 
 from __future__ import annotations
