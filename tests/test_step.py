@@ -217,7 +217,7 @@ def test_a_trained_mlm_head_is_saved_and_loaded_again(run_config):
 
     config = run_config.replace(loss_terms=("mlm",), max_steps=2)
     run = prepare(config)
-    assert "has no head for masked language modelling, so a random one is trained" in run.facts["warning"]
+    assert "has no head for masked language modelling, so one is trained from scratch" in run.facts["warning"]
     last = train(config).folder / "last"
     head = load_file(last / "mlm_head" / "model.safetensors")
     assert "cls.predictions.transform.dense.weight" in head

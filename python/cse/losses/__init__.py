@@ -19,7 +19,7 @@ CONTRASTIVE_LOSSES: dict[str, dict[str, Any]] = {
     "focal": {"logits": "focal"},
     "mixed": {"logits": "cosine", "mixed_negatives": True},
 }
-"""Options of the term ``contrastive`` by value of ``--loss``: SimCSE, Focal-InfoNCE and MixCSE."""
+"""Options of the term ``contrastive`` for each contrastive loss: those of SimCSE, Focal-InfoNCE and MixCSE."""
 
 LOSS_TERMS: Registry[type[LossTerm]] = Registry(
     "loss term",

@@ -25,7 +25,7 @@ class AugCSEOptions:
     """Options of AugCSE."""
 
     weight: Annotated[float, Field(ge=0, description="weight of the discriminator's loss")] = 0.005
-    reversal: Annotated[float, Field(ge=0, description="multiplies the reversed gradient in the encoder")] = 1.0
+    reversal: Annotated[float, Field(ge=0, description="factor of the reversed gradient in the encoder")] = 1.0
 
 
 class _Reversed(torch.autograd.Function):
@@ -52,11 +52,12 @@ class AugCSE(RowTerm):
     """Trains a discriminator to predict which edit made a positive, and trains the encoder against it.
 
     The term is ``weight`` times the mean cross-entropy of the discriminator, a network of two layers: Linear(D, D),
-    ReLU, Linear(D, number of edits). The discriminator minimises the term. Its gradient reaches the encoder multiplied
-    by ``-reversal``. The edits are those of ``--positive one-of``; the released code of AugCSE uses transformations of
-    NL-Augmenter. The default weight and reversal are taken from that code, which does not give the size of the network.
+    ReLU, Linear(D, number of edits). The discriminator minimises the term. The gradient of the term reaches the encoder
+    multiplied by ``-reversal``. The edits are those of ``--positive one-of``; the released code of AugCSE uses
+    transformations of NL-Augmenter. The default weight and reversal are taken from that code, which does not give the
+    size of the network.
 
-    Raises ``InputError`` without ``--positive one-of``.
+    Raises ``InputError`` if the positives do not come from ``one-of``.
     """
 
     Options = AugCSEOptions
@@ -66,7 +67,7 @@ class AugCSE(RowTerm):
     def __init__(self, options: AugCSEOptions, context: Context) -> None:
         super().__init__(options, context)
         if "edits" not in context.told:
-            raise InputError("--loss-term augcse: needs positives of several edits; use --positive one-of")
+            raise InputError("--loss-term augcse: needs positives made by several edits; use --positive one-of")
         size = context.trained.embedding_dim
         self.edits, self.purpose = context.told["edits"]
         self.discriminator = nn.Sequential(nn.Linear(size, size), nn.ReLU(), nn.Linear(size, self.edits))
@@ -80,7 +81,7 @@ class AugCSE(RowTerm):
         """Returns the sum of the weighted cross-entropies of these rows, and the number of rows."""
         options: AugCSEOptions = self.options
         z = views["positive"]
-        # ``one-of`` chooses the edit of each positive with the same random number.
+        # Repeats the draw with which ``one-of`` chose the edit of each row.
         edit = (step.uniform(self.purpose, 1)[:, 0] * self.edits).long().clamp(max=self.edits - 1)
         logits = self.discriminator(reversed_gradient(z, options.reversal))
         count = torch.tensor(len(z), device=z.device)

@@ -9,8 +9,8 @@ processes:
 - A *batch term* receives the embeddings of all rows of the batch, and returns a scalar that is the same in all
   processes. It runs in float32.
 
-The training loop then sums the gradients of all parameters, in the encoder and in the terms, over the processes. It
-also handles chunks, precision, processes without rows, training mode and devices, so that terms need no code for them.
+The training loop sums the gradients of all parameters, in the encoder and in the terms, over the processes. It also
+handles chunks, precision, processes without rows, training mode and devices, so that terms need no code for them.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class RowTerm(LossTerm):
         """Returns two scalar tensors: the sum over all items of these rows, and the number of items.
 
         Called with at least one row: once per batch or, with ``--chunk-size``, once per chunk, and again when the chunk
-        is recomputed in the backward pass. The total must not depend on how the rows are divided into chunks.
+        is recomputed in the backward pass. The totals over all chunks must not depend on how the rows are divided.
         """
         raise TypeError(f"{type(self).__name__} does not define forward")
 
@@ -95,10 +95,10 @@ class BatchTerm(LossTerm):
         raise TypeError(f"{type(self).__name__} does not define forward")
 
     def partner_views(self, roles: Mapping[str, Role]) -> tuple[int, list[str]] | None:
-        """Returns how many views need mixing partners, and where these are drawn from; None (default): no partners.
+        """Returns the number of views that need mixing partners, and the names of the views that supply them.
 
         MixCSE mixes the positive of each anchor with another embedding, its partner; see ``cse.mixing_partners``.
-        ``step.partners`` holds the positions of the partners.
+        ``step.partners`` holds the positions of the partners. Returns None, the default, if no view needs partners.
 
         Args:
             roles: Roles of the batch's views by name, in the order of encoding.

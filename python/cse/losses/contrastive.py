@@ -7,8 +7,8 @@ A loss has four independent parts:
 2. the logits: ``cosine`` (s / tau) or ``focal`` (Focal-InfoNCE);
 3. additional negatives: labelled or synthetic hard negatives as further columns of the similarity matrix, synthetic
    negatives as further pairs, mixed negatives (MixCSE), and any other view with the role ``negative``;
-4. weights: additive log-weights of pairs, the weight of an anchor's own hard negative, masks of rows, and a mask of
-   duplicates.
+4. weights and masks: additive log-weights of pairs, the weight of an anchor's own hard negative, masks of rows, and a
+   mask of duplicates.
 
 ``s`` is the cosine similarity, ``tau`` the temperature. All losses are means over anchors, in nats.
 """
@@ -86,9 +86,9 @@ def contrastive_loss(
         views: Embeddings by name, any float dtype, not necessarily normalised: ``(B, D)`` for anchors and positives,
             ``(R, D)`` with any R for negatives, which are in the denominator of every anchor. The first anchor view is
             paired with the first positive view, the second with the second, and so on; all pairs are treated alike.
-        objective: ``infonce``: anchors against the candidates (the second view of each pair) and the hard negatives.
+        objective: ``infonce``: anchors against the candidates (the second view of each pair) and the negatives.
             ``nt-xent``: each embedding of a paired view against all other such embeddings and the negatives; its
-            positive is the same row in the other view of the pair.
+            positive is the embedding of the same row in the other view of the pair.
         logits: ``cosine`` or ``focal``; mixed and hard negatives are scored like other negatives.
         temperature: tau.
         margin: m of the focal logits; ignored by ``cosine``.
@@ -100,18 +100,18 @@ def contrastive_loss(
             An anchor whose partner comes from its own row has no mixed negative.
         hard_negative_weight: alpha; the logit of an ``anchor`` with the ``hard_negative`` of the same row is increased
             by ln(alpha).
-        masks: ``(B,)`` bool by view name: True for the rows in which a view is valid. An invalid row is neither used as
-            an anchor nor in any denominator. An anchor whose positive is invalid is left out.
+        masks: ``(B,)`` bool by view name: True for the rows in which a view is valid. An invalid row is used neither
+            as an anchor nor in a denominator. An anchor whose positive is invalid is left out.
         duplicates: ``(B, B)`` bool, symmetric: True for two rows with the same sentence or labelled positive. In the
             first pair of views, such rows are not negatives of each other.
         roles: Roles by view name; default: see ``cse.views.roles_by_name``.
         log_weights: See ``cse.views.Views``; each is added to the logits of its pair of views.
         own_negatives: See ``cse.views.Views``.
-        metrics: A dict in which ``p_pos`` is set to the mean softmax probability of the positive and, with mixed
-            negatives (paper), ``cos_mix`` to the mean cosine of an anchor and its mixed negative.
+        metrics: A dict in which ``p_pos`` is set to the mean softmax probability of the positive and, with
+            ``mixed="paper"``, ``cos_mix`` to the mean cosine of an anchor and its mixed negative.
 
     Returns:
-        A scalar tensor: the mean over all valid anchors, 0 if there are none.
+        A scalar tensor: the mean over all valid anchors; 0 if there are none.
 
     Raises:
         ValueError: For an undefined combination of parts, missing partners, an unknown objective, a view of unknown
@@ -185,7 +185,7 @@ def arrange(views: Mapping[str, Tensor], objective: str, roles: Mapping[str, Rol
     if not named["anchor"] or len(named["anchor"]) != len(named["positive"]):
         raise ValueError(
             f"views: {len(named['anchor'])} of role anchor and {len(named['positive'])} of role positive; "
-            "need the same number of each, at least one"
+            "need the same number of each, and at least one"
         )
     pairs = list(zip(named["anchor"], named["positive"], strict=True))
     sizes = {name: len(z) for name, z in views.items()}
@@ -310,12 +310,12 @@ class Contrastive(BatchTerm):
 
 @torch.no_grad()
 def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """Returns mean cosines and other statistics of the similarities in a batch, as scalar tensors on its device.
+    """Returns mean cosines and other statistics of the similarities in a batch, as scalar tensors on the views' device.
 
     ``cos_pos``: positives (a_i, a+_i). ``cos_neg``: in-batch negatives (a_i, a+_j). ``cos_hard``: labelled hard
     negatives of the anchor's row. ``cos_syn``: synthetic negatives of the anchor's row (a_i, n_i). ``syn_harder``:
-    share of synthetic negatives that are closer to their anchor than every in-batch negative. Rows whose mask is False
-    are left out, except from ``uniformity``. ``alignment`` (of anchors and positives) and ``uniformity`` (of all
+    fraction of synthetic negatives that are closer to their anchor than every in-batch negative. Rows whose mask is
+    False are left out, except from ``uniformity``. ``alignment`` (of anchors and positives) and ``uniformity`` (of all
     anchors) are those of Wang and Isola (2020).
     """
     masks = masks or {}
@@ -337,7 +337,8 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
                 if "positive" in masks:
                     removed = removed | ~masks["positive"]
                 hardest = s.masked_fill(removed, -math.inf).max(1).values
-                compared = hardest.isfinite()  # False without an in-batch negative; the mean is NaN if all are False
+                # False for a row without an in-batch negative; if all are False, the mean is NaN.
+                compared = hardest.isfinite()
                 if name in masks:
                     compared = compared & masks[name]
                 summary["syn_harder"] = _mean((own > hardest).float(), compared)
@@ -345,7 +346,7 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
 
 
 def _mean_negative(s: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
-    """Returns the mean of the off-diagonal similarities in ``s``, ``(B, B)``, of valid rows."""
+    """Returns the mean of the off-diagonal entries of ``s``, ``(B, B)``, whose row and column are both valid."""
     batch = len(s)
     if "positive" not in masks:
         return (s.sum() - s.diagonal().sum()) / (batch * (batch - 1))

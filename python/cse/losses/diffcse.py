@@ -27,15 +27,15 @@ class DiffCSEOptions:
     """Options of DiffCSE; the defaults are the published settings of BERT-base for STS."""
 
     weight: Annotated[float, Field(gt=0, description="lambda, the weight of the term")] = 0.005
-    share: Annotated[float, Field(gt=0, lt=1, description="share of the tokens that is masked")] = 0.3
+    share: Annotated[float, Field(gt=0, lt=1, description="fraction of tokens to mask")] = 0.3
     generator: Annotated[
-        str, Field(description="masked language model that fills in the masks, with the same tokenizer")
+        str, Field(description="masked language model that predicts the masked tokens; must use the same tokenizer")
     ] = "distilbert-base-uncased"
     variant: Annotated[
         Literal["paper", "release"],
         Field(
-            description="release: uses the generator's top token at every position except the first; padding counts as "
-            "not replaced"
+            description="release: uses the generator's most probable token at every position except the first; padding "
+            "counts as not replaced"
         ),
     ] = "paper"
 
@@ -43,14 +43,14 @@ class DiffCSEOptions:
 class DiffCSE(RowTerm):
     """``weight`` times the mean cross-entropy of detecting replaced tokens, given the embedding of the sentence.
 
-    For each of the two views, tokens are masked, and a frozen generator fills them in. A discriminator, a copy of the
-    transformer with separate weights, classifies each token of the result as replaced or not. The output of its
-    embedding layer at position 0 is replaced by the projected embedding of the sentence, through which the term trains
-    the encoder. The variant ``paper`` samples the masked tokens from the generator and leaves padding out of the mean.
-    In both variants the generator runs without dropout, unlike in the released code. Masks and samples are functions of
-    (seed, epoch, row, token position).
+    For each of the two views, tokens are masked, and a frozen generator predicts them. A discriminator, a copy of the
+    transformer with separate weights, classifies each token of the result as replaced or not. At position 0, the output
+    of the discriminator's embedding layer is replaced by the projected embedding of the sentence; the term trains the
+    encoder through this embedding. The variant ``paper`` samples the predicted tokens and leaves padding out of the
+    mean. In both variants the generator runs without dropout, unlike in the released code. Masks and samples are
+    functions of (seed, epoch, row, token position).
 
-    Raises ``InputError`` for a generator with another vocabulary, or a tokenizer without a mask token.
+    Raises ``InputError`` for a generator with a different vocabulary, or a tokenizer without a mask token.
     """
 
     Options = DiffCSEOptions
@@ -70,7 +70,7 @@ class DiffCSE(RowTerm):
 
     @classmethod
     def implies(cls, options: DiffCSEOptions) -> dict[str, Any]:
-        """Returns ``projector`` as the default of ``feature_augmentations``, which also applies to the other terms."""
+        """Returns ``projector`` as the default of ``feature_augmentations``. It also applies to the other terms."""
         return {"feature_augmentations": ("projector",)}
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
@@ -91,7 +91,7 @@ class DiffCSE(RowTerm):
         return self.options.weight * total, count
 
     def edited(self, tokens: Any, step: RowStep, view: str) -> tuple[Tensor, Tensor]:
-        """Returns the token ids ``(n, T)`` with masks filled in, and bool ``(n, T)``, True for replaced tokens."""
+        """Returns the token ids ``(n, T)`` after replacement, and bool ``(n, T)``, True for replaced tokens."""
         ids, mask = tokens["input_ids"], tokens["attention_mask"].bool()
         length = ids.shape[1]
         purposes = (f"diffcse {view} {what}" for what in ("selection", "change", "token"))

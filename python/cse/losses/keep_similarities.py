@@ -1,4 +1,4 @@
-"""A loss term that keeps the similarities of the base model, against forgetting in adaptation to new documents."""
+"""A loss term that keeps the similarities of the base model, to prevent forgetting when it adapts to new documents."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def similarity_divergence(base: Tensor, z: Tensor, temperature: float, valid: Te
 
 
 class KeepSimilarities(BatchTerm):
-    """``weight`` times the divergence between the similarities in a batch of the base model and of the encoder.
+    """``weight`` times the divergence of the encoder's similarities in a batch from those of the base model.
 
-    The divergence is the mean of two values of ``similarity_divergence``, for the anchors and for the positives. The
-    base model is the encoder before training, without dropout. It encodes the same texts in a forward pass without
-    gradients, which takes about a third of the time of the encoder's forward and backward passes. Its weights take
-    additional memory.
+    The divergence is the mean of two values of ``similarity_divergence``, one for the anchors and one for the
+    positives. The base model is the encoder before training, without dropout. It encodes the same texts in a forward
+    pass without gradients, which takes about a third of the time of the encoder's forward and backward passes. The
+    weights of the base model take additional memory.
     """
 
     Options = KeepSimilaritiesOptions
-    summary = "keeps the similarities that the model had before training (distillation from itself)"
+    summary = "keeps the similarities that the model had before training (self-distillation)"
 
     def __init__(self, options: KeepSimilaritiesOptions, context: Context) -> None:
         super().__init__(options, context)

@@ -32,9 +32,9 @@ def mixture_similarity(
 def release_similarities(z1: Tensor, z2: Tensor, mix_lambda: float) -> Tensor:
     """Returns the cosines with the mixed negatives of MixCSE's released code, ``(B, 2B)``.
 
-    Neighbouring rows of unnormalised embeddings are mixed. The first B columns compare each row of z1 with all mixtures
-    of z2; the last B columns compare the mixture at the same row of z1 with all rows of z2. In each half, one diagonal
-    is set to 0 instead of being removed, and adds e^0 = 1 to the denominators. Mixtures have no gradient.
+    Neighbouring rows of unnormalised embeddings are mixed. In row i, the first B columns compare row i of z1 with all
+    mixtures of z2; the last B columns compare mixture i of z1 with all rows of z2. In each half, the entries of one
+    diagonal are set to 0 instead of being removed, so each adds e^0 = 1 to a denominator. Mixtures have no gradient.
 
     Args:
         z1: ``(B, D)``, the anchors.

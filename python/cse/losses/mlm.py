@@ -21,18 +21,18 @@ IGNORED = -100
 def mask_tokens(
     ids: Tensor, special: Tensor, uniform: Tensor, share: float, mask_id: int, vocabulary: int
 ) -> tuple[Tensor, Tensor]:
-    """Masks tokens as in BERT: of the selected tokens, 80 % become the mask token, 10 % a random token, 10 % are kept.
+    """Masks tokens as in BERT: of those selected, 80 % become the mask token, 10 % a random token, and 10 % are kept.
 
     Args:
         ids: ``(B, T)`` token ids.
         special: ``(B, T)`` bool, True for tokens that are never selected.
-        uniform: ``(B, 3 T)`` numbers in [0, 1): for the selection, the kind of change, and the random token.
+        uniform: ``(B, 3 T)`` numbers in [0, 1): T each for the selection, the kind of change, and the random token.
         share: Probability of selection.
         mask_id: Id of the mask token.
         vocabulary: Number of tokens in the vocabulary.
 
     Returns:
-        The masked ids, and the labels: the original ids of the selected tokens, else -100.
+        The masked ids, and the labels: the original ids of the selected tokens, and -100 elsewhere.
     """
     select, kind, token = uniform.chunk(3, dim=1)
     selected = (select < share) & ~special
@@ -60,8 +60,8 @@ class MLM(RowTerm):
         self._save_head = encoder.save_masked_language_model
         if untrained:
             self.warning = (
-                f"--mlm-weight: {encoder.source.name} has no head for masked language modelling, so a random one is "
-                "trained; a checkpoint like bert-base-uncased has one"
+                f"--mlm-weight: {encoder.source.name} has no head for masked language modelling, so one is trained "
+                "from scratch; a checkpoint like bert-base-uncased has a head"
             )
         self.special: Tensor
         self.register_buffer("special", torch.tensor(encoder.tokenizer.all_special_ids), persistent=False)

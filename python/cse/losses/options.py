@@ -1,4 +1,4 @@
-"""Options of loss terms. This module does not import torch, because the command line lists the options."""
+"""Options of loss terms. This module does not import torch, so that the command line starts quickly."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["ContrastiveOptions", "KeepSimilaritiesOptions", "MLMOptions", "Matry
 class ContrastiveOptions:
     """Options of the contrastive loss; see ``cse.losses.contrastive.contrastive_loss``.
 
-    ``objective``, ``logits``, ``temperature`` and ``mixed_negatives`` come from the settings of the run
-    if ``--loss`` is ``standard``, ``focal`` or ``mixed``.
+    If ``--loss`` is ``standard``, ``focal`` or ``mixed``, the options ``objective``, ``logits``, ``temperature`` and
+    ``mixed_negatives`` come from the settings of the run.
     """
 
     objective: Annotated[Literal["infonce", "nt-xent"], Note("which views are negatives")] = "infonce"
@@ -32,12 +32,12 @@ class ContrastiveOptions:
     ] = 0.2
     mix_variant: Annotated[
         Literal["paper", "release"],
-        Note("mixed negatives as in the paper of MixCSE, or as in its code", "--mix-variant"),
+        Note("mixed negatives as in the MixCSE paper, or as in its released code", "--mix-variant"),
     ] = "paper"
     hard_negative_weight: Annotated[
         float,
         Gt(0),
-        Note("weight alpha of the hard negative of --pairs in the anchor's own row", "--hard-negative-weight"),
+        Note("weight alpha of each anchor's own hard negative, given in --pairs", "--hard-negative-weight"),
     ] = 1.0
 
     @property
@@ -53,7 +53,7 @@ class MLMOptions:
     weight: Annotated[
         float, Gt(0), Note("adds masked language modelling with this weight", "--mlm-weight", default="0", enables=True)
     ] = 0.1
-    share: Annotated[float, Gt(0), Lt(1), Note("share of the tokens that is predicted")] = 0.15
+    share: Annotated[float, Gt(0), Lt(1), Note("fraction of tokens to predict")] = 0.15
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class MatryoshkaOptions:
     dims: Annotated[
         tuple[int, ...] | str,
         Note(
-            "also trains the first N dimensions of the embeddings, for each given N, like 256,128,64 (Matryoshka)",
+            "also trains the first N dimensions of the embeddings, for each N in a list like 256,128,64 (Matryoshka)",
             "--dims",
             "N,N,...",
             default="off",
@@ -81,9 +81,10 @@ class MatryoshkaOptions:
 
 
 def parse_dims(given: str | Sequence[int]) -> list[int]:
-    """Returns numbers of dimensions, given as a list or as text separated by commas, in descending order.
+    """Parses numbers of dimensions, and returns them in descending order, without repeats.
 
-    Repeated numbers are removed. Raises ``InputError`` for any other value, and for a number below 1.
+    The numbers are given as a list, or as text separated by commas. Raises ``InputError`` for any other value, and for
+    a number below 1.
     """
     try:
         found = [int(part) for part in (given.split(",") if isinstance(given, str) else given)]

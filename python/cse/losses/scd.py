@@ -48,8 +48,8 @@ def decorrelation(first: Tensor, second: Tensor, off_diagonal: float) -> Tensor:
 class SCD(BatchTerm):
     """alpha times the mean cosine of the two views, divided by the temperature, plus beta times ``decorrelation``.
 
-    The first part pushes the anchor and the positive of each row apart; the second decorrelates the dimensions of their
-    projections. The views need different dropout probabilities (``--anchor-dropout``, ``--positive-dropout``).
+    The first part pushes the anchor and the positive of each row apart. The second part decorrelates the dimensions of
+    the projected views. The views need different dropout probabilities (``--anchor-dropout``, ``--positive-dropout``).
     """
 
     Options = SCDOptions

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Batches", "Prefetcher"]
 
 ANCHOR, POSITIVE = View("anchor", "anchor"), View("positive", "positive")
-# Function that returns the token ids of the texts of a block.
+# Function that returns the token ids of a block's texts.
 TokenIds = Callable[[Block], Sequence[Any]]
 PartnerViews = Callable[[Mapping[str, "Role"]], tuple[int, list[str]] | None]
 
@@ -48,7 +48,7 @@ class Batch:
     rows: npt.NDArray[np.int64]
     """``(B,)`` row numbers in the corpus."""
     blocks: dict[str, Block]
-    """Texts by block name, with the views of each block."""
+    """By block name: the texts to encode and their views; see ``cse.augment.base.Block``."""
     partners: npt.NDArray[np.int64] | None = None
     """``(M,)`` positions of the mixing partners of mixed negatives; see ``cse.mixing_partners.partners``."""
     duplicates: npt.NDArray[np.bool_] | None = None
@@ -59,7 +59,7 @@ class Batch:
     part: slice = field(default_factory=lambda: slice(None))
     """The rows that this rank encodes."""
     tokens: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    """Token ids, attention masks and so on of the n rows in ``part``, ``(n, T)`` each, by block name."""
+    """By block name: token ids, attention masks and so on of the n rows in ``part``, ``(n, T)`` each."""
 
     @property
     def roles(self) -> dict[str, Role]:
@@ -95,14 +95,15 @@ class Batches:
         corpus: The corpus.
         rows: ``(n,)`` row numbers to train on, ascending.
         positive: The method that generates positives.
-        negatives: Edits that generate synthetic negatives, from the original sentences.
+        negatives: Edits that generate synthetic negatives from the original sentences.
         batch_size: Rows per batch.
         seed: Seed of the row order and of the random draws in methods.
         epochs: Passes over the rows. Default: 1, or as many as ``max_steps`` requires.
-        max_steps: Maximum number of steps; without ``epochs``, exactly this number.
+        max_steps: Maximum number of steps, or the exact number if ``epochs`` is None.
         accumulate: Batches per step.
-        keep_duplicates: Whether equal sentences and unchanged synthetic negatives still count as negatives.
-        part: ``part(n)`` returns the slice of n rows that this rank encodes; expensive methods edit only these rows.
+        keep_duplicates: Whether equal sentences and unchanged synthetic negatives are used as negatives.
+        part: ``part(n)`` returns, as a slice, which of the n rows of a batch this rank encodes; expensive methods edit
+            only these rows.
         partner_views: Returns the views from which the partners of mixed negatives (MixCSE) are drawn; see
             ``cse.losses.base.BatchTerm.partner_views``.
     """
@@ -131,7 +132,7 @@ class Batches:
         self.without_dropout = False
         """Whether one encoder encodes both views without dropout, so that an unchanged positive equals its anchor."""
         self.prompts = TrainingPrompts()
-        """Texts that are put before the sentences when they are tokenized."""
+        """Texts that are prepended to the sentences before tokenization."""
         self.size, self.accumulate, self.keep_duplicates = batch_size, accumulate, keep_duplicates
         # A batch of a single row is dropped, because it has no in-batch negatives.
         whole, rest = divmod(len(rows), self.size)
@@ -155,11 +156,14 @@ class Batches:
         return range(step * self.accumulate, (step + 1) * self.accumulate)
 
     def __getitem__(self, number: int) -> Batch:
-        """Returns a batch without tokens. An edited sentence counts as unchanged if its text is the same."""
+        """Returns a batch without tokens. An edited sentence counts as unchanged if its text equals the original."""
         return self.make(number, lambda block: block.texts)
 
     def make(self, number: int, ids: TokenIds) -> Batch:
-        """Returns a batch without tokens. An edited sentence counts as unchanged if its ``ids`` are the same."""
+        """Returns a batch without tokens.
+
+        An edited sentence counts as unchanged if ``ids`` returns the same for it as for the original.
+        """
         seed = self.seed
         step = number // self.accumulate
         epoch, nth = divmod(number, self.per_epoch)
@@ -218,7 +222,7 @@ class Batches:
         return Block(made, views, edited=True, local=True)
 
     def _compared(self, batch: Batch, original: Block, ids: TokenIds) -> Batch:
-        """Returns the batch with the numbers of unchanged rows, and with masks for them where ``is_masked`` is True."""
+        """Returns the batch with the counts of unchanged rows, and with masks for them if ``is_masked`` is True."""
         before = ids(original)
         blocks, unchanged = dict(batch.blocks), {}
         for name, block in batch.blocks.items():
@@ -265,8 +269,8 @@ class Prefetcher:
     Args:
         batches: The batches of the run.
         tokenizer: A Hugging Face tokenizer; it is copied.
-        max_length: Maximum number of tokens of a text, without a prompt.
-        part: ``part(n)`` returns the slice of n rows that this rank encodes. Default: all rows.
+        max_length: Maximum number of tokens of a text, not counting a prompt.
+        part: ``part(n)`` returns, as a slice, which of the n rows of a batch this rank encodes. Default: all rows.
         stored: Stored token ids by column number. Other columns, and augmented texts, are tokenized.
         device: Device to which the tokens will be copied.
         compiled: Whether the transformer is compiled.
@@ -287,7 +291,7 @@ class Prefetcher:
         longest = max(prompts.limit(prompt, max_length) for prompt in (prompts.anchor, prompts.document))
         self.length = fixed_length(device, compiled, longest)
         self.part = part or (lambda rows: slice(0, rows))
-        # A copy, because evaluation uses the tokenizer of the model concurrently, with another maximum length.
+        # A copy, because evaluation uses the tokenizer of the model concurrently, with a different maximum length.
         self.tokenizer = deepcopy(tokenizer)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="cse-prefetch")
         self._waiting: dict[int, Future[Batch]] = {}
@@ -313,13 +317,13 @@ class Prefetcher:
 
         batch = self.batches.make(number, ids)
         part = self.part(len(batch.rows))
-        # A rank has no rows if a short last batch has fewer rows than there are ranks.
+        # A rank has no rows if the last batch of an epoch has fewer rows than there are ranks.
         blocks = batch.blocks.items() if len(batch.rows[part]) else ()
         tokens = {name: self._tokens(block, batch.rows, part, lists.get(_key(block))) for name, block in blocks}
         return replace(batch, part=part, tokens=tokens)
 
     def _prompted(self, block: Block, texts: list[str]) -> tuple[list[str], int]:
-        """Prepends the prompt of a block's column to texts; returns them and their maximum number of tokens."""
+        """Prepends the prompt of a block's column to texts; returns the texts and their maximum number of tokens."""
         prompt = self.batches.prompts.of_column(block.column)
         limit = self.batches.prompts.limit(prompt, self.max_length)
         return [prompt + text for text in texts] if prompt else texts, limit

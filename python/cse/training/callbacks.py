@@ -27,9 +27,10 @@ class Callback:
         """Called before the first evaluation, after the folder of the run has been created.
 
         Args:
-            run: The run: ``run.folder``, ``run.config``, ``run.facts`` (descriptions of device, model, loss and so on),
-                ``run.examples`` (sentences with their augmented forms), and ``run.state``. ``run.state.step`` is above
-                0 if the run is resumed; ``run.state.encoder`` and ``run.state.optimizer`` are always the current ones.
+            run: The run. Its attributes include ``folder``, ``config``, ``facts`` (descriptions of device, model, loss
+                and so on), ``examples`` (sentences with their augmented forms), and ``state``. ``run.state.step`` is
+                above 0 if the run is resumed. The objects ``run.state.encoder`` and ``run.state.optimizer`` are updated
+                by training.
         """
 
     def on_status(self, text: str) -> None:
@@ -178,7 +179,7 @@ class ProgressCallback(Callback):
         self._began = self._shown = 0.0
 
     def on_train_begin(self, run: Run) -> None:
-        """Prints one line per fact, then the texts of the examples, each cut off at 120 characters."""
+        """Prints one line for each of ``run.facts``, then the texts of the examples, each cut off at 120 characters."""
         for name, value in run.facts.items():
             self._print(f"{name:>9}  {value}")
         for example in run.examples:

@@ -6,7 +6,7 @@
 ``config.toml``            the configuration of the run
 ``weights.safetensors``    parameters and buffers of encoders, loss terms and other methods
 ``optimizer.safetensors``  moments and step counts of AdamW, by parameter number
-``generators.safetensors`` states of PyTorch's random number generators by rank, for dropout
+``generators.safetensors`` by rank: states of PyTorch's random number generators, which dropout uses
 ``selection.safetensors``  arrays of the label-free evaluation
 ``best/``                  the selected encoder; its weights are hard links to those in the run's best/, or copies
 =========================  =======================================================================================
@@ -58,7 +58,7 @@ FILES = ("weights", "optimizer", "generators", "selection")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read and verified."""
+    """A checkpoint that has been read and verified."""
 
     folder: Path
     state: dict[str, Any]
@@ -157,7 +157,7 @@ def save_checkpoint(
         "weights": state.weights(),
         "optimizer": _moments(state.optimizer),
         "generators": generators,
-        # Copied: safetensors refuses shared memory, and the first evaluation may also be the last one.
+        # Copies: if the first evaluation is also the last, their arrays share memory, which safetensors rejects.
         "selection": {name: torch.tensor(array) for name, array in arrays.items()},
     }
     record = {
@@ -197,7 +197,7 @@ def save_checkpoint(
 
 
 def restore_best(checkpoint: Checkpoint, run: Path) -> None:
-    """Replaces best/ of the run by best/ of the checkpoint, because a later step may have been selected since."""
+    """Replaces best/ of the run with best/ of the checkpoint, because a later step may have been selected since."""
     stored, best = checkpoint.folder / BEST, run / BEST
     if not stored.is_dir():
         return
@@ -269,7 +269,7 @@ def _part(folder: Path, name: str) -> Path:
 
 
 def _known_hashes(run: Path) -> dict[tuple[int, ...], str]:
-    """Returns the hashes of the weights of best/ in the latest checkpoint, by ``identity`` of each file."""
+    """Returns the hashes of the weight files in best/ of the latest checkpoint, by the ``identity`` of each file."""
     for folder in list_checkpoints(run)[-1:]:
         try:
             stored = read_manifest(folder)

@@ -31,13 +31,13 @@ def check_learnable(
 ) -> None:
     """Raises ``InputError`` if a sample of the corpus shows that nothing can be learned with these methods.
 
-    There are three cases: all sentences are equal, so that none is a negative of another; all positives are masked, or
-    equal their anchors although the method makes new texts; or all synthetic negatives equal their sentences. The
-    sample has at most 2,000 rows, or 64 for an expensive method.
+    The cases are: all sentences are equal, so that none is a negative of another; all positives are masked; a method
+    that makes new texts returns only positives that equal their anchors; all synthetic negatives equal the sentences
+    they were made from. The sample has at most 2,000 rows, or 64 for an expensive method.
 
     Args:
-        positive: Name of the method for positives, and the method.
-        negatives: Names of the methods for synthetic negatives, and the methods.
+        positive: The name of the method that makes positives, and the method.
+        negatives: The name of each method that makes synthetic negatives, and the method.
         corpus: The corpus.
         rows: ``(n,)`` row numbers to train on.
         seed: Seed of the run.
@@ -93,19 +93,19 @@ def replaceable(texts: Sequence[str]) -> str:
     unsegmented = sum(unicodedata.name(each, "").startswith(UNSEGMENTED) for each in letters)
     if 2 * unsegmented > len(letters):
         return (
-            "for text without spaces between words (Chinese, Japanese, Thai) put spaces between them and build the "
-            "index with --tokenizer whitespace"
+            "for text without spaces between words (Chinese, Japanese, Thai), put spaces between words and "
+            "build the index with --tokenizer whitespace"
         )
     if not any(each.isalnum() for each in characters):
-        return "for text without letters (emoji, punctuation) build the index with --tokenizer whitespace"
+        return "for text without letters (emoji, punctuation), build the index with --tokenizer whitespace"
     return "check that the index was built from this corpus"
 
 
 def cut_off(lengths: npt.NDArray[np.int64], max_length: int, longest: int) -> str:
-    """Returns, as text, the shares of texts and tokens that are cut off at the maximum length.
+    """Returns, as one line of text, the fractions of texts and tokens that are cut off at the maximum length.
 
-    If over 5 % of the texts are cut off, the text adds the share of tokens that a larger maximum length would cut off,
-    and its cost in computation. The larger length is twice the given one, but at most the model's maximum.
+    If over 5 % of the texts are cut off, the line adds what a larger maximum length would mean: the fraction of tokens
+    cut off, and the cost in computation. The larger length is twice the given one, but at most the model's maximum.
 
     Args:
         lengths: ``(n,)`` numbers of tokens of the texts before truncation.
@@ -114,7 +114,7 @@ def cut_off(lengths: npt.NDArray[np.int64], max_length: int, longest: int) -> st
     """
     read = np.minimum(lengths, max_length).sum()
     rows, tokens = np.mean(lengths > max_length), 1 - read / lengths.sum()
-    text = f"{rows:.1%} of the texts and {tokens:.1%} of their tokens cut off at {max_length} tokens"
+    text = f"{rows:.1%} of the texts and {tokens:.1%} of all tokens cut off at {max_length} tokens"
     larger = min(2 * max_length, longest)
     if rows <= MANY or larger <= max_length:
         return text
@@ -160,7 +160,7 @@ def corpus_warnings(
         tokenizer: A Hugging Face tokenizer.
         max_length: Maximum number of tokens of a text.
         longest: Largest maximum length that the model accepts.
-        model: Name of the model, for the warning.
+        model: Name of the model, which the warning mentions.
 
     Returns:
         The fractions as text, and a list of warnings: one if over 5 % of the tokens are unknown, else none.

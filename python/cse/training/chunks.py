@@ -12,7 +12,7 @@ __all__ = ["chunks_of", "in_chunks"]
 
 
 def chunks_of(rows: int, size: int | None) -> list[slice]:
-    """Returns slices that divide ``rows`` rows into chunks of ``size`` rows (None: one chunk); [] without rows."""
+    """Returns slices that divide ``rows`` rows into chunks of ``size`` rows (None: one chunk)."""
     size = size or max(rows, 1)
     return [slice(start, start + size) for start in range(0, rows, size)]
 
@@ -24,8 +24,8 @@ def in_chunks(
 
     If ``size`` is given, the activations of a chunk are recomputed in the backward pass, with the same state of the
     random number generators, and only the activations of one chunk are in memory at a time. The gradients are the same
-    as if the activations of all chunks were kept. GradCache does this in three explicit passes; this function uses
-    PyTorch's non-reentrant ``checkpoint``, which takes the same two forward passes.
+    as if the activations of all chunks were kept. GradCache does this in three explicit steps, with two forward
+    passes. This function uses PyTorch's non-reentrant ``checkpoint``, which also takes two.
 
     Args:
         function: Maps inputs of n rows to a tensor of n rows.

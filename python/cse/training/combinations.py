@@ -1,4 +1,4 @@
-"""Lists which positives, losses and forms of UNA can be combined, by validating a configuration for each.
+"""Lists which positives, losses and forms of UNA can be combined, by validating a configuration for each combination.
 
 The forms of UNA are: no UNA, UNA with synthetic negatives as further pairs, and UNA with them as hard negatives.
 """
@@ -44,7 +44,7 @@ def combinations() -> dict[tuple[str, str, str], str]:
 
 
 def markdown() -> str:
-    """Returns a Markdown table (rows: positives; columns: losses with forms of UNA), and the reasons for refusals."""
+    """Returns a Markdown table (rows: positives; columns: losses with forms of UNA), followed by the error messages."""
     found = combinations()
     columns = [(loss, form) for loss in LOSSES for form in UNA]
     # Positives with equal entries share a table row.

@@ -91,15 +91,15 @@ def preset_values(name: str) -> dict[str, Any]:
 
 
 def with_preset(config: TrainConfig) -> TrainConfig:
-    """Returns the configuration completed by the values of its preset and the default model.
+    """Returns the configuration completed with the values of its preset and the default model.
 
-    Given values take precedence. A configuration that this function has returned is returned unchanged.
+    Given values take precedence. A configuration that was completed earlier is returned unchanged.
     """
     if config.preset is None and config.model is not None and config.given is not None:
         return config
     stored = preset_values(config.preset) if config.preset else {}
     given = config.values()
-    if config.preset == "adapt":  # defaults of a family, over which those of the loss take precedence
+    if config.preset == "adapt":  # a table of family defaults, which yield to those of the loss
         chosen = with_loss(config, "adapt")
         completed = chosen.model_copy(update={"options": merge({"options": config.options}, stored).get("options", {})})
         stored = {"loss": chosen.loss, **stored, **loss_recipe(completed, "adapt")}
@@ -124,10 +124,10 @@ def resolve(
         config: The given values; its preset is merged first.
         family: Model family, a table of ``presets/defaults.toml``.
         own_pooler: The pooling declared in the folder of a sentence-transformers model, if any.
-        precision: The precision of the run, with ``auto`` replaced. Default: the precision in ``config``.
+        precision: The precision that ``auto`` was resolved to. Default: the precision in ``config``.
 
     Raises:
-        InputError: If options were given for a method that the run does not use, or a setting has no default.
+        InputError: If options were given for a method that the run does not use, or if a setting has no default.
     """
     named = set(config.options)
     config = with_loss(with_preset(config), family)
@@ -180,7 +180,7 @@ def with_loss(config: TrainConfig, family: str) -> TrainConfig:
 
 
 def recipe_reason(config: ResolvedConfig, family: str) -> str:
-    """Returns a description of where the values that were not given come from, and why."""
+    """Returns a text that says where the values that were not given come from, and why."""
     preset = (config.given or {}).get("preset")
     if preset is not None and (preset, family) != ("adapt", "adapt"):
         return f"preset {preset}"

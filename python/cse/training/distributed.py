@@ -4,8 +4,8 @@ Every rank prepares the same batches and encodes its part of the rows. The loss 
 the ranks. A batch term, which compares all rows of the batch, has the same value on every rank and is divided by the
 number of ranks. A row term is a mean over the items of the rows, such as tokens; each rank divides the sum over its
 rows by the number of items in all rows. Gathering embeddings sums their gradients over the ranks in the backward pass.
-Summing the gradients of the parameters over the ranks then gives the gradients of one process with the whole batch.
-This holds for parameters that are used before the gather, after it, or on both sides.
+Summing the gradients of the parameters over the ranks then gives the gradients that one process would compute for the
+whole batch. This holds for parameters that are used before the gather, after it, or on both sides.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..errors import InputError, RunError
 
 __all__ = ["World", "connected"]
 
-# Other ranks wait while rank 0 evaluates. The limit need not be short, because torchrun ends all ranks if one dies.
+# Other ranks wait while rank 0 evaluates. The timeout need not be short, because torchrun ends all ranks if one dies.
 TIMEOUT = timedelta(hours=6)
 
 
@@ -50,7 +50,7 @@ class World:
         return f"cuda:{self.local_rank}" if self.size > 1 and name == "cuda" else name
 
     def part(self, rows: int) -> slice:
-        """Returns the rows of a batch that this rank encodes: contiguous, in the order of ranks."""
+        """Returns the slice of the rows of a batch that this rank encodes; the slices are in the order of ranks."""
         return self._part(rows, self.rank)
 
     def _part(self, rows: int, rank: int) -> slice:
@@ -77,11 +77,11 @@ class World:
         return total
 
     def share_of_batch_term(self, value: Tensor) -> Tensor:
-        """Returns this rank's share of the value of a batch term, which is the same on every rank."""
+        """Returns this rank's share of a batch term, whose ``value`` is the same on every rank."""
         return value / self.size
 
     def share_of_row_term(self, total: Tensor, count: Tensor) -> Tensor:
-        """Returns this rank's share of a mean: the sum over its rows, divided by the count over all ranks."""
+        """Returns this rank's share of a row term: the sum over its rows, divided by the count over all ranks."""
         return total / self.total(count).clamp(min=1)
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter], kind: Hashable) -> None:
@@ -95,7 +95,7 @@ class World:
                 these parameters at the first step with this key, and do not communicate about them again.
 
         Raises:
-            RunError: If another parameter has a gradient at a later step with the same key.
+            RunError: If any other parameter has a gradient at a later step with the same key.
         """
         if self.size == 1:
             return
@@ -176,7 +176,7 @@ class _Gather(torch.autograd.Function):
 
 @contextmanager
 def connected(device: str) -> Iterator[World]:
-    """Context manager that connects the ranks that torchrun started; without torchrun, there is one rank.
+    """Context manager that connects the ranks started by torchrun; without torchrun, there is one rank.
 
     The backend is NCCL for CUDA, else Gloo. The ranks stay connected until the process ends, so that one process can
     train several times. Raises ``InputError`` if a machine has fewer GPUs than ranks, or if the ranks are already

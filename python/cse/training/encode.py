@@ -53,7 +53,7 @@ class Forward:
         return self.device == "cpu" and self.chunk_size is None and not self.compiled
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Returns the context manager of the precision of forward passes."""
+        """Returns the context manager that sets the precision of forward passes."""
         return autocast(self.device, self.precision)
 
     def encode(
@@ -65,8 +65,8 @@ class Forward:
     ) -> Tensor:
         """Returns the embeddings of rows, each encoded ``times`` times, in float32 (float64 for a float64 encoder).
 
-        If ``by_groups`` is True, rows are encoded in groups of similar length, unless ``whole_rows``. With
-        ``chunk_size``, they are encoded in chunks whose activations are recomputed in the backward pass.
+        If ``by_groups`` is True, rows are encoded in groups of similar length, unless ``whole_rows`` is True. With
+        ``chunk_size``, rows are encoded in chunks whose activations are recomputed in the backward pass.
 
         Args:
             encoder: Maps tokens of n rows to a tensor of n rows.
@@ -180,7 +180,7 @@ def step_of_rows(
     forward: Forward,
     steps: int,
 ) -> RowStep:
-    """Returns the ``RowStep`` of some rows of this rank, an argument of row terms and hooks."""
+    """Returns the ``RowStep`` of some rows of this rank, which row terms and hooks receive."""
     seed = forward.seed
     return RowStep(
         number=batch.step,

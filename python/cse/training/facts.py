@@ -27,7 +27,7 @@ def facts_of(config: ResolvedConfig, corpus: Corpus, split: Split, batches: Batc
         + (f", {corpus.repaired:,} with invalid UTF-8 replaced" if corpus.repaired else "")
         + (f", {corpus.joined_lines:,} with line breaks replaced by spaces" if corpus.joined_lines else ""),
         "steps": f"{len(batches):,} of {batches.size}{_times(config)} sentences, lr {config.lr:g} {config.lr_scheduler}"
-        + (f", merged with {config.merge_with_base:.0%} of the base weights" if config.merge_with_base else ""),
+        + (f", averaged with the base model (weight {config.merge_with_base:.0%})" if config.merge_with_base else ""),
     }
 
 

@@ -44,7 +44,7 @@ def _reading(config: TrainConfig) -> dict[str, Any]:
 
 
 def with_texts(config: TrainConfig, texts: Iterable[str] | None) -> tuple[TrainConfig, list[str] | None]:
-    """Returns the configuration of a run on ``texts``, and these as a list; without texts, ``(config, None)``.
+    """Returns the configuration of a run on ``texts``, and the texts as a list; without texts, ``(config, None)``.
 
     Raises ``InputError`` for invalid texts, or if the configuration also names a corpus, a column or pairs.
     """
@@ -56,7 +56,7 @@ def with_texts(config: TrainConfig, texts: Iterable[str] | None) -> tuple[TrainC
 
 
 def check_source(config: TrainConfig) -> None:
-    """Raises ``InputError`` if there is neither a corpus, nor pairs, nor an index, whose files can be used instead."""
+    """Raises ``InputError`` if no corpus and no pairs were given, and there is no index whose files can be used."""
     if not config.corpus and not config.pairs and not (Path(config.tfidf) / "index.safetensors").exists():
         raise InputError(
             "CORPUS: no file was given, and there is no TF-IDF index that names files to train on; name a text file "
@@ -107,7 +107,7 @@ def open_corpus(
 
 
 def check_indexed(corpus: Corpus, index: TfidfIndex | None) -> None:
-    """Raises ``InputError`` if a corpus file has changed since it was indexed, or another column of it was indexed.
+    """Raises ``InputError`` if a corpus file has changed since it was indexed, or if the index holds another column.
 
     Files that are not in the index are not checked.
     """
@@ -122,6 +122,6 @@ def check_indexed(corpus: Corpus, index: TfidfIndex | None) -> None:
             )
         if indexed and file.column not in [other.column for other in indexed]:
             raise InputError(
-                f"--column: {file.path} was indexed with its column {indexed[0].column}, not {file.column}; "
+                f"--column: the index holds column {indexed[0].column} of {file.path}, not {file.column}; "
                 "build an index of the column you train on"
             )

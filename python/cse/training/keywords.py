@@ -15,7 +15,7 @@ __all__ = ["given_forms", "tables", "with_tables"]
 
 
 def tables(options: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Returns the options by method, without None values and without tables that are then empty."""
+    """Returns the options by method, without None values and without empty tables."""
     kept = {name: {k: v for k, v in table.items() if v is not None} for name, table in options.items()}
     return {name: table for name, table in kept.items() if table}
 
@@ -47,7 +47,9 @@ def given_forms(values: Mapping[str, Any], known: Collection[str]) -> dict[str, 
 
 
 def with_tables(values: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Moves options of methods, given as tables or under the names of their flags, to ``options``; returns all values.
+    """Moves the options of methods to the entry ``options``, and returns all values.
+
+    The options may be given as tables, or under the names of their flags.
 
     Args:
         values: Values by name.
@@ -69,7 +71,10 @@ def with_tables(values: Mapping[str, Any], known: Collection[str]) -> dict[str, 
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Returns the value with paths as text and lists as tuples; a single path for a list of paths becomes a tuple."""
+    """Returns the stored form of a value: paths as text, lists as tuples.
+
+    A single path becomes a tuple where a list is expected.
+    """
     if isinstance(value, PathLike):
         value = fspath(value)
     if isinstance(value, list) or (isinstance(value, tuple) and name in hints()):

@@ -30,7 +30,7 @@ def loggers(names: Sequence[str]) -> list[Callback]:
 
 
 class JsonLines(Callback):
-    """Appends records to ``log.jsonl`` in the folder of the run, one JSON object per line; flushes every write."""
+    """Appends records to ``log.jsonl`` in the folder of the run, one JSON object per line, and flushes every write."""
 
     def __init__(self) -> None:
         self._path = Path()

@@ -48,7 +48,7 @@ class RunResult:
     """Folder of the run, with best/, last/, log.jsonl, config.toml, environment.json, result.json and other files."""
     steps: int
     synthetic_steps: int
-    """Number of steps with synthetic negatives of the first method in ``config.negatives``."""
+    """Number of steps in which the first method in ``config.negatives`` made synthetic negatives."""
     seconds: float
     """Training time in seconds, without evaluation."""
     best_step: int
@@ -61,7 +61,7 @@ class RunResult:
     notes: list[str]
     """Remarks on the interpretation of the scores."""
     neighbours: list[dict[str, str]]
-    """At most three held-out sentences whose nearest neighbour changed from before training to best/, with both."""
+    """At most three held-out sentences, each with its nearest neighbours before training and in best/, which differ."""
     sts: dict[str, float]
     """Spearman's correlation x 100 of best/ by STS task; empty without ``config.data``."""
 
@@ -199,7 +199,7 @@ class Trainer:
                         self.write_log()
                     if evaluation_due:
                         self.clock.leave_out(self.evaluate())
-                    # Ranks exchange signals after each evaluation, which may take long. If a signal and save_every
+                    # Ranks exchange signals after each evaluation, because it may take long. If a signal and save_every
                     # require a checkpoint at the same step, only one is saved.
                     number = agreement.signal(state.step, now=evaluation_due)
                     ending = evaluation_due and self.out_of_patience()
@@ -214,7 +214,7 @@ class Trainer:
         return self.result()
 
     def failures(self) -> AbstractContextManager[None]:
-        """Returns a context manager that converts out-of-memory and write errors to ``RunError``; see ``failures``."""
+        """Returns a context manager that converts out-of-memory and write errors to ``RunError``."""
         config = self.config
         return failures(self.state.step, config.batch_size, config.max_length, config.chunk_size)
 
@@ -223,7 +223,7 @@ class Trainer:
         return self.state.step == self.steps or bool(every and self.state.step % every == 0)
 
     def start(self, folder: Path) -> None:
-        """Writes the files that describe the run, restores best/ if the run is resumed, and evaluates a new encoder."""
+        """Writes the files that describe the run. Restores best/ if the run is resumed, else evaluates the encoder."""
         run, state = self.prepared, self.state
         if self.resumed is not None and find_checkpoint(folder).name == self.resumed.folder.name:
             self.saved = state.step
@@ -306,7 +306,7 @@ class Trainer:
     def finish(self) -> None:
         """Saves the encoder and the state after the last step, so that the run can be extended.
 
-        If the state cannot be written, raises ``RunError`` if ``save_every`` is set, else calls ``on_warning``.
+        If the state cannot be written: raises ``RunError`` if ``save_every`` is set, else calls ``on_warning``.
         """
         self.save_last()
         if self.saved == self.state.step:

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, which contains the hashes of its files and is used to detect damage."""
+"""The manifest of a checkpoint: the hashes of its files, from which damage is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of methods with their own flags on the command line, like ``--beta`` for ``una.beta``.
+"""Options of methods that have their own flags on the command line, like ``--beta`` for ``una.beta``.
 
 This module imports neither pydantic nor NumPy, so that the command line starts quickly.
 """
@@ -17,8 +17,8 @@ from .settings import Augmentation, Loss, Model, marker
 
 __all__ = ["MethodFlag", "method_flags", "switches"]
 
-# Registries whose methods may have flags, the class of settings under whose heading the help lists these flags, and the
-# setting that names the methods.
+# Each registry whose methods may have flags, with the class of settings under whose heading the help lists these flags,
+# and the setting that names the methods.
 PLACES: tuple[tuple[Registry[Any], type[Any], str], ...] = (
     (AUGMENTATIONS, Augmentation, "negatives"),
     (ENCODER_METHODS, Model, "encoder_methods"),
@@ -64,5 +64,5 @@ def method_flags() -> tuple[MethodFlag, ...]:
 
 
 def switches() -> dict[str, str]:
-    """Returns the help texts of the augmentations with flags ``--NAME`` and ``--no-NAME``, by name."""
+    """Returns, by name, the help texts of the augmentations that have flags ``--NAME`` and ``--no-NAME``."""
     return {name: (kind.__doc__ or "").split("\n\n")[0] for name, kind in AUGMENTATIONS.flagged().items()}

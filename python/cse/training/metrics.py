@@ -16,15 +16,15 @@ __all__ = ["Clock", "MetricBuffer", "check_finite"]
 class MetricBuffer:
     """A buffer of the metrics of steps, which remain on the device until they are read.
 
-    ``read`` copies all metrics to the host in one transfer, so that the steps in between do not wait for the
-    device.
+    ``read`` copies all metrics to the host in one transfer, so that the host does not wait for the device at every
+    step.
     """
 
     def __init__(self) -> None:
         self._records: list[dict[str, Any]] = []
 
     def append(self, record: dict[str, Any], rows: Sequence[int] = ()) -> None:
-        """Adds the record of a step, whose scalar tensors remain on the device; an error message may name ``rows``."""
+        """Adds the record of a step, whose scalar tensors remain on the device; ``rows`` is for error messages."""
         self._records.append({**record, "rows": rows})
 
     def read(self) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ __all__ = ["Modules", "build_modules", "connect", "create", "views_of"]
 
 @dataclass
 class Modules:
-    """The modules of a run: the encoders, and by name the loss terms, feature methods, hooks and encoder methods."""
+    """The modules of a run: the encoders; loss terms, feature methods, hooks and encoder methods by name."""
 
     encoder: SentenceEncoder
     second: SentenceEncoder | None
@@ -67,7 +67,7 @@ def build_modules(config: ResolvedConfig, source: Source, context: Context, rank
     Args:
         config: The resolved configuration.
         source: The model.
-        context: The resources of the run; this function sets its ``encoder``.
+        context: The resources of the run; this function sets ``context.encoder``.
         rank: Rank of this process; dropout masks differ between ranks.
     """
     torch.manual_seed(config.seed)
@@ -108,7 +108,7 @@ def connect(batches: Batches, views: tuple[View, View], modules: Modules) -> Non
 def _accelerate(modules: Modules, device: str, compiled: bool, one_pass: bool) -> None:
     """Replaces slow parts of the transformers, and compiles the transformer of the first encoder if ``compiled``.
 
-    On a GPU, the attention is replaced (``mask_always``). On the CPU, the dropout is replaced (``use_fast_dropout``),
+    On a GPU, attention always uses the mask (``mask_always``). On the CPU, dropout is replaced (``use_fast_dropout``),
     unless ``compiled``.
 
     Args:
@@ -130,7 +130,7 @@ def _accelerate(modules: Modules, device: str, compiled: bool, one_pass: bool) -
 
 
 def _second_encoder(name: str | None, pooler: str, keep_head: bool, context: Context) -> SentenceEncoder | None:
-    """Returns the separate encoder of the positives, a copy of the first encoder or another model; None without one."""
+    """Returns the separate encoder of the positives (a copy of the first encoder, or another model), or None."""
     first = context.trained
     if name is None:
         return None

@@ -18,7 +18,7 @@ def learning_rate(step: int, steps: int, lr: float, scheduler: str, warmup: floa
         steps: Number of steps of the run.
         lr: Peak learning rate.
         scheduler: ``linear`` or ``cosine``, which decrease the rate to 0 after the warm-up; or ``constant``.
-        warmup: Share of the steps, at the start of the run, during which the rate rises linearly to ``lr``.
+        warmup: Fraction of the steps, at the start of the run, during which the rate rises linearly to ``lr``.
     """
     warm = round(warmup * steps)
     if step < warm:

@@ -116,8 +116,8 @@ def describe(run: Run) -> dict[str, Any]:
     """Returns the contents of ``data.json``, from which ``cse report`` shows what a run was trained on.
 
     The contents are the descriptions shown before training, the examples of positives and negatives, the held-out
-    sentences (none if there are development sets) and, if the run has synthetic negatives, one for each held-out
-    sentence.
+    sentences (none if there are development sets) and, if the run makes synthetic negatives, a synthetic negative of
+    each held-out sentence.
     """
     selector = run.state.selector
     return {
@@ -129,7 +129,7 @@ def describe(run: Run) -> dict[str, Any]:
 
 
 def public_config(config: ResolvedConfig) -> ResolvedConfig:
-    """Returns the configuration in a form that can be published: without local paths and settings that name data.
+    """Returns the configuration in a form that can be published, without local paths or settings that name data.
 
     Methods, including those of other packages, may have paths among their options; these are shortened to their last
     component.
@@ -178,7 +178,8 @@ def score_best(run: Run, callback: Callback) -> dict[str, float]:
     if not run.tasks:
         return {}
     callback.on_status("evaluating best/ on the STS tasks")
-    encoder = Encoder(run.folder / "best", device=run.device)  # loaded as by a user: with the head only if it is kept
+    # Loaded as a user would load it, without the MLP head unless the head is kept.
+    encoder = Encoder(run.folder / "best", device=run.device)
     return {task.title: score_pairs(encoder, pairs).spearman for task, pairs in run.tasks}
 
 
@@ -187,7 +188,7 @@ def run_folder(run: Run, world: World) -> Iterator[Path]:
     """Creates and locks the folder of a run; deletes it if the run fails before the end of its first step.
 
     If another run has created the folder in the meantime, the next free name is taken; if the name was given,
-    ``InputError`` is raised. The folder of a resumed run already exists and is locked. Ranks other than 0 only receive
+    ``InputError`` is raised. The folder of a resumed run exists and is locked already. Ranks other than 0 only receive
     the path.
     """
     resumed = run.state.step > 0
@@ -202,7 +203,7 @@ def run_folder(run: Run, world: World) -> Iterator[Path]:
 
 
 def _claimed(run: Run, held: ExitStack) -> Path:
-    """Makes, locks and returns the folder of a new run; the folder of an unsaved run with the same name is emptied."""
+    """Creates, locks and returns the folder of a new run; empties the folder of an unsaved run with the same name."""
     while True:
         try:
             run.folder.mkdir(parents=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["dropout_of", "encoder_of"]
 
-# Name of an additional input: the positions of the rows, which chunks would otherwise lose.
+# Name of an additional input: the positions of the rows. A chunk needs them because it holds only some rows.
 ROW = "row"
 # Attributes that hold the dropout probability in attention modules without a dropout module (ModernBERT, Llama).
 RATES = ("attention_dropout", "dropout_rate")
@@ -40,7 +40,7 @@ def encoder_of(
         encoder: The encoder of the view.
         state: The state of the run, which holds the hooks.
         tokens: Inputs of the transformer, ``(n, T)`` each.
-        step: Returns the ``RowStep`` of the rows at the given positions.
+        step: Function that returns the ``RowStep`` of the rows at the given positions.
     """
     if view.dropout is None and view.hook is None:
         return encoder, tokens

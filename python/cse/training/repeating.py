@@ -10,21 +10,20 @@ from .train_config import TrainConfig
 
 __all__ = ["repeated"]
 
-# Settings that do not change what is computed, except by rounding. If only these change, the run is repeated with all
+# Settings that do not affect what is computed, apart from rounding. If only these change, the run is repeated with all
 # its values.
 ELSEWHERE = {"output", "name", "device", "threads", "log_every", "loggers", "data", "allow_partial", "cache"}
 
 
 def repeated(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Returns the stored values with which the changes are to be merged, and the table ``given`` of the new run.
+    """Returns the stored values that are to be merged with the changes, and the table ``given`` of the new run.
 
-    If the changes do not affect what is computed, all values of the run except its name are returned. Otherwise only
-    the values that the user gave for the run are returned, with None for ``given``; the other values are derived again.
-    In a file without the table ``given``, written by hand or by an older version, all values count as given by the
-    user.
+    If the changes do not affect what is computed, all values of the run except its name are returned.
 
-    If the changes affect what is computed, options of methods that they switch off are left out. If they set only one
-    of ``epochs`` and ``max_steps``, the other is left out.
+    Otherwise only the values that the user gave for the run are returned, with None for ``given``; the other values are
+    derived again. Options of methods that the changes switch off are left out. If the changes set only one of
+    ``epochs`` and ``max_steps``, the other is left out. In a file without the table ``given``, written by hand or by an
+    older version, all values count as given by the user.
 
     Args:
         stored: The contents of the configuration file.

@@ -1,8 +1,8 @@
 """Selection of the encoder that is saved as best/.
 
 With development sets, the encoder with the highest Spearman correlation is selected; this may be the encoder before
-training. Without labels, the last encoder whose embeddings have not collapsed is selected: the label-free score differs
-too little between steps to choose by it.
+training. Without labels, the last encoder whose embeddings have not collapsed is selected, because the label-free score
+differs too little between steps to choose by it.
 
 The label-free score is the mean reciprocal rank (MRR) with which one half of a held-out sentence retrieves the other;
 see ``cse.evaluation.split_half``.
@@ -91,7 +91,8 @@ class Selector:
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[np.float64]]) -> None:
         """Restores what ``state`` returned.
 
-        Scores per sentence are stored only for the first and the last evaluation; the others get those of the last.
+        Scores per sentence are stored only for the first and the last evaluation; the others are given those
+        of the last.
         """
         self.records, self.best_step = values["records"], values["best_step"]
         self.best_record = next((each for each in self.records if each["step"] == self.best_step), {})
@@ -111,9 +112,9 @@ class Selector:
     def score(self, step: int) -> tuple[dict[str, Any], bool]:
         """Evaluates the encoder; returns its scores by name, and whether it is selected as best/.
 
-        Without development sets, it is selected unless its embeddings have collapsed: the MRR is below ``COLLAPSED``
-        times the highest MRR of earlier evaluations, the embeddings are not finite, or ``is_collapsed`` is True and was
-        False in an earlier evaluation.
+        Without development sets, the encoder is selected unless its embeddings have collapsed: the MRR is below
+        ``COLLAPSED`` times the highest MRR of earlier evaluations, the embeddings are not finite, or ``is_collapsed``
+        is True and was False in an earlier evaluation.
         """
         record: dict[str, Any] = {}
         keep = True
@@ -218,6 +219,6 @@ class Selector:
         else:
             notes.append(
                 "No sentences were held out, because the corpus is too small or too few of its sentences have 8 words "
-                "or more: best/ is the last step, not scored."
+                "or more; best/ is the last step, which was not scored."
             )
         return notes

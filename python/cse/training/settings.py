@@ -42,7 +42,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Named:
-    """Marks a setting whose values are names in a table: a mapping, a registry, or a function that returns names.
+    """Marks a setting whose values must be names in a table: a mapping, a registry, or a function that returns names.
 
     ``table`` has the form ``module:attribute``.
     """
@@ -100,7 +100,7 @@ class Data:
 
     See ``cse.data.pair_columns``."""
     where: Annotated[str | None, Shown("COLUMN=VALUE", default="all")] = None
-    """Use only the rows of --pairs with this value in this column."""
+    """Use only the rows of --pairs that have VALUE in COLUMN."""
     min_score: Annotated[float | None, Shown("X")] = None
     """Use only the rows of --pairs with at least this score."""
     tfidf: Annotated[str, Shown("DIR")] = "tfidf"
@@ -125,7 +125,7 @@ class Model:
     """Model"""
 
     model: Annotated[str | None, Shown(default="bert-base-uncased")] = None
-    """minilm, a folder, or a hub name."""
+    """Model to train: minilm, a folder, or a name on the Hugging Face Hub."""
     pooler: Annotated[Pooler | None, Shown("NAME", default="the model's own, else cls")] = None
     """Pooling of token vectors: cls, cls_before_pooler, avg, avg_top2, avg_first_last, avg_embed_last, max,
     mean_sqrt_len_tokens, weightedmean, lasttoken or mask.
@@ -141,7 +141,7 @@ class Model:
 
     Supervised SimCSE keeps it; otherwise the MLP is used only in training."""
     preset: Annotated[str | None, Shown("NAME"), Named("cse.training.defaults:preset_names")] = None
-    """A published recipe, like simcse-bert-base or una-bert-base; or adapt."""
+    """A published recipe, like simcse-bert-base or una-bert-base; or adapt, the defaults for sentence encoders."""
 
 
 class Augmentation:
@@ -172,7 +172,7 @@ class Augmentation:
     positive_dropout: Rate | None = None
     """Dropout probability of the positives."""
     positive_encoder: Annotated[str | None, Shown("copy|MODEL", default="the same")] = None
-    """Another encoder for the positives: copy (starts from the same weights), or a model.
+    """Separate encoder for the positives: copy (starts from the same weights), or a model.
 
     This encoder is trained, and kept in checkpoints, but not saved in best/."""
     encoder_methods: Annotated[
@@ -182,7 +182,7 @@ class Augmentation:
     imports: Annotated[tuple[str, ...], Paths(), Shown("FILE.py", flag="--import")] = ()
     """Python file that registers methods."""
     keep_duplicates: bool | None = None
-    """Use equal sentences and unchanged synthetic negatives as negatives, like the papers."""
+    """Use equal sentences and unchanged synthetic negatives as negatives, as the papers do."""
 
 
 class Loss:
@@ -210,8 +210,8 @@ class Optimisation:
     """Learning rate of AdamW."""
     lr_scheduler: Scheduler | None = None
     """Learning rate after the warm-up: linear and cosine decrease it to 0 at the end."""
-    warmup: Annotated[float, Ge(0), Lt(1), Shown("SHARE")] = 0.0
-    """Share of the steps, at the start, in which the learning rate rises linearly to --lr."""
+    warmup: Annotated[float, Ge(0), Lt(1), Shown("FRACTION")] = 0.0
+    """Fraction of the steps, at the start of the run, during which the learning rate rises linearly to --lr."""
     weight_decay: AtLeastZero | None = None
     """Weight decay of AdamW.
 
@@ -219,7 +219,7 @@ class Optimisation:
     max_grad_norm: AtLeastZero | None = None
     """Maximum norm of the gradient; 0: the gradient is not clipped."""
     merge_with_base: Share | None = None
-    """Share of the base model's weights in the encoder that is evaluated and saved."""
+    """Evaluate and save the average of base model and trained model, with this weight for the base model."""
     epochs: Annotated[Positive | None, Shown(default="1, or as many as --max-steps takes")] = None
     """Passes over the corpus."""
     max_steps: Positive | None = None
@@ -250,7 +250,7 @@ class Evaluation:
     dev: Annotated[tuple[str, ...], Paths(), Shown("FILE")] = ()
     """Scored pairs, to select best/ by Spearman's correlation; with several files, by the mean correlation.
 
-    Files of score, sentence1, sentence2; see ``cse.evaluation.sts.read_pairs``. Default: the label-free score of
+    Each row holds a score and two sentences; see ``cse.evaluation.sts.read_pairs``. Default: the label-free score of
     held-out rows."""
     eval_every: NotNegative | None = None
     """Steps between evaluations; 0: only before and after training."""

@@ -72,7 +72,7 @@ class Run:
     precision_reason: str
     """Why ``config.precision`` has its value."""
     data: dict[str, Any]
-    """Fingerprints of the corpus, the index and the files of methods; they must be equal when the run is resumed."""
+    """Fingerprints of the corpus, the index and the files of methods; a resumed run must have the same ones."""
 
     @contextmanager
     def saved_weights(self) -> Iterator[None]:
@@ -259,7 +259,7 @@ def open_data(config: TrainConfig, context: Context, progress: ProgressCallback,
 
 
 def check_sizes(batches: Batches, accumulate: int, ranks: int) -> None:
-    """Raises ``InputError`` if the sentences do not fill a batch or a step, or batches have fewer rows than ranks."""
+    """Raises ``InputError`` if there are too few sentences for a step, or more ranks than rows in a batch."""
     rows = len(batches.rows)
     if rows < 2:
         raise InputError(

@@ -96,7 +96,8 @@ def propagate(
         views = feature(views, step)
     values: dict[str, Tensor] = {}
     metrics: dict[str, Tensor] = {}
-    total = 0.0 * next(iter(views.embeddings.values())).sum() if world.size > 1 else None  # see World.gather
+    # Every rank must use the gathered embeddings in its loss; see World.gather.
+    total = 0.0 * next(iter(views.embeddings.values())).sum() if world.size > 1 else None
     for name, term in state.terms.items():
         if isinstance(term, RowTerm):
             value, local = row_value(term, views, batch, tokens, forward, world, metrics, state.steps)

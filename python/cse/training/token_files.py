@@ -1,8 +1,8 @@
 """Token ids of a corpus in memory-mapped files of the cache.
 
 Sentences that no augmentation changes are tokenized only once, instead of in every epoch and run. ``ids.u16`` or
-``ids.u32`` holds the ids of all rows one after another, truncated at the maximum length; ``ends.u64`` holds, for each
-row, the position after its last id.
+``ids.u32`` holds the ids of all rows in one sequence, each row truncated at the maximum length. ``ends.u64`` holds, for
+each row, the position after its last id.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def open_tokens(
         batches: The batches of the run.
         columns: The corpora by column number; see ``cse.augment.base.Block.column``.
         tokenizer: A Hugging Face tokenizer; it is copied.
-        max_length: Maximum number of tokens of a text, without a prompt.
+        max_length: Maximum number of tokens of a text, not counting a prompt.
         reading: Options with which the files were read; see ``cse.data.reading.ReadOptions``.
         cache: Cache folder; None: the default, see ``cse.data.cache.cache_folder``.
         progress: Called with the same arguments as ``Callback.on_progress``.

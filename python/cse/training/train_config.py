@@ -102,7 +102,7 @@ class TrainConfig(Settings, BaseModel):
         if problem := problem or unused_negatives(self.loss, self.negatives):
             raise InputError(problem)
         if self.prompt and "prompt" in self.encoder_methods:
-            raise InputError("--prompt: cannot be combined with --encoder-method prompt, which has a template")
+            raise InputError("--prompt: cannot be combined with --encoder-method prompt, which has its own template")
         if self.pairs and self.corpus:
             raise InputError("--pairs: cannot be combined with CORPUS; give one of them")
         if self.columns and not self.pairs:
@@ -159,7 +159,7 @@ class TrainConfig(Settings, BaseModel):
         return parse_options(method, table.options(method), self.options.get(method, {}))
 
     def replace(self, **values: Any) -> Self:
-        """Returns a validated copy with other values."""
+        """Returns a validated copy in which these values are changed."""
         return type(self)(**{**self.values(), "given": self.given, **values})
 
     def to_toml(self) -> str:
