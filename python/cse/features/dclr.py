@@ -27,7 +27,7 @@ class DCLROptions:
     ascent_rate: Annotated[float, Field(ge=0, description="step length of the gradient ascent")] = 1e-3
     temperature: Annotated[float, Field(gt=0, description="temperature of the loss in the gradient ascent")] = 0.05
     model: Annotated[
-        str, Field(description="second encoder, with the same tokenizer, that weights the negatives; empty: none")
+        str, Field(description="second encoder, with the same tokenizer, that weights the negatives; empty: not used")
     ] = ""
     threshold: Annotated[
         float, Field(ge=-1, le=1, description="phi: sentences with at least this cosine are not each other's negatives")

@@ -22,9 +22,7 @@ class LoRAOptions:
     rank: Annotated[
         int,
         Ge(1),
-        Note(
-            "trains adapters of this rank, not the weights (LoRA, with peft)", "--lora", "RANK", "off", enables=True
-        ),
+        Note("trains adapters of this rank, not the weights (LoRA, with peft)", "--lora", "RANK", "off", enables=True),
     ] = 16
     keep: Annotated[
         bool, Note("with --lora, save only the adapter; loading it requires the base model and peft", "--keep-adapter")

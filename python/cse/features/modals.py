@@ -41,8 +41,8 @@ class ModalsOptions:
 class Modals(FeatureMethod):
     """Changes the embeddings x of a view by one of four operations, with m the magnitude.
 
-    - ``interpolation``: x + m (y - x), with y the other row closest to x by cosine. (This follows the
-      paper; the released code takes the farthest row of a random sample.)
+    - ``interpolation``: x + m (y - x), with y the other row closest to x by cosine. (This follows the paper;
+      the released code takes the farthest row of a random sample.)
     - ``extrapolation``: x + m (x - mean).
     - ``linear``: x + m (y1 - y2), with y1 and y2 two different other rows, drawn at random.
     - ``noise``: x + m sd e, with sd the standard deviation of each dimension and e standard normal.

@@ -23,7 +23,7 @@ class MomentumOptions:
     """Options of the queue; the defaults are the published settings for BERT-base with batches of 64."""
 
     size: Annotated[int, Field(ge=1, description="length of the queue of embeddings from earlier batches")] = 160
-    decay: Annotated[float, Field(ge=0, lt=1, description="decay of the moving average of the encoder's weights")] = 0.995
+    decay: Annotated[float, Field(ge=0, lt=1, description="decay of the moving average of the weights")] = 0.995
 
 
 class Momentum(FeatureMethod):

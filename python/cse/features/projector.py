@@ -19,8 +19,8 @@ class Projector(FeatureMethod):
     """Projects the embeddings before the loss, in training only.
 
     The layers are: linear (D, 2D), batch normalisation, ReLU, linear (2D, D), batch normalisation without affine
-    parameters. Batch statistics are computed over the rows of all views, across all processes and all
-    chunks of gradient caching.
+    parameters. Batch statistics are computed over the rows of all views, across all processes and all chunks of
+    gradient caching.
     """
 
     summary = "a projector with batch normalisation, in training only (DiffCSE)"

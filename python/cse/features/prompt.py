@@ -49,7 +49,8 @@ class Template:
         tokenizer: A tokenizer with a [CLS], a [SEP] and a mask token.
 
     Raises:
-        InputError: If the template does not have one ``{}`` and then one [MASK], or the tokenizer lacks a token.
+        InputError: If the template does not have one ``{}`` and then one [MASK], or the tokenizer lacks one of the
+            three tokens.
     """
 
     def __init__(self, text: str, tokenizer: Any) -> None:
@@ -81,8 +82,8 @@ class Prompt(EncoderMethod):
     In training, the mask token's hidden state in the bare template (without the sentence) is subtracted, unless
     ``denoise`` is false, and an MLP (linear, tanh) is applied. The tokens of the bare template keep the positions that
     they have around the sentence. The tokenizer of the saved model contains the template and does not truncate it.
-    ``--max-length`` includes the tokens of the template: for the published limit of 32 tokens per sentence, set it to 32
-    plus the number of tokens in the template.
+    ``--max-length`` includes the tokens of the template: for the published limit of 32 tokens per sentence, set it to
+    32 plus the number of tokens in the template.
 
     Differences from the released code: position ids start at the model's first position (in RoBERTa, after the padding
     index); checkpoints are selected without denoising; no full stop is added in evaluation; with RoBERTa, there is no

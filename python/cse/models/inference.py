@@ -124,7 +124,7 @@ class Encoder:
 
     @property
     def embedding_dim(self) -> int:
-        """D, the length of an embedding."""
+        """D, the number of dimensions of an embedding."""
         return min(self.dims or self.model.embedding_dim, self.model.embedding_dim)
 
     def encode_query(self, texts: Iterable[str], **settings: Any) -> Vectors:
@@ -168,8 +168,8 @@ class Encoder:
         """Encodes texts into embeddings.
 
         Args:
-            texts: Any iterable of strings, including NumPy arrays. A blank text has the embedding 0 in all dimensions,
-                as in ``cse encode``. Lone surrogates are replaced by U+FFFD, with a warning.
+            texts: Any iterable of strings, including NumPy arrays. The embedding of a blank text is 0 in all
+                dimensions, as in ``cse encode``. Lone surrogates are replaced by U+FFFD, with a warning.
             prompt_name: Name of the prompt that is put before each text. Default: the prompt given to the constructor,
                 else the default prompt of the model.
             prompt: Text that is put before each text; ``prompt_name`` is then ignored.

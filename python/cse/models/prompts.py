@@ -39,7 +39,7 @@ def find_prompt(given: str, prompts: Mapping[str, str], model: str) -> str:
     if re.fullmatch(r"[\w.-]+", given):
         if not prompts:
             raise InputError(
-                f"--prompt {given}: {model} has no prompts with names; give the text, including the colon or space "
+                f"--prompt {given}: {model} has no named prompts; give the text, including the colon or space "
                 f"at its end, like '{given}: '"
             )
         raise unknown("--prompt", given, prompts)
@@ -106,7 +106,7 @@ def training_prompts(source: Source, given: str | None, pairs: bool) -> tuple[So
 
     Raises:
         InputError: If the name is unknown, or if ``given`` is ``auto`` and the run has no labelled pairs or the model
-            has no such prompts.
+            has neither a prompt for queries nor one for documents.
     """
     modules = source.modules
     if given is None:
