@@ -108,7 +108,7 @@ class TextMethod(ABC):
     """Base class of edits and pairings.
 
     Subclasses define ``__call__`` and, if they have options, ``Options``: a frozen dataclass whose values are read from
-    the method's table in the configuration file (``[una]``) or from ``--set una.beta=0.3``.
+    the method's table in the configuration file, such as ``[una]``, or from flags such as ``--set una.beta=0.3``.
 
     Args:
         options: An instance of ``Options``.

@@ -1,7 +1,7 @@
 """EDA: four edits of the words of a sentence (Wei and Zou 2019, arXiv:1901.11196).
 
 ``alpha`` sets the strength. Deletion removes each word with probability ``alpha``; the other edits make
-n = max(1, floor(alpha * words)) changes.
+n = max(1, floor(alpha * number of words)) changes.
 
 Differences from the released code:
 

@@ -31,8 +31,8 @@ class PromptOptions:
     positive_template: Annotated[
         str,
         Field(
-            description="template of the positives, with the same tokens as template after {} and as many before it; "
-            "empty: template"
+            description="template of the positives; it needs the same tokens after {} as the first template and as "
+            "many before {}; empty: use the first template"
         ),
     ] = 'This sentence : "{}" means [MASK].'
     denoise: Annotated[
@@ -124,7 +124,7 @@ class Prompt(EncoderMethod):
         return {"pooler": "mask", **({"positive_hook": "second-template"} if second else {})}
 
     def bias(self, backbone: Any, tokens: dict[str, Tensor]) -> Tensor:
-        """Returns the mask token's hidden state in the bare template, at the positions of each row: ``(n, D)``."""
+        """Returns the mask token's hidden state in the bare template, at the position ids of each row: ``(n, D)``."""
         ids, mask = tokens["input_ids"], tokens["attention_mask"]
         before, after = len(self.template.prefix), len(self.template.suffix)
         longest = ids.shape[1] - before - after

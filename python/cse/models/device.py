@@ -96,8 +96,8 @@ def pick_precision(device: str, precision: str = "auto") -> tuple[str, str]:
         return "fp32", "the processor has no instructions for bf16"
     speedup = bf16_speedup()
     if speedup <= 1:
-        return "fp32", f"{names}, but a matrix product takes {1 / speedup:.1f} times as long as in fp32"
-    return "bf16", f"{names}, a matrix product is {speedup:.1f} times as fast as in fp32"
+        return "fp32", f"a bf16 matrix product with {names} takes {1 / speedup:.1f} times as long as in fp32"
+    return "bf16", f"with {names}, a matrix product is {speedup:.1f} times as fast as in fp32"
 
 
 def bf16_instructions() -> tuple[str, ...]:

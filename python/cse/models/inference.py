@@ -39,8 +39,9 @@ class Encoder:
             For a plain Hugging Face directory, which declares none, the default is ``avg``, as in
             sentence-transformers; this is wrong for a model trained with [CLS] pooling.
         device: A PyTorch device; ``auto`` is CUDA if available, else the CPU.
-        precision: Precision in which texts are encoded, ``fp32``, ``bf16`` or ``auto``: bf16 on CUDA and on processors
-            that are faster with it (``cse.models.device.pick_precision``), else fp32. Embeddings are always float32.
+        precision: Precision in which texts are encoded: ``fp32``, ``bf16`` or ``auto``, which is bf16 on CUDA and on
+            processors that are faster with it (see ``cse.models.device.pick_precision``), else fp32. Embeddings are
+            always float32.
         prompt: Prompt that ``encode`` puts before each sentence: the name of one of the model's prompts, or a text.
             Default: the default prompt of the model, if it declares one.
         dims: Number of leading dimensions to keep; embeddings of unit length are then scaled to unit length again.

@@ -95,7 +95,7 @@ class TrainingPrompts:
 
 
 def training_prompts(source: Source, given: str | None, pairs: bool) -> tuple[Source, TrainingPrompts]:
-    """Returns the model with the prompts to save, and the prompts to use in a run.
+    """Returns the model, with the prompts to save, and the prompts to use in the run.
 
     Args:
         source: The model.
@@ -116,7 +116,7 @@ def training_prompts(source: Source, given: str | None, pairs: bool) -> tuple[So
         query, document = role_prompt(modules.prompts, QUERY), role_prompt(modules.prompts, DOCUMENT)
         if not pairs:
             raise InputError(
-                "--prompt auto: belongs to --pairs, whose columns are queries and documents; name a prompt"
+                "--prompt auto: belongs to --pairs, whose columns hold queries and documents; name a prompt instead"
             )
         if not query and not document:
             raise InputError(

@@ -218,7 +218,7 @@ def _from_cache_or_hub(name: str) -> str:
     try:
         return snapshot_download(name, allow_patterns=patterns)
     except Exception as error:  # the network library may raise anything
-        raise InputError(f"--model {name}: could not be fetched ({error}); try again, or --model {MINILM}") from None
+        raise InputError(f"--model {name}: could not be fetched ({error}); try again, or use {MINILM}") from None
 
 
 def _is_whole(folder: Path) -> bool:
