@@ -2,9 +2,9 @@
 
 There are two kinds of text methods:
 
-- An *edit* changes sentences one by one: ``(texts, rows, draws) -> texts``. The flag that names the
-  edit determines its role: with ``--positive``, the edited sentence is the positive of the original; with
-  ``--negative``, it is a hard negative.
+- An *edit* changes sentences one by one: ``(texts, rows, draws) -> texts``. The flag that names the edit determines its
+  role: with ``--positive``, the edited sentence is the positive of the original; with ``--negative``, it is a hard
+  negative.
 - A *pairing* decides which two texts form an anchor and its positive: ``(texts, rows, draws) -> Paired``. It is used
   with ``--positive``.
 
@@ -62,7 +62,7 @@ class Block:
 
     texts: list[str]
     views: tuple[View, ...]
-    """The block is encoded once for each view, under different dropout masks."""
+    """The block is encoded once for each view, under different dropout masks, unless ``shared`` is True."""
     mask: npt.NDArray[np.bool_] | None = None
     """``(B,)`` bool, True for valid rows; the loss ignores the other rows of the block. None: all rows are valid."""
     column: int | None = None

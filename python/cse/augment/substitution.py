@@ -34,11 +34,10 @@ class SubstitutionOptions:
 class Substitution(Edit):
     """Replaces a random fraction of the words (at least one) with predictions of a masked language model.
 
-    A sentence that contains the mask token itself is left unchanged. In any other sentence, all words to be
-    replaced are masked at once, with one mask token each. The replacement of a word is the most likely token that is a
-    whole word and differs from the original word, ignoring case; the paper does not specify how its model fills in the
-    masks. If the scores of two tokens differ by less than a float32 rounding error, the choice may depend on the batch
-    size.
+    A sentence that contains the mask token is left unchanged. In any other sentence, all words to be replaced are
+    masked at once, with one mask token each. The replacement of a word is the most likely token that is a whole word
+    and differs from the original word, ignoring case; the paper does not specify how its model fills in the masks. If
+    the scores of two tokens differ by less than a float32 rounding error, the choice may depend on the batch size.
 
     Raises ``InputError`` if ``model`` does not have the weights of a masked language model, or has no mask token.
     """
@@ -122,7 +121,7 @@ def whole_words(tokenizer: Any) -> Any:
     import torch
 
     pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    spaced = any(str(piece).startswith(("Ġ", "▁")) for piece in pieces)  # mark word starts: RoBERTa, SentencePiece
+    spaced = any(str(piece).startswith(("Ġ", "▁")) for piece in pieces)  # word starts in RoBERTa and SentencePiece
     special = set(tokenizer.all_special_ids)
     whole = []
     for number, piece in enumerate(map(str, pieces)):

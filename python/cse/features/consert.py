@@ -19,7 +19,7 @@ __all__ = ["CutoffOptions", "FeatureCutoff", "TokenCutoff", "TokenShuffle"]
 
 @dataclass(frozen=True)
 class CutoffOptions:
-    """Options of a cut-off; the default share is the published value for the feature cut-off."""
+    """Options of a cut-off; the default of ``share`` is the published value for the feature cut-off."""
 
     share: Annotated[float, Field(gt=0, lt=1, description="fraction of the dimensions or tokens to set to 0")] = 0.2
 

@@ -68,9 +68,8 @@ class DCLR(FeatureMethod):
     The weight of an in-batch negative is 0 if the cosine of the two sentences under a second, frozen encoder is at
     least ``threshold``, else 1. Noise, synthetic and labelled negatives have weight 1. As in the paper, the weight
     multiplies the exponential in the denominator. The released code instead multiplies the logit, which becomes 0 for
-    weight 0, and sums binary cross-entropies. There are two further
-    differences: here, the trained encoder has the head that the run's pooler implies, and padding is masked in the
-    attention.
+    weight 0, and sums binary cross-entropies. There are two further differences: here, the trained encoder has the
+    head that the run's pooler implies, and padding is masked in the attention.
 
     Raises ``InputError`` for a second encoder with a different tokenizer.
     """

@@ -63,5 +63,5 @@ class LoRA(EncoderMethod):
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns a learning rate of 1e-4, because the product B A starts at 0; the rate was not tuned."""
+        """Returns a higher learning rate, 1e-4, because B starts at 0; this rate was not tuned."""
         return {"lr": 1e-4}

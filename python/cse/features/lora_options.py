@@ -27,7 +27,7 @@ class LoRAOptions:
     keep: Annotated[
         bool, Note("with --lora, save only the adapter; loading it requires the base model and peft", "--keep-adapter")
     ] = False
-    alpha: Annotated[float, Ge(0), Note("the adapters are scaled by alpha / rank; 0: twice the rank")] = 0.0
+    alpha: Annotated[float, Ge(0), Note("the adapters are scaled by alpha / rank; 0: alpha is twice the rank")] = 0.0
     dropout: Annotated[float, Ge(0), Lt(1), Note("dropout probability for the inputs of the adapters")] = 0.0
     targets: Annotated[
         tuple[str, ...], Note("last parts of the names of the layers to adapt, such as query; empty: all linear layers")

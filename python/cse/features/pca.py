@@ -22,7 +22,7 @@ class PCAJitterOptions:
 
     layers: Annotated[
         tuple[int, ...],
-        Field(description="layers, one drawn per step; 0: output of the embedding layer, n: output of the n-th block"),
+        Field(description="layers to draw from; 0: output of the embedding layer, n: output of the n-th block"),
     ] = (0,)
     ratio: Annotated[
         float, Field(gt=0, description="standard deviation of alpha, the scale of the shift, if curriculum is none")

@@ -70,7 +70,7 @@ def pick_precision(device: str, precision: str = "auto") -> tuple[str, str]:
 
     The weights are float32 in both cases. ``auto`` selects bf16 on CUDA, and on processors that have bfloat16
     instructions and multiply matrices faster with them; otherwise it selects fp32. The processor is timed once per
-    process, so the choice may differ between processes: code that continues earlier work should store the chosen
+    process, so the choice may differ between processes: code that resumes earlier work should store the chosen
     precision and pass it as ``precision``.
 
     Args:
