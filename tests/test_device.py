@@ -188,7 +188,7 @@ def test_a_run_on_cuda_learns_without_synchronisation_inside_steps(run_config, c
     ("instructions", "speedup", "expected", "reason"),
     [
         ((), 9.0, "fp32", "no instructions"),
-        (AVX512, 2.1, "bf16", "AVX512-BF16, a matrix product is 2.1 times as fast as in fp32"),
+        (AVX512, 2.1, "bf16", "with AVX512-BF16, a matrix product is 2.1 times as fast as in fp32"),
         (AVX512, 0.5, "fp32", "takes 2.0 times as long as in fp32"),
     ],
 )
@@ -260,6 +260,6 @@ def test_a_run_records_its_precision(run_config, processor):
     assert (about["precision"], about["precision_reason"]) == ("bf16", "as configured")
     run = prepare(run_config.replace(precision="auto"))
     assert run.config.precision == "bf16"
-    assert run.facts["device"].startswith("cpu (bf16: AVX512-BF16, a matrix product is 2.0 times as fast as in fp32; ")
+    assert run.facts["device"].startswith("cpu (bf16: with AVX512-BF16, a matrix product is 2.0 times as fast as in")
     processor(())
     assert prepare(run_config.replace(precision="auto")).facts["device"].startswith("cpu (fp32: the processor has no ")

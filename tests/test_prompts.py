@@ -73,7 +73,7 @@ def test_unknown_prompt_names_are_refused(models, tiny_bert):
         Encoder(folder, device="cpu", prompt="queri")
     with pytest.raises(InputError, match="prompt_name: 'passage' is unknown"):
         Encoder(folder, device="cpu").encode(TEXTS, prompt_name="passage")
-    with pytest.raises(InputError, match=r"has no prompts with names; give the text.*'query: '"):
+    with pytest.raises(InputError, match=r"has no named prompts; give the text.*'query: '"):
         Encoder(tiny_bert, device="cpu", prompt="query")
 
 

@@ -1,4 +1,4 @@
-"""The registry of text methods: edits and pairings of sentences; see ``cse.augment.base``."""
+"""The registry of text methods, which edit or pair sentences; see ``cse.augment.base``."""
 
 from __future__ import annotations
 
@@ -41,4 +41,4 @@ AUGMENTATIONS: Registry[type[TextMethod]] = Registry(
     },
     options={"una": "cse.augment.una_options:UNAOptions"},
 )
-"""Text augmentations by name: ``cse train --positive NAME`` and ``--negative NAME``."""
+"""Text methods by name: ``cse train --positive NAME`` and ``--negative NAME``."""

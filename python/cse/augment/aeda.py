@@ -21,13 +21,14 @@ MARKS = (".", ",", "!", "?", ";", ":")
 class AEDAOptions:
     """Options of AEDA; the default is the published value."""
 
-    share: Annotated[float, Field(gt=0, le=1, description="up to floor(share * words + 1) marks are inserted")] = 0.3
+    share: Annotated[float, Field(gt=0, le=1, description="n words get at most floor(share * n + 1) marks")] = 0.3
 
 
 class AEDA(Edit):
-    """Inserts punctuation marks, drawn from ``. , ! ? ; :``, before distinct random words.
+    """Inserts punctuation marks, drawn from ``. , ! ? ; :``, before random words, at most one mark before each word.
 
-    The number of marks is uniform from 1 to floor(share * words + 1), and at most the number of words.
+    In a sentence of n words, the number of marks is drawn uniformly from 1 to floor(share * n + 1); at most n marks are
+    inserted.
     """
 
     Options = AEDAOptions

@@ -1,12 +1,12 @@
-"""Base classes of text methods, and the blocks of texts that a batch consists of.
+"""Base classes of text methods, and the blocks of texts that make up a batch.
 
 There are two kinds of text methods:
 
-- An *edit* changes sentences one by one: ``(texts, rows, draws) -> texts``. The flag that names the
-  edit determines its role: with ``--positive``, the edited sentence is the positive of the original; with
-  ``--negative``, it is a hard negative.
-- A *pairing* determines which two texts belong together: ``(texts, rows, draws) -> Paired``. It is used with
-  ``--positive``.
+- An *edit* changes sentences one by one: ``(texts, rows, draws) -> texts``. The flag that names the edit determines its
+  role: with ``--positive``, the edited sentence is the positive of the original; with ``--negative``, it is a hard
+  negative.
+- A *pairing* decides which two texts form an anchor and its positive: ``(texts, rows, draws) -> Paired``. It is used
+  with ``--positive``.
 
 Edits and pairings are pure functions of their arguments, so that results do not depend on the order in which batches
 are prepared.
@@ -62,16 +62,16 @@ class Block:
 
     texts: list[str]
     views: tuple[View, ...]
-    """The block is encoded once for each view, under different dropout masks."""
+    """The block is encoded once for each view, under different dropout masks, unless ``shared`` is True."""
     mask: npt.NDArray[np.bool_] | None = None
-    """``(B,)`` bool, True for valid rows; the loss ignores the block's other rows. None: all rows are valid."""
+    """``(B,)`` bool, True for valid rows; the loss ignores the other rows of the block. None: all rows are valid."""
     column: int | None = None
-    """Number of the input column that the texts are taken from unchanged; their stored token ids can then be used. 0 is
-    the corpus, 1 and 2 are the positives and hard negatives of labelled pairs. None: the texts are new."""
+    """Index of the input column from which the texts are taken unchanged, so that their stored token ids can be used: 0
+    for the corpus, 1 for labelled positives, 2 for labelled hard negatives. None: the texts are new."""
     edited: bool = False
     """Whether the texts are the output of an edit, which may leave a sentence of the corpus unchanged."""
     shared: bool = False
-    """Whether all views share one encoding, made under one dropout mask."""
+    """Whether the block is encoded only once for all its views, under one dropout mask."""
     local: bool = False
     """Whether texts and mask cover only the rows of this process, because the texts are slow to make."""
 
@@ -96,7 +96,7 @@ class Example:
     further: tuple[str, ...] = ()
     """Texts of further columns, such as a labelled hard negative."""
     method: str = ""
-    """Name of the method; set by the run."""
+    """Name of the method, filled in by the run."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class TextMethod(ABC):
     """Base class of edits and pairings.
 
     Subclasses define ``__call__`` and, if they have options, ``Options``: a frozen dataclass whose values are read from
-    the method's table in the configuration file (``[una]``) or from ``--set una.beta=0.3``.
+    the method's table in the configuration file, such as ``[una]``, or from flags such as ``--set una.beta=0.3``.
 
     Args:
         options: An instance of ``Options``.
@@ -119,7 +119,7 @@ class TextMethod(ABC):
     summary: ClassVar[str] = ""
     """One-line description, shown by ``cse methods``."""
     expensive: ClassVar[bool] = False
-    """Whether the texts are slow to make. If so, a process makes texts only for the rows that it encodes, and the
+    """Whether the texts are slow to make. If so, each process makes texts only for the rows that it encodes, and the
     checks before training use only a few rows."""
 
     def __init__(self, options: Any, context: Context) -> None:
@@ -127,7 +127,7 @@ class TextMethod(ABC):
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns defaults of run settings, by name, that apply if the method is used with these options."""
+        """Returns default values of run settings, by name, for runs that use the method with these options."""
         return {}
 
     def describe(self) -> str:
@@ -149,8 +149,8 @@ class Edit(TextMethod):
 
     A sentence that cannot be changed is returned as it is. An edited sentence is *unchanged* if, after truncation, it
     has the same token ids as the original. An unchanged negative is masked, unless the run keeps duplicates (as in the
-    papers' presets). An unchanged positive is encoded under a different dropout mask from its anchor; without dropout,
-    it is masked. The log counts the unchanged sentences.
+    presets of published methods). An unchanged positive is encoded under a different dropout mask from its anchor;
+    without dropout, it is masked. The number of unchanged sentences is logged.
     """
 
     @abstractmethod
@@ -168,7 +168,7 @@ class Edit(TextMethod):
 
     @classmethod
     def makes_pairs(cls, options: Any) -> bool:
-        """Returns whether an edited sentence, used as a negative, also forms a pair with itself (UNA)."""
+        """Returns whether an edited sentence, used as a negative, is also an anchor with itself as positive (UNA)."""
         return False
 
     def applies(self, step: int) -> bool:
@@ -186,19 +186,19 @@ class Paired:
 
     anchors: list[str]
     positives: list[str] | None = None
-    """None: each anchor is its own positive, under another dropout mask."""
+    """None: each anchor is its own positive, encoded under a different dropout mask."""
     mask: npt.NDArray[np.bool_] | None = None
     """``(n,)`` bool, True for rows that have a positive; None: all rows have one."""
     negatives: list[str] | None = None
     """Hard negatives."""
     columns: tuple[int | None, int | None, int | None] = (None, None, None)
-    """Input columns that the anchors, positives and negatives are taken from unchanged; see ``Block.column``."""
+    """Input columns from which the anchors, positives and negatives are taken unchanged; see ``Block.column``."""
     shared: bool = False
     """If ``positives`` is None: whether an anchor and its positive are encoded under the same dropout mask."""
 
 
 class Pairing(TextMethod):
-    """Base class of methods that determine which two texts belong together."""
+    """Base class of methods that decide which two texts form an anchor and its positive."""
 
     labelled: ClassVar[bool] = False
     """Whether rows with equal positives are treated as duplicates, like rows with equal sentences."""

@@ -20,13 +20,13 @@ __all__ = ["Crop", "CropOptions"]
 class CropOptions:
     """Options of cropping."""
 
-    share: Annotated[float, Field(gt=0, lt=1, description="share of the words that is cut off")] = 0.1
+    share: Annotated[float, Field(gt=0, lt=1, description="fraction of the words to cut off")] = 0.1
 
 
 class Crop(Edit):
-    """Cuts a share of the words, at least one, off the ends of the sentence.
+    """Cuts a fraction of the words (at least one word) off the ends of the sentence.
 
-    The start of the remaining part is uniformly distributed. A sentence of one word is not cropped.
+    All positions of the remaining part are equally likely. A sentence of one word is not cropped.
     """
 
     Options = CropOptions

@@ -20,11 +20,11 @@ __all__ = ["Delete", "DeleteOptions"]
 class DeleteOptions:
     """Options of deletion."""
 
-    share: Annotated[float, Field(gt=0, lt=1, description="share of the words that is deleted")] = 0.1
+    share: Annotated[float, Field(gt=0, lt=1, description="fraction of the words to delete")] = 0.1
 
 
 class Delete(Edit):
-    """Deletes a share of the words of the sentence, at least one, chosen at random.
+    """Deletes a fraction of the words (at least one word), chosen at random.
 
     All subsets of that size are equally likely. A sentence of one word is not changed.
     """

@@ -21,12 +21,12 @@ class DropoutOptions:
 
     mask: Annotated[
         Literal["independent", "shared"],
-        Field(description="shared: both views use the same dropout mask and are therefore equal (SimCSE's ablation)"),
+        Field(description="shared: both views use the same mask and are therefore identical (SimCSE's ablation)"),
     ] = "independent"
 
 
 class Dropout(Pairing):
-    """The positive is the sentence itself under another dropout mask."""
+    """The positive is the sentence itself, encoded under a different dropout mask."""
 
     Options = DropoutOptions
     summary = "the sentence itself under another dropout mask (SimCSE)"
@@ -36,5 +36,5 @@ class Dropout(Pairing):
         return Paired(list(texts), columns=(0, None, None), shared=self.options.mask == "shared")
 
     def describe(self) -> str:
-        """Returns a note if the mask is shared, else an empty text."""
+        """Returns a note if the mask is shared, else an empty string."""
         return "shared mask" if self.options.mask == "shared" else ""

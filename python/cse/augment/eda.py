@@ -1,13 +1,13 @@
 """EDA: four edits of the words of a sentence (Wei and Zou 2019, arXiv:1901.11196).
 
 ``alpha`` sets the strength. Deletion removes each word with probability ``alpha``; the other edits make
-n = max(1, floor(alpha * words)) changes.
+n = max(1, floor(alpha * number of words)) changes.
 
 Differences from the released code:
 
 - Sentences are not lower-cased and keep their digits and punctuation, except with ``clean``.
-- One occurrence of a word is replaced, not all.
-- An inserted synonym may be any synonym of its word, and may be placed at the end.
+- Only the drawn occurrence of a word is replaced, not every occurrence.
+- An inserted synonym may be any synonym of its word, and may be placed at the end of the sentence.
 - A swap always involves two different positions.
 - Random choices depend on (seed, epoch, row), not on the iteration order of a set.
 """
@@ -36,7 +36,7 @@ Keys = npt.NDArray[np.float64]
 class EDAOptions:
     """Options of the edits. UNA's paper compares with EDA but does not state ``alpha``; 0.1 is EDA's default."""
 
-    alpha: Annotated[float, Field(gt=0, lt=1, description="share of the words that is changed")] = 0.1
+    alpha: Annotated[float, Field(gt=0, lt=1, description="fraction of the words to change")] = 0.1
     clean: Annotated[
         bool, Field(description="lower-case the text and remove everything but letters, as the released code does")
     ] = False
@@ -66,7 +66,7 @@ class WordEdit(Edit):
         texts = [cleaned(text) or text for text in texts] if self.options.clean else list(texts)
         split = [text.split() for text in texts]
         longest = max(map(len, split), default=0)
-        # 3n + 1 random numbers for the n words of the longest sentence; shorter sentences use the first of them.
+        # Each row gets 3n + 1 random numbers, for the n words of the longest sentence; a shorter one needs fewer.
         keys = draws.uniform(rows, self.purpose, 3 * longest + 1)
         edited = []
         for text, words, own in zip(texts, split, keys, strict=True):
@@ -131,7 +131,7 @@ class SynonymEdit(WordEdit):
 
 
 class ReplaceBySynonyms(SynonymEdit):
-    """Replaces n random words (fewer if fewer have synonyms), each with one of its synonyms."""
+    """Replaces n random words, or as many as have synonyms, with one of their synonyms each."""
 
     summary = "replaces words with synonyms (EDA)"
     purpose = "eda synonym"

@@ -16,7 +16,7 @@ __all__ = ["Halves"]
 class Halves(Pairing):
     """Anchor and positive are the first and the second half of the words.
 
-    A sentence of one word has no second half; it therefore has no positive and is masked.
+    A sentence of one word has no second half, so it has no positive and is masked.
     """
 
     summary = "the two halves of the sentence"

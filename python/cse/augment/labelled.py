@@ -28,7 +28,7 @@ class Labelled(Pairing):
     def implies(cls, options: Any) -> dict[str, Any]:
         """Returns settings that keep the MLP head at test time, as supervised SimCSE does (appendix B).
 
-        The trained weights are not averaged with the base weights: averaging was not evaluated with labelled pairs.
+        The trained weights are not averaged with the base weights, because this was not evaluated with labelled pairs.
         """
         return {"keep_head": True, "merge_with_base": 0.0}
 

@@ -19,7 +19,7 @@ __all__ = ["MaskedSpan", "MaskedSpanOptions"]
 class MaskedSpanOptions:
     """Options of the masked span; the defaults are the published values for sentences."""
 
-    length: Annotated[int, Field(ge=1, description="number of characters that are replaced")] = 5
+    length: Annotated[int, Field(ge=1, description="number of characters to replace")] = 5
     shortest: Annotated[int, Field(ge=1, description="texts with fewer characters are not changed")] = 30
     mask: Annotated[str, Field(min_length=1, description="replacement text (RoBERTa's mask token is <mask>)")] = (
         "[MASK]"

@@ -1,4 +1,4 @@
-"""Positives from other rows: the same row of a parallel file, or one of the next rows of the corpus."""
+"""Positives from the same row of a parallel file, or from one of the next rows of the corpus."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class ParallelOptions:
 
 
 class Parallel(Pairing):
-    """Takes the positive from the same row of another file: a paraphrase, a translation or a generated query.
+    """Takes the positive from the same row of another file, such as a paraphrase, a translation or a generated query.
 
-    If that row is blank, or equal to the sentence, the sentence has no positive. Raises ``InputError`` if no file is
+    If that row is blank or equal to the sentence, the sentence has no positive. Raises ``InputError`` if no file is
     named, or if the file and the corpus differ in their number of rows.
     """
 
@@ -47,7 +47,7 @@ class Parallel(Pairing):
             )
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
-        """Returns the sentences and the rows of the other file."""
+        """Returns the sentences and the same rows of the other file."""
         others = self.others.take(rows)
         mask = np.array([bool(other.strip()) and other != text for text, other in zip(texts, others, strict=True)])
         return Paired(list(texts), others, mask)

@@ -44,7 +44,7 @@ def choices(uniform: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
 class OneOf(Edit):
     """Applies one of several edits, all equally likely, to each sentence.
 
-    Raises ``InputError`` for an unknown name, a pairing, a slow edit, or ``one-of`` itself.
+    Raises ``InputError`` if ``edits`` names an unknown method, a pairing, a slow edit, or ``one-of`` itself.
     """
 
     Options = OneOfOptions
@@ -62,7 +62,7 @@ class OneOf(Edit):
             if not issubclass(kind, Edit) or kind.expensive or kind is OneOf:
                 raise InputError(f"one-of.edits: {name} is not a fast edit of single sentences; leave it out")
             self.edits.append(kind(kind.Options(), context))
-        # From these values, a loss term can repeat the draw and find out which edit was applied to a row (AugCSE).
+        # With these values, the loss term of AugCSE repeats the draw to find out which edit was applied to each row.
         context.told["edits"] = (len(self.edits), PURPOSE)
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:

@@ -19,15 +19,15 @@ __all__ = ["Repetition", "RepetitionOptions"]
 class RepetitionOptions:
     """Options of the repetition; the default is the published value for BERT-base."""
 
-    rate: Annotated[float, Field(gt=0, lt=1, description="at most max(2, rate * words) words are repeated")] = 0.32
+    rate: Annotated[float, Field(gt=0, lt=1, description="at most max(2, rate * n) of n words are repeated")] = 0.32
 
 
 class Repetition(Edit):
     """Repeats random words once each, so that the positive differs in length from the anchor.
 
-    The number of repeated words is uniform from 0 to max(2, floor(rate * words)), and at most the number of words. The
-    paper repeats word pieces, but this method repeats whole words, so that it does not depend on a tokenizer. The
-    released code repeats at most ten; this method has no such limit.
+    In a sentence of n words, the number of repeated words is drawn uniformly from 0 to max(2, floor(rate * n)), but
+    never exceeds n. The paper repeats word pieces, but this method repeats whole words, so that it does not depend on a
+    tokenizer. The released code stops at ten repetitions; this method has no such limit.
     """
 
     Options = RepetitionOptions

@@ -21,11 +21,9 @@ __all__ = ["Spans", "SpansOptions"]
 class SpansOptions:
     """Options of span positives."""
 
-    shortest: Annotated[float, Field(gt=0, le=1, description="minimum share of the sentence's words in a span")] = 0.5
-    longest: Annotated[float, Field(gt=0, le=1, description="maximum share of the sentence's words in a span")] = 0.9
-    min_words: Annotated[
-        int, Field(ge=2, description="sentences with fewer words are kept whole (dropout positives)")
-    ] = 4
+    shortest: Annotated[float, Field(gt=0, le=1, description="minimum span length, as a fraction of the words")] = 0.5
+    longest: Annotated[float, Field(gt=0, le=1, description="maximum span length, as a fraction of the words")] = 0.9
+    min_words: Annotated[int, Field(ge=2, description="sentences with fewer words are not cut (dropout positives)")] = 4
     least_words: Annotated[
         int, Field(ge=1, description="minimum number of words in a span of a long row; applies only with most_words")
     ] = 8
@@ -37,9 +35,9 @@ class SpansOptions:
 class Spans(Pairing):
     """Anchor and positive are two contiguous spans of words, sampled independently.
 
-    The length of a span, as a share of the n words of the sentence, is uniform between ``shortest`` and ``longest``.
-    With ``most_words``, its length in words is uniform between ``min(shortest * n, least_words)`` and
-    ``min(longest * n, most_words)``, rounded: spans of long rows are then short passages, while spans of short rows are
+    In a sentence of n words, the length of a span is drawn uniformly between ``shortest * n`` and ``longest * n``, then
+    rounded. With ``most_words``, it is drawn between ``min(shortest * n, least_words)`` and
+    ``min(longest * n, most_words)`` instead: spans of long rows are then short passages, while short rows are
     unaffected. All start positions are equally likely. Words are separated by whitespace.
 
     A sentence of fewer than ``min_words`` words is not cut: anchor and positive are the whole sentence, encoded under

@@ -25,20 +25,19 @@ class SubstitutionOptions:
     """Options of substitution."""
 
     model: Annotated[str, Field(description="masked language model that predicts the new words")] = "bert-base-uncased"
-    share: Annotated[float, Field(gt=0, lt=1, description="share of the words that is replaced")] = 0.15
+    share: Annotated[float, Field(gt=0, lt=1, description="fraction of the words to replace")] = 0.15
     length: Annotated[
         int, Field(ge=8, description="maximum number of tokens read from a sentence; later words are kept")
     ] = 64
 
 
 class Substitution(Edit):
-    """Replaces random words, a share of the sentence but at least one, with predictions of a masked language model.
+    """Replaces a random fraction of the words (at least one) with predictions of a masked language model.
 
-    A sentence that contains the mask token itself is left unchanged. In other sentences, all words to be replaced are
-    masked at once, with one mask token each. The replacement of a word is
-    the most likely token that is a whole word and differs from the original word, ignoring case; the paper does not
-    specify how its model fills in the masks. If the scores of two tokens differ by less than a float32 rounding error,
-    the choice may depend on the batch size.
+    A sentence that contains the mask token is left unchanged. In any other sentence, all words to be replaced are
+    masked at once, with one mask token each. The replacement of a word is the most likely token that is a whole word
+    and differs from the original word, ignoring case; the paper does not specify how its model fills in the masks. If
+    the scores of two tokens differ by less than a float32 rounding error, the choice may depend on the batch size.
 
     Raises ``InputError`` if ``model`` does not have the weights of a masked language model, or has no mask token.
     """
@@ -75,7 +74,7 @@ class Substitution(Edit):
         keys = draws.uniform(rows, "substitution", max(longest, 1))
         places = []
         for text, words, key in zip(texts, split, keys, strict=True):
-            # In a text that contains the mask token, the predictions could not be assigned to the words.
+            # If a text contains the mask token, the predictions cannot be matched to the words.
             editable = words and self.tokenizer.mask_token not in text
             count = max(1, round(self.options.share * len(words))) if editable else 0
             places.append(np.sort(np.argsort(key[: len(words)], kind="stable")[:count]).tolist())
@@ -118,11 +117,11 @@ class Substitution(Edit):
 
 
 def whole_words(tokenizer: Any) -> Any:
-    """Returns ``(V,)`` bool, True for whole words: neither special tokens, continuations nor punctuation."""
+    """Returns ``(V,)`` bool, True for whole words, that is, not for special tokens, continuations or punctuation."""
     import torch
 
     pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
-    spaced = any(str(piece).startswith(("Ġ", "▁")) for piece in pieces)  # RoBERTa's and SentencePiece's word starts
+    spaced = any(str(piece).startswith(("Ġ", "▁")) for piece in pieces)  # word starts in RoBERTa and SentencePiece
     special = set(tokenizer.all_special_ids)
     whole = []
     for number, piece in enumerate(map(str, pieces)):

@@ -26,7 +26,7 @@ class UDAOptions:
     radius: Annotated[
         int | str | None,
         AfterValidator(check_radius),
-        Field(description="ranks on either side to sample from, or percentage of the V terms; None: min(4000, V/100)"),
+        Field(description="ranks to sample from on either side: N, or P% of the V terms; None: min(4000, V/100)"),
     ] = None
     surface: Annotated[
         Literal["keep", "plain"] | None,

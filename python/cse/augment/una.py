@@ -17,7 +17,7 @@ __all__ = ["UNA", "UNAOptions"]
 
 
 class UNA(Edit):
-    """Generates one synthetic hard negative per sentence, on steps 0, ``every``, 2 ``every``, ...
+    """Generates one synthetic hard negative per sentence, at steps 0, ``every``, 2 * ``every`` and so on.
 
     Raises ``InputError`` if there is no index, or if its tokenizer differs from ``options.tokenizer``.
     """
@@ -30,13 +30,13 @@ class UNA(Edit):
         if options.tokenizer not in (None, self.index.tokenizer):
             raise InputError(
                 f"--tfidf: the tokenizer of the index is {self.index.tokenizer}, but this recipe needs "
-                f"{options.tokenizer}; build another with cse build-tfidf CORPUS --tokenizer {options.tokenizer}"
+                f"{options.tokenizer}; build another index with cse build-tfidf CORPUS --tokenizer {options.tokenizer}"
             )
         super().__init__(replace(options, radius=self.index.ranks(options.radius)), context)
 
     @classmethod
     def implies(cls, options: UNAOptions) -> dict[str, Any]:
-        """Returns NT-Xent as the objective if negatives form further pairs, as published."""
+        """Returns the objective NT-Xent if the negatives also form pairs, as published."""
         return {"objective": "nt-xent"} if options.use_as == "pairs" else {}
 
     @classmethod
@@ -45,7 +45,7 @@ class UNA(Edit):
         return options.use_as == "pairs"
 
     def applies(self, step: int) -> bool:
-        """Returns True on steps 0, ``every``, 2 ``every``, ...; always False if ``every`` is 0."""
+        """Returns True at steps 0, ``every``, 2 * ``every`` and so on; always False if ``every`` is 0."""
         every: int = self.options.every
         return every > 0 and step % every == 0
 
@@ -68,7 +68,7 @@ class UNA(Edit):
         return shown
 
     def describe(self) -> str:
-        """Returns the main options as text, with ``replace_which`` and ``replace_with`` only if one is ``random``."""
+        """Returns the main options as text, including ``replace_which`` and ``replace_with`` if either is random."""
         options = self.options
         if not options.every:
             return "off (every 0 steps)"

@@ -23,7 +23,7 @@ class UNAOptions:
     The defaults are the paper's, except ``radius``, ``surface`` and ``tokenizer``.
     """
 
-    every: Annotated[int, Ge(0), Note("use UNA on steps 0, N, 2N, ...; 0: never", "--una-every", "N")] = 5
+    every: Annotated[int, Ge(0), Note("use UNA at steps 0, N, 2N, ...; 0: never", "--una-every", "N")] = 5
     use_as: Annotated[
         Literal["pairs", "hard-negatives"],
         Note("add negatives as further anchor-positive pairs (as published), or as hard negatives only", "--una-as"),
@@ -34,7 +34,7 @@ class UNAOptions:
     radius: Annotated[
         int | str | None,
         Note(
-            "sample a replacement from the N ranks on either side of the word; P%: N in percent of the V terms",
+            "sample a replacement from the N ranks on either side of the word; P%: N as a percentage of the V terms",
             "--radius",
             "N|P%",
             default="min(4000, V/100)",
@@ -49,7 +49,7 @@ class UNAOptions:
         ),
     ] = None
     replace_which: Annotated[
-        Literal["tfidf", "random"], Note("how words to replace are selected", "--replace-which")
+        Literal["tfidf", "random"], Note("how the words to replace are selected", "--replace-which")
     ] = "tfidf"
     replace_with: Annotated[Literal["radius", "random"], Note("how replacements are selected", "--replace-with")] = (
         "radius"

@@ -40,7 +40,7 @@ class Method(nn.Module):
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns defaults of run settings, by name, that apply if the method is used with these options."""
+        """Returns default values of run settings, by name, for runs that use the method with these options."""
         return {}
 
 
@@ -48,9 +48,9 @@ class FeatureMethod(Method):
     """Base class of methods that change or add embeddings, between the encoder and the loss.
 
     A feature method receives the embeddings of the whole batch, which are the same in all processes of the run.
-    Examples are batch normalisation, queues of earlier embeddings, and noise negatives. Parameters of the method are
-    trained; its parameters and buffers are not saved with the encoder. If the method defines ``after_step``, it is
-    called after each step.
+    Examples are batch normalisation, queues of earlier embeddings, and noise negatives. The parameters of the method
+    are trained; neither they nor its buffers are saved with the encoder. A method ``after_step``, if defined, is called
+    after each step.
     """
 
     def forward(self, views: Views, step: BatchStep) -> Views:
@@ -59,9 +59,9 @@ class FeatureMethod(Method):
 
 
 class EncoderMethod(Method):
-    """Base class of methods that change the encoder itself: its tokenizer, its weights, or what is evaluated and saved.
+    """Base class of methods that change the encoder itself: its tokenizer, or its weights in training or evaluation.
 
-    The method is constructed after the encoder, ``context.trained``, has been loaded, and may change the encoder.
+    The method is constructed once the encoder, ``context.trained``, is loaded, and may change it.
     """
 
     def after_step(self) -> None:
@@ -84,7 +84,7 @@ class Hook(Method):
         return states
 
     def layers(self, count: int, step: RowStep) -> list[int]:
-        """Returns the numbers of the transformer blocks, from 0 to ``count - 1``, whose inputs ``layer`` changes."""
+        """Returns the indices (0 to ``count - 1``) of the transformer blocks whose inputs ``layer`` changes."""
         return []
 
     def layer(self, number: int, states: Tensor, tokens: dict[str, Tensor], step: RowStep) -> Tensor:

@@ -19,9 +19,9 @@ __all__ = ["CutoffOptions", "FeatureCutoff", "TokenCutoff", "TokenShuffle"]
 
 @dataclass(frozen=True)
 class CutoffOptions:
-    """Options of a cut-off; the default share is the published value for the feature cut-off."""
+    """Options of a cut-off; the default of ``share`` is the published value for the feature cut-off."""
 
-    share: Annotated[float, Field(gt=0, lt=1, description="share of the dimensions or tokens that is set to 0")] = 0.2
+    share: Annotated[float, Field(gt=0, lt=1, description="fraction of the dimensions or tokens to set to 0")] = 0.2
 
 
 class TokenShuffle(Hook):
@@ -41,7 +41,7 @@ class TokenShuffle(Hook):
 
 
 class FeatureCutoff(Hook):
-    """Sets floor(share * D) random dimensions of the embedding layer's output to 0, for all tokens of a row alike."""
+    """Sets floor(share * D) random dimensions of the embedding layer's output to 0 in all tokens of a row."""
 
     Options = CutoffOptions
     summary = "sets random dimensions of the embedding layer's output to 0 (ConSERT)"

@@ -1,4 +1,4 @@
-"""DCLR: noise negatives, and weights of negatives from a second encoder (Zhou et al. 2022, arXiv:2205.00656)."""
+"""DCLR: noise negatives, and in-batch negatives weighted by a second encoder (Zhou et al. 2022, arXiv:2205.00656)."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ __all__ = ["DCLR", "DCLROptions", "ascend"]
 
 @dataclass(frozen=True)
 class DCLROptions:
-    """Options of DCLR; the defaults are the published settings of BERT-base, except for ``model``."""
+    """Options of DCLR; the defaults are the published settings for BERT-base, except for ``model``."""
 
     noise: Annotated[float, Field(ge=0, description="noise negatives per sentence of the batch")] = 1.0
     ascent_steps: Annotated[int, Field(ge=0, description="steps of gradient ascent for each noise negative")] = 4
-    ascent_rate: Annotated[float, Field(ge=0, description="length of a step of gradient ascent")] = 1e-3
+    ascent_rate: Annotated[float, Field(ge=0, description="step length of the gradient ascent")] = 1e-3
     temperature: Annotated[float, Field(gt=0, description="temperature of the loss in the gradient ascent")] = 0.05
     model: Annotated[
-        str, Field(description="second encoder, with the same tokenizer, that weights the negatives; empty: no weights")
+        str, Field(description="second encoder, with the same tokenizer, that weights the negatives; empty: not used")
     ] = ""
     threshold: Annotated[
-        float, Field(ge=-1, le=1, description="phi: sentences with this cosine or more are not negatives of each other")
+        float, Field(ge=-1, le=1, description="phi: sentences with at least this cosine are not each other's negatives")
     ] = 0.9
 
 
 def ascend(noise: Tensor, anchors: Tensor, positives: Tensor, steps: int, rate: float, temperature: float) -> Tensor:
-    """Moves noise by normalised gradient ascent on the contrastive loss of the anchors with the noise as negatives.
+    """Moves noise vectors by normalised gradient ascent on the anchors' contrastive loss, with the noise as negatives.
 
     Args:
         noise: ``(R, D)``.
         anchors: ``(B, D)``.
         positives: ``(B, D)``.
         steps: Number of steps.
-        rate: Length of a step, for each row. Four steps of the released length, 1e-3, turn a standard normal vector by
-            about 1e-4 radians at D = 768.
+        rate: Step length, the same for each row. Four steps of length 1e-3, the value in the released code, rotate a
+            standard normal vector by about 1e-4 radians at D = 768.
         temperature: Temperature of the loss.
 
     Returns:
-        ``(R, D)``, without a gradient.
+        ``(R, D)``, detached.
     """
     a, p = (normalize(z.detach(), dim=-1) for z in (anchors, positives))
     own = (a * p).sum(-1, keepdim=True)
@@ -68,14 +68,14 @@ class DCLR(FeatureMethod):
     The weight of an in-batch negative is 0 if the cosine of the two sentences under a second, frozen encoder is at
     least ``threshold``, else 1. Noise, synthetic and labelled negatives have weight 1. As in the paper, the weight
     multiplies the exponential in the denominator. The released code instead multiplies the logit, which becomes 0 for
-    weight 0, and sums binary cross-entropies. Further differences: here, the trained encoder has the head that the
-    run's pooler implies, and padding is masked in the attention.
+    weight 0, and sums binary cross-entropies. There are two further differences: here, the trained encoder has the
+    head that the run's pooler implies, and padding is masked in the attention.
 
     Raises ``InputError`` for a second encoder with a different tokenizer.
     """
 
     Options = DCLROptions
-    summary = "noise negatives, and weights of negatives from a second encoder (DCLR)"
+    summary = "noise negatives, and in-batch negatives weighted by a second encoder (DCLR)"
 
     def __init__(self, options: DCLROptions, context: Context) -> None:
         super().__init__(options, context)

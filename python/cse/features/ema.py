@@ -24,7 +24,7 @@ __all__ = ["EMA", "EMAOptions"]
 class EMAOptions:
     """Options of the moving average."""
 
-    decay: Annotated[float, Field(ge=0, lt=1, description="share of the average that is kept at each step")] = 0.99
+    decay: Annotated[float, Field(ge=0, lt=1, description="fraction of the average kept at each step")] = 0.99
     warmup: Annotated[bool, Field(description="limit decay to (1 + n) / (10 + n) at step n; needed in short runs")] = (
         True
     )
@@ -36,7 +36,7 @@ class EMA(EncoderMethod):
     After step n, the average becomes d * average + (1 - d) * weights, with d = min(decay, (1 + n) / (10 + n)),
     or d = decay without ``warmup``. Checkpoints contain the average. Weights that are not trained are not averaged.
 
-    Raises ``InputError`` if a later method changes which weights are trained, as LoRA does.
+    Raises ``InputError`` if an encoder method given after EMA changes which weights are trained, as LoRA does.
     """
 
     Options = EMAOptions

@@ -15,9 +15,9 @@ __all__ = ["Gaussian", "GaussianOptions"]
 
 @dataclass(frozen=True)
 class GaussianOptions:
-    """Options of the noise; the default is the published number, 192 noise vectors for a batch of 64.
+    """Options of the noise; the default is the published ratio, 192 noise vectors for a batch of 64.
 
-    There is no option for the published standard deviations, because they have no effect on a cosine.
+    There is no option for the published standard deviations, because the length of a vector has no effect on a cosine.
     """
 
     negatives: Annotated[float, Field(gt=0, description="noise negatives per sentence of the batch")] = 3.0

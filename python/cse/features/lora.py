@@ -1,4 +1,4 @@
-"""LoRA: low-rank adapters of linear layers (Hu et al. 2021, arXiv:2106.09685), by peft."""
+"""LoRA: low-rank adapters of linear layers (Hu et al. 2021, arXiv:2106.09685), implemented by peft."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["LoRA"]
 
-# Layers of a pooler, which have no gradient if the pooler is not used.
+# Matches the layers of a pooler, which have no gradient if the pooler is not used.
 UNUSED = r"(.*\.)?pooler\..*"
 
 
 class LoRA(EncoderMethod):
-    """Replaces linear layers W of the transformer with W + alpha / rank * B A; W is frozen, and B starts at 0.
+    """Replaces the weights W of linear layers with W + alpha / rank * B A, where W is frozen and B starts at 0.
 
-    Only the adapters and, if there is one, the MLP head are trained and kept in checkpoints; modules that follow the
+    Only the adapters and, if there is one, the MLP head are trained and stored in checkpoints; modules that follow the
     pooling are not changed. When the encoder is saved, the adapters are added to the weights or, with ``keep``, saved
     alone. ``--merge-with-base SHARE`` multiplies B by 1 - SHARE for evaluation and saving. A run can be resumed only if
     the files of the base weights are unchanged.
@@ -32,7 +32,7 @@ class LoRA(EncoderMethod):
     """
 
     Options = LoRAOptions
-    summary = "trains adapters of low rank instead of the weights (LoRA, by peft)"
+    summary = "trains low-rank adapters instead of the weights (LoRA, with peft)"
 
     def __init__(self, options: LoRAOptions, context: Context) -> None:
         super().__init__(options, context)
@@ -63,5 +63,5 @@ class LoRA(EncoderMethod):
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns a learning rate of 1e-4, because the adapters' product B A starts at 0; the rate was not tuned."""
+        """Returns a higher learning rate, 1e-4, because B starts at 0; this rate was not tuned."""
         return {"lr": 1e-4}

@@ -22,15 +22,13 @@ class LoRAOptions:
     rank: Annotated[
         int,
         Ge(1),
-        Note(
-            "trains adapters of this rank instead of the weights (LoRA, by peft)", "--lora", "RANK", "off", enables=True
-        ),
+        Note("trains adapters of this rank, not the weights (LoRA, with peft)", "--lora", "RANK", "off", enables=True),
     ] = 16
     keep: Annotated[
         bool, Note("with --lora, save only the adapter; loading it requires the base model and peft", "--keep-adapter")
     ] = False
-    alpha: Annotated[float, Ge(0), Note("numerator of the scale alpha / rank; 0: twice the rank")] = 0.0
-    dropout: Annotated[float, Ge(0), Lt(1), Note("dropout probability of the inputs of the adapters")] = 0.0
+    alpha: Annotated[float, Ge(0), Note("the adapters are scaled by alpha / rank; 0: alpha is twice the rank")] = 0.0
+    dropout: Annotated[float, Ge(0), Lt(1), Note("dropout probability for the inputs of the adapters")] = 0.0
     targets: Annotated[
-        tuple[str, ...], Note("layers to adapt, as last parts of their names, such as query; empty: all linear layers")
+        tuple[str, ...], Note("last parts of the names of the layers to adapt, such as query; empty: all linear layers")
     ] = ()

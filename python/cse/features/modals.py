@@ -28,7 +28,7 @@ class ModalsOptions:
         Literal["interpolation", "extrapolation", "linear", "noise"],
         Field(
             description="interpolation: towards the closest other row; extrapolation: away from the mean; "
-            "linear: by the difference of two rows; noise: at random"
+            "linear: by the difference of two other rows; noise: by random noise"
         ),
     ] = "interpolation"
     magnitude: Annotated[float, Field(ge=0, description="m, the strength of the change (not published)")] = 0.2
@@ -41,10 +41,10 @@ class ModalsOptions:
 class Modals(FeatureMethod):
     """Changes the embeddings x of a view by one of four operations, with m the magnitude.
 
-    - ``interpolation``: x + m (y - x), with y the other row closest to x by cosine. (The paper says closest; the
-      released code takes the farthest of a random sample.)
+    - ``interpolation``: x + m (y - x), with y the other row closest to x by cosine. (This follows the paper;
+      the released code takes the farthest row of a random sample.)
     - ``extrapolation``: x + m (x - mean).
-    - ``linear``: x + m (y1 - y2), with two different random other rows.
+    - ``linear``: x + m (y1 - y2), with y1 and y2 two different other rows, drawn at random.
     - ``noise``: x + m sd e, with sd the standard deviation of each dimension and e standard normal.
     """
 
@@ -59,7 +59,7 @@ class Modals(FeatureMethod):
         return views.replace(embeddings={**views.embeddings, name: self.changed(views[name], step)})
 
     def changed(self, x: Tensor, step: BatchStep) -> Tensor:
-        """Returns the changed embeddings ``(B, D)`` for the embeddings ``(B, D)``."""
+        """Returns the embeddings ``(B, D)`` after the operation."""
         pool = x.detach() if self.options.detach else x
         m, batch = float(self.options.magnitude), len(x)
         if self.options.kind == "interpolation":

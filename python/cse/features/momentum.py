@@ -20,10 +20,10 @@ __all__ = ["Momentum", "MomentumOptions"]
 
 @dataclass(frozen=True)
 class MomentumOptions:
-    """Options of the queue; the defaults are the published settings of BERT-base with batches of 64."""
+    """Options of the queue; the defaults are the published settings for BERT-base with batches of 64."""
 
     size: Annotated[int, Field(ge=1, description="length of the queue of embeddings from earlier batches")] = 160
-    decay: Annotated[float, Field(ge=0, lt=1, description="share of the momentum encoder kept at each step")] = 0.995
+    decay: Annotated[float, Field(ge=0, lt=1, description="decay of the moving average of the weights")] = 0.995
 
 
 class Momentum(FeatureMethod):
@@ -37,7 +37,7 @@ class Momentum(FeatureMethod):
     Options = MomentumOptions
     queue: Tensor
     filled: Tensor
-    summary = "negatives from a queue of a momentum encoder (ESimCSE)"
+    summary = "a queue of negatives from a momentum encoder (ESimCSE)"
 
     def __init__(self, options: MomentumOptions, context: Context) -> None:
         super().__init__(options, context)

@@ -22,7 +22,7 @@ class PCAJitterOptions:
 
     layers: Annotated[
         tuple[int, ...],
-        Field(description="layers, one drawn per step; 0: output of the embedding layer, n: output of the n-th block"),
+        Field(description="layers to draw from; 0: output of the embedding layer, n: output of the n-th block"),
     ] = (0,)
     ratio: Annotated[
         float, Field(gt=0, description="standard deviation of alpha, the scale of the shift, if curriculum is none")
@@ -31,7 +31,7 @@ class PCAJitterOptions:
         Literal["none", "discrete", "continuous"],
         Field(
             description="schedule of the ratio. none: constant; discrete: from 0.01 to 0.1 in ten stages; "
-            "continuous: 0.01 + 0.1 * (completed share of the run)"
+            "continuous: 0.01 + 0.1 * (completed fraction of the run)"
         ),
     ] = "discrete"
     variant: Annotated[
@@ -43,9 +43,9 @@ class PCAJitterOptions:
 def pca_jitter(states: Tensor, mask: Tensor, alpha: Tensor, variant: str = "paper") -> Tensor:
     """Shifts all tokens of a sequence along the principal components of its tokens.
 
-    For the tokens X of a sequence, X / |X| is centred, and its covariance is V diag(l) V'. The shift is
-    |X| V (alpha l), the same for every token. Each column of V has the sign that makes its entry of largest magnitude
-    positive. The shift has no gradient.
+    The tokens X of a sequence, divided by their Frobenius norm |X| and centred, have the covariance V diag(l) V'. The
+    shift is |X| V (alpha l), the same for every token. The sign of each column of V is chosen so that its entry of
+    largest magnitude is positive. No gradient flows through the shift.
 
     Args:
         states: ``(n, T, D)``.
@@ -99,10 +99,10 @@ class PCAJitter(Hook):
         return self.changed(states, tokens, step) if self.drawn(step) == 0 else states
 
     def layers(self, count: int, step: RowStep) -> list[int]:
-        """Returns the number of the block whose input is changed, as a list; an empty list if there is none.
+        """Returns a list with the index of the block whose input is changed, or an empty list if there is none.
 
-        Layer n is the output of the n-th block, that is, the input of block n, counted from 0. If layer 0 or the last
-        layer was drawn, no block's input is changed.
+        Blocks are counted from 0, so layer n, the output of the n-th block, is the input of block n. If layer 0 or the
+        last layer was drawn, no block's input is changed.
         """
         number = self.drawn(step)
         return [number] if 0 < number < count else []

@@ -19,7 +19,7 @@ class Projector(FeatureMethod):
     """Projects the embeddings before the loss, in training only.
 
     The layers are: linear (D, 2D), batch normalisation, ReLU, linear (2D, D), batch normalisation without affine
-    parameters. The statistics are computed over the rows of all views of the batch, across processes and the chunks of
+    parameters. Batch statistics are computed over the rows of all views, across all processes and all chunks of
     gradient caching.
     """
 

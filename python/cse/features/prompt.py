@@ -23,7 +23,7 @@ PLACE = "{}"
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """Options of PromptBERT; the default templates are the published ones of BERT-base."""
+    """Options of PromptBERT; the default templates are the published ones for BERT-base."""
 
     template: Annotated[str, Field(description="text with {} for the sentence and [MASK] for the mask token")] = (
         'This sentence of "{}" means [MASK].'
@@ -31,8 +31,8 @@ class PromptOptions:
     positive_template: Annotated[
         str,
         Field(
-            description="template of the positives, with the same tokens after {} and as many tokens before it; empty: "
-            "the same template"
+            description="template of the positives; it needs the same tokens after {} as the first template and as "
+            "many before {}; empty: use the first template"
         ),
     ] = 'This sentence : "{}" means [MASK].'
     denoise: Annotated[
@@ -49,7 +49,8 @@ class Template:
         tokenizer: A tokenizer with a [CLS], a [SEP] and a mask token.
 
     Raises:
-        InputError: If the template does not have one ``{}`` and one mask after it, or a token is missing.
+        InputError: If the template does not have one ``{}`` and then one [MASK], or the tokenizer lacks one of the
+            three tokens.
     """
 
     def __init__(self, text: str, tokenizer: Any) -> None:
@@ -76,19 +77,19 @@ class Template:
 
 
 class Prompt(EncoderMethod):
-    """Encodes a sentence as the hidden state of the mask token of a template.
+    """Encodes a sentence as the hidden state of the mask token in a template around the sentence.
 
     In training, the mask token's hidden state in the bare template (without the sentence) is subtracted, unless
     ``denoise`` is false, and an MLP (linear, tanh) is applied. The tokens of the bare template keep the positions that
     they have around the sentence. The tokenizer of the saved model contains the template and does not truncate it.
-    ``--max-length`` includes the tokens of the template: for the published limit of 32 tokens per sentence, give 32
-    plus their number.
+    ``--max-length`` includes the tokens of the template: for the published limit of 32 tokens per sentence, set it to
+    32 plus the number of tokens in the template.
 
     Differences from the released code: position ids start at the model's first position (in RoBERTa, after the padding
     index); checkpoints are selected without denoising; no full stop is added in evaluation; with RoBERTa, there is no
     space before a sentence.
 
-    Raises ``InputError`` for a template that does not fit; see ``Template``.
+    Raises ``InputError`` if a template is invalid (see ``Template``) or the two templates do not match.
     """
 
     Options = PromptOptions
@@ -118,12 +119,12 @@ class Prompt(EncoderMethod):
 
     @classmethod
     def implies(cls, options: PromptOptions) -> dict[str, Any]:
-        """Returns pooling at the mask and, if there is a second template, its use for the positives."""
+        """Returns the pooler ``mask`` and, if there is a second template, the hook that applies it to the positives."""
         second = options.positive_template not in ("", options.template)
         return {"pooler": "mask", **({"positive_hook": "second-template"} if second else {})}
 
     def bias(self, backbone: Any, tokens: dict[str, Tensor]) -> Tensor:
-        """Returns the mask token's hidden state in the bare template, placed as around each of n rows: ``(n, D)``."""
+        """Returns the mask token's hidden state in the bare template, at the position ids of each row: ``(n, D)``."""
         ids, mask = tokens["input_ids"], tokens["attention_mask"]
         before, after = len(self.template.prefix), len(self.template.suffix)
         longest = ids.shape[1] - before - after

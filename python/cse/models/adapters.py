@@ -69,7 +69,7 @@ class Adapters:
                 setattr(parent, name, layer)
 
     def save(self, backbone: Any, folder: Path) -> None:
-        """Writes the adapters and the name or path of their base model, as peft and sentence-transformers read them.
+        """Writes the adapters and the name or path of their base model, for peft and sentence-transformers.
 
         No config.json is written: with one, transformers would look for the base model's weights in this folder.
         """

@@ -15,15 +15,14 @@ def replace_attention(
 ) -> None:
     """Replaces the attention of a transformer, if it uses the ``sdpa`` implementation of the library transformers.
 
-    Nothing is changed for other implementations, or in older releases of transformers, in which each model builds its
-    masks itself.
+    A transformer with another implementation is left unchanged. So is every transformer in older releases of the
+    library, in which each model builds its own masks.
 
     Args:
         backbone: A transformer.
         name: Name under which the implementation is registered.
         attention: An attention function with the interface that transformers expects.
-        mask: A mask function with the interface that transformers expects. Default: the mask function of the
-            scaled-dot-product implementation.
+        mask: A mask function with the interface that transformers expects. Default: that of ``sdpa``.
     """
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 

@@ -20,7 +20,7 @@ def batches_by_length(tokens: Sequence[Sequence[int]], size: int) -> Iterator[np
 
 
 def by_length(function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], size: int) -> Tensor:
-    """Applies a function to groups of rows of similar length, and returns the results in the order of the rows.
+    """Applies a function to groups of rows of similar length, and returns the results in the original order.
 
     Columns that are padding in every row of a group are removed, which leaves less padding to process. Inputs of at
     most ``size`` rows are passed to the function unchanged, in one call.

@@ -43,7 +43,7 @@ The embeddings were also trained to be truncated to their first {{ dims }} dimen
 `SentenceTransformer("this/folder", truncate_dim={{ least }})`, or, with cse,
 `Encoder("this/folder", dims={{ least }})`.
 {% endif %}
-With transformers alone, load it with `AutoModel` and `AutoTokenizer` and pool as described above. {{ head }}
+With transformers alone, load the model with `AutoModel` and `AutoTokenizer` and pool as described above. {{ head }}
 
 ## Training
 
@@ -83,7 +83,7 @@ class CardRecord:
     stages: Sequence[str] = ()
     """Names of the modules after pooling, except for a kept head and a final Normalize."""
     dims: Sequence[int] = ()
-    """Numbers of leading dimensions for which the encoder was trained (Matryoshka), in descending order."""
+    """Numbers of leading dimensions for which the encoder was trained (Matryoshka), the largest first."""
 
 
 def is_local(model: str) -> bool:

@@ -70,7 +70,7 @@ def pick_precision(device: str, precision: str = "auto") -> tuple[str, str]:
 
     The weights are float32 in both cases. ``auto`` selects bf16 on CUDA, and on processors that have bfloat16
     instructions and multiply matrices faster with them; otherwise it selects fp32. The processor is timed once per
-    process, so the choice may differ between processes: code that continues earlier work should store the chosen
+    process, so the choice may differ between processes: code that resumes earlier work should store the chosen
     precision and pass it as ``precision``.
 
     Args:
@@ -96,8 +96,8 @@ def pick_precision(device: str, precision: str = "auto") -> tuple[str, str]:
         return "fp32", "the processor has no instructions for bf16"
     speedup = bf16_speedup()
     if speedup <= 1:
-        return "fp32", f"{names}, but a matrix product takes {1 / speedup:.1f} times as long as in fp32"
-    return "bf16", f"{names}, a matrix product is {speedup:.1f} times as fast as in fp32"
+        return "fp32", f"a bf16 matrix product with {names} takes {1 / speedup:.1f} times as long as in fp32"
+    return "bf16", f"with {names}, a matrix product is {speedup:.1f} times as fast as in fp32"
 
 
 def bf16_instructions() -> tuple[str, ...]:
@@ -109,8 +109,8 @@ def bf16_instructions() -> tuple[str, ...]:
     # Older versions of PyTorch have only private functions, which were added in different versions.
     private = {"AVX512-BF16": "_is_avx512_bf16_supported", "AMX": "_is_amx_tile_supported"}
     found = [text for text, name in private.items() if getattr(torch.cpu, name, bool)()]
-    # Only on Arm, because on x86 ``_is_mkldnn_bf16_supported`` also returns True for AVX512 without bfloat16. Some
-    # builds of PyTorch lack this operator.
+    # This is checked only on Arm: on x86, ``_is_mkldnn_bf16_supported`` also returns True for AVX512 without bfloat16.
+    # Some builds of PyTorch lack this operator.
     if platform.machine().lower() in ("aarch64", "arm64"):
         with suppress(AttributeError, RuntimeError):
             found += ["Arm BF16"] if torch.ops.mkldnn._is_mkldnn_bf16_supported() else []
@@ -191,8 +191,8 @@ def on_device(values: npt.NDArray[Any], device: str) -> torch.Tensor:
 def uncompiled() -> AbstractContextManager[Any]:
     """Returns a context manager in which a compiled transformer runs uncompiled.
 
-    Evaluation runs without dropout and on inputs of other shapes than training; compiling the transformer for them
-    would take longer than it saves. Before PyTorch 2.6, the context has no effect.
+    Evaluation runs without dropout and on inputs of other shapes than training does; compiling the transformer for
+    these shapes would take longer than it saves. Before PyTorch 2.6, the context has no effect.
     """
     set_stance = getattr(torch.compiler, "set_stance", None)
     stance: AbstractContextManager[Any] = set_stance("force_eager") if set_stance else nullcontext()
@@ -200,7 +200,7 @@ def uncompiled() -> AbstractContextManager[Any]:
 
 
 def describe_device(device: str, precision: str, reason: str) -> str:
-    """Describes the device (on CUDA with its name), the precision and its reason, and the number of CPU threads."""
+    """Describes the device (on CUDA with its name), the precision and the reason for it, and the CPU threads."""
     name = f"{torch.cuda.get_device_name(device)}, " if device.startswith("cuda") else ""
     return f"{device} ({name}{precision}: {reason}; {torch.get_num_threads()} threads)"
 

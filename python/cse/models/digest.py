@@ -17,7 +17,7 @@ def model_digest(encoder: Encoder, prompt: str | None = None) -> str:
     """Returns a hexadecimal hash of a model's files (such as weights and tokenizer), pooling, dimensions and prompt.
 
     The path of the folder does not affect the hash, so a model can be moved. The prompt is ``prompt`` if it is given,
-    else the encoder's.
+    else the prompt of the encoder.
     """
     model = encoder.model
     name = type(model).__name__

@@ -101,7 +101,7 @@ class SentenceEncoder(nn.Module):
 
     @property
     def embedding_dim(self) -> int:
-        """D, the length of an embedding."""
+        """D, the number of dimensions of an embedding."""
         return self._width
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
@@ -176,7 +176,7 @@ class SentenceEncoder(nn.Module):
         The head is loaded from the checkpoint, else from the folder ``mlm_head`` next to its weights. If neither holds
         all weights of the head, the missing ones are newly initialised. The output layer shares its weights with the
         token embeddings if the configuration ties them. Raises ``InputError`` if the tokenizer has no mask token, or if
-        there is no masked language model for this type of model.
+        transformers has no masked language model for this type of model.
         """
         from transformers import AutoModelForMaskedLM
 
@@ -279,7 +279,7 @@ def load_encoder(
     stored = source.dense if pooler == "cls" else None
     kept = keep_head or (for_inference and stored is not None)
     stages = [build_stage(stage) for stage in source.modules.stages]
-    if not for_inference:  # the loss term for Matryoshka training sets the dimensions of the new run
+    if not for_inference:  # a new run takes the dimensions from its Matryoshka loss term
         source = replace(source, modules=replace(source.modules, dims=()))
     encoder = SentenceEncoder(backbone, tokenizer, source, pooler, trained and stored is None, kept, stages)
     if stored is not None and encoder.head is not None:
@@ -317,7 +317,7 @@ def _lower_case(tokenizer: Any) -> None:
 
 
 def _fit_tokenizer(tokenizer: Any, backbone: Any, source: Source) -> None:
-    """Checks that the tokenizer matches the model; for a decoder without a padding token, sets it to the end token."""
+    """Checks that the tokenizer matches the model; a decoder without a padding token uses its end token instead."""
     if tokenizer.pad_token is None:
         if not source.causal or tokenizer.eos_token is None:
             raise InputError(

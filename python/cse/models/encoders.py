@@ -1,6 +1,6 @@
-"""Encoders other than trainable transformers: their base class and registry.
+"""Base class and registry of encoders other than trainable transformers.
 
-In ``cse eval``, ``cse compare``, ``cse encode`` and ``Encoder``, they are named ``KIND:WHAT``, for example
+In ``cse eval``, ``cse compare``, ``cse encode`` and ``Encoder``, such encoders are named ``KIND:WHAT``, for example
 ``glove:vectors.txt``. Other packages can add kinds through the entry-point group ``cse.encoders``.
 """
 
@@ -39,7 +39,7 @@ class OtherEncoder(ABC):
     @property
     @abstractmethod
     def embedding_dim(self) -> int:
-        """D, the length of an embedding."""
+        """D, the number of dimensions of an embedding."""
 
     @abstractmethod
     def encode(
@@ -75,7 +75,7 @@ ENCODERS: Registry[type[OtherEncoder]] = Registry(
 
 
 def find_encoder(name: str, device: str) -> OtherEncoder | None:
-    """Loads the encoder ``KIND:WHAT``; returns None if the name has another form or the kind is not registered."""
+    """Loads the encoder ``KIND:WHAT``; returns None if the name has a different form or the kind is not registered."""
     kind, colon, what = name.partition(":")
     if not colon or kind not in ENCODERS:
         return None

@@ -25,7 +25,7 @@ def model_files(source: Source) -> list[tuple[str, Path]]:
     folders = [folder, *(path for path in folder.iterdir() if path.is_dir() and MODULE.fullmatch(path.name))]
     found = [path for each in folders for path in each.iterdir() if path.suffix in SUFFIXES and path.is_file()]
     files = [(str(path.relative_to(folder)), path) for path in found]
-    # In older directories, module folders are next to the transformer's. An adapter's base model can be anywhere.
+    # In older directories, module folders are next to the transformer's folder. An adapter's base can be anywhere.
     others = [stage.folder for stage in source.modules.stages if stage.folder.parent != folder]
     others += [Path(source.base)] if source.base else []
     files += [(f"{each.name}/{path.name}", path) for each in others for path in each.iterdir() if path.is_file()]

@@ -39,8 +39,9 @@ class Encoder:
             For a plain Hugging Face directory, which declares none, the default is ``avg``, as in
             sentence-transformers; this is wrong for a model trained with [CLS] pooling.
         device: A PyTorch device; ``auto`` is CUDA if available, else the CPU.
-        precision: Precision in which texts are encoded, ``fp32``, ``bf16`` or ``auto``: bf16 on CUDA and on processors
-            that are faster with it (``cse.models.device.pick_precision``), else fp32. Embeddings are always float32.
+        precision: Precision in which texts are encoded: ``fp32``, ``bf16`` or ``auto``, which is bf16 on CUDA and on
+            processors that are faster with it (see ``cse.models.device.pick_precision``), else fp32. Embeddings are
+            always float32.
         prompt: Prompt that ``encode`` puts before each sentence: the name of one of the model's prompts, or a text.
             Default: the default prompt of the model, if it declares one.
         dims: Number of leading dimensions to keep; embeddings of unit length are then scaled to unit length again.
@@ -124,7 +125,7 @@ class Encoder:
 
     @property
     def embedding_dim(self) -> int:
-        """D, the length of an embedding."""
+        """D, the number of dimensions of an embedding."""
         return min(self.dims or self.model.embedding_dim, self.model.embedding_dim)
 
     def encode_query(self, texts: Iterable[str], **settings: Any) -> Vectors:
@@ -168,8 +169,8 @@ class Encoder:
         """Encodes texts into embeddings.
 
         Args:
-            texts: Any iterable of strings, including NumPy arrays. A blank text has the embedding 0 in all dimensions,
-                as in ``cse encode``. Lone surrogates are replaced by U+FFFD, with a warning.
+            texts: Any iterable of strings, including NumPy arrays. The embedding of a blank text is 0 in all
+                dimensions, as in ``cse encode``. Lone surrogates are replaced by U+FFFD, with a warning.
             prompt_name: Name of the prompt that is put before each text. Default: the prompt given to the constructor,
                 else the default prompt of the model.
             prompt: Text that is put before each text; ``prompt_name`` is then ignored.

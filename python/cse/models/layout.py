@@ -6,14 +6,14 @@
 ``modules.json``                        the modules in order, each with its type and folder
 ``sentence_bert_config.json``           ``max_seq_length``
 ``config_sentence_transformers.json``   prompts, similarity, number of dimensions
-``N_Pooling/config.json``               which tokens are pooled
+``N_Pooling/config.json``               how token vectors are pooled
 ``N_WeightedLayerPooling/``             which layers are averaged
 ``N_Dense/``, ``N_LayerNorm/``, ...     the modules after pooling; see ``cse.models.stages``
 ``N_Normalize/``                        present if embeddings are normalised
 ======================================  ====================================================================
 
 ``cse.models.saving`` writes module types under names that all releases of sentence-transformers can read. The names
-that sentence-transformers itself writes since release 5.4 cannot be read by older releases.
+that sentence-transformers itself has written since release 5.4 cannot be read by older releases.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Modules:
 
 
 def base_of(folder: Path) -> str | None:
-    """Returns the base model of a folder that holds only a peft adapter; None for any other folder."""
+    """Returns the name or path of the base model of a folder that holds only a peft adapter; None for other folders."""
     if not (folder / ADAPTER).is_file() or (folder / "config.json").exists():
         return None
     try:
@@ -122,7 +122,7 @@ def base_of(folder: Path) -> str | None:
 
 
 def read_modules(folder: Path) -> Modules:
-    """Reads the modules of a local directory, which may have none; raises ``InputError`` for unsupported modules."""
+    """Reads ``modules.json`` of a local directory, if there is one; raises ``InputError`` for unsupported modules."""
     try:
         modules = read_json(folder / "modules.json")
     except FileNotFoundError:

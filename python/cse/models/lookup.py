@@ -1,6 +1,6 @@
 """A single lookup of the token embeddings for several forward passes.
 
-The gradient of a lookup is as large as the whole embedding table. If each pass looks up its tokens separately, a
+The gradient of a lookup has the size of the whole embedding table. If each pass looks up its tokens separately, a
 gradient of this size is zeroed and accumulated for every pass. Here, the tokens of all passes are looked up together,
 and each pass takes its embeddings from the result, so there is only one such gradient.
 """

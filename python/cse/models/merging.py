@@ -43,6 +43,6 @@ class BaseWeights:
 
 
 def _weights(encoder: SentenceEncoder) -> list[torch.nn.Parameter]:
-    """Returns the trainable weights, without A of a LoRA update B A: B starts at 0, so scaling B scales the update."""
+    """Returns the trainable weights except A of LoRA updates B A: B starts at 0, so averaging B scales the update."""
     named = [*encoder.backbone.named_parameters(), *encoder.stages.named_parameters()]
     return [weights for name, weights in named if weights.requires_grad and ".lora_A." not in name]

@@ -1,8 +1,8 @@
 """The head of a masked language model, saved next to the encoder that was trained with it.
 
-``mlm_head/model.safetensors`` holds the weights of the head by their names in transformers' masked language model,
-except for weights that are tied to the token embeddings. ``AutoModel`` and ``SentenceTransformer`` do not read this
-folder.
+``mlm_head/model.safetensors`` holds the weights of the head under their names in the masked language model of
+transformers, except for weights that are tied to the token embeddings. ``AutoModel`` and ``SentenceTransformer`` do not
+read this folder.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Onnx(OtherEncoder):
 
     @property
     def embedding_dim(self) -> int:
-        """D, the length of an embedding."""
+        """D, the number of dimensions of an embedding."""
         return self.model.embedding_dim
 
     def encode(

@@ -29,10 +29,10 @@ from .resolve import MINILM, best_of_run, find_model
 __all__ = ["INT8", "TOLERANCE", "Exported", "export_onnx"]
 
 INT8 = "model_int8.onnx"
-# Largest allowed difference between embeddings from ONNX and from PyTorch; multiplied by their largest norm if that is
-# above 1.
+# Largest allowed difference between embeddings from ONNX and from PyTorch; multiplied by the largest norm of an
+# embedding if that norm is above 1.
 TOLERANCE = 1e-4
-# Weights of more than this many bytes are stored in a separate file; an ONNX file holds at most 2 GB.
+# If the weights take up more than this many bytes, they get a separate file; an ONNX file holds at most 2 GB.
 EXTERNAL = 1_500_000_000
 
 
@@ -47,18 +47,18 @@ class Exported:
     bytes: int
     """Size of the file, including weights in a separate file."""
     difference: float
-    """Largest absolute difference between embeddings from the file and from PyTorch, for sample sentences."""
+    """Largest absolute difference between embeddings of sample sentences from the file and from PyTorch."""
     int8_file: str | None = None
     int8_bytes: int | None = None
     int8_cosine: float | None = None
-    """Mean cosine between embeddings from the file with int8 weights and from PyTorch."""
+    """Mean cosine between embeddings from the file with int8 weights and those from PyTorch."""
     int8_lowest_cosine: float | None = None
 
 
 def export_onnx(
     model: str, output: str | None = None, int8: bool = False, status: Callable[[str], object] | None = None
 ) -> Exported:
-    """Writes ``onnx/model.onnx`` to the folder of a model, if its embeddings agree with PyTorch's.
+    """Writes ``onnx/model.onnx`` to the folder of a model, provided that its embeddings agree with PyTorch's.
 
     Args:
         model: Folder or name of a model, or the folder of a run, whose ``best`` is exported.
@@ -102,7 +102,7 @@ def export_onnx(
 
 
 def _export(encoder: SentenceEncoder, folder: Path, final: Path, int8: bool, say: Callable[[str], object]) -> Exported:
-    """Exports to a temporary folder and moves the files to ``folder``; the caller renames it to ``final``, if new."""
+    """Exports to a temporary folder and moves the files to ``folder``, which the caller may rename to ``final``."""
     texts = _texts()
     expected = encoder.encode(texts)
     transformer = encoder.backbone

@@ -49,7 +49,7 @@ POOLERS = Poolers(
         "avg_embed_last": "mean over tokens of the embeddings and the last layer",
         "max": "largest value of each dimension over the tokens of the last layer",
         "mean_sqrt_len_tokens": "sum over tokens of the last layer, divided by the square root of their number",
-        "weightedmean": "mean over tokens of the last layer, weighted by their positions from 1",
+        "weightedmean": "mean over tokens of the last layer, weighted by position (1 for the first token)",
         "lasttoken": "last hidden state of the last token",
         "mask": "last hidden state of the last mask token, for texts in a template that has one (PromptBERT)",
     }

@@ -39,7 +39,7 @@ def find_prompt(given: str, prompts: Mapping[str, str], model: str) -> str:
     if re.fullmatch(r"[\w.-]+", given):
         if not prompts:
             raise InputError(
-                f"--prompt {given}: {model} has no prompts with names; give the text, including the colon or space "
+                f"--prompt {given}: {model} has no named prompts; give the text, including the colon or space "
                 f"at its end, like '{given}: '"
             )
         raise unknown("--prompt", given, prompts)
@@ -95,7 +95,7 @@ class TrainingPrompts:
 
 
 def training_prompts(source: Source, given: str | None, pairs: bool) -> tuple[Source, TrainingPrompts]:
-    """Returns the model with the prompts to save, and the prompts to use in a run.
+    """Returns the model, with the prompts to save, and the prompts to use in the run.
 
     Args:
         source: The model.
@@ -106,7 +106,7 @@ def training_prompts(source: Source, given: str | None, pairs: bool) -> tuple[So
 
     Raises:
         InputError: If the name is unknown, or if ``given`` is ``auto`` and the run has no labelled pairs or the model
-            has no such prompts.
+            has neither a prompt for queries nor one for documents.
     """
     modules = source.modules
     if given is None:
@@ -116,7 +116,7 @@ def training_prompts(source: Source, given: str | None, pairs: bool) -> tuple[So
         query, document = role_prompt(modules.prompts, QUERY), role_prompt(modules.prompts, DOCUMENT)
         if not pairs:
             raise InputError(
-                "--prompt auto: belongs to --pairs, whose columns are queries and documents; name a prompt"
+                "--prompt auto: belongs to --pairs, whose columns hold queries and documents; name a prompt instead"
             )
         if not query and not document:
             raise InputError(

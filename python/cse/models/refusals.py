@@ -62,7 +62,7 @@ def check_kind(name: str, folder: Path) -> None:
     if isinstance(config, dict):
         classifies = any(str(each).endswith("ForSequenceClassification") for each in config.get("architectures") or ())
         scores = "sentence_transformers" in config or len(config.get("id2label") or ()) == 1
-        if classifies and scores and not modules:  # a CrossEncoder of an older sentence-transformers
+        if classifies and scores and not modules:  # a CrossEncoder of an older sentence-transformers release
             problem = problem or MODEL_TYPES["CrossEncoder"]
         if config.get("auto_map") and not _known_type(str(config.get("model_type"))):
             problem = problem or REMOTE.format(what="auto_map in its config.json")

@@ -1,4 +1,4 @@
-"""Finding a model: in a local folder, in the offline package, in the Hugging Face cache, or on the hub."""
+"""Finding a model: in a local folder, an installed package, the Hugging Face cache, or on the hub."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def cannot_load(source: Source, error: Exception) -> InputError:
     """Returns the error for a model whose files cannot be loaded.
 
     A pickle that holds objects other than tensors is never loaded, since loading it can run any command. PyTorch's
-    error message, which describes how to load it nevertheless, is not shown.
+    error message, which describes how to load it anyway, is not shown.
     """
     folder = Path(source.path)
     # transformers reads the pickle only if there is no safetensors file.
@@ -218,7 +218,7 @@ def _from_cache_or_hub(name: str) -> str:
     try:
         return snapshot_download(name, allow_patterns=patterns)
     except Exception as error:  # the network library may raise anything
-        raise InputError(f"--model {name}: could not be fetched ({error}); try again, or --model {MINILM}") from None
+        raise InputError(f"--model {name}: could not be fetched ({error}); try again, or use {MINILM}") from None
 
 
 def _is_whole(folder: Path) -> bool:
@@ -300,7 +300,7 @@ def _base_path(name: str, base: str) -> str:
 
 
 def first_position(config: Any) -> int:
-    """Returns the position of the first token: in models like RoBERTa, positions start after the padding index."""
+    """Returns the position id of the first token: 0 or, in models like RoBERTa, the padding index + 1."""
     return int(config.pad_token_id) + 1 if config.model_type in OFFSET_POSITIONS else 0
 
 

@@ -29,7 +29,7 @@ def save_encoder(
 ) -> None:
     """Saves an encoder atomically, as a directory that AutoModel, AutoTokenizer and SentenceTransformer can load.
 
-    With the pooler ``mask``, SentenceTransformer cannot load the directory.
+    The exception is the pooler ``mask``, which SentenceTransformer does not support.
 
     A head that is kept after training is saved as a Dense module. If the transformer has a pooler, the weights of the
     head are saved in the pooler as well, so that ``AutoModel`` returns the embedding as ``pooler_output``. An existing
@@ -156,7 +156,7 @@ def write_modules(
 
 
 def _pooling_settings(modules: Modules, width: int) -> dict[str, Any]:
-    """Returns the settings of the Pooling module, if possible in a form for older sentence-transformers releases."""
+    """Returns the settings of the Pooling module, readable by older sentence-transformers releases where possible."""
     pooler = str(modules.pooler)
     size = {"word_embedding_dimension": width}
     if pooler == "mask":

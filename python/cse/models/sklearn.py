@@ -38,7 +38,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         normalize: Whether to scale embeddings to unit length.
 
     Attributes:
-        n_features_out_: D, the length of an embedding.
+        n_features_out_: D, the number of dimensions of an embedding.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Encoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickles the parameters without the model."""
+        """Returns the state to pickle: the parameters, without the model."""
         state: dict[str, Any] = dict(super().__getstate__())
         if "_encoder" in state:
             state["_encoder"] = None

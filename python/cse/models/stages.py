@@ -155,9 +155,9 @@ def save_stage(module: Any, folder: Path) -> None:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Returns the weights in ``model.safetensors``, else ``pytorch_model.bin`` (no pickled code is run), as float32.
+    """Returns the weights in ``model.safetensors`` or, if there is no such file, ``pytorch_model.bin``, as float32.
 
-    Integer tensors keep their type.
+    Integer tensors keep their type. No pickled code is run.
     """
     path = folder / "model.safetensors"
     stored = load_file(path) if path.exists() else torch.load(folder / "pytorch_model.bin", "cpu", weights_only=True)

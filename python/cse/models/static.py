@@ -48,7 +48,7 @@ class StaticEncoder(OtherEncoder):
 
     @property
     def embedding_dim(self) -> int:
-        """D, the length of an embedding."""
+        """D, the number of dimensions of an embedding."""
         width = self.embedding.embedding_dim
         for stage in self.stages:
             width = getattr(stage, "out_features", width)

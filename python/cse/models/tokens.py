@@ -1,4 +1,4 @@
-"""Tokens of texts: truncation, padding, prompts, and the mask of the tokens that are pooled."""
+"""Tokenization of texts: truncation, padding, prompts, and the mask of the tokens that are pooled."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ POOLED = "pooled_mask"
 def tokenize(tokenizer: Any, texts: Sequence[str], max_length: int, fixed: bool = False) -> dict[str, Tensor]:
     """Converts a batch of texts to token ids and attention masks ``(B, T)``.
 
-    T is ``max_length`` if ``fixed``, else the length of the longest text, at most ``max_length``. Not thread-safe: each
-    thread needs its own tokenizer, because a fast tokenizer stores the truncation and padding settings of a call.
+    T is ``max_length`` if ``fixed``, else the length of the longest text, capped at ``max_length``. This is not
+    thread-safe: each thread needs its own tokenizer, because a fast tokenizer stores the truncation and padding
+    settings of a call.
     """
     padding = "max_length" if fixed else True
     return dict(tokenizer(list(texts), padding=padding, truncation=True, max_length=max_length, return_tensors="pt"))
@@ -38,7 +39,7 @@ def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[s
 def pad(
     tokenizer: Any, tokens: Mapping[str, Sequence[Any]], rows: Sequence[int], length: int | None = None
 ) -> dict[str, Tensor]:
-    """Pads the given rows of ``token_lists`` to token ids and attention masks ``(B, T)``.
+    """Pads the given rows of the output of ``token_lists``; returns token ids and attention masks ``(B, T)``.
 
     Padding is added on the tokenizer's padding side. T is ``length`` if it is given, else the length of the longest of
     these rows.
@@ -58,7 +59,7 @@ def pad(
 
 
 def prompt_length(tokenizer: Any, prompt: str) -> int:
-    """Returns the number of tokens that a prompt puts before a text, including special tokens at the beginning.
+    """Returns the number of tokens that a prompt adds before a text, including special tokens at the beginning.
 
     As in sentence-transformers, the prompt is tokenized alone, and a special token at its end is not counted.
     """

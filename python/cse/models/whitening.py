@@ -20,7 +20,7 @@ def fit_whitening(
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Returns the mean ``(D,)`` and the matrix ``(D, k)`` of the whitening (x - mean) W.
 
-    With the covariance U diag(s) U' (divisor n - 1) of the n vectors, W is the first ``dims`` columns of
+    The covariance of the n vectors (with divisor n - 1) is U diag(s) U'. W consists of the first ``dims`` columns of
     U diag(s^-1/2). Directions in which the vectors do not vary are left out; k is therefore at most n - 1.
     """
     x = np.asarray(vectors, dtype=np.float64)
@@ -39,7 +39,7 @@ class Whitening(OtherEncoder):
     it is ``avg_first_last``, as in the paper.
 
     Raises ``InputError`` if the name has a different form, or if the file cannot be read, has fewer than two different
-    lines, or does not allow DIMS dimensions.
+    lines, or has too few independent directions for DIMS.
     """
 
     summary = "whitened embeddings of a model, fitted on a text file: whitening:MODEL@FILE[@DIMS]"
@@ -83,7 +83,7 @@ class Whitening(OtherEncoder):
     ) -> npt.NDArray[np.float32]:
         """Returns the whitened embeddings ``(n, k)``."""
         self.base.precision = precision
-        found = self.base.encode(texts, batch_size=batch_size, progress=progress)  # as when fitting: prompt, dimensions
+        found = self.base.encode(texts, batch_size=batch_size, progress=progress)  # with the prompt used in fitting
         whitened: npt.NDArray[np.float32] = ((found - self.mean) @ self.matrix).astype(np.float32)
         return whitened
 

@@ -19,11 +19,11 @@ TOKENS = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 
 
 class WordVectors(OtherEncoder):
-    """Represents a text by the mean of its word vectors (``glove:FILE``).
+    """Represents a text by the mean of the vectors of its words (``glove:FILE``).
 
     Each line of the file holds a word and the components of its vector, separated by spaces. A first line with the
     numbers of words and dimensions, as written by word2vec, is skipped. A word that is not in the file is looked up in
-    lower case, and ignored if that form is missing, too. The vector of a text without known words is 0.
+    lower case, and ignored if the lower-case form is missing, too. The vector of a text without known words is 0.
 
     Raises ``InputError`` for a file that cannot be read, has no vectors, or has vectors of different lengths.
     """
@@ -49,8 +49,8 @@ class WordVectors(OtherEncoder):
             except ValueError:
                 vector = np.empty(0, dtype=np.float32)
             if not len(vector) or (vectors and len(vector) != len(vectors[0])):
-                wanted = len(vectors[0]) if vectors else "at least one"
-                raise InputError(f"glove:{what}: line {number} does not consist of a word and {wanted} numbers")
+                wanted = f"{len(vectors[0])} numbers" if vectors else "at least one number"
+                raise InputError(f"glove:{what}: line {number} does not consist of a word and {wanted}")
             self.rows.setdefault(word, len(vectors))
             vectors.append(vector)
         if not vectors:
@@ -59,7 +59,7 @@ class WordVectors(OtherEncoder):
 
     @property
     def embedding_dim(self) -> int:
-        """D, the length of a word vector."""
+        """D, the number of dimensions of a word vector."""
         return int(self.vectors.shape[1])
 
     def encode(
