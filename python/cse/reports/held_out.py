@@ -189,8 +189,7 @@ def compare_models(
             both models together.
 
     Raises:
-        InputError: If there are no held-out texts, if ``best/`` is missing, or if the model before training was not
-            stored.
+        InputError: If held-out texts or a model are missing, or if the model before training was not stored.
     """
     from ..models.inference import Encoder
 
