@@ -27,7 +27,7 @@ class Classifier(Protocol):
     """A trained classifier."""
 
     def predict(self, x: Matrix) -> Labels:
-        """Returns the labels ``(n,)`` of features ``(n, D)``."""
+        """Returns the predicted labels ``(n,)`` for features ``(n, D)``."""
         ...
 
     def score(self, x: Matrix, y: Labels) -> float:
@@ -112,7 +112,7 @@ class AdamClassifier:
         return self
 
     def predict(self, x: Matrix) -> Labels:
-        """Returns the labels ``(n,)`` of features ``(n, D)``."""
+        """Returns the predicted labels ``(n,)`` for features ``(n, D)``."""
         import torch
 
         with torch.no_grad():

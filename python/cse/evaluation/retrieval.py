@@ -36,9 +36,9 @@ from .geometry import unit
 __all__ = ["Retrieval", "RetrievalOptions", "ndcg", "rank_documents", "recall", "reciprocal_rank"]
 
 DEPTH = 100
-# Number of documents encoded and ranked at a time, if they are not cut into passages; it bounds memory.
+# Number of documents encoded and ranked at a time, to bound memory, unless they are cut into passages.
 BLOCK = 4096
-# Number of documents encoded and ranked at a time, if they are cut into passages.
+# Number of documents encoded and ranked at a time if they are cut into passages.
 PASSAGES_BLOCK = 256
 
 Relevance = Mapping[str, int]

@@ -90,7 +90,7 @@ class PairScore:
 
 
 def find_tasks(folder: str | Path) -> list[Task]:
-    """Finds the STS files ``KEY.tsv`` in a folder, where KEY is a key of ``SEVEN`` or ``DEV``, in that order.
+    """Finds the STS files in a folder: ``KEY.tsv`` for each key of ``SEVEN``, then for each key of ``DEV``.
 
     If ``folder`` is a file, it is the only task, and may have any number of pairs. Raises ``InputError`` if the folder
     does not exist or has none of the files.

@@ -45,7 +45,10 @@ Advance = Callable[[], object]
 
 @dataclass(frozen=True)
 class TransferTask:
-    """A task: title, number of rows of each complete split (``all``: the only file), and whether rows are pairs."""
+    """A task: its title, the complete number of rows of each split, and whether its rows are pairs.
+
+    A task with a single file has the split ``all``.
+    """
 
     title: str
     rows: dict[str, int]

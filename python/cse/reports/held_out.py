@@ -74,7 +74,7 @@ class Change:
 
     @property
     def verdict(self) -> str:
-        """``better``, ``worse``, or ``no clear change`` if the interval includes 0; empty without an interval.
+        """``better``, ``worse``, or ``no clear change`` if the interval includes 0; empty if there is none.
 
         An interval that contains NaN, because all cosines are equal, counts as no interval.
         """

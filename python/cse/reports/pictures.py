@@ -92,7 +92,7 @@ class Picture:
     run: StoredRun | None = None
 
 
-# Plots that show all runs together, and plots that show one run each.
+# OF_RUNS: plots that show all runs together. OF_EACH: plots that show one run each.
 OF_RUNS: dict[str, Callable[[Sequence[StoredRun]], list[Panel]]] = {
     "training": lambda runs: [*training_panels(runs), *(score_panels(runs) if any(r.metric for r in runs) else [])],
     "alignment": alignment_panels,

@@ -25,7 +25,7 @@ class Inputs:
     corpus: Path | None = None
     """Sentences to train on; not needed for labelled pairs, recipes that name a corpus, or recipes without training."""
     pairs: Path | None = None
-    """Labelled pairs of the supervised rows."""
+    """Labelled pairs for the supervised rows."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Further files and models by name."""
     device: str = "auto"

@@ -55,7 +55,7 @@ class Ours:
 
 
 def collect(table: Table, row: Row, stored: Stored) -> dict[str, Ours]:
-    """Returns our scores of a row by column; columns without a stored cell are left out."""
+    """Returns our scores for a row, by column; columns without a stored cell are left out."""
     found: dict[str, dict[int | None, float]] = {}
     for cell in stored.get(row.name, ()):
         for column in table.columns:
@@ -100,7 +100,7 @@ def paired_tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict
 
 
 def to_dict(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the table as a JSON object; ``notes`` is that of ``plan.Plan``."""
+    """Returns the table as a JSON object; ``notes`` are the notes of a ``plan.Plan``."""
     found = []
     for row in rows:
         ours = collect(table, row, stored)

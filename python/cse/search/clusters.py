@@ -35,7 +35,7 @@ class Cluster:
 
 
 def default_groups(rows: int) -> int:
-    """Returns the default number of groups: sqrt(rows / 2), limited to 2 to 200, and never more than ``rows``."""
+    """Returns the default number of groups: sqrt(rows / 2), at least 2, at most 200, and never more than ``rows``."""
     return int(min(max(round((rows / 2) ** 0.5), 2), 200, max(rows, 1)))
 
 

@@ -29,7 +29,7 @@ from .vectors import Doubles, Float32, Floats, Rows, Unit, Vectors
 
 __all__ = ["Joined", "PartsStore", "check_parts", "nearest_on_cluster"]
 
-# Number of vectors checked at a time for being all zeros, when a part is opened.
+# Number of vectors read at a time when a part is searched for zero vectors.
 BLOCK = 1 << 16
 # Maximum number of corpus files that are kept open.
 OPEN_FILES = 64

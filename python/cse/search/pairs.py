@@ -41,7 +41,7 @@ def near_pairs(
 
     Args:
         vectors: n vectors of unit length.
-        threshold: The smallest cosine of a pair.
+        threshold: Minimum cosine of a pair.
         progress: Called with the number of rows done since its last call.
 
     Yields:

@@ -13,8 +13,8 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-# Number of pairs of vectors multiplied in float64 at a time. They fit in a core's cache, which makes the products three
-# times as fast as in larger blocks.
+# Number of pairs of vectors multiplied in float64 at a time. This many pairs fit in a core's cache, which
+# makes the products three times as fast as in larger blocks.
 PAIRS = 1024
 
 

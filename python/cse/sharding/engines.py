@@ -129,7 +129,7 @@ def run_on_cluster(
 
     Args:
         ray: The module ``ray``, connected to a cluster.
-        job: The job that makes a part.
+        job: The job that makes the parts.
         shards: The shards.
         folder: Folder of the parts, which all workers must be able to write to.
         threads: CPU threads per worker; 0: one.

@@ -29,8 +29,8 @@ Progress = Callable[[int], None]
 Work = Callable[[Shard, Path, Progress], dict[str, Any]]
 """A function that makes the part of a shard at a path, and returns counts.
 
-It calls its third argument with the number of rows done since the last call. The counts
-include ``file``, the hash of the input file as it was read.
+Its third argument is called with the number of rows done since the last call. The counts include ``file``, the hash of
+the input file as it was read.
 """
 
 
