@@ -1,4 +1,4 @@
-"""Base class of evaluations."""
+"""Base class for evaluations."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ class Sample:
     """Results on the individual examples of a task, from which ``cse compare`` computes intervals."""
 
     task: str
-    """Name of the task in the report, in some evaluations followed by the metric: ``FILE: mrr``."""
+    """Name of the task in the report; some evaluations append the metric, as in ``FILE: mrr``."""
     values: npt.NDArray[np.float64]
     """``(n,)`` score of each example, or its cosine if ``gold`` is given."""
     gold: npt.NDArray[np.float64] | None = None
-    """``(n,)`` gold scores, for a task scored by Spearman's correlation. None: its score is the mean of ``values``."""
+    """``(n,)`` gold scores, for a task scored by Spearman's correlation. None: the score is the mean of ``values``."""
     sentences: tuple[Sequence[str], Sequence[str]] | None = None
     """The two sentences of each example; examples that share a sentence are resampled together.
 
@@ -105,13 +105,13 @@ class Report:
     summary: dict[str, Any] = field(default_factory=dict)
     """Scores over all tasks."""
     notes: list[str] = field(default_factory=list)
-    """Remarks on the interpretation of the scores."""
+    """Remarks on how to interpret the scores."""
     samples: list[Sample] = field(default_factory=list)
-    """Results on individual examples, one ``Sample`` per row; empty if there are no examples, as for geometry."""
+    """Results on individual examples, one ``Sample`` per task; empty if there are no examples, as in geometry."""
 
 
 class Evaluation(ABC):
-    """Base class of evaluations of an encoder.
+    """Base class for evaluations of an encoder.
 
     Subclasses define ``work``, ``__call__``, ``summary`` (one line for ``cse methods``) and, if they have options,
     ``Options``: a frozen dataclass filled from ``--set NAME.OPTION=VALUE``. The constructor reads and
@@ -130,7 +130,7 @@ class Evaluation(ABC):
 
     @abstractmethod
     def work(self) -> int:
-        """Returns the number of units of work: usually one per encoded text, and more if classifiers are trained."""
+        """Returns the number of units of work: usually one per encoded text, and several per trained classifier."""
 
     @abstractmethod
     def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:

@@ -27,7 +27,7 @@ class Classifier(Protocol):
     """A trained classifier."""
 
     def predict(self, x: Matrix) -> Labels:
-        """Returns the labels ``(n,)`` of features ``(n, D)``."""
+        """Returns the predicted labels ``(n,)`` for features ``(n, D)``."""
         ...
 
     def score(self, x: Matrix, y: Labels) -> float:
@@ -37,7 +37,7 @@ class Classifier(Protocol):
 
 Fit = Callable[[Matrix, Labels, float, "tuple[Matrix, Labels] | None"], Classifier]
 """A function that returns a trained classifier. Its arguments are features ``(n, D)``, labels ``(n,)``, the penalty,
-and validation data for early stopping or None."""
+and validation data for early stopping, which may be None."""
 
 
 def converged(x: Matrix, y: Labels, penalty: float, valid: tuple[Matrix, Labels] | None = None) -> Classifier:
@@ -52,7 +52,7 @@ def converged(x: Matrix, y: Labels, penalty: float, valid: tuple[Matrix, Labels]
     # newton-cholesky is the fastest solver for many rows and two classes. For more classes, its Hessian has
     # (classes * D)^2 entries, so lbfgs is used.
     solver, factor = ("newton-cholesky", 2) if y.max() < 2 else ("lbfgs", 1)
-    # At the default tolerance of 1e-4, rounding errors of embeddings changed three of TREC's 500 predictions.
+    # At the default tolerance of 1e-4, rounding errors in the embeddings changed three of TREC's 500 predictions.
     model = LogisticRegression(C=factor / (len(y) * penalty), solver=solver, max_iter=10_000, tol=1e-6)
     fitted: Classifier = model.fit(x, y)
     return fitted
@@ -105,14 +105,14 @@ class AdamClassifier:
             if accuracy > best:
                 best, best_model = accuracy, copy.deepcopy(self.model)
             else:
-                if failures >= 5:  # never reset, as in SentEval
+                if failures >= 5:  # a new best does not reset ``failures``, as in SentEval
                     break
                 failures += 1
         self.model = best_model
         return self
 
     def predict(self, x: Matrix) -> Labels:
-        """Returns the labels ``(n,)`` of features ``(n, D)``."""
+        """Returns the predicted labels ``(n,)`` for features ``(n, D)``."""
         import torch
 
         with torch.no_grad():

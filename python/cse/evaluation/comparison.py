@@ -29,9 +29,9 @@ def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> l
             examples.
 
     Returns:
-        One record per task: ``task``, ``examples``, the scores ``a`` and ``b``, and ``mean``, ``low``, ``high`` and
-        ``p`` of the difference b - a. An evaluation without examples (geometry) gives one record for each row and
-        metric of its reports, without ``low``, ``high`` and ``p``.
+        One record per task: ``task``, ``examples``, the scores ``a`` and ``b`` of the two sides, and ``mean``, ``low``,
+        ``high`` and ``p`` of the difference b - a. For an evaluation without examples (geometry), one record per row
+        and metric, without ``low``, ``high`` and ``p``.
     """
     records: list[dict[str, Any]] = []
     if not before[0].samples:

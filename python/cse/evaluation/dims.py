@@ -17,13 +17,13 @@ __all__ = ["evaluate_dims"]
 
 
 class Replayed:
-    """Wraps an encoder for several passes of an evaluation, each with another number of dimensions.
+    """Wraps an encoder for several passes of an evaluation, each with a different number of dimensions.
 
     The first pass encodes texts and stores all dimensions of their vectors; later passes read the stored vectors.
 
     Args:
         encoder: A ``cse.Encoder``.
-        folder: Folder of the stored vectors.
+        folder: Folder for the stored vectors.
     """
 
     def __init__(self, encoder: Any, folder: Path) -> None:
@@ -37,15 +37,15 @@ class Replayed:
         self.place, self.dims = 0, dims
 
     def encode(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
-        """Returns the first dimensions of the embeddings of ``Encoder.encode``."""
+        """Returns the embeddings from ``Encoder.encode``, truncated to their first dimensions."""
         return self._vectors(self.encoder.encode, texts, settings)
 
     def encode_query(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
-        """Returns the first dimensions of the embeddings of ``Encoder.encode_query``."""
+        """Returns the embeddings from ``Encoder.encode_query``, truncated to their first dimensions."""
         return self._vectors(self.encoder.encode_query, texts, settings)
 
     def encode_document(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
-        """Returns the first dimensions of the embeddings of ``Encoder.encode_document``."""
+        """Returns the embeddings from ``Encoder.encode_document``, truncated to their first dimensions."""
         return self._vectors(self.encoder.encode_document, texts, settings)
 
     def _vectors(
@@ -68,7 +68,7 @@ class Replayed:
 def evaluate_dims(
     evaluation: Evaluation, encoder: Any, dims: Sequence[int], progress: Progress | None = None
 ) -> Report:
-    """Evaluates embeddings truncated to several numbers of dimensions.
+    """Evaluates an encoder once for each number of dimensions to which its embeddings are truncated.
 
     Texts are encoded once, and their vectors are kept in temporary files.
 
@@ -76,7 +76,8 @@ def evaluate_dims(
         evaluation: The evaluation.
         encoder: A ``cse.Encoder`` that keeps all dimensions.
         dims: Numbers of dimensions to keep.
-        progress: Called with the units of work done since its last call; in total ``len(dims) * evaluation.work()``.
+        progress: Called with the units of work done since its last call; their total is
+            ``len(dims) * evaluation.work()``.
 
     Returns:
         A report with one row for each combination of task and number of dimensions. The keys of its summary and the
@@ -99,4 +100,5 @@ def evaluate_dims(
 
 
 def _place(rows: Sequence[dict[str, Any]], task: str) -> int:
+    """Returns the position of the first row of a task, by which the rows are sorted."""
     return next(number for number, row in enumerate(rows) if row["task"] == task)

@@ -1,4 +1,4 @@
-"""Geometry of embeddings on the unit sphere: alignment, uniformity (Wang and Isola 2020), effective rank, cosines."""
+"""Geometry of normalised embeddings: alignment, uniformity (Wang and Isola 2020), effective rank and mean cosine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
 
 
 def nearest_others(vectors: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.int64], Vectors]:
-    """Finds the most similar other row of each row of an ``(n, D)`` matrix; returns its number and cosine, ``(n,)``."""
+    """Finds the nearest other row for each row of an ``(n, D)`` matrix; returns indices and cosines, ``(n,)`` each."""
     points = unit(vectors)
     cosines = points @ points.T
     np.fill_diagonal(cosines, -np.inf)
@@ -40,7 +40,7 @@ def alignment(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -
 
 
 def uniformity(vectors: npt.NDArray[np.floating]) -> float:
-    """Returns ln mean exp(-2 |x - y|^2) over all pairs of different rows of an ``(n, D)`` matrix.
+    """Returns the logarithm of the mean of exp(-2 |x - y|^2) over all pairs of different rows of an ``(n, D)`` matrix.
 
     Rows are first normalised to unit length. Lower is more uniform; 0 means that all embeddings are equal.
     """

@@ -14,7 +14,14 @@ __all__ = ["open_suites", "option_tables"]
 
 
 def option_tables(settings: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Returns options by evaluation name, from ``NAME.OPTION=VALUE``; raises ``InputError`` for any other form."""
+    """Returns options by evaluation name.
+
+    Args:
+        settings: Settings of the form ``NAME.OPTION=VALUE``.
+
+    Raises:
+        InputError: If a setting has another form.
+    """
     tables: dict[str, dict[str, Any]] = {}
     for text in settings:
         name, option, value = parse_setting(text)
@@ -34,7 +41,7 @@ def open_suites(
         names: Names of the evaluations.
         data: Value of ``--data``.
         options: Options by evaluation name, as returned by ``option_tables``.
-        allow_partial: True: the option ``allow_partial`` is True by default, in the evaluations that have it.
+        allow_partial: True: set the option ``allow_partial`` of the evaluations that have it, unless ``options`` does.
 
     Raises:
         InputError: For an unknown name or option, or invalid data.

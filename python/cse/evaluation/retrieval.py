@@ -1,4 +1,4 @@
-"""Retrieval: ranks a corpus for each query by cosine or dot product, and scores the rankings by relevance judgements.
+"""Retrieval: ranks a corpus for each query by cosine or dot product, and scores the rankings with relevance judgements.
 
 ``--data DIR`` holds three files, in the format of BEIR or of TREC collections:
 
@@ -36,9 +36,9 @@ from .geometry import unit
 __all__ = ["Retrieval", "RetrievalOptions", "ndcg", "rank_documents", "recall", "reciprocal_rank"]
 
 DEPTH = 100
-# Number of documents encoded and ranked at a time, which bounds memory.
+# Number of documents encoded and ranked at a time, to bound memory, unless they are cut into passages.
 BLOCK = 4096
-# The same number if documents are cut into passages.
+# Number of documents encoded and ranked at a time if they are cut into passages.
 PASSAGES_BLOCK = 256
 
 Relevance = Mapping[str, int]
@@ -66,7 +66,7 @@ def reciprocal_rank(ranking: Sequence[str], relevant: Relevance, depth: int = 10
 
 
 def recall(ranking: Sequence[str], relevant: Relevance, depth: int = DEPTH) -> float:
-    """Returns the share of the relevant documents that rank among the first ``depth``."""
+    """Returns the fraction of the relevant documents that rank among the first ``depth``."""
     wanted = {document for document, value in relevant.items() if value > 0}
     return len(wanted & set(ranking[:depth])) / len(wanted) if wanted else 0.0
 
@@ -81,11 +81,11 @@ def rank_documents(
 ) -> list[list[str]]:
     """Returns the ids of the ``depth`` documents with the highest cosine for each query, best first.
 
-    With ``passages``, documents are cut into passages of at most this many tokens (0: as many as the model reads), and
-    the score of a document is the score of its best passage.
+    If ``passages`` is given, documents are cut into passages of at most ``passages`` tokens (0: as many as the model
+    reads), and the score of a document is the score of its best passage.
 
-    If the encoder has ``encode_query`` and ``encode_document``, they are used, so that the prompts of its model apply;
-    if its ``similarity_name`` is ``dot``, documents are ranked by dot products. The embeddings of at most ``BLOCK``
+    If the encoder has ``encode_query`` and ``encode_document``, they are used, so that the model's prompts apply. If
+    its ``similarity_name`` is ``dot``, documents are ranked by dot product. The embeddings of at most ``BLOCK``
     documents are in memory at a time.
     """
     cut = _cutter(encoder, passages)
@@ -142,7 +142,7 @@ def _passages(cut: Cutter, texts: Sequence[str]) -> tuple[list[str], list[int]]:
 class RetrievalOptions:
     """Options of the retrieval evaluation."""
 
-    split: Annotated[str, Field(description="name of the file of judgements in qrels/, without .tsv")] = "test"
+    split: Annotated[str, Field(description="name of the judgements file in qrels/, without .tsv")] = "test"
     passages: Annotated[
         int | None,
         Field(
@@ -229,7 +229,7 @@ def read_texts(folder: Path, name: str) -> dict[str, str]:
 
 
 def find_judgements(folder: Path, split: str) -> Path:
-    """Returns the file of the relevance judgements; raises ``InputError`` if there is none."""
+    """Returns the path of the relevance judgements; raises ``InputError`` if there is none."""
     names = (f"qrels/{split}.tsv", "qrels.tsv", "qrels.txt", "qrels")
     path = next((folder / name for name in names if (folder / name).is_file()), None)
     if path is None:

@@ -58,9 +58,9 @@ class Comparison:
     """The differences between two models a and b."""
 
     a: str
-    """Name of model a; with ``seeds``, the names of all models of side a, separated by commas."""
+    """Name of model a; if ``seeds`` is True, the names of all models of side a, separated by commas."""
     b: str
-    """Likewise for b."""
+    """Name of model b, or the names of all models of side b."""
     seeds: bool
     """True if methods are compared over seeds, False if checkpoints are compared over examples."""
     precision: str
@@ -70,11 +70,11 @@ class Comparison:
     tasks: list[dict[str, Any]]
     """One record per task:
 
-    - ``task``; ``examples``: number of examples, None for metrics without examples;
-    - ``a``, ``b``: the scores; ``mean``: their difference b - a;
+    - ``task``: name of the task; ``examples``: number of examples, None for metrics without examples;
+    - ``a``, ``b``: the scores; ``mean``: the difference b - a;
     - ``low``, ``high``: the 95 % interval of the difference; ``p``: its p-value; ``p_holm``: the p-value adjusted over
       the tasks by Holm's method; all four are absent for metrics without examples (geometry);
-    - ``verdict``: ``better``, ``worse`` or ``no difference seen`` at the level 0.05, "" without a p-value.
+    - ``verdict``: ``better``, ``worse`` or ``no difference seen`` at the level 0.05; "" if there is no p-value.
     """
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def evaluate(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> EvaluationResult:
-    """Evaluates a model with one or more suites, like ``cse eval``.
+    """Evaluates a model with one or more suites, as ``cse eval`` does.
 
     Args:
         model: Folder or name of a model (see ``cse.Encoder``); a run folder, whose checkpoint ``best`` is evaluated;
@@ -105,11 +105,11 @@ def evaluate(
         suite: One or more names of suites: ``sts``, ``transfer``, ``retrieval``, ``geometry``, ``halves``, or a suite
             of another package; ``cse methods`` describes them.
         data: File or folder of the data.
-        options: Options of the suites by name: ``{"transfer": {"classifier": "senteval"}}``.
+        options: Options by suite name: ``{"transfer": {"classifier": "senteval"}}``.
         allow_partial: Accept incomplete STS and transfer files.
         pooler: See ``cse.Encoder``; must be None for an encoder in memory.
         prompt: Name of a prompt of the model, or a text; see ``cse.Encoder``. Must be None for an encoder in memory.
-        dims: Numbers of leading dimensions; embeddings are truncated to each of them in turn. None: not truncated.
+        dims: Numbers of dimensions; embeddings are truncated to each of them in turn. None: they are not truncated.
         device: A PyTorch device; see ``cse.Encoder``.
         precision: ``fp32``, ``bf16`` or ``auto``; see ``cse.Encoder``.
         threads: Number of CPU threads, 0 for all cores. None: PyTorch's setting is not changed.
@@ -146,14 +146,14 @@ def compare(
     data: str | PathLike[str] | None = None,
     **settings: Any,
 ) -> Comparison:
-    """Compares model b with model a, like ``cse compare``.
+    """Compares model b with model a, as ``cse compare`` does.
 
     Except in suites without examples (``geometry``), every difference has a 95 % interval from a bootstrap over
     examples, and a p-value that is adjusted over the tasks. The interval and the p-value describe these two
     checkpoints only; checkpoints of one method with different seeds may differ just as much.
 
-    If ``a`` and ``b`` are lists of models, each trained by one method with the same seeds in the same order, the
-    methods are compared with a paired t-test over seeds.
+    If ``a`` and ``b`` are lists, each holds models trained by one method, with the same seeds in the same order. The
+    two methods are then compared with a paired t-test over seeds.
 
     Args:
         a: A model, as for ``evaluate``, or a list of at least two models.
@@ -190,7 +190,8 @@ def compare_models(
     """Compares the first list of models with each further list; every model is evaluated once.
 
     Args:
-        sides: At least two lists, each with one model; with ``seeds``, each with the same number of models, at least 2.
+        sides: At least two lists, each with one model. If ``seeds`` is True, each list has the same number of models,
+            at least two.
         suite: See ``evaluate``.
         data: File or folder of the data.
         seeds: True: compare methods over seeds. False: compare checkpoints over examples.

@@ -44,7 +44,7 @@ def direction(low: float, high: float) -> int:
 
 
 def adjust(records: list[dict[str, Any]], level: float = 0.05) -> None:
-    """Adds ``p_holm`` and ``verdict`` to records of ``comparison.compare``.
+    """Adds ``p_holm`` and ``verdict`` to the records that ``comparison.compare`` returns.
 
     ``p_holm`` is the p-value adjusted over all tasks by Holm's method. The verdict is ``better`` or ``worse`` if
     ``p_holm`` is below ``level``, else ``no difference seen``. It is empty for records without a p-value.
@@ -63,7 +63,7 @@ def paired_bootstrap(
     """Returns the mean of paired differences with a 95 % percentile bootstrap interval.
 
     Args:
-        differences: ``(n,)`` the score after minus the score before, for each example.
+        differences: ``(n,)`` for each example, the score after minus the score before.
         resamples: Number of bootstrap samples of n examples.
         seed: Seed of the resampling.
 
@@ -78,7 +78,7 @@ def paired_bootstrap(
 
 
 def sentence_clusters(left: Sequence[str], right: Sequence[str]) -> list[npt.NDArray[np.int64]]:
-    """Groups pairs that share a sentence, directly or through other pairs; returns the pair numbers of each group."""
+    """Groups pairs that share a sentence, directly or through other pairs; returns the pair indices of each group."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
@@ -114,7 +114,7 @@ def resampled_difference(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> tuple[Difference, Vector]:
-    """Returns the score of the second side minus the score of the first, with a paired bootstrap over examples.
+    """Returns the score of the second side minus the score of the first, tested by a paired bootstrap over examples.
 
     Clusters of examples are drawn with replacement, and the score (including the ranks, if ``gold`` is given) is
     recomputed for each resample. Each side may consist of several checkpoints (seeds), whose scores are averaged.
@@ -122,15 +122,16 @@ def resampled_difference(
     Args:
         before: The values of the examples, ``(n,)``, for each checkpoint of the first side.
         after: The values for each checkpoint of the second side, on the same examples.
-        gold: ``(n,)`` gold scores: the score is Spearman's correlation x 100. None: it is the mean of the values.
+        gold: ``(n,)`` gold scores, for Spearman's correlation x 100 as the score. None: the score is the mean of the
+            values.
         clusters: Positions of examples that are drawn together; see ``sentence_clusters``. None: examples
             are drawn individually.
         resamples: Number of bootstrap samples.
-        seed: Seed of the resampling. Tasks with equally many clusters (or examples, without clusters) get the same
-            draws from the same seed.
+        seed: Seed of the resampling. With the same seed, tasks with the same number of clusters (or of examples, if
+            ``clusters`` is None) get the same draws.
 
     Returns:
-        The difference, and its value in each resample ``(resamples,)``, which can be averaged over tasks.
+        The difference, and ``(resamples,)`` its value in each resample; these values can be averaged over tasks.
     """
     score: Score = mean_score if gold is None else spearman_score
 
@@ -152,7 +153,7 @@ def resampled_difference(
 
 
 def summarise(observed: float, values: Vector) -> Difference:
-    """Returns the difference with the percentile interval and the two-sided p-value of its bootstrap values."""
+    """Returns the difference with the percentile interval and two-sided p-value computed from its bootstrap values."""
     low, high = np.nanquantile(values, [0.025, 0.975])
     tail = min((values <= 0).sum(), (values >= 0).sum())
     return Difference(observed, float(low), float(high), min(1.0, 2 * (float(tail) + 1) / (len(values) + 1)))

@@ -45,7 +45,7 @@ class HalvesScore:
     """``(n,)`` 1 if each half of a sentence ranks first for the other, 0.5 if only one does, else 0."""
 
     def to_dict(self) -> dict[str, float]:
-        """Returns the scores over all sentences as numbers; ``found_first`` is a mean."""
+        """Returns the scores over all sentences; ``found_first`` is its mean over the sentences."""
         return {
             "mrr": self.mrr,
             "mrr_se": self.mrr_se,
@@ -68,11 +68,11 @@ def half_ranks(
         right: ``(n, D)`` embeddings of the second halves.
 
     Returns:
-        ``(n,)`` ranks of the second halves for the first halves as queries, and ``(n,)`` ranks in the other direction.
+        ``(n,)`` ranks of the second halves, with the first halves as queries, and ``(n,)`` ranks vice versa.
     """
     scores = unit(left) @ unit(right).T
     own = np.diagonal(scores)
-    # The rank is the number of halves, including the true one, with at least the cosine of the true half.
+    # The rank is the number of candidates, including the true half, whose cosine is at least that of the true half.
     forward = (scores >= own[:, None] - TIE).sum(1)
     backward = (scores >= own[None, :] - TIE).sum(0)
     # If the cosine of the true half is NaN, its rank is the worst.
@@ -118,7 +118,9 @@ class SplitHalf(Evaluation):
     """Split-half scores on the distinct sentences of at least 8 words in a corpus."""
 
     Options = SplitHalfOptions
-    summary = "mean reciprocal rank of a sentence's half for its other half, on --data CORPUS; needs no labels"
+    summary = (
+        "mean reciprocal rank of half a sentence, with its other half as the query, on --data CORPUS; needs no labels"
+    )
 
     def __init__(self, options: Any, data: str | None) -> None:
         super().__init__(options, data)

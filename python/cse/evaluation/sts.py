@@ -35,7 +35,7 @@ __all__ = [
     "score_vectors",
 ]
 
-# Title and number of pairs of each complete task, by the stem of its file; as in SentEval.
+# Title and number of pairs of each complete task, keyed by the stem of its file name. The numbers are SentEval's.
 SEVEN = {
     "sts12.test": ("STS12", 3108),
     "sts13.test": ("STS13", 1500),
@@ -59,7 +59,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Task:
-    """An STS task: its key, title and file, and ``expected``, the number of pairs of the complete task (None: any)."""
+    """An STS task: its key, its title, the number of pairs of the complete task (None: any number), and its file."""
 
     key: str
     title: str
@@ -90,9 +90,9 @@ class PairScore:
 
 
 def find_tasks(folder: str | Path) -> list[Task]:
-    """Finds the STS files ``KEY.tsv`` in a folder, for the keys of ``SEVEN`` and ``DEV``, in this order.
+    """Finds the STS files in a folder: ``KEY.tsv`` for each key of ``SEVEN``, then for each key of ``DEV``.
 
-    If ``folder`` is a file, this file is the only task, with any number of pairs. Raises ``InputError`` if the folder
+    If ``folder`` is a file, it is the only task, and may have any number of pairs. Raises ``InputError`` if the folder
     does not exist or has none of the files.
     """
     folder = Path(folder)
@@ -127,7 +127,7 @@ def load_tasks(folder: str | Path, allow_partial: bool = False) -> list[tuple[Ta
 
 
 def average_of_seven(scores: dict[str, float], loaded: list[tuple[Task, Pairs]]) -> float | None:
-    """Returns the mean over the seven test sets, as in the papers; None if one of them is missing or incomplete."""
+    """Returns the mean score over the seven test sets, as in the papers; None if any is missing or incomplete."""
     whole = {task.key for task, pairs in loaded if task.is_complete(pairs)}
     if not set(SEVEN) <= whole:
         return None
@@ -135,9 +135,9 @@ def average_of_seven(scores: dict[str, float], loaded: list[tuple[Task, Pairs]])
 
 
 def read_pairs(path: str | Path) -> Pairs:
-    """Reads scored pairs: score, sentence1, sentence2, separated by tabs, or by commas in a ``.csv`` file.
+    """Reads lines of score, sentence1 and sentence2, separated by tabs (in a ``.csv`` file, by commas).
 
-    If the first line holds column names (``score``, ``sentence1``, ``sentence2`` and the like; see
+    If the first line holds column names (``score``, ``sentence1``, ``sentence2``, or similar names; see
     ``cse.data.pair_columns``), they determine the columns; otherwise, the first three columns are read. Further columns
     are ignored, quotes are interpreted in ``.csv`` files only, and blank lines are skipped. Runs of white space in a
     sentence become one space, as in SentEval, the program that produced the published scores.
@@ -180,7 +180,7 @@ def _is_csv(path: Path) -> bool:
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yields the fields of each record, with the line number (from 1) of its start; blank lines are skipped."""
+    """Yields each record as the number of its first line (from 1) and its fields; blank lines are skipped."""
     lines = read_lines(path)
     if not _is_csv(path):
         yield from ((number, line.split("\t")) for number, line in lines)
@@ -199,7 +199,7 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _named(fields: list[str]) -> tuple[int, int, int] | None:
-    """Returns the positions of score and sentences in a header; None if the names do not identify them."""
+    """Returns the positions of the score and the two sentences in a header; None if the names do not identify them."""
     roles: dict[str | None, list[int]] = {}
     for place, name in enumerate(fields):
         roles.setdefault(ROLE_OF.get(name.strip().lower()), []).append(place)
@@ -214,7 +214,7 @@ def score_pairs(model: Encodes, pairs: Pairs, progress: Callable[[int], None] | 
 
 
 def score_vectors(pairs: Pairs, left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> PairScore:
-    """Scores the embeddings ``(n, D)`` of sentence pairs.
+    """Scores the embeddings of sentence pairs, ``(n, D)`` for each side.
 
     The correlation is NaN if all cosines are equal; alignment is NaN if no pair has a gold score above 4. Uniformity is
     computed over the distinct sentences.
@@ -246,7 +246,8 @@ class STSOptions:
     """Options of the STS evaluation."""
 
     allow_partial: Annotated[
-        bool, Field(description="accept incomplete files; the average requires all seven test sets complete")
+        bool,
+        Field(description="accept incomplete files; the average is given only if all seven test sets are complete"),
     ] = False
 
 
@@ -269,7 +270,7 @@ class STS(Evaluation):
         return [column for _, pairs in self.tasks for column in (pairs.left, pairs.right)]
 
     def work(self) -> int:
-        """Returns the number of distinct sentences over all tasks, each of which is encoded once."""
+        """Returns the number of distinct sentences over all tasks; each sentence is encoded once."""
         return len({text for column in self.columns() for text in column})
 
     def __call__(self, encoder: Encodes, progress: Callable[[int], None] | None = None) -> Report:

@@ -12,7 +12,7 @@ TREC   ``trec.{train,test}.tsv``      penalty chosen by 10-fold cross-validation
 MRPC   ``mrpc.{train,test}.tsv``      as for TREC, on the features [abs(u - v), u * v]; accuracy and F1
 =====  =============================  =======================================================================
 
-Files are tab-separated, with label and text, or for MRPC label, sentence1 and sentence2. The penalty is one of
+Each line of a file holds a label and a text (for MRPC, two sentences), separated by tabs. The penalty is one of
 1e-5, 1e-4, 1e-3 and 1e-2, as in SentEval. The classifier either minimises SentEval's objective (``converged``), or is
 trained with SentEval's early stopping (``senteval``); see ``classifiers``. With ``converged``, only the folds are
 random.
@@ -45,7 +45,10 @@ Advance = Callable[[], object]
 
 @dataclass(frozen=True)
 class TransferTask:
-    """A task: title, number of rows of each complete split (``all``: a single file), and whether rows are pairs."""
+    """A task: its title, the complete number of rows of each split, and whether its rows are pairs.
+
+    A task with a single file has the split ``all``.
+    """
 
     title: str
     rows: dict[str, int]
@@ -67,7 +70,7 @@ TASKS = {
     "trec": TransferTask("TREC", {"train": 5452, "test": 500}),
     "mrpc": TransferTask("MRPC", {"train": 4076, "test": 1725}, pairs=True),
 }
-"""The tasks in the order of the papers' tables, by the stem of their files."""
+"""The tasks in the order of the papers' tables, keyed by the first part of their file names."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class TransferOptions:
     """Options of the transfer evaluation."""
 
     allow_partial: Annotated[
-        bool, Field(description="accept incomplete files; the average requires all seven tasks complete")
+        bool, Field(description="accept incomplete files; the average is given only if all seven tasks are complete")
     ] = False
     folds: Annotated[int, Field(ge=2, description="folds of the cross-validation; SentEval uses 10")] = 10
     classifier: Annotated[
@@ -86,7 +89,7 @@ class TransferOptions:
 
 @dataclass(frozen=True)
 class Split:
-    """The rows of one file: the texts of each column, and the labels, numbered from 0 in sorted order."""
+    """The rows of one file: the texts of each column, and the labels as integers, from 0 in sorted order."""
 
     columns: list[list[str]]
     labels: Labels
@@ -95,7 +98,7 @@ class Split:
 def read_split(path: Path, columns: int) -> tuple[list[list[str]], list[str]]:
     """Reads a TSV file with a label and ``columns`` texts per line; returns the texts by column, and the labels.
 
-    Raises ``InputError`` for invalid UTF-8, or a line with a wrong number of fields.
+    Raises ``InputError`` for invalid UTF-8, or a line with the wrong number of fields.
     """
     texts: list[list[str]] = [[] for _ in range(columns)]
     labels = []

@@ -1,4 +1,4 @@
-"""Plots of the logs of runs (loss, learning rate, scores, cosines, alignment, uniformity) and of focal logits."""
+"""Plots of training logs (loss, learning rate, scores, cosines, alignment, uniformity) and of focal re-scaling."""
 
 from __future__ import annotations
 
@@ -58,17 +58,18 @@ def thinned(steps: Vector, values: Vector, points: int = POINTS) -> tuple[Vector
 
 
 def _shown(label: str) -> str:
-    """Returns the label, preceded by a space if it begins with an underscore; matplotlib would hide such a label."""
+    """Returns the label, preceded by a space if it begins with an underscore, because matplotlib hides such labels."""
     return f" {label}" if label.startswith("_") else label
 
 
 def _means(runs: Iterable[StoredRun]) -> str:
+    """Returns a sentence for the caption if points are means of several steps, else an empty string."""
     size = max((thinned(*series(run.steps, "loss"))[2] for run in runs), default=1)
     return f" Each point is the mean of up to {size:,} steps." if size > 1 else ""
 
 
 def training_panels(runs: Sequence[StoredRun]) -> list[Panel]:
-    """Returns panels of loss and learning rate over the steps of runs; raises ``InputError`` if no run has steps."""
+    """Returns panels of loss and learning rate by step; raises ``InputError`` if no run has logged steps."""
     if not any(run.steps for run in runs):
         raise InputError(f"{runs[0].folder}: its log has no steps; the run ended before any step was logged")
     names = labels(runs)
@@ -99,7 +100,7 @@ def training_panels(runs: Sequence[StoredRun]) -> list[Panel]:
 
     every = runs[0].config.get("una", {}).get("every", 1)
     taking_turns = len(runs) == 1 and "una" in runs[0].config.get("negatives", ()) and every > 1
-    turns = f" Every {every} steps, the batch has UNA's negatives, which raise the loss." if taking_turns else ""
+    turns = f" One step in every {every} uses UNA's negatives, which raise the loss." if taking_turns else ""
     several = " Losses of different objectives or temperatures are not comparable." if len(runs) > 1 else ""
     return [
         Panel("loss", "Loss", f"Training loss of each step.{_means(runs)}{turns}{several}", loss),
@@ -150,7 +151,7 @@ def _scores(metric: str, title: str, scored: Sequence[tuple[StoredRun, str]]) ->
 
 
 def cosine_panels(run: StoredRun) -> list[Panel]:
-    """Returns a panel of mean cosines over the steps, as in the analysis of MixCSE.
+    """Returns a panel of mean cosines by step, as in the analysis of MixCSE.
 
     Raises ``InputError`` if the log has no cosines.
     """
@@ -173,14 +174,14 @@ def cosine_panels(run: StoredRun) -> list[Panel]:
 
     caption = (
         "Mean cosine of the anchors of a batch with their positives and their negatives. Negatives are hard if their "
-        "cosine is close to the cosine of the positives. Negatives with far lower cosines contribute little to the "
+        "cosine is close to that of the positives. Negatives with far lower cosines contribute little to the "
         "gradient." + _means([run])
     )
     return [Panel("cosines", "Cosines during training", caption, draw)]
 
 
 def alignment_panels(runs: Sequence[StoredRun]) -> list[Panel]:
-    """Returns panels of alignment against uniformity in the evaluations of runs, as in figure 2 of SimCSE.
+    """Returns panels of alignment against uniformity, a point per evaluation, as in figure 2 of SimCSE.
 
     Raises ``InputError`` if no evaluation has alignment and uniformity.
     """
@@ -237,10 +238,10 @@ def _paths(scored: Sequence[tuple[StoredRun, str]]) -> Any:
 
 
 def focal_panels(runs: Sequence[StoredRun] = (), margins: Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4)) -> list[Panel]:
-    """Returns a panel of the similarity that Focal-InfoNCE uses instead of the cosine (figure 1 of the paper).
+    """Returns a panel of the similarity that Focal-InfoNCE uses instead of the cosine (figure 1 of its paper).
 
     Args:
-        runs: Runs whose margins are also shown, if they were trained with Focal-InfoNCE.
+        runs: Runs; the margins of those that were trained with Focal-InfoNCE are also shown.
         margins: Values of the margin m.
     """
     from ..losses.logits import focal

@@ -1,4 +1,4 @@
-"""Compares the model before training with ``best/`` on held-out texts: scores, cosines and nearest neighbours."""
+"""Compares the model before training and the model in ``best/`` on held-out texts: scores, cosines, neighbours."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ class Change:
 
     @property
     def verdict(self) -> str:
-        """``better``, ``worse``, or ``no clear change`` if the interval includes 0; empty without an interval.
+        """``better``, ``worse``, or ``no clear change`` if the interval includes 0; empty if there is none.
 
-        An interval with NaN, which results if all cosines are equal, counts as no interval.
+        An interval that contains NaN, because all cosines are equal, counts as no interval.
         """
         if self.low is None or self.high is None or not math.isfinite(self.low + self.high):
             return ""
@@ -96,7 +96,7 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Compared:
-    """Results of the models before and after training on held-out texts."""
+    """Results on held-out texts of the models before and after training."""
 
     held_out: HeldOut
     base: str
@@ -111,7 +111,7 @@ class Compared:
         return np.stack([self.before[text] for text in texts]), np.stack([self.after[text] for text in texts])
 
     def cosines(self) -> dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
-        """Returns the cosines of groups of pairs before and after training, by the name of the group.
+        """Returns the cosines before and after training of the pairs in each group, by the name of the group.
 
         For development sets, there is one group for each third of the range of gold scores. For held-out sentences, the
         groups are: the two halves of each sentence; halves of different sentences (the first half of each sentence and
@@ -133,7 +133,8 @@ class Compared:
             found["halves of the same sentence"] = (first, second)
             if held.synthetic:
                 both = list(zip(held.sentences[:SHOWN], held.synthetic[:SHOWN], strict=True))
-                changed = [each for each in both if each[0] != each[1]]  # a sentence without words is unchanged
+                # A sentence without words is left as it is, so it has no synthetic negative to compare.
+                changed = [each for each in both if each[0] != each[1]]
                 found["sentence and its synthetic negative"] = (
                     [old for old, _ in changed],
                     [new for _, new in changed],
@@ -184,10 +185,11 @@ def compare_models(
     Args:
         run: The run.
         device: A PyTorch device.
-        progress: Called with the number of texts encoded since its last call, and the total over both models.
+        progress: Called with the number of texts encoded since its last call, and the number of texts to encode with
+            both models together.
 
     Raises:
-        InputError: If texts or a model are missing, or if the model before training was not stored.
+        InputError: If held-out texts or a model are missing, or if the model before training was not stored.
     """
     from ..models.inference import Encoder
 
@@ -266,10 +268,10 @@ def neighbours(found: Compared, count: int = 8) -> tuple[list[Neighbours], int, 
 
     Args:
         found: The embeddings.
-        count: Number of sentences to return; the first ones are taken, so that they are not selected by quality.
+        count: Number of sentences to return. The first ones are returned, so that they are not selected by quality.
 
     Returns:
-        At most ``count`` sentences, the number of all sentences whose neighbour changed, and the number of sentences
+        At most ``count`` sentences, the total number of sentences whose neighbour changed, and the number of sentences
         that were compared.
     """
     texts = found.held_out.sentences[:SHOWN]

@@ -1,4 +1,4 @@
-"""Converts Matplotlib's SVG to elements of an HTML page."""
+"""Converts Matplotlib's SVG output to SVG elements of an HTML page."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["inline_svg"]
 
 SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"
-# CSS colours that replace colours of the plots; the page defines a light and a dark version of each.
+# CSS colours that replace the colours of the plots; the page defines each in a light and a dark version.
 OF_PAGE = {INK: "currentColor", GRID: "var(--grid)", PAPER: "var(--paper)", BLUE: "var(--blue)", SKY: "var(--sky)"}
 
 
 def inline_svg(panel: Panel) -> str:
-    """Returns a panel as an SVG element for an HTML page, without external resources.
+    """Returns a panel as an SVG element for an HTML page; it refers to no external resources.
 
     Text stays text, in the font of the page. Identifiers are prefixed with the name of the panel, which makes them
     unique on the page. The colours in ``OF_PAGE`` are replaced by colours of the page. Points get the texts of

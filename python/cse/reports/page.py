@@ -155,7 +155,7 @@ def _cells(change: Change) -> dict[str, str]:
 
 
 def _logged(run: StoredRun) -> list[dict[str, str]]:
-    """Returns the logged scores of the model before training and of best/, for a page without encoded texts."""
+    """Returns the scores before training and of best/ from the log, for a page on which no texts were encoded."""
     if not run.evaluations:
         return []
     before, best = run.evaluations[0], run.best
@@ -168,7 +168,10 @@ def _logged(run: StoredRun) -> list[dict[str, str]]:
 
 
 def _facts(run: StoredRun) -> dict[str, str]:
-    """Returns the stored summary of model and data (some settings, if an older run has none), and the steps done."""
+    """Returns the stored summary of model and data, and the number of steps done.
+
+    Older runs stored no summary; some of their settings are returned instead.
+    """
     if run.texts is not None:
         facts: dict[str, str] = run.texts["facts"]
     else:
@@ -200,7 +203,7 @@ def _text(value: Any) -> str:
 
 
 def _examples(run: StoredRun) -> list[dict[str, Any]]:
-    """Returns the stored examples of each method; their texts are split into parts, see ``_parts``."""
+    """Returns the stored examples of each method, with their texts split by ``_parts``."""
     if run.texts is None:
         raise InputError(f"{run.folder}: has no data.json, in which later versions of cse store examples")
     role = {run.config.get("positive"): "Positives"} | {name: "Negatives" for name in run.config.get("negatives", ())}

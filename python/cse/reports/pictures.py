@@ -26,8 +26,8 @@ class Material:
         word: The word whose possible replacements by UNA are shown. Default: the first word that UNA replaced in the
             stored examples.
         device: A PyTorch device for encoding held-out texts.
-        method: How the map projects sentences to two dimensions, ``tsne`` or ``pca``.
-        progress: See ``compare_models``.
+        method: Method that projects sentences to two dimensions for the map, ``tsne`` or ``pca``.
+        progress: See ``held_out.compare_models``.
         encode: If False, plots that need encoded texts raise ``InputError``.
     """
 
@@ -71,7 +71,7 @@ class Material:
         return sentence_map(self.compared, self.method)
 
     def ranks(self) -> list[Panel]:
-        """Returns the panels of ``rank_panels`` for the word; raises ``InputError`` if there is no index or no word."""
+        """Returns the result of ``rank_panels`` for the word; raises ``InputError`` if there is no index or no word."""
         config = self.run.config
         folder = config.get("tfidf", "tfidf")
         if "una" not in config.get("negatives", ()) and self.word is None:
@@ -92,7 +92,7 @@ class Picture:
     run: StoredRun | None = None
 
 
-# Plots that show all runs together, and plots that show one run each.
+# OF_RUNS: plots that show all runs together. OF_EACH: plots that show one run each.
 OF_RUNS: dict[str, Callable[[Sequence[StoredRun]], list[Panel]]] = {
     "training": lambda runs: [*training_panels(runs), *(score_panels(runs) if any(r.metric for r in runs) else [])],
     "alignment": alignment_panels,

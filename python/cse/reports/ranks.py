@@ -20,7 +20,7 @@ __all__ = ["rank_panels", "replaced_word"]
 POINTS = 800
 # Maximum number of labelled terms in the window, not counting the word.
 LABELS = 7
-# Share of the height of the axes that is kept free for a label.
+# Fraction of the height of the axes that is kept free for a label.
 WORD = 0.48
 
 
@@ -34,7 +34,7 @@ def replaced_word(run: StoredRun) -> str | None:
 
 
 def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -> list[Panel]:
-    """Returns two plots of maximum score against rank: one of all terms, one of the terms near a word.
+    """Returns two plots of maximum score against rank: one of all terms, one of the terms in the window of a word.
 
     Section 3.2 of the UNA paper explains the ranks.
 
@@ -80,7 +80,7 @@ def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -
         marked = np.unique(np.append(np.linspace(low, high, LABELS + 2)[1:-1].astype(np.int64), rank))
         apart = (high - low) / (LABELS + 2) * 0.7
         marked = np.array([each for each in marked if each == rank or abs(each - rank) > apart])
-        # Labels extend upwards from their points, so the share WORD of the height is kept free above the highest point.
+        # Labels extend upwards from their points, so the fraction WORD of the height is free above the highest point.
         bottom, top = values.min(), values.max()
         height = max(1.05 * (top - bottom), (scores[marked - 1].max() - bottom) / (1 - WORD), 1e-3 * top, 1e-9)
         axes.set_ylim(bottom - 0.08 * height, bottom + height)
@@ -109,7 +109,7 @@ def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -
         Panel(
             "ranks",
             "Ranks of all terms",
-            f"Maximum TF-IDF score of the {terms:,} terms of the index, in descending order. UNA replaces "
+            f"The {terms:,} terms of the index, ranked by maximum TF-IDF score, highest first. UNA replaces "
             f"\u201c{shown_word}\u201d (rank {rank:,}) with a term from the band of {reach:,} ranks on either side.",
             whole,
         ),

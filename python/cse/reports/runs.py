@@ -1,4 +1,4 @@
-"""Reads the folders of runs, and finds the settings that differ between runs. Does not import PyTorch."""
+"""Reads the folders of runs, and finds the settings that differ between runs; does not import PyTorch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..training.repeating import ELSEWHERE
 
 __all__ = ["StoredRun", "differing", "find_runs", "labels", "read_run"]
 
-# Names in ``config.toml`` that are not compared: settings that do not change what is computed in a step, and the table
+# Names in ``config.toml`` that are not compared: settings that do not affect what a step computes, and the table
 # ``given``.
 NOT_COMPARED = {*ELSEWHERE, "save_every", "keep_checkpoints", "given"}
 
@@ -26,7 +26,7 @@ MOVED = {"margin", "mix_lambda", "mix_variant", "hard_negative_weight"}
 
 @dataclass(frozen=True)
 class StoredRun:
-    """The contents of the files of a run; files that do not exist give empty values or None."""
+    """The contents of the files of a run; values are empty or None for files that do not exist."""
 
     folder: Path
     config: dict[str, Any]
@@ -36,7 +36,7 @@ class StoredRun:
     evaluations: list[dict[str, Any]]
     """The records of evaluations in ``log.jsonl``; the first one was made before training."""
     result: dict[str, Any] | None
-    """``result.json``; None for a run that has not ended, or was extended and has not ended since."""
+    """``result.json``; None for a run that has not finished, or that was extended and has not finished since."""
     environment: dict[str, Any]
     """``environment.json``: package versions, and a description of the machine."""
     texts: dict[str, Any] | None
@@ -71,7 +71,7 @@ class StoredRun:
 
     @property
     def best(self) -> dict[str, Any]:
-        """The evaluation of ``best/``.
+        """The evaluation of the model in ``best/``.
 
         In an unfinished run, it is the evaluation with the highest Spearman's correlation, or the last evaluation if
         Spearman's correlation was not computed.
@@ -86,7 +86,7 @@ class StoredRun:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The settings that decide what is computed, by name; options of methods have names like ``una.beta``."""
+        """The settings that affect what is computed, by name; options of methods have names like ``una.beta``."""
         found: dict[str, Any] = {}
         for name, value in self.config.items():
             if name in NOT_COMPARED:
@@ -105,7 +105,7 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
 
     Args:
         folder: The folder.
-        needs_log: Whether a run without a log is an error.
+        needs_log: Whether to raise an error for a run without a log.
 
     Raises:
         InputError: If the folder holds no run or no log, or if a file cannot be read.
@@ -129,7 +129,7 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
     steps = [record for record in records if "event" not in record]
     result = _stored(folder / "result.json")
     last = max((int(record["step"]) for record in records), default=0)
-    if result is not None and last > result.get("steps", 0):  # the run was extended, and has not ended since
+    if result is not None and last > result.get("steps", 0):  # the run was extended, and has not finished since
         result = None
     return StoredRun(
         folder=folder,

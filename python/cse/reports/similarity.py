@@ -21,14 +21,15 @@ __all__ = ["Group", "SentenceMap", "map_panels", "pair_panels", "sentence_map"]
 
 Points = npt.NDArray[np.float64]
 BINS = 50
-# Maximum number of groups on a map, and minimum number of sentences for t-SNE.
+# Maximum number of groups on a map.
 GROUPS = 7
+# Minimum number of sentences for t-SNE.
 FEW = 3 * GROUPS
 MARKERS = "osD^vpX"
 
 
 def pair_panels(found: Compared) -> list[Panel]:
-    """Returns histograms of the cosines of held-out pairs before and after training, with the same axes."""
+    """Returns histograms of the cosines of held-out pairs before and after training, with the same axis limits."""
     groups = found.cosines()
     everything = np.concatenate([side for sides in groups.values() for side in sides])
     low, high = everything.min(), everything.max()
@@ -92,17 +93,17 @@ class SentenceMap:
     """``(n, 2)`` positions; ``after`` has the same shape."""
     after: Points
     group: npt.NDArray[np.int64]
-    """``(n,)`` index in ``groups`` of the group of each sentence."""
+    """``(n,)`` group of each sentence, as an index into ``groups``."""
     groups: list[Group]
     method: str
     """A description of how the positions were computed."""
 
 
 def sentence_map(found: Compared, method: str = "tsne", examples: int = 2) -> SentenceMap:
-    """Projects the held-out sentences, at most ``SHOWN``, to two dimensions.
+    """Projects the held-out sentences (only the first ``SHOWN``, if there are more) to two dimensions.
 
     Groups are found by k-means in the embeddings after training. With t-SNE, the positions after training are
-    initialised with the positions before training, so that the two maps look similar where the embeddings are similar.
+    initialised with the positions before training, so that the two maps are similar if the embeddings are.
 
     Args:
         found: The embeddings.
@@ -209,7 +210,7 @@ def _scatter(found: SentenceMap, places: Points) -> Any:
 
 
 def _apart(found: SentenceMap, places: Points, gap: float = 0.09) -> Sequence[Points]:
-    """Returns the positions of the group numbers: the medians of the groups, moved apart if numbers would overlap."""
+    """Returns positions for the numbers of the groups: the medians of the groups, moved apart if they are too close."""
     span = np.ptp(places, axis=0).max() * gap
     centres = np.array([np.median(places[found.group == place], axis=0) for place in range(len(found.groups))])
     for _ in range(50):

@@ -48,7 +48,7 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2
 WIDTH, HEIGHT = 3.9, 3.0
 # Number of characters of a legend that fit into the width of a panel.
 CHARACTERS = 56
-# Number of lines of a legend that fit into the height of a panel, and the height of each further line in inches.
+# LINES: number of lines of a legend that fit into the height of a panel. LINE: height of each further line in inches.
 LINES, LINE = 3, 0.18
 # Fonts for scripts that the main font lacks; used if they are installed.
 FALLBACKS = ("Noto Sans CJK JP", "Noto Sans", "Arial Unicode MS", "Hiragino Sans", "Microsoft YaHei", "Noto Sans Thai")
@@ -130,7 +130,7 @@ def styled(text_as_text: bool = False) -> Iterator[None]:
         "legend.handletextpad": 0.5,
         "legend.columnspacing": 1.0,
         "svg.fonttype": "none" if text_as_text else "path",
-        "svg.hashsalt": "cse",  # equal runs give equal files
+        "svg.hashsalt": "cse",  # identical plots give identical files
         "figure.facecolor": "white",
         "savefig.dpi": 160,
     }
@@ -163,7 +163,7 @@ def drawn(panels: Sequence[Panel], form: str, text_as_text: bool = False) -> byt
     """Returns panels as the contents of a ``png`` or ``svg`` file; for ``text_as_text``, see ``styled``."""
     out = BytesIO()
     with styled(text_as_text):
-        # Without a date, equal runs give equal files.
+        # Without a date, identical plots give identical files.
         metadata = {"Date": None} if form == "svg" else {"Software": "cse"}
         figure(panels).savefig(out, format=form, metadata=metadata, transparent=text_as_text)
     return out.getvalue()

@@ -1,4 +1,4 @@
-"""Estimates how many training runs a table needs, and how much time and memory they take, before they begin."""
+"""Estimates, before training, how many runs a table needs, and how much time and memory they take."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ __all__ = ["Estimate", "estimate"]
 # Time of a step divided by the time of its matrix products at the rate that ``matrix_rate`` measures. Attention,
 # normalisation and the optimizer take the rest of the time.
 OVERHEAD = 2.0
-# Bytes of activations kept for the backward pass in float32: per token, layer and hidden unit, and in attention per
-# head, layer and pair of tokens (Korthikanti et al. 2022, section 4, gives half of these values for half precision).
+# Bytes of float32 activations kept for the backward pass. ACTIVATIONS: per token, layer and hidden unit. ATTENTION: per
+# pair of tokens, layer and attention head. Korthikanti et al. (2022, section 4) give half of these values for half
+# precision.
 ACTIVATIONS, ATTENTION = 68, 10
 
 
@@ -42,7 +43,7 @@ def estimate(cells: Sequence[Cell], inputs: Inputs, place: Path) -> Estimate:
         place: Folder of the cells.
 
     Returns:
-        The estimate; evaluations and encoders that are not trained are not counted.
+        The estimate. It counts neither evaluations nor encoders that are not trained.
     """
     trained = [cell for cell in cells if cell.recipe.encoder is None]
     if not trained:
@@ -70,7 +71,7 @@ def _cost(config: Any, rate: float) -> tuple[float, int]:
     resolved = resolve(completed, source.family, source.pooler)
     shape = AutoConfig.from_pretrained(source.path, local_files_only=True)
     width, layers = shape.hidden_size, shape.num_hidden_layers
-    parameters = layers * 12 * width**2  # of the matrices of a Transformer
+    parameters = layers * 12 * width**2  # in the weight matrices of a Transformer
     rows = sum(map(count_rows, config.pairs or config.corpus))
     steps = resolved.max_steps or math.ceil((resolved.epochs or 1) * rows / resolved.batch_size)
     views = 2 + 2 * len(resolved.negatives) + len(resolved.loss_terms)
@@ -97,7 +98,7 @@ def count_rows(path: str) -> int:
 
 
 def matrix_rate(device: str) -> float:
-    """Measures floating-point operations per second on large matrices, in the precision that ``auto`` selects."""
+    """Measures the operations per second of a large matrix product, in the precision that ``auto`` selects."""
     import torch
 
     from ..models.device import pick_device, pick_precision

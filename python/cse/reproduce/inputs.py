@@ -25,7 +25,7 @@ class Inputs:
     corpus: Path | None = None
     """Sentences to train on; not needed for labelled pairs, recipes that name a corpus, or recipes without training."""
     pairs: Path | None = None
-    """Labelled pairs of the supervised rows."""
+    """Labelled pairs for the supervised rows."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Further files and models by name."""
     device: str = "auto"
@@ -41,7 +41,7 @@ class Inputs:
     """Whether to accept incomplete evaluation data, and to evaluate transfer tasks with two folds; for trials."""
 
     def dev(self, names: Sequence[str]) -> list[str]:
-        """Returns the paths of development sets."""
+        """Returns the paths of the development sets with the given file names."""
         return [str(find(self.data, name)) for name in names]
 
 
@@ -61,11 +61,11 @@ def open_inputs(
         corpus: File of sentences.
         pairs: File of labelled pairs.
         files: Further files, each as ``NAME=PATH``.
-        **settings: Further values of ``Inputs``.
+        **settings: Values of the other fields of ``Inputs``.
 
     Raises:
-        InputError: If ``data`` is None, if a file does not exist or is not given as ``NAME=PATH``, or if no row uses a
-            file of ``files``.
+        InputError: If ``data`` is None, if a file does not exist or is not given as ``NAME=PATH``, or if ``files``
+            names a file that no row uses.
     """
     if data is None:
         raise InputError("--data: name the folder of the evaluation data, with files like stsb.dev.tsv")

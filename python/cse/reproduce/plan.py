@@ -1,4 +1,4 @@
-"""Determines which cells of a table (see ``cells``) are stored, which are to be run, and why others are left out."""
+"""Determines which cells of a table (see ``cells``) are stored, which are to be run, and why the rest are left out."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Stored = Mapping[str, Sequence[Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Ours:
-    """Our scores for one cell of the printed table, in the scale of the table."""
+    """Our scores for one cell of the printed table, on the scale of the table."""
 
     by_seed: Mapping[int | None, float]
     """Score by seed; the seed is None for an encoder that is not trained."""
@@ -55,7 +55,7 @@ class Ours:
 
 
 def collect(table: Table, row: Row, stored: Stored) -> dict[str, Ours]:
-    """Returns our scores of a row by column; columns without a stored cell are left out."""
+    """Returns our scores for a row, by column; columns without a stored cell are left out."""
     found: dict[str, dict[int | None, float]] = {}
     for cell in stored.get(row.name, ()):
         for column in table.columns:
@@ -68,9 +68,9 @@ def collect(table: Table, row: Row, stored: Stored) -> dict[str, Ours]:
 
 
 def paired_tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict[str, Any]]:
-    """Compares each of our rows with our first row of the same model, by paired t-tests over common seeds.
+    """Compares each of our rows with our first row of the same model, by paired t-tests over the seeds that both have.
 
-    There is one test for each column with at least two common seeds. Published means are not compared.
+    There is one test for each column with at least two such seeds. Published means are not compared.
 
     Returns:
         Records with the keys ``row``, ``against``, ``column``, ``seeds``, ``mean``, ``low``, ``high``, ``p`` and
@@ -100,7 +100,7 @@ def paired_tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict
 
 
 def to_dict(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the table as a JSON object; ``notes`` states, by row name, why cells were neither stored nor run."""
+    """Returns the table as a JSON object; ``notes`` are the notes of a ``plan.Plan``."""
     found = []
     for row in rows:
         ours = collect(table, row, stored)

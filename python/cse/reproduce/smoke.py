@@ -14,10 +14,13 @@ from .tables import Table
 
 __all__ = ["STEPS", "smoke_inputs"]
 
-# Steps per run, sentences of the corpus, pairs per STS file, and maximum number of word pieces of the tokenizer.
+# Number of steps per run.
 STEPS = 2
+# Maximum number of sentences in the corpus.
 ROWS = 300
+# Number of pairs per STS file.
 PAIRS_EACH = 24
+# Maximum number of word pieces of the tokenizer.
 VOCABULARY = 1500
 CLASSES = {"trec": 6}
 """Number of labels of each transfer task with more than two labels."""
@@ -98,7 +101,7 @@ def _collection(folder: Path, rows: Sequence[str]) -> None:
 
 
 def _model(folder: Path, rows: Sequence[str]) -> Path:
-    """Saves a tokenizer and a BERT masked language model with two small layers and random weights, if not saved yet."""
+    """Saves a tokenizer and a small BERT masked language model with random weights, unless the folder has them."""
     import torch
     from tokenizers import BertWordPieceTokenizer
     from transformers import BertConfig, BertForMaskedLM, BertTokenizer

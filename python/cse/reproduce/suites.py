@@ -36,10 +36,10 @@ SUITES: dict[str, tuple[str, ...]] = {
 }
 """Stems of the files of scored pairs that each suite reads.
 
-The suite ``columns`` instead reads the STS tasks and retrieval collections that the columns of the table name.
+The columns of a table with the suite ``columns`` are named after the STS tasks and retrieval collections to read.
 """
 TRANSFER = "mr.tsv"
-"""A file in the folder of the transfer tasks; the folder is found by searching for it."""
+"""A file of the transfer tasks; the folder that contains this file is the folder of the tasks."""
 
 
 def find(data: Path, name: str) -> Path:

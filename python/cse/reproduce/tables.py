@@ -1,6 +1,6 @@
 """The published tables, and the recipes of their rows.
 
-``resources/published.toml`` holds the tables cell by cell; ``resources/recipes.toml`` states what has to be trained and
+``resources/published.toml`` holds the tables cell by cell; ``resources/recipes.toml`` states what is trained and
 evaluated for each row. A table with recipes but without published values was made for cse; it is not from a paper.
 """
 

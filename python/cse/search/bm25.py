@@ -1,4 +1,4 @@
-"""BM25 search with the library bm25s (extra ``cse[search]``); the ``unicode`` tokenizer splits texts into terms."""
+"""BM25 search with the library bm25s (extra ``cse[search]``). Terms come from the ``unicode`` tokenizer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Bm25:
 
     @classmethod
     def build(cls, texts: Iterable[str], progress: Callable[[int], None] | None = None) -> Bm25:
-        """Builds an index of texts; row numbers follow the order of the texts.
+        """Builds an index of texts; the first text is row 0.
 
         Args:
             texts: The texts; at least one must contain a term.

@@ -39,7 +39,7 @@ def queries_of(encoder: Encoder, texts: Sequence[str], **arguments: Any) -> Floa
 
 
 def check_rows(store: Store, corpus: Corpus, ids: Sequence[str] | None) -> None:
-    """Raises ``InputError`` unless a corpus begins with the rows of an index, with the same ids or both without ids."""
+    """Raises ``InputError`` unless a corpus begins with the rows of an index and has the same ids, if any."""
     done = store.rows
     remedy = "build it again with --rebuild, or name another folder"
     if len(corpus) < done:
@@ -75,13 +75,13 @@ def extend(
         encoder: The encoder of the index.
         corpus: The corpus.
         ids: Ids of all rows of the corpus, if the index has ids.
-        skip: Number of rows at the beginning of the corpus that the index already contains.
+        skip: Number of rows at the beginning of the corpus to leave out, because the index already contains them.
         batch_size: Texts per forward pass.
         progress: Called with the number of rows done since its last call.
         commit: True: commit every ``BLOCK`` rows. False: commit only once, at the end, so that an interrupted call
             changes nothing.
     """
-    before = store.rows - skip  # rows of the index that are not from this corpus
+    before = store.rows - skip  # number of rows in the index that are not from this corpus
     wanted = before + len(corpus)
     if store.rows == wanted:
         store.commit(wanted=wanted)

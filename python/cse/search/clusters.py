@@ -27,15 +27,15 @@ class Cluster:
     """A group of rows."""
 
     rows: Rows
-    """The rows, ascending."""
+    """The numbers of the rows, in ascending order."""
     words: list[str]
     """The terms whose mean TF-IDF in this group most exceeds their mean TF-IDF in the rows of all groups."""
     examples: Rows
-    """The rows nearest to the mean of the group, nearest first; no text is repeated."""
+    """The rows nearest to the mean of the group, nearest first; all have different texts."""
 
 
 def default_groups(rows: int) -> int:
-    """Returns the default number of groups: sqrt(rows / 2), but between 2 and 200 and at most ``rows``."""
+    """Returns the default number of groups: sqrt(rows / 2), at least 2, at most 200, and never more than ``rows``."""
     return int(min(max(round((rows / 2) ** 0.5), 2), 200, max(rows, 1)))
 
 
@@ -136,7 +136,7 @@ def _sums(
 
 
 def _central(index: SearchIndex, members: Rows, count: int) -> Rows:
-    """Returns up to ``count`` rows with different texts, those nearest to the mean of the group, nearest first."""
+    """Returns the up to ``count`` rows nearest to the mean of the group, nearest first; all have different texts."""
     vectors = index.unit_vectors.take(members)
     order = members[np.argsort(-(vectors @ vectors.mean(axis=0)), kind="stable")]
     rows: dict[str, int] = {}

@@ -10,7 +10,7 @@ CONSTANT = 60
 
 
 def fuse(rankings: Sequence[Sequence[int]], k: int, constant: int = CONSTANT) -> list[tuple[int, float]]:
-    """Fuses rankings by reciprocal ranks (Cormack, Clarke and Buettcher 2009).
+    """Combines rankings by reciprocal rank fusion (Cormack, Clarke and Buettcher 2009).
 
     The score of a row is the sum of 1 / (constant + rank) over the rankings that contain the row; ranks start at 1.
 

@@ -29,7 +29,7 @@ from .vectors import Unit, Vectors, unit
 __all__ = ["Hit", "SearchIndex"]
 
 Floats = npt.NDArray[np.float32]
-# Row, score, and position of the vector that was found; position None: the hit shows the whole text of the row.
+# Row, its score, and the position of its best vector in the index. Position None: the hit shows the row's whole text.
 Found = tuple[int, float, int | None]
 # Minimum number of rows taken from each of the two rankings that --hybrid fuses.
 FUSED = 100
@@ -42,7 +42,7 @@ class Hit:
     row: int
     """Number of the row in the corpus, from 0."""
     id: str
-    """Id of the row; its number if the index has no ids."""
+    """Id of the row; its row number if the index has no ids."""
     score: float
     """Cosine (or dot product, if the model uses it) with the query; with ``hybrid``, the fused score."""
     text: str
@@ -84,8 +84,8 @@ class SearchIndex:
         """Builds the index of a corpus, or completes an existing one.
 
         If the folder already contains an index, it must have been built with the same model and settings, and the
-        corpus must begin with its rows; the remaining rows are added. To complete an interrupted build, call ``build``
-        again.
+        corpus must begin with the rows of the index; the remaining rows are added. To complete an interrupted build,
+        call ``build`` again.
 
         Args:
             encoder: The encoder.
@@ -103,8 +103,8 @@ class SearchIndex:
                 index already contains.
 
         Raises:
-            InputError: If the existing index has another model, corpus or settings, or if texts, ids or settings are
-                invalid.
+            InputError: If the existing index was built with a different model, corpus or settings, or if texts, ids or
+                settings are invalid.
             OSError: If a file cannot be written.
         """
         corpus = texts if isinstance(texts, Corpus) else Corpus.from_texts(texts)
@@ -193,7 +193,7 @@ class SearchIndex:
 
     @cached_property
     def unit_vectors(self) -> Vectors:
-        """``vectors`` scaled to unit length, for cosines; ``vectors`` have other norms in int8 or for dot products."""
+        """``vectors`` scaled to unit length, for cosines; int8 vectors and those for dot products have other norms."""
         plain = self._store.manifest["similarity"] == "cosine" and not self._store.manifest["int8"]
         return self._vectors if plain else Unit(self._vectors)
 
@@ -261,11 +261,11 @@ class SearchIndex:
         Args:
             queries: The queries; a blank query has no hits.
             k: Number of rows, at least 1.
-            hybrid: Fuse the vector ranking and the BM25 ranking by reciprocal ranks. The BM25 index of the texts is
-                built when it is first needed, and stored in the folder.
+            hybrid: Combine the vector ranking and the BM25 ranking by reciprocal rank fusion. The BM25 index of the
+                texts is built when it is first needed, and stored in the folder.
             batch_size: Queries per forward pass.
             progress: Called with the number of queries encoded since its last call.
-            parts_progress: Called with the number of parts searched and the number of all parts, if a Ray cluster
+            parts_progress: Called with the number of parts searched and the total number of parts, if a Ray cluster
                 searches them.
 
         Returns:
@@ -321,7 +321,7 @@ class SearchIndex:
         return [[(int(self.rows[place]), score, place) for place, score in hits] for hits in best]
 
     def _best_places(self, queries: Floats, k: int) -> list[list[tuple[int, float]]]:
-        """Returns the k best rows for each query: the position of each row's best vector, and its score."""
+        """Returns the k best rows for each query, each as the position and the score of its best vector."""
         total = len(self._vectors)
         found: list[list[tuple[int, float]]] = [[] for _ in queries]
         left, depth = np.arange(len(queries)), k

@@ -1,8 +1,8 @@
 """Opens a folder of parts written by ``cse encode --parts`` as one index over the vectors of all parts.
 
 A part is a file with the vectors of one corpus file. Vectors of ``.npy`` parts are mapped into memory, and texts are
-read from the corpus files when their rows are found. A search finds the same rows with the same scores as a search in
-an index of the whole corpus; see ``tests/test_sharding.py``.
+read from the corpus files when their rows are found. A search finds the same rows, with the same scores, as a
+search in an index of the whole corpus; see ``tests/test_sharding.py``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .vectors import Doubles, Float32, Floats, Rows, Unit, Vectors
 
 __all__ = ["Joined", "PartsStore", "check_parts", "nearest_on_cluster"]
 
-# Number of vectors that are checked for zeros at a time when a part is opened.
+# Number of vectors read at a time when a part is searched for zero vectors.
 BLOCK = 1 << 16
 # Maximum number of corpus files that are kept open.
 OPEN_FILES = 64
@@ -172,7 +172,7 @@ def open_corpus(part: dict[str, Any], reading: dict[str, Any]) -> Corpus:
 
 
 def _values(path: Path) -> Floats:
-    """Returns the array of a part, mapped into memory if it is a .npy file, else read into memory."""
+    """Returns the array of a part, mapped into memory if it is a .npy file, otherwise read into memory."""
     if path.suffix == ".npy":
         found = np.load(path, mmap_mode="r")
     elif path.suffix == ".safetensors":
@@ -247,14 +247,14 @@ class PartsStore:
         return self._load()
 
     def places(self) -> npt.NDArray[Any]:
-        """Returns the row of each vector, like ``Store.places``; the range is always the whole text of the row."""
+        """Returns the row of each vector, like ``Store.places``; the range always covers the whole text of the row."""
         self._load()
         places = np.empty(len(self._rows), dtype=PLACE)
         places["row"], places["start"], places["end"] = self._rows, 0, np.iinfo(np.uint32).max
         return places
 
     def ids(self, rows: Sequence[int]) -> list[str]:
-        """Returns the numbers of some rows as text, since parts have no ids."""
+        """Returns row numbers as text, since the rows of parts have no ids."""
         return [str(row) for row in rows]
 
     def texts(self, rows: Sequence[int]) -> list[str]:
@@ -306,7 +306,7 @@ def nearest_on_cluster(
         store: The parts.
         queries: ``(Q, D)`` float32; for cosines, they have unit length.
         k: Number of rows per query.
-        progress: Called with the number of parts searched and the number of all parts.
+        progress: Called with the number of parts searched and the total number of parts.
 
     Returns:
         Scores ``(Q, min(k, n))`` float64, and row numbers in the corpus, of the same shape.

@@ -1,4 +1,4 @@
-"""Mines hard negatives for labelled pairs from the rows of a corpus that rank high in a search."""
+"""Mines hard negatives for labelled pairs: rows of a corpus that rank high in a search for the anchor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .vectors import Float32, exact_products, unit
 __all__ = ["Mined", "Mining", "parse_ranks"]
 
 Rows = npt.NDArray[np.int64]
-# Number of pairs whose candidates are searched for together.
+# Number of pairs whose candidates are searched for at a time.
 BLOCK = 256
 
 
@@ -51,13 +51,13 @@ class Mining:
     """How hard negatives are chosen.
 
     Candidates are the rows of the corpus whose ranks for the anchor lie in a given window. Two kinds of rows are left
-    out: rows whose text, up to case and white space, is the anchor or one of its positives, and rows that may be
-    further positives because their cosine with the anchor exceeds the positive's cosine minus a margin (Moreira et al.
-    2024, arXiv:2407.15831, call this positive-aware mining).
+    out: rows whose text equals the anchor or one of its positives except for case and white space, and rows that may be
+    positives too, because their cosine with the anchor exceeds the positive's cosine minus a margin (positive-aware
+    mining; Moreira et al. 2024, arXiv:2407.15831).
 
     Attributes:
         ranks: First and last rank, from 1, in the ranking of the whole corpus.
-        margin: The margin, a difference of cosines; None: no limit.
+        margin: The margin, a difference of cosines; None: no row is left out because of its cosine.
         count: Maximum number of negatives per pair.
         by: What ranks the rows: ``encoder`` or ``bm25``. The margin always refers to the encoder's cosines.
         pick: Which candidates become negatives: those with the ``top`` ranks, or ``random`` ones.
@@ -115,7 +115,7 @@ class Mining:
                 progress(len(some))
 
     def _ranked(self, index: SearchIndex, anchors: Sequence[str], queries: Float32) -> Iterator[Rows]:
-        """Yields, for each anchor, the positions in ``index.vectors`` of the rows in the window of ranks."""
+        """Yields for each anchor the rows in the window of ranks, as positions in ``index.vectors``."""
         first, last = self.ranks
         if self.by == "encoder":
             yield from nearest(index.vectors, queries.values, last)[1][:, first - 1 :]

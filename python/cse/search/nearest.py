@@ -1,6 +1,6 @@
-"""The k nearest rows by dot product, exactly.
+"""Exact search for the k nearest rows by dot product.
 
-Products are computed in float32, block by block, so that few are in memory and the vectors are read once for up to
+Products are computed in float32, block by block, so that few are in memory and the vectors are read only once for up to
 ``QUERIES`` queries. A row is a candidate if its exact product may be among the k largest, given the maximum rounding
 error of float32. The products of the candidates are then computed again in float64 to rank the rows. The result equals
 the result of a brute-force search in float64, for any number of threads and any block size.
@@ -19,12 +19,13 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-# Maximum numbers of queries searched together and of float32 products in memory at a time (16 MB).
+# Maximum number of queries searched together.
 QUERIES = 1024
+# Maximum number of float32 products in memory at a time (16 MB).
 PRODUCTS = 1 << 22
-# Maximum number of results in memory for the queries searched together, and number of candidates after which they are
-# merged into the results.
+# Maximum number of results in memory for the queries searched together.
 RESULTS = 1 << 22
+# Number of candidates above which they are merged into the results.
 CANDIDATES = 1 << 18
 
 
@@ -37,7 +38,7 @@ def nearest(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
         k: Number of rows per query, at least 1; at most n are returned.
 
     Returns:
-        The products ``(Q, min(k, n))`` float64, descending, and the row numbers of the same shape, int64. Rows with
+        The products ``(Q, min(k, n))`` float64, descending, and row numbers, int64, of the same shape. Rows with
         equal products are in the order of their numbers.
     """
     k = min(k, len(vectors))
@@ -53,7 +54,7 @@ def best_first(numbers: Rows, scores: Doubles, rows: Rows, count: int, k: int) -
     """Returns the k best results of each query, best first; rows with equal scores are in the order of their numbers.
 
     Args:
-        numbers: ``(M,)`` the number of the query of each result.
+        numbers: ``(M,)`` query number of each result.
         scores: ``(M,)`` float64.
         rows: ``(M,)`` int64 row numbers.
         count: Number of queries, Q.
@@ -71,14 +72,14 @@ def best_first(numbers: Rows, scores: Doubles, rows: Rows, count: int, k: int) -
 def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
     count, total = len(queries), len(vectors)
     given = Float32(queries)
-    # Bound on the rounding error of the products of each query.
+    # Upper bound on the rounding error of the products of each query.
     error = rounding_error(vectors.width) * vectors.longest * np.linalg.norm(queries.astype(np.float64), axis=1)
     step = max(1, min(vectors.most, PRODUCTS // count))
     first = min(total, max(step, k))
 
     products = vectors.products(queries, 0, first)
-    # A product differs from the exact one by at most the error. So does the k-th largest product from the k-th largest
-    # exact one, hence 2 * error.
+    # Each product differs from the exact one by at most the error, and so does the k-th largest product. A row that is
+    # among the exact k best is therefore at most 2 * error below the k-th largest product.
     kth = np.partition(products, first - k, axis=1)[:, first - k].astype(np.float64)
     found = _at_least(products, _below(kth - 2 * error))
     best = _merged(None, *found, given, vectors, k)
@@ -95,7 +96,7 @@ def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
             pending.append((near[numbers], rows + start))
             candidates += len(rows)
         # A random row is among the k best of n with probability k / n, so about k candidates are expected between rows
-        # n and 2 n. Merging each time the number of rows has doubled keeps both merges and candidates few.
+        # n and 2 n. Merging whenever the number of rows has doubled keeps both merges and candidates few.
         if pending and (stop >= 2 * merged or candidates > CANDIDATES or stop == total):
             numbers, rows = (np.concatenate(parts) for parts in zip(*pending, strict=True))
             best = _merged(best, numbers, rows, given, vectors, k)

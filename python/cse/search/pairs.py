@@ -15,7 +15,7 @@ __all__ = ["Groups", "check_threshold", "cosines", "near_pairs"]
 Doubles = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-# Numbers of rows and columns of a block of float32 products (16 MB).
+# Number of rows and number of columns of a block of float32 products (16 MB).
 BLOCK_ROWS = 1024
 BLOCK_COLUMNS = 4096
 # Cosines are rounded to this number of decimals, so that two equal float32 vectors have a cosine of exactly 1.
@@ -41,11 +41,11 @@ def near_pairs(
 
     Args:
         vectors: n vectors of unit length.
-        threshold: The smallest cosine of a pair.
+        threshold: Minimum cosine of a pair.
         progress: Called with the number of rows done since its last call.
 
     Yields:
-        The rows i and j ``(m,)`` int64, in ascending order within a block, and their cosines ``(m,)`` float64.
+        The rows i and j ``(m,)`` int64, sorted within a block, and their cosines ``(m,)`` float64.
     """
     error = rounding_error(vectors.width) * vectors.longest**2
     limit = np.nextafter(np.float32(threshold - error - 10.0**-DECIMALS), np.float32(-np.inf))
@@ -96,7 +96,7 @@ class Groups:
 
         first, second = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
         rows = np.arange(len(self._labels))
-        # Connecting each row with the first row of its group keeps the connections added before.
+        # Connecting each row with the first row of its group preserves the groups found so far.
         edges = (np.concatenate([first, rows]), np.concatenate([second, self._labels]))
         graph = coo_array((np.ones(len(edges[0]), dtype=np.int8), edges), shape=(len(rows), len(rows)))
         _, labels = connected_components(graph, directed=False)
@@ -107,14 +107,14 @@ class Groups:
     def labels(self) -> Rows:
         """Returns the smallest row number in the group of each row, ``(n,)`` int64.
 
-        A row without a pair is a group.
+        A row without a pair is a group of its own.
         """
         if self._pending:
             self._connect()
         return self._labels
 
     def members(self) -> list[Rows]:
-        """Returns the rows of each group of at least two, ascending; large groups first, ties by first row."""
+        """Returns the sorted rows of each group of at least two; larger groups come first, ties are in row order."""
         labels = self.labels()
         order = np.argsort(labels, kind="stable")
         _, starts = np.unique(labels[order], return_index=True)

@@ -13,8 +13,8 @@ Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-# Number of pairs of vectors multiplied in float64 at a time. This many fit in a core's cache, which makes the products
-# three times as fast as in larger blocks.
+# Number of pairs of vectors multiplied in float64 at a time. This many pairs fit in a core's cache, which
+# makes the products three times as fast as in larger blocks.
 PAIRS = 1024
 
 
@@ -90,7 +90,7 @@ class Int8:
         longest: Upper bound on the norms; None: it is computed.
     """
 
-    most = 1 << 16  # small, since ``products`` converts the vectors to float32
+    most = 1 << 16  # small, because ``products`` copies the vectors to float32
 
     def __init__(self, values: npt.NDArray[np.int8], scales: Floats, longest: float | None = None) -> None:
         self.values, self.scales = values, scales
@@ -195,8 +195,8 @@ def rounding_error(width: int) -> float:
     """Returns an upper bound on the error of a dot product in float32, relative to the product of the two norms.
 
     |fl(x.y) - x.y| <= g |x|.|y| with g = n u / (1 - n u), in any order of summation (Higham 2002, section 3.1). Here
-    u is 2^-24, and n is the width plus 8; the 8 covers operations on scales and norms and the rounding of thresholds
-    to float32.
+    u is 2^-24, and n is the width plus 8; the 8 covers further roundings: of scales, of norms, and of thresholds to
+    float32.
     """
     scaled = (width + 8) * 2.0**-24
     return scaled / (1 - scaled)

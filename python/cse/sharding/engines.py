@@ -1,7 +1,7 @@
 """Runs a job over many files: one after the other on this machine, or on a Ray cluster (extra ``cse[ray]``).
 
 On a cluster, each worker is an actor that loads the index or the model once and makes one part at a time. A lost
-worker is replaced, and its file is given to another worker. Ray Data is not used: its blocks have no row numbers
+worker is replaced, and its file is given to another worker. Ray Data is not used: its blocks lack row numbers
 within the whole corpus and do not end where files end, and it neither reads ``.zst`` text nor writes one output file
 per input file.
 """
@@ -49,7 +49,7 @@ def count(path: str, column: str | None, reading: ReadOptions) -> Source:
 def count_here(
     files: Sequence[tuple[str, str | None]], reading: ReadOptions, progress: Callable[[int], None]
 ) -> list[Source]:
-    """Returns the ``Source`` of each file, given as path and column; calls ``progress`` after each."""
+    """Returns the ``Source`` of each file, given as path and column; calls ``progress(1)`` after each file."""
     found = []
     for path, column in files:
         found.append(count(path, column, reading))
@@ -63,11 +63,11 @@ def run_here(
     """Makes the parts of shards one after the other; returns the parts that could not be made.
 
     Args:
-        job: The job that makes a part.
+        job: The job that makes the parts.
         shards: The shards.
         folder: Folder of the parts.
         threads: CPU threads; 0: all cores.
-        progress: Called with the number of rows done since the last call.
+        progress: Called with the number of rows done since its last call.
     """
     work = job.worker(None, threads)
     failures = []
@@ -104,7 +104,7 @@ class _Worker:
         self._work: Any = None
 
     def load(self) -> None:
-        """Loads the index or model outside the constructor, whose errors Ray would report without their cause."""
+        """Loads the index or model; not done in the constructor, whose errors Ray would report without their cause."""
         job, shared, threads, home = self._arguments
         enter(home)
         self._work = job.worker(shared, threads)
@@ -117,7 +117,7 @@ class _Worker:
 
 
 def _places(resources: dict[str, float], threads: int, gpus: float) -> int:
-    """Returns how many workers fit on a node; a worker cannot use the CPUs and GPUs of two nodes."""
+    """Returns how many workers fit on a node; a worker cannot span two nodes."""
     places = int(resources.get("CPU", 0) // threads)
     return min(places, int(resources.get("GPU", 0) / gpus)) if gpus else places
 
@@ -129,12 +129,12 @@ def run_on_cluster(
 
     Args:
         ray: The module ``ray``, connected to a cluster.
-        job: The job that makes a part.
+        job: The job that makes the parts.
         shards: The shards.
         folder: Folder of the parts, which all workers must be able to write to.
-        threads: CPU threads of a worker; 0: one.
+        threads: CPU threads per worker; 0: one.
         say: Called with each line of the progress report.
-        gpus: GPUs of a worker; between 0 and 1, several workers share a GPU.
+        gpus: GPUs per worker; with a fraction, such as 0.5, several workers share a GPU.
 
     Raises:
         InputError: If no node has enough CPUs and GPUs for a worker, if a worker cannot load the index or the
@@ -148,7 +148,7 @@ def run_on_cluster(
             f"--engine ray: no node has {wanted} for a worker; lower --threads or --gpus-per-worker, or add nodes"
         )
     home, shared = os.getcwd(), job.shared()
-    stored = None if shared is None else ray.put(shared)  # once for all workers
+    stored = None if shared is None else ray.put(shared)  # stored once for all workers
     actor = ray.remote(num_cpus=threads, num_gpus=gpus, max_restarts=0)(_Worker)
     waiting, tries, failures = deque(shards), Counter[str](), list[Failure]()
     running: dict[Any, tuple[Any, Shard | None]] = {}

@@ -27,25 +27,26 @@ __all__ = ["AugmentJob", "EncodeJob", "Job", "Work", "as_input", "make"]
 
 Progress = Callable[[int], None]
 Work = Callable[[Shard, Path, Progress], dict[str, Any]]
-"""Makes the part of a shard at a path, reports the number of rows done since the last report, and returns counts.
+"""A function that makes the part of a shard at a path, and returns counts.
 
-The counts include ``file``, the hash of the input file as it was read.
+Its third argument is called with the number of rows done since the last call. The counts include ``file``, the hash of
+the input file as it was read.
 """
 
 
 class Job(Protocol):
-    """Protocol of jobs, which make a part from each file of a corpus."""
+    """Protocol of jobs; a job makes a part from each file of a corpus."""
 
     kind: ClassVar[str]
-    """Name of the command."""
+    """Name of the command, ``augment`` or ``encode``."""
 
     @property
     def suffix(self) -> str:
-        """Suffix of the parts."""
+        """Suffix of the names of the parts."""
         ...
 
     def shared(self) -> bytes | None:
-        """Returns data that all workers need, which a cluster stores once; None if there are none."""
+        """Returns data that every worker needs and that a cluster stores once; None if there are none."""
         ...
 
     def worker(self, shared: bytes | None, threads: int) -> Work:
@@ -82,7 +83,7 @@ def make(work: Work, shard: Shard, folder: Path, progress: Progress) -> None:
 
 @dataclass(frozen=True)
 class AugmentJob:
-    """The job of ``cse augment``: makes negatives of the rows of a file."""
+    """The job of ``cse augment``: makes negatives for the rows of a file."""
 
     kind: ClassVar[str] = "augment"
 

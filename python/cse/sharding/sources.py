@@ -1,4 +1,4 @@
-"""Finds the files of a corpus and their numbers of rows, which are taken from an index or counted."""
+"""Finds the files of a corpus and their row counts, which are taken from an index or determined by counting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def find_sources(
     *,
     elsewhere: bool,
 ) -> list[Source]:
-    """Returns the files of a corpus with their numbers of rows.
+    """Returns the files of a corpus with their row counts.
 
     Args:
         files: Paths and patterns.
@@ -31,7 +31,7 @@ def find_sources(
         index: Folder of the index, for messages.
         count: Counts the rows of files, given as paths and columns; called at most once, with the files whose counts
             are not taken from the index.
-        elsewhere: Whether the files are read on other machines; files in the index then need not exist on this machine.
+        elsewhere: Whether the files are read on other machines; files in the index then need not exist here.
 
     Raises:
         InputError: If the size of a file differs from its size in the index, or if a file cannot be read.
