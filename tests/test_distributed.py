@@ -72,7 +72,7 @@ def torchrun(processes, *arguments, cwd=None, wait=True):
     return out
 
 
-def test_two_processes_have_the_gradients_of_one(run_config, tmp_path):
+def test_two_processes_compute_the_gradients_of_a_single_process(run_config, tmp_path):
     script = tmp_path / "gradients.py"
     script.write_text(DISTRIBUTED, encoding="utf8")
     names = [name for name in VIEWS if name != "spans"]
