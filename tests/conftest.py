@@ -113,7 +113,7 @@ def indexed(tmp_path_factory, sample, cse):
 
 @pytest.fixture(scope="session")
 def shared():
-    """A function that returns the path of a file in the shared data folder, or skips the test if the file is missing."""
+    """A function that returns the path of a file in the shared data folder, or skips the test if it is missing."""
 
     def find(name):
         path = SHARED / name
@@ -188,7 +188,7 @@ def config_of_eight_steps(corpus, model, output, **changes):
 
 @pytest.fixture(scope="session")
 def one_finished_run(short_corpus, tiny_bert, tmp_path_factory):
-    """The folder of a run of eight steps with checkpoints at steps 4 and 8; tests use it unchanged or copy it."""
+    """The folder of a run of eight steps with checkpoints at steps 4 and 8; tests may only read it."""
     import torch
 
     from cse import _core, train
@@ -235,7 +235,7 @@ def make_tiny(folder, kind):
     for word, count in counts.items():
         for start, length in product(range(1, len(word)), range(1, 6)):
             endings["##" + word[start : start + length]] += count * length
-    # The vocabulary is built here, because the trainers of the tokenizers library break ties differently in each process.
+    # The vocabulary is built here, because the trainers of the library tokenizers break ties differently each time.
     letters = sorted(set("".join(counts)))
     words = sorted(counts, key=lambda word: (-counts[word], word))[:900]
     parts = sorted(endings, key=lambda part: (-endings[part], part))

@@ -50,7 +50,8 @@ class Parallel(Pairing):
         super().__init__(options, context)
         self.lines = context.depends_on(options.file).read_text(encoding="utf8").split("\n")[:-1]
         if len(self.lines) != len(context.corpus):
-            raise InputError(f"parallel.file: has {len(self.lines)} lines, but the corpus has {len(context.corpus)} rows")
+            counts = f"{len(self.lines)} lines, but the corpus has {len(context.corpus)} rows"
+            raise InputError(f"parallel.file: has {counts}")
 
     def __call__(self, texts, rows, draws):
         return Paired(list(texts), [self.lines[row] for row in rows])
