@@ -17,7 +17,7 @@ from pathlib import Path
 
 @functools.cache
 def server():
-    """Starts the fork server on the first call; returns the socket for requests. Closing this socket ends the server."""
+    """Starts the fork server on the first call; returns the socket for requests. Closing the socket ends the server."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     program = Path(__file__).with_name("fork_server.py")
     subprocess.Popen([sys.executable, program, str(theirs.fileno())], pass_fds=[theirs.fileno()])

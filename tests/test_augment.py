@@ -41,9 +41,7 @@ def test_negatives_equal_those_of_the_reference(words, twin, sample_rows, beta, 
 @pytest.mark.parametrize("replace_which", ["tfidf", "random"])
 @pytest.mark.parametrize("replace_with", ["radius", "random"])
 @pytest.mark.parametrize("mode", ["negative", "positive"])
-def test_every_ablation_and_mode_equals_the_reference(
-    words, twin, sample_rows, replace_which, replace_with, mode
-):
+def test_every_ablation_and_mode_equals_the_reference(words, twin, sample_rows, replace_which, replace_with, mode):
     rows = range(5, 10_000, 397)
     texts = [*(sample_rows[row] for row in rows), "two words", "one", "zqxv blorgh never seen"]
     numbers = [*rows, 1, 2, 3]

@@ -332,9 +332,7 @@ def test_geometry_is_compared_without_a_verdict(cse, tiny_bert, tiny_roberta, sc
     assert "uniformity" in cse("compare", tiny_bert, tiny_roberta, *flags).stdout
 
 
-def test_the_development_score_is_the_mean_over_all_dev_files(
-    indexed, tiny_bert, scored_pairs, tmp_path, sample_rows
-):
+def test_the_development_score_is_the_mean_over_all_dev_files(indexed, tiny_bert, scored_pairs, tmp_path, sample_rows):
     from cse import TrainConfig, train
 
     other = tmp_path / "other.tsv"

@@ -50,7 +50,7 @@ def retrieval(tmp_path_factory, sample_rows):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory, sample, tiny_bert, pairs, retrieval):
-    """The folder of a run with ``keep_head``, exported to ONNX in float32 and in 8 bits; the JSON printed by the export."""
+    """The folder of a run with ``keep_head``, exported to ONNX with ``--int8``, and the JSON that the export prints."""
     output = tmp_path_factory.mktemp("runs")
     options = {"batch_size": 8, "max_length": 16, "max_steps": 2, "eval_every": 0, "device": "cpu", "threads": 1}
     run = train(

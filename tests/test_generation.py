@@ -1,4 +1,4 @@
-"""cse generate with tiny, randomly initialised models: output, resumption, back-translation, query pairs, and errors."""
+"""cse generate with tiny, randomly initialised models: output, resumption, back-translation, queries, and errors."""
 
 import json
 
