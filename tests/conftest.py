@@ -1,4 +1,4 @@
-"""Fixtures used by several test files; tests that need the data sets in ``shared`` are skipped without them."""
+"""Fixtures used by several test files. Tests that need the data sets in ``shared`` are skipped if these are missing."""
 
 import os
 import shutil
@@ -133,7 +133,7 @@ def minilm():
 
 @pytest.fixture(scope="session")
 def glove(tmp_path_factory):
-    """The name of an encoder that averages word vectors: random ones of 16 dimensions for ``random_texts.WORDS``."""
+    """The name of an encoder that averages random vectors (16 dimensions) of the words in ``random_texts.WORDS``."""
     path = tmp_path_factory.mktemp("glove") / "v.txt"
     write_vectors(path)
     return f"glove:{path}"
@@ -179,7 +179,7 @@ def config_of_eight_steps(corpus, model, output, **changes):
         "device": "cpu",
         # Results are bit-identical only if all runs, here and in child processes, use the same number of threads.
         "threads": 1,
-        # Not ``auto``, so that results do not depend on the processor.
+        # With ``auto``, results would depend on the processor.
         "precision": "fp32",
         "lr": 1e-3,
     }

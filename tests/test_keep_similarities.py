@@ -1,4 +1,4 @@
-"""The loss term ``keep-similarities``: the divergence of in-batch similarities from those in the base model."""
+"""The loss term ``keep-similarities``: the divergence of in-batch similarities from those of the base model."""
 
 import math
 

@@ -30,7 +30,7 @@ def holder(tmp_path):
         process.kill()
 
 
-def test_a_lock_that_another_process_holds_is_refused_until_that_process_is_killed(holder):
+def test_a_lock_cannot_be_acquired_until_the_process_that_holds_it_is_killed(holder):
     process, folder = holder
     with pytest.raises(BlockingIOError), locked(folder):
         pass
