@@ -27,7 +27,7 @@ NAMES = {
     "sentence-transformers/all-MiniLM-L6-v2": "TINY",
     "minilm": "TINY",
 }
-# Flags that are added to a command to keep it short.
+# Flags that are added to a command so that it ends soon.
 SHORT = {
     "train": ["--max-steps", "2", "--batch-size", "8", "--name", "NAME"],
     "generate": ["--max-new-tokens", "4"],
