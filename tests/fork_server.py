@@ -1,10 +1,10 @@
-"""Run as a program: imports PyTorch and transformers once, then forks a process for each cse command that it receives.
+"""A program that imports PyTorch and transformers once, then forks a process for each cse command that it receives.
 
-The program is given the file descriptor of a socket, and reads requests from this socket until its other end is
-closed. A request is a JSON object with the arguments, working directory and environment of a command, sent together
-with four file descriptors: standard input, output and error of the command, and a socket to which the command's process
-id and exit code are sent. The command runs at the top level of this module, so that Python calls the command's
-``atexit`` functions when the process ends.
+The argument of the program is the file descriptor of a socket. The program reads requests from this socket until the
+other end is closed. A request is a JSON object with the arguments, working directory and environment of a command, sent
+together with four file descriptors: standard input, output and error of the command, and a socket to which the
+command's process id and exit code are sent. The command runs at the top level of this module, so that Python calls the
+command's ``atexit`` functions when the process ends.
 """
 
 import atexit

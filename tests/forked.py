@@ -1,6 +1,6 @@
-"""Runs cse commands in processes forked from one that has imported PyTorch and transformers (``fork_server.py``).
+"""Runs cse commands in processes forked from a process that imported PyTorch and transformers (``fork_server.py``).
 
-Importing them takes longer than most of the commands that the tests run. Each command still runs in a separate process,
+These imports take longer than most of the commands that the tests run. Each command still runs in a separate process,
 with its own arguments, working directory, environment, standard streams, signals and exit status.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 @functools.cache
 def server():
-    """Starts a fork server at the first call; returns the socket to it. The server ends when the socket is closed."""
+    """Starts the fork server on the first call; returns the socket for requests. Closing the socket ends the server."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     program = Path(__file__).with_name("fork_server.py")
     subprocess.Popen([sys.executable, program, str(theirs.fileno())], pass_fds=[theirs.fileno()])

@@ -4,7 +4,7 @@
 
 The run uses the focal loss and UNA. Every second kill is delayed until a checkpoint is being written. At the end,
 weights, log and scores must be bit-identical to those of the uninterrupted run. The test takes a few minutes, because
-every kill needs a new process. Its file name keeps pytest from collecting it.
+a new process starts after every kill. Its file name keeps pytest from collecting it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STEPS = 400
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random moments of the kills")
+    parser.add_argument("--seed", type=int, default=0, help="seed for the random moments at which the run is killed")
     options = parser.parse_args()
     moments = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name:
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def prepare(folder: Path) -> list[object]:
-    """Makes a tiny model and an index in the folder; returns the flags of a run that takes a minute."""
+    """Makes a tiny model and an index in the folder; returns the flags of a run that takes about a minute."""
     model = make_tiny(folder / "model", "bert")
     sample = Path(__file__).parents[1] / "python" / "cse" / "resources" / "sample.txt"
     done = run_cse("build-tfidf", sample, "-o", "tfidf", cwd=folder)

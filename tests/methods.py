@@ -1,4 +1,7 @@
-"""Example methods, most of them short versions of published ones; ``imports=(FILE,)`` in a configuration loads them."""
+"""Example augmentations, hooks, loss terms and other methods, most of them short versions of published ones.
+
+A configuration with ``imports=(FILE,)`` loads this file, which registers the methods.
+"""
 
 import copy
 import math
@@ -47,7 +50,8 @@ class Parallel(Pairing):
         super().__init__(options, context)
         self.lines = context.depends_on(options.file).read_text(encoding="utf8").split("\n")[:-1]
         if len(self.lines) != len(context.corpus):
-            raise InputError(f"parallel.file: {len(self.lines)} lines for {len(context.corpus)} rows of the corpus")
+            counts = f"{len(self.lines)} lines, but the corpus has {len(context.corpus)} rows"
+            raise InputError(f"parallel.file: has {counts}")
 
     def __call__(self, texts, rows, draws):
         return Paired(list(texts), [self.lines[row] for row in rows])
@@ -68,7 +72,7 @@ class NextSentence(Pairing):
 
 
 class Substitution(Edit):
-    """Replaces a word of each sentence by the prediction of a masked language model."""
+    """Replaces a word of each sentence with the prediction of a masked language model."""
 
     @dataclass(frozen=True)
     class Options:
@@ -121,7 +125,7 @@ class FeatureCutoff(Hook):
 
 
 class Momentum(FeatureMethod):
-    """A momentum encoder whose embeddings of earlier batches are negatives (ESimCSE)."""
+    """Adds negatives: embeddings of earlier batches, computed by a momentum encoder (ESimCSE)."""
 
     @dataclass(frozen=True)
     class Options:
@@ -175,7 +179,7 @@ class SelfContrast(BatchTerm):
 
 
 class Average(EncoderMethod):
-    """Keeps an exponential moving average of the weights, which is evaluated and saved instead of the weights."""
+    """Keeps an exponential moving average of the weights; the average is evaluated and saved, not the weights."""
 
     def __init__(self, options, context):
         super().__init__(options, context)
@@ -206,7 +210,7 @@ class Average(EncoderMethod):
 
 
 class BallTerm(BatchTerm):
-    """A loss term with a trainable parameter, computed from the embeddings of all processes."""
+    """A loss term that has a trainable parameter and depends on the embeddings of all processes."""
 
     def __init__(self, options, context):
         super().__init__(options, context)

@@ -1,4 +1,4 @@
-"""Texts of random words, and random vectors of these words for the encoder ``glove:FILE``."""
+"""Texts of random words, and files of random vectors for these words, which the encoder ``glove:FILE`` reads."""
 
 import numpy as np
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def two_nodes():
-    """Fixture: a Ray cluster of two nodes with one core each, as separate processes on this machine."""
+    """Fixture: a Ray cluster of two nodes with one core each; both nodes are processes on this machine."""
     import ray
     from ray.cluster_utils import Cluster
 

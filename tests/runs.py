@@ -80,7 +80,10 @@ VIEWS = {
 
 
 def gradients(run, batches, world=None, **changes):
-    """Returns summed gradients of batches and metrics of the first; ``changes`` replace fields of ``run.forward``."""
+    """Returns the gradients, summed over the batches, and the metrics of the first batch.
+
+    ``changes`` replace fields of ``run.forward``.
+    """
     state = run.state
     metrics = [propagate(state, batch, replace(run.forward, **changes), world or World()) for batch in batches]
     found = {name: p.grad.clone() for name, p in state.weights().items() if p.grad is not None}

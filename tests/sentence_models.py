@@ -14,7 +14,7 @@ SIZES = {
     "pad_token_id": 0,
 }
 DECODER = {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64}
-# For each architecture, the model type and settings that extend or replace ``SIZES``.
+# For each architecture, the model type, and settings that are added to ``SIZES`` or override them.
 ARCHITECTURES = {
     "bert": ("bert", {"max_position_embeddings": 64}),
     "modernbert": (
@@ -34,10 +34,10 @@ ARCHITECTURES = {
 
 
 def sentence_model(folder, tokenizer, architecture="bert", modules=(), side="right", **settings):
-    """Saves a SentenceTransformer of a transformer and further modules, and returns it.
+    """Saves and returns a SentenceTransformer that consists of a transformer and further modules.
 
-    ``modules`` are functions that receive their input width and return a module; ``tokenizer`` is the folder of a
-    tokenizer, and ``side`` the side on which it pads. ``settings`` are arguments of SentenceTransformer.
+    Each of ``modules`` is a function that receives an input width and returns a module. ``tokenizer`` is the folder of
+    a tokenizer, and ``side`` the side on which it pads. ``settings`` are arguments of SentenceTransformer.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Transformer

@@ -30,7 +30,7 @@ def make(tmp_path, text, **options):
 
 
 @pytest.mark.parametrize(("beta", "radius"), [(0.5, 303), (0.3, 4000), (0.9, 1)])
-def test_negatives_equal_the_reference(words, twin, sample_rows, beta, radius):
+def test_negatives_equal_those_of_the_reference(words, twin, sample_rows, beta, radius):
     rows = range(0, 10_000, 97)
     texts = [sample_rows[row] for row in rows]
     ours = words.augment(texts, seed=7, epoch=3, rows=list(rows), beta=beta, radius=radius)
@@ -41,7 +41,7 @@ def test_negatives_equal_the_reference(words, twin, sample_rows, beta, radius):
 @pytest.mark.parametrize("replace_which", ["tfidf", "random"])
 @pytest.mark.parametrize("replace_with", ["radius", "random"])
 @pytest.mark.parametrize("mode", ["negative", "positive"])
-def test_all_ablations_and_modes_equal_the_reference(words, twin, sample_rows, replace_which, replace_with, mode):
+def test_every_ablation_and_mode_equals_the_reference(words, twin, sample_rows, replace_which, replace_with, mode):
     rows = range(5, 10_000, 397)
     texts = [*(sample_rows[row] for row in rows), "two words", "one", "zqxv blorgh never seen"]
     numbers = [*rows, 1, 2, 3]
@@ -65,7 +65,7 @@ def test_fully_random_ablation_skips_short_sentences_and_forces_no_replacement(s
     assert one.replaced == 500
 
 
-def test_random_replacements_are_drawn_uniformly_from_other_terms(tmp_path):
+def test_random_replacements_are_drawn_uniformly_from_all_other_terms(tmp_path):
     index = make(tmp_path, "a a a b\nc d\ne f g\nh a\n")
     counts, own = frequencies(index, "c", 40_000, None, replace_with="random")
     assert counts[own] == 0
@@ -73,7 +73,7 @@ def test_random_replacements_are_drawn_uniformly_from_other_terms(tmp_path):
 
 
 def test_positives_replace_words_of_lower_tfidf_than_negatives(sample_index, sample_rows):
-    """In positives, the mean TF-IDF of the replaced words is less than 60 % of the mean in negatives."""
+    """In positives, the mean TF-IDF of the replaced words is less than 60% of the mean in negatives."""
 
     def weight_of_replaced(mode):
         total, number = 0.0, 0
@@ -87,7 +87,7 @@ def test_positives_replace_words_of_lower_tfidf_than_negatives(sample_index, sam
     assert weight_of_replaced("positive") < 0.6 * weight_of_replaced("negative")
 
 
-def test_a_radius_may_be_a_share_of_the_vocabulary(sample_index, sample_rows):
+def test_a_radius_may_be_a_percentage_of_the_vocabulary(sample_index, sample_rows):
     v = len(sample_index)
     assert sample_index.ranks("5%") == round(0.05 * v)
     assert sample_index.ranks("100%") == v
@@ -99,7 +99,7 @@ def test_a_radius_may_be_a_share_of_the_vocabulary(sample_index, sample_rows):
             sample_index.augment(few, radius=radius)
 
 
-def test_copies_equal_separate_calls_of_augment(indexed, sample_index, sample_rows, cse, tmp_path):
+def test_each_copy_equals_a_separate_call_of_augment(indexed, sample_index, sample_rows, cse, tmp_path):
     few = tmp_path / "few.txt"
     few.write_text("\n".join(sample_rows[:20]) + "\n", encoding="utf8")
     done = cse("augment", few, "--copies", 3, "--seed", 5, cwd=indexed)
@@ -133,7 +133,7 @@ def test_json_records_list_the_replaced_words(indexed, sample_index, sample_rows
             assert 0 < r["p"] <= 1
 
 
-def test_negatives_of_unknown_words_equal_the_reference(words, twin):
+def test_negatives_of_unknown_words_equal_those_of_the_reference(words, twin):
     texts = [
         "zqxv",
         "Zqxv blorgh!? the",
@@ -152,7 +152,7 @@ def test_default_radius_is_a_hundredth_of_the_vocabulary(words, twin):
 
 
 def frequencies(index, word, draws, radius, **options):
-    """Augments the text ``word`` many times; returns the number of replacements at each rank, and ``word``'s rank."""
+    """Augments the text ``word`` ``draws`` times; returns how often each rank replaces it, and the rank of ``word``."""
     rank = {index.terms[t]: place for place, t in enumerate(index.by_rank)}
     negatives = index.augment([word] * draws, seed=5, radius=radius, **options)
     counts = np.zeros(len(index), dtype=int)
@@ -194,7 +194,7 @@ def test_probabilities_follow_the_published_formula():
     expected = [min(1, 0.5 * 4 * (s - 0.1) / total) for s in scores]
     assert not all_equal
     assert p == pytest.approx(expected)
-    assert max(expected) == 1  # 1.14 clipped at 1; if no value reached 1, the largest would be set to 1
+    assert max(expected) == 1  # 1.14, clipped at 1; if no value reached 1, the largest would be set to 1
 
 
 def test_all_words_with_the_largest_probability_get_probability_one():
@@ -203,7 +203,7 @@ def test_all_words_with_the_largest_probability_get_probability_one():
     assert max(p[3:]) < 1
 
 
-def test_explained_probabilities_equal_the_reference(words, twin, sample_rows):
+def test_explained_scores_and_probabilities_equal_those_of_the_reference(words, twin, sample_rows):
     for text in sample_rows[:200]:
         found = words.explain(text, beta=0.5)
         scores = twin.scores([word.lower() for word in text.split()])
@@ -216,8 +216,8 @@ def test_number_of_replaced_words_matches_the_probabilities(sample_index, sample
     _, report = sample_index.augment_report(sample_rows, beta=beta)
     expected = sum(word.p for text in sample_rows for word in sample_index.explain(text, beta=beta, samples=0))
     assert report.replaced == pytest.approx(expected, rel=0.01)
-    # At 0.3, the share exceeds beta, because the largest probability of a sentence is set to 1 if none reaches 1. At
-    # 0.8, it is below beta, because probabilities are clipped at 1.
+    # With beta 0.3, the fraction of replaced words exceeds beta, because the largest probability of a sentence is set
+    # to 1 if none reaches 1. With beta 0.8, the fraction is below beta, because probabilities are clipped at 1.
     if beta == 0.5:
         assert report.replaced / report.words == pytest.approx(beta, abs=0.03)
     assert report.unchanged == 0
@@ -277,7 +277,7 @@ def test_the_pronoun_i_gets_a_lower_case_replacement(sample_index, text):
     assert sample_index.augment([text])[0].islower() or not any(c.isalpha() for c in sample_index.augment([text])[0])
 
 
-def test_reference_follows_the_case_rules():
+def test_the_reference_gives_a_replacement_the_case_of_the_replaced_word():
     assert in_case_of("Paris", "rome") == "Rome"
     assert in_case_of("NATO", "rome") == "ROME"
     assert in_case_of("A", "rome") == "Rome"
@@ -302,7 +302,7 @@ def test_rows_without_words_stay_unchanged_and_are_counted(sample_index):
     assert (report.unchanged, report.blank) == (4, 2)
 
 
-def test_a_vocabulary_of_one_term_changes_nothing(tmp_path):
+def test_texts_stay_unchanged_if_the_vocabulary_has_only_one_term(tmp_path):
     index = make(tmp_path, "word\nword word\n")
     negatives, report = index.augment_report(["word", "Word!"])
     assert negatives == ["word", "Word!"]
@@ -329,7 +329,7 @@ def test_plain_surface_joins_lower_case_terms_with_spaces(sample_index):
     assert spans
 
 
-def test_the_word_that_is_always_replaced_is_drawn_uniformly_among_equal_scores(tmp_path):
+def test_the_word_that_is_always_replaced_is_drawn_uniformly_among_words_with_equal_scores(tmp_path):
     index = make(tmp_path, "".join(f"{word} filler\n" for word in "abcdefgh"))
     hits = np.zeros(4, dtype=int)
     for row in range(4000):
@@ -353,7 +353,7 @@ def test_the_word_that_is_always_replaced_is_drawn_uniformly_among_equal_scores(
         ({"rows": [1, 2]}, "rows"),
     ],
 )
-def test_errors_name_the_invalid_option(sample_index, options, message):
+def test_errors_name_the_invalid_argument(sample_index, options, message):
     with pytest.raises(InputError, match=message):
         sample_index.augment(["one sentence"], **options)
 
@@ -364,7 +364,7 @@ def test_a_string_instead_of_a_list_of_sentences_is_refused(sample_index):
 
 
 def test_random_stream_of_the_core_is_chacha8(sample_index):
-    """The core and the reference implementation draw the same first number from a ChaCha8 stream."""
+    """The Rust core and the reference implementation draw the same first number from a ChaCha8 stream."""
     from cse.rng import bits
 
     core = bits(3, 4, np.array([5]), 6)[0]

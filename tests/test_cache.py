@@ -59,7 +59,7 @@ def test_cached_rows_equal_rows_in_memory(sample, tmp_path, monkeypatch):
         ("a.lz4", 34, True),
     ],
 )
-def test_large_files_are_mapped_and_compressed_files_count_three_times(tmp_path, monkeypatch, name, size, mapped):
+def test_large_files_are_mapped_and_the_size_of_compressed_files_is_tripled(tmp_path, monkeypatch, name, size, mapped):
     monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 100)
     (tmp_path / name).write_bytes(b"x" * size)
     assert is_mapped([str(tmp_path / name)]) is mapped
@@ -75,7 +75,7 @@ def test_repeated_rows_are_counted_equally_in_memory_and_in_the_cache(tmp_path, 
 
 
 @pytest.mark.parametrize("name", ["rows.txt", "ends.u64", "hashes.u64", "meta.json"])
-def test_a_truncated_replaced_or_missing_file_of_an_entry_is_written_again(sample, tmp_path, monkeypatch, name):
+def test_a_truncated_replaced_or_missing_file_of_a_cache_entry_is_written_again(sample, tmp_path, monkeypatch, name):
     monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 0)
     rows = np.arange(50)
     expected = Corpus.open([str(sample)], cache=str(tmp_path)).take(rows)
@@ -90,14 +90,14 @@ def test_a_truncated_replaced_or_missing_file_of_an_entry_is_written_again(sampl
 
 
 @pytest.mark.parametrize("name", ["rows.txt", "ends.u64", "hashes.u64", "words.u32"])
-def test_an_entry_with_changed_bytes_is_written_again(sample, tmp_path, monkeypatch, name):
+def test_a_cache_entry_with_changed_bytes_is_written_again(sample, tmp_path, monkeypatch, name):
     monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 0)
     expected = Corpus.open([str(sample)], cache=str(tmp_path))
     rows = np.arange(len(expected))
     texts, words, hashes = expected.take(rows), expected.word_counts().copy(), expected.hashes().copy()
     (path,) = tmp_path.glob(f"rows-*/{name}")
     written = path.read_bytes()
-    # In ends.u64, the first change adds 2**62 to the end of the first row.
+    # In ends.u64, the first of these changes adds 2**62 to the end of the first row.
     for place, byte in ((7, written[7] ^ 64), (len(written) // 2, 255)):
         changed = bytearray(written)
         changed[place] = byte
@@ -109,7 +109,7 @@ def test_an_entry_with_changed_bytes_is_written_again(sample, tmp_path, monkeypa
         assert (again.hashes() == hashes).all()
 
 
-def test_row_ends_must_not_decrease_and_must_end_at_the_size_of_the_text(monkeypatch):
+def test_row_ends_must_not_decrease_and_the_last_must_equal_the_size_of_the_text(monkeypatch):
     monkeypatch.setattr("cse.data.cache.BLOCK_BYTES", 2)
     ends = np.array([3, 3, 8, 9, 12], dtype="<u8")
     assert ends_fit(ends, 5, 12)
@@ -213,7 +213,7 @@ def test_padding_to_a_fixed_length_does_not_change_embeddings(mapped, tmp_path, 
         assert torch.allclose(encoder(fixed), encoder(shorter), atol=1e-6)
 
 
-def test_token_ids_are_written_once_and_only_by_runs_of_an_epoch_or_more(mapped):
+def test_token_ids_are_written_once_and_only_by_runs_of_at_least_one_epoch(mapped):
     callback = Recorder()
     assert prepare(mapped.replace(max_steps=2), callback=callback).tokens == {}
     first = train(mapped, callback)

@@ -1,4 +1,4 @@
-"""Checks before training: runs that cannot learn are refused, and the share of cut-off texts is reported."""
+"""Checks before training: runs that cannot learn are refused, and the fraction of cut-off texts is reported."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def of_rows(tmp_path, tiny_bert):
     return start
 
 
-def test_equal_sentences_are_refused(of_rows):
+def test_a_corpus_of_equal_sentences_is_refused(of_rows):
     with pytest.raises(InputError, match=r"^CORPUS: all 200 sampled sentences are equal"):
         of_rows(["one and the same sentence"] * 200)
     of_rows(["one and the same sentence"] * 199 + ["another one"])
@@ -53,7 +53,7 @@ def test_negatives_that_are_all_unchanged_are_refused_with_advice(of_rows, texts
     of_rows(rows, negatives=("una",), una={"every": 0})
 
 
-def test_cut_off_share_is_measured_on_the_texts_used_for_training(of_rows, tiny_bert):
+def test_cut_off_fraction_is_measured_on_the_texts_used_for_training(of_rows, tiny_bert):
     rows = [" ".join(f"w{(row * 7 + i) % 50}" for i in range(100)) for row in range(16)]
     whole = of_rows(rows, positive="dropout", max_length=16).facts["text"]
     tokens = sum(map(len, AutoTokenizer.from_pretrained(tiny_bert)(rows).input_ids))

@@ -76,7 +76,7 @@ def test_building_an_index_does_not_import_torch(sample, tmp_path):
 @pytest.mark.parametrize(
     "command", ["build-tfidf", "merge-tfidf", "train", "eval", "augment", "explain", "encode", "runs", "plot", "report"]
 )
-def test_help_of_commands_lists_defaults_and_json(cse, command):
+def test_help_of_commands_lists_defaults_and_the_json_flag(cse, command):
     done = cse(command, "--help")
     assert done.returncode == 0
     assert "--json" in done.stdout
@@ -232,7 +232,7 @@ def corpus(tmp_path, content):
         (b"...\n!!!\n", ["corpus.txt", "no line contains a word"]),
     ],
 )
-def test_errors_name_the_corpus_and_the_invalid_line(cse, tmp_path, content, phrases):
+def test_errors_name_the_corpus_and_its_fault(cse, tmp_path, content, phrases):
     path = corpus(tmp_path, content)
     refused(cse("build-tfidf", path, "-o", tmp_path / "out"), *phrases)
     assert not (tmp_path / "out").exists()
@@ -244,7 +244,7 @@ def test_missing_files_and_directories_are_named(cse, tmp_path):
     refused(cse("augment", tmp_path / "nope.txt", "--tfidf", tmp_path), "no TF-IDF index there", "cse build-tfidf")
 
 
-def test_faulty_bytes_can_be_replaced_and_are_counted(cse, tmp_path):
+def test_invalid_utf8_can_be_replaced_and_is_counted(cse, tmp_path):
     path = corpus(tmp_path, b"one \xff two\nthree\n\xfe\n")
     done = cse("build-tfidf", path, "-o", tmp_path / "out", "--encoding-errors", "replace", "--json")
     assert json.loads(done.stdout)["repaired"] == 2
@@ -446,7 +446,7 @@ def test_method_flags_set_the_options_of_their_methods():
     assert given == {"loss_terms": ("mlm",)}
     assert tables == {"contrastive": {"margin": 0.2}, "mlm": {"weight": 0.5}, "una": {"every": 3}}
     assert given_values({"mlm_weight": 0.0}) == ({"loss_terms": ()}, {})
-    # Configuration files of earlier versions set options of methods, such as margin, at the top level.
+    # Configuration files of earlier versions set the options of methods, such as margin, at the top level.
     assert TrainConfig(margin=0.2) == TrainConfig(options={"contrastive": {"margin": 0.2}})
     assert TrainConfig(loss="focal", margin=0.2).replace(margin=0.1).contrastive.margin == 0.1
     with pytest.raises(InputError, match=r"contrastive\.temperature: use --temperature, unless the loss"):

@@ -19,7 +19,7 @@ TOPICS = ("cat dog horse cow pig", "car bus train ship plane", "bread milk chees
 
 @pytest.fixture(scope="module")
 def topics(tmp_path_factory):
-    """A folder with v.txt (word vectors of three topics) and c.txt (20 rows per topic, a blank and a repeated row)."""
+    """A folder with v.txt (word vectors of three topics) and c.txt (20 rows per topic, a blank row, a repeated row)."""
     folder = tmp_path_factory.mktemp("topics")
     draw = np.random.default_rng(0)
     lines = []
@@ -98,7 +98,7 @@ def test_cluster_finds_the_topics_and_their_words(topics, tmp_path, cse):
     assert "21 rows: " in shown
 
 
-def test_group_words_and_first_example_equal_a_direct_computation(topics):
+def test_words_and_first_example_of_a_group_equal_a_direct_computation(topics):
     from cse import TfidfIndex
 
     index = SearchIndex.build(
@@ -202,7 +202,7 @@ def test_invalid_arguments_and_files_are_refused(topics, tmp_path, cse, argument
     refused(cse(arguments[0], "glove:v.txt", *arguments[1:], cwd=tmp_path), phrase)
 
 
-def test_ranks_are_parsed_as_a_first_and_a_last_rank():
+def test_the_ranks_option_is_parsed_as_a_first_and_a_last_rank():
     assert parse_ranks("1-100") == (1, 100)
     for text in ("0-5", "7-3", "-4", "1..5", ""):
         with pytest.raises(InputError, match="--ranks"):

@@ -35,7 +35,7 @@ CASES = {
 
 
 class Copies(TorchDispatchMode):
-    """Records a stack trace of each blocking copy between devices (without ``non_blocking=True``)."""
+    """Records a stack trace of each copy between devices that lacks ``non_blocking=True`` and therefore blocks."""
 
     def __init__(self):
         super().__init__()
@@ -104,7 +104,7 @@ def test_always_passing_the_attention_mask_does_not_change_the_hidden_states(fam
 
 
 @pytest.mark.parametrize(("values", "graphs"), [({}, True), ({"accumulate": 2}, False), ({"chunk_size": 4}, False)])
-def test_cuda_graphs_are_requested_only_with_one_pass_per_step(run_config, values, graphs, monkeypatch):
+def test_cuda_graphs_are_requested_only_without_accumulation_and_chunks(run_config, values, graphs, monkeypatch):
     given = []
     monkeypatch.setattr("cse.training.modules.compile_backbone", lambda backbone, device, graphs: given.append(graphs))
     prepare(run_config.replace(compile=True, **values))
@@ -199,7 +199,7 @@ def test_auto_precision_is_bf16_only_if_it_is_faster_than_fp32(processor, instru
     assert reason in why
 
 
-def test_a_configured_precision_is_used_without_a_measurement(processor, monkeypatch):
+def test_a_configured_precision_is_used_without_measuring_the_speedup(processor, monkeypatch):
     processor(())
     monkeypatch.setattr(devices, "bf16_speedup", lambda: pytest.fail("was measured"))
     assert pick_precision("cpu", "fp32") == ("fp32", "as configured")
@@ -244,7 +244,7 @@ def test_bf16_instructions_are_read_from_older_versions_of_pytorch(monkeypatch, 
     assert bf16_instructions() == expected
 
 
-def test_bf16_speedup_is_measured_once_and_leaves_the_generator_unchanged():
+def test_bf16_speedup_is_measured_once_and_leaves_the_random_state_unchanged():
     bf16_speedup.cache_clear()
     before = torch.get_rng_state()
     first = bf16_speedup()

@@ -26,7 +26,7 @@ def sha256(data):
 
 
 def index_digests(rows, folder):
-    """Yields (name, digest) of each index and matrix. An index stores its corpus path, which is therefore relative."""
+    """Yields the name and digest of each index and matrix. An index stores its corpus path, so the path is relative."""
     import os
 
     from cse.tfidf.build import build_index

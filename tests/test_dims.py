@@ -36,7 +36,7 @@ def unit_model(tmp_path_factory, tiny_bert):
     return folder
 
 
-def test_matryoshka_loss_is_the_sum_over_truncated_embeddings(config):
+def test_matryoshka_loss_is_the_sum_of_contrastive_losses_of_truncated_embeddings(config):
     run = prepare(config.replace(loss="focal"))
     state = run.state
     batch = first_batch(run)
@@ -50,7 +50,7 @@ def test_matryoshka_loss_is_the_sum_over_truncated_embeddings(config):
         settings = {"logits": "focal", "temperature": run.config.temperature, "duplicates": step.duplicates}
         expected = sum(
             contrastive_loss({name: z[:, :size] for name, z in views.embeddings.items()}, **settings)
-            for size in (16, 8)  # at all 32 dimensions, the contrastive loss of the run applies
+            for size in (16, 8)  # the run's contrastive loss covers all 32 dimensions
         )
     torch.testing.assert_close(found, expected)
 

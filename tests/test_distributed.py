@@ -72,7 +72,7 @@ def torchrun(processes, *arguments, cwd=None, wait=True):
     return out
 
 
-def test_two_processes_have_the_gradients_of_one(run_config, tmp_path):
+def test_two_processes_compute_the_gradients_of_a_single_process(run_config, tmp_path):
     script = tmp_path / "gradients.py"
     script.write_text(DISTRIBUTED, encoding="utf8")
     names = [name for name in VIEWS if name != "spans"]
@@ -100,7 +100,7 @@ def test_two_processes_have_the_gradients_of_one(run_config, tmp_path):
 
 
 class FirstOfThree(World):
-    """Rank 0 of 3, which has none of the two rows of a batch; random embeddings stand in for the other ranks."""
+    """Rank 0 of 3, which has neither of the two rows of a batch; embeddings of the other ranks are random."""
 
     def gather(self, local, rows):
         assert len(local) == 0
@@ -164,7 +164,7 @@ def test_two_processes_train_several_times_and_stop_at_a_signal(run_config, tmp_
 
 
 class Told(World):
-    """Rank 0 of 2. The simulated rank 1 takes half a second per step and receives a signal (15) at step 14."""
+    """Rank 0 of 2. The simulated rank 1 takes half a second per step and receives SIGTERM (15) at step 14."""
 
     def highest(self, *values):
         self.steps.append(self.step)
@@ -194,7 +194,7 @@ class Alike(World):
         return list(values)
 
 
-def test_step_time_of_a_resumed_run_does_not_count_earlier_steps(monkeypatch):
+def test_step_time_of_a_resumed_run_is_measured_over_new_steps_only(monkeypatch):
     seconds = iter(range(100))
     monkeypatch.setattr("time.perf_counter", lambda: float(next(seconds)))
     world = Alike(0, 2)

@@ -1,4 +1,4 @@
-"""Runs the code blocks in README.md and docs/, with tiny models and small files in place of those they name."""
+"""Runs the code blocks in README.md and docs/, with tiny models and small files in place of those that they name."""
 
 import json
 import re
@@ -17,8 +17,8 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Commands with these phrases are parsed but not run, because they need a cluster, several processes, a published
 # checkpoint, full data sets, or a user who types queries.
 PARSED = ("--engine ray", "torchrun", "make ", "--preset simcse-sup-bert-base", "asks for queries", "una-table1 --data")
-# Model names in the documentation and their replacements, in the order of replacement. T5 and TINY are then replaced by
-# the paths of a tiny T5 and a tiny BERT.
+# Model names in the documentation and their replacements, in the order of replacement. T5 and TINY are then replaced
+# with the paths of a tiny T5 and a tiny BERT.
 NAMES = {
     "tuner007/pegasus_paraphrase": "T5",
     "Helsinki-NLP/opus-mt-en-fr": "T5",
@@ -27,7 +27,7 @@ NAMES = {
     "sentence-transformers/all-MiniLM-L6-v2": "TINY",
     "minilm": "TINY",
 }
-# Flags that are added to a command to keep it short.
+# Flags that are added to a command so that it ends soon.
 SHORT = {
     "train": ["--max-steps", "2", "--batch-size", "8", "--name", "NAME"],
     "generate": ["--max-new-tokens", "4"],
@@ -102,7 +102,7 @@ def t5(tmp_path_factory, tiny_bert):
 
 @pytest.fixture
 def place(small_files, tmp_path, tiny_bert, t5):
-    """A folder with the small files, and a function that replaces model names in a text by paths of tiny models."""
+    """A folder with the small files, and a function that replaces model names in a text with paths of tiny models."""
     import shutil
 
     shutil.copytree(small_files, tmp_path, dirs_exist_ok=True)

@@ -86,7 +86,7 @@ def test_scripts_and_rows_without_replaceable_words_are_reported(tmp_path, cse):
     assert any("no word that UNA can replace" in advice["finding"] for advice in seen["advice"])
 
 
-def test_threads_do_not_change_the_findings(tmp_path, cse, sample):
+def test_findings_do_not_depend_on_the_number_of_threads(tmp_path, cse, sample):
     path = tmp_path / "big.txt"
     path.write_bytes(sample.read_bytes() * 3)
     one, two = (look(cse, path, "--threads", threads) for threads in (1, 2))
@@ -141,7 +141,7 @@ def test_a_file_that_is_not_plain_utf8_text_is_reported(tmp_path, cse, content, 
     assert "WINDOWS-1252" not in cse("doctor", path).stdout
 
 
-def test_advice_on_duplicates_depends_on_the_kind_of_file(tmp_path, cse):
+def test_advice_on_duplicates_suggests_awk_for_text_files_but_not_for_tables(tmp_path, cse):
     rows = [f"some sentence of words {i}" for i in range(50)] * 2
     (tmp_path / "a.txt").write_text("\n".join(rows))
     (tmp_path / "a.csv").write_text("text\n" + "\n".join(rows))

@@ -1,4 +1,4 @@
-"""The benchmark of recipes for in-domain documents: methods, collections, scores without labels, and tables."""
+"""The benchmark of training recipes for in-domain documents: methods, collections, label-free scores, and tables."""
 
 import json
 import sys
@@ -35,7 +35,7 @@ CANDIDATES, settings_of = domain_candidates.CANDIDATES, domain_candidates.settin
 
 
 def step_with(vectors, rows=None):
-    """Returns a step that encodes each block as ``vectors[block]`` with every model, including the base model."""
+    """Returns a step that encodes each block as ``vectors[block]``, whichever model is given."""
     rows = torch.arange(len(next(iter(vectors.values())))) if rows is None else rows
     return SimpleNamespace(rows=rows, encode=lambda block, model: vectors[block])
 
@@ -76,7 +76,7 @@ def test_the_keep_term_is_the_divergence_from_the_similarities_of_the_base_model
     assert float(method(domain_methods.Keep, options)(Views(old), step_with(old))) == pytest.approx(0, abs=1e-12)
 
 
-def test_guided_masks_negatives_that_the_base_model_rates_above_the_positive():
+def test_the_guided_method_masks_negatives_closer_to_the_anchor_than_the_positive_in_the_base_model():
     from cse.views import Views
 
     old = {name: drawn(6, number + 1, 4)[:, 0] for number, name in enumerate(("anchor", "positive", "synthetic"))}
@@ -104,7 +104,7 @@ def test_guided_masks_negatives_that_the_base_model_rates_above_the_positive():
         "documents, guided",
     ],
 )
-def test_only_candidates_with_freeze_leave_lower_layers_unchanged(name, run_config):
+def test_only_recipes_with_freeze_leave_lower_layers_unchanged(name, run_config):
     from cse import train
 
     settings = settings_of(name, 2)
@@ -133,7 +133,7 @@ def test_all_candidate_recipes_have_valid_settings(sample):
         TrainConfig(corpus=str(sample), model="minilm", imports=IMPORTS, **settings)
 
 
-def test_the_distil_term_is_the_divergence_from_base_model_and_lexical_similarities(sample_rows):
+def test_the_distil_term_is_the_divergence_from_mixed_base_model_and_lexical_similarities(sample_rows):
     from cse.views import Views
 
     def tokenizer(texts, **_):
@@ -186,7 +186,7 @@ def texts_of(kind, options, sample_rows, sample_index):
 
 
 @pytest.mark.parametrize("kind", ["words", "ordered", "span"])
-def test_searches_consist_of_words_of_the_document(kind, sample_rows, sample_index):
+def test_queries_made_from_a_document_consist_of_its_words(kind, sample_rows, sample_index):
     options = domain_texts.SearchOptions(kind=kind, fewest=3, most=5)
     texts, paired = texts_of(domain_texts.Search, options, sample_rows, sample_index)
     assert paired.positives == texts
@@ -198,13 +198,13 @@ def test_searches_consist_of_words_of_the_document(kind, sample_rows, sample_ind
         assert len(words) <= 5 or search == text
         if kind == "ordered":
             places = [terms.index(word) for word in words]
-            # ``places`` holds first occurrences, but a repeated word may have been drawn at a later one.
+            # ``places`` holds first occurrences, but a repeated word may have been drawn at a later place.
             assert places == sorted(places) or len(set(terms)) < len(terms)
         if kind == "span":
             assert search in text
 
 
-def test_neighbours_are_adjacent_and_cuts_have_the_given_lengths(sample_rows, sample_index):
+def test_neighbours_are_adjacent_passages_and_cuts_have_the_given_lengths(sample_rows, sample_index):
     options = domain_texts.NeighboursOptions(words=6)
     texts, paired = texts_of(domain_texts.Neighbours, options, sample_rows, sample_index)
     for text, first, second in zip(texts, paired.anchors, paired.positives, strict=True):
@@ -230,7 +230,7 @@ def test_mined_documents_are_training_rows_in_the_rank_window(sample_rows, sampl
         assert window[-1] - 1e-9 <= cosines[sample_rows[:50].index(other)] <= window[0] + 1e-9
 
 
-def test_converted_collections_can_be_read_by_the_evaluation(tmp_path):
+def test_converted_collections_can_be_read_by_the_retrieval_evaluation(tmp_path):
     from cse.evaluation.retrieval import Retrieval, RetrievalOptions
 
     (tmp_path / "MED.ALL").write_text(".I 1\n.W\na blood\n  cell .\n.I 2\n.W\nlungs\n")
@@ -291,7 +291,7 @@ def test_scores_equal_those_of_the_retrieval_evaluation(collection):
     assert np.mean(figures["recall"]) == pytest.approx(row["recall@100"], abs=1e-3)
 
 
-def test_scores_without_labels_follow_their_definitions(collection):
+def test_label_free_scores_follow_their_definitions(collection):
     pytest.importorskip("bm25s")
     base, other = (domain_scores.embed(Hashed(seed), collection) for seed in (0, 1))
     assert domain_scores.Embedded.of(base.arrays()).arrays().keys() == base.arrays().keys()
@@ -311,7 +311,7 @@ def test_scores_without_labels_follow_their_definitions(collection):
     assert changed["known all words"] == pytest.approx(np.mean([1 / rank for rank in ranks]), abs=1e-6)
 
 
-def test_limit_flags_at_most_a_tenth_of_harmless_runs():
+def test_the_threshold_flags_at_most_a_tenth_of_harmless_runs():
     generator = np.random.default_rng(0)
     for size in (3, 10, 47):
         score, harmful = generator.standard_normal(size), generator.random(size) < 0.4
@@ -355,7 +355,7 @@ def test_tables_show_every_run_and_flag_harmful_runs():
     assert "which the evaluation of label-free scores needs" in domain_tables.correlations(few)
 
 
-def test_training_data_of_other_methods_follow_their_definitions():
+def test_training_data_for_other_methods_follow_the_definitions_of_these_methods():
     peers = import_module("adapt_peers")
     rows = [f"{n} one two three four five six seven eight nine" for n in range(400)]
     damaged = peers.damaged(rows, 0)
@@ -371,7 +371,7 @@ def test_training_data_of_other_methods_follow_their_definitions():
     assert peers.equal_pairs(rows, 0) == {"anchor": rows, "positive": rows}
 
 
-def test_table_of_other_methods_shows_only_complete_collections():
+def test_table_of_other_methods_shows_only_collections_with_results_of_all_methods():
     peers = import_module("adapt_peers")
     figures = {"ndcg": [50.0, 60.0], "recall": [80.0, 90.0]}
     better = {"ndcg": [52.0, 60.0], "recall": [80.0, 90.0]}

@@ -10,7 +10,7 @@ from cse.models.resolve import find_model
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.01])
-def test_masks_drop_the_given_share_and_follow_the_seed_of_torch(p):
+def test_masks_drop_elements_with_the_given_probability_and_depend_on_the_seed_of_torch(p):
     torch.manual_seed(3)
     first = keep_mask((1000, 333), p)
     second = keep_mask((1000, 333), p)
@@ -55,7 +55,7 @@ def test_embeddings_without_dropped_elements_equal_those_of_transformers(request
     assert fast.backbone.config._attn_implementation == dropout.ATTENTION
     batch = tokenize(plain.tokenizer, [sample_rows[0], "short", sample_rows[2]], 32)
     assert torch.allclose(plain.eval()(batch), fast.eval()(batch), atol=1e-6)
-    # In training mode, embeddings are equal if masks keep every element and hidden states are not scaled.
+    # In training mode, the embeddings are the same if masks keep every element and hidden states are not scaled.
     calls = []
 
     def everything(shape, p):

@@ -75,7 +75,7 @@ def test_synonyms_replace_words_or_are_inserted(synonyms):
     assert all(abs(count - 4000 / 3) < 5 * (4000 * 2 / 9) ** 0.5 for count in inserted.values())
 
 
-def test_clean_option_cleans_texts_as_the_released_code_of_eda_does():
+def test_the_clean_option_cleans_texts_like_the_released_code_of_eda():
     assert cleaned("It's a Well-known\tfact: 42!") == "its a well known fact"
     assert edited("eda-delete", "One, TWO", np.arange(1), clean=True, alpha=0.01) == ["one two"]
 
@@ -116,14 +116,14 @@ def test_punctuation_marks_are_inserted_before_distinct_words():
     assert all(abs(count - 1000) < 5 * 750**0.5 for count in counts.values())
 
 
-def test_number_of_repeated_words_is_uniform_up_to_its_maximum():
+def test_number_of_repeated_words_is_uniform_between_zero_and_its_maximum():
     counts = Counter(len(text.split()) - 10 for text in edited("repetition"))
     assert set(counts) == {0, 1, 2, 3}
     assert all(abs(count - 1000) < 5 * 750**0.5 for count in counts.values())
     assert set(edited("repetition", "a")) == {"a", "a a"}
 
 
-def test_a_span_of_characters_is_masked_at_any_place():
+def test_the_masked_span_of_characters_can_start_at_every_place():
     text = "abcdefghijklmnopqrstuvwxyzabcd"
     found = Counter(new.index("[MASK]") for new in edited("masked-span", text))
     assert set(found) == set(range(26))
@@ -157,7 +157,7 @@ def test_a_parallel_file_provides_the_positive_of_each_row(tmp_path):
     context = Context()
     context.corpus = Corpus.read([str(tmp_path / "corpus.txt")])
     paired = make("parallel", context, file=str(tmp_path / "other.txt"))(["a", "b", "c"], np.arange(3), Draws(0, 0))
-    assert paired.mask.tolist() == [True, False, False]  # the second line is blank, and the third equals its sentence
+    assert paired.mask.tolist() == [True, False, False]  # line 2 is blank, and line 3 equals the sentence
     with pytest.raises(InputError, match="has 1 rows, but the corpus has 3"):
         make("parallel", context, file=str(tmp_path / "short.txt"))
     with pytest.raises(InputError, match="no file is named"):

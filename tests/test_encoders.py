@@ -24,7 +24,7 @@ def test_word_vectors_are_averaged_over_known_words(tmp_path):
         assert np.allclose(found, expected)
 
 
-def test_whitened_vectors_have_the_identity_as_covariance(tmp_path, tiny_bert, sample_rows):
+def test_the_covariance_of_whitened_vectors_is_the_identity_matrix(tmp_path, tiny_bert, sample_rows):
     x = np.random.default_rng(0).normal(size=(50, 6)) @ np.random.default_rng(1).normal(size=(6, 6)) + 3
     mean, matrix = fit_whitening(x)
     assert np.allclose(np.cov(((x - mean) @ matrix).T), np.eye(6), atol=1e-9)

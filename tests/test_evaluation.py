@@ -34,7 +34,7 @@ class Table:
         return np.array([self.vectors[text] for text in texts], dtype=np.float32)
 
 
-def test_each_distinct_text_is_encoded_once_over_all_columns():
+def test_a_text_that_occurs_several_times_in_the_columns_is_encoded_once():
     encoder = Table({"a": [1.0], "b": [2.0], "c": [3.0]})
     first, second = embed(encoder, [["a", "b", "a"], ["c", "b"]])
     assert (first.ravel().tolist(), second.ravel().tolist()) == ([1, 2, 1], [3, 2])
@@ -48,7 +48,7 @@ def labelled(n, classes, seed=0, dim=6):
 
 
 @pytest.mark.parametrize("classes", [2, 4])
-def test_the_classifier_minimises_sentevals_objective(classes):
+def test_the_classifier_minimises_the_objective_of_senteval(classes):
     from scipy.optimize import minimize
     from scipy.special import log_softmax
 
@@ -79,7 +79,7 @@ def test_the_converged_classifier_does_not_depend_on_rounding(classes):
     np.testing.assert_allclose(first.predict_proba(x), second.predict_proba(x), atol=2e-3)
 
 
-def test_the_classifier_of_senteval_stops_early_and_leaves_the_generator_unchanged(monkeypatch):
+def test_the_classifier_of_senteval_stops_early_and_leaves_the_random_state_unchanged(monkeypatch):
     x, y = labelled(1000, 3, dim=12)
     x += 2 * np.eye(3, 12)[y]
     torch.manual_seed(5)
@@ -91,7 +91,7 @@ def test_the_classifier_of_senteval_stops_early_and_leaves_the_generator_unchang
     evaluations = []
     monkeypatch.setattr(AdamClassifier, "score", lambda *_: evaluations.append(1) or 0.5)
     senteval(x, y, 1e-5)
-    assert len(evaluations) == 7  # the first is the best; training ends after six more without improvement
+    assert len(evaluations) == 7  # the first score is the best; training ends after six more scores without improvement
 
 
 def test_nested_cross_validation_equals_a_double_loop_over_folds():
@@ -161,7 +161,7 @@ def test_cse_eval_scores_the_transfer_suite(cse, tiny_bert, tasks):
     assert "trec.test.tsv: no such file; TREC needs it" in done.stderr
 
 
-def test_a_label_with_fewer_rows_than_folds_is_an_error(cse, tiny_bert, tasks):
+def test_a_label_with_too_few_rows_for_the_folds_is_refused(cse, tiny_bert, tasks):
     (tasks / "cr.tsv").write_text("0\ta b\n" * 38 + "1\tc d\n" * 2, encoding="utf8")
     flags = ("--allow-partial", "--set", "transfer.folds=2")
     done = cse("eval", tiny_bert, "--suite", "transfer", "--data", tasks, *flags)
@@ -184,7 +184,7 @@ def test_minilm_has_a_transfer_accuracy_above_80_percent_on_trec(minilm, shared)
     (train,), (test,) = splits["train"].columns, splits["test"].columns
     x, z = embed(Encoder(minilm), [train[::6], test])
     fitted = converged(x.astype(float), splits["train"].labels[::6], 1e-4)
-    # This classifier is fitted on a sixth of the training rows; fitted on all rows, its accuracy is 89.6 %.
+    # This classifier is fitted on a sixth of the training rows; fitted on all rows, its accuracy is 89.6%.
     assert fitted.score(z, splits["test"].labels) > 0.8
 
 
@@ -229,7 +229,7 @@ def write_collection(folder, kind):
 
 
 @pytest.mark.parametrize("kind", ["beir", "trec"])
-def test_a_collection_is_ranked_and_scored(tmp_path, kind, monkeypatch):
+def test_scores_of_a_small_collection_equal_those_computed_by_hand(tmp_path, kind, monkeypatch):
     monkeypatch.setattr("cse.evaluation.retrieval.BLOCK", 3)
     folder = write_collection(tmp_path / kind, kind)
     angle = {"one": 10, "two": 40, "three": 80, "four": 120, "first": 0, "second": 100, "unjudged": 0}
@@ -237,8 +237,9 @@ def test_a_collection_is_ranked_and_scored(tmp_path, kind, monkeypatch):
     report = Retrieval(RetrievalOptions(), str(folder))(Table(vectors))
     (row,) = report.rows
     assert (row["queries"], row["documents"]) == (2, 4)
-    # q1 ranks d1 and d2 first. To q2, d3 and d4 are equally similar, so the larger id, d4, comes first. The relevant
-    # document "gone" is not in the corpus and counts as not retrieved. q3 has no relevant document and is left out.
+    # For q1, d1 and d2 rank first. For q2, d3 and d4 are equally similar, so the larger id, d4, ranks first. Its other
+    # relevant document, "gone", is not in the corpus and counts as not retrieved. q3 has no relevant document and is
+    # left out.
     second = (1 / np.log2(3)) / (1 + 1 / np.log2(3))
     assert row["ndcg@10"] == pytest.approx(100 * (1 + second) / 2, abs=1e-4)
     assert row["mrr@10"] == pytest.approx(75)
@@ -298,7 +299,7 @@ def test_the_score_of_a_document_is_the_score_of_its_best_passage(tmp_path, tiny
         ("corpus.tsv", None, "has neither corpus.jsonl nor corpus.tsv"),
     ],
 )
-def test_faults_of_a_collection_are_named(tmp_path, name, content, message):
+def test_errors_name_the_fault_of_a_collection(tmp_path, name, content, message):
     folder = write_collection(tmp_path / "c", "trec")
     (folder / name).unlink() if content is None else (folder / name).write_text(content, encoding="utf8")
     with pytest.raises(InputError, match=message):
@@ -313,7 +314,7 @@ def scored_pairs(tmp_path, sample_rows):
     return path
 
 
-def test_any_file_of_pairs_is_scored_and_printed_as_markdown(cse, tiny_bert, scored_pairs):
+def test_scores_of_any_file_of_pairs_can_be_printed_as_markdown(cse, tiny_bert, scored_pairs):
     done = cse("eval", tiny_bert, "--data", scored_pairs, "--pooler", "avg", "--markdown", "--compare-published")
     assert done.returncode == 0, done.stderr
     assert "| task | pairs | spearman |" in done.stdout
@@ -331,7 +332,7 @@ def test_geometry_is_compared_without_a_verdict(cse, tiny_bert, tiny_roberta, sc
     assert "uniformity" in cse("compare", tiny_bert, tiny_roberta, *flags).stdout
 
 
-def test_the_development_score_is_the_mean_over_several_sets(indexed, tiny_bert, scored_pairs, tmp_path, sample_rows):
+def test_the_development_score_is_the_mean_over_all_dev_files(indexed, tiny_bert, scored_pairs, tmp_path, sample_rows):
     from cse import TrainConfig, train
 
     other = tmp_path / "other.tsv"
@@ -347,7 +348,7 @@ def test_the_development_score_is_the_mean_over_several_sets(indexed, tiny_bert,
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".safetensors", ".parquet"])
-def test_vectors_are_the_same_in_every_format(cse, tiny_bert, sample_rows, tmp_path, suffix):
+def test_vectors_are_the_same_in_every_output_format(cse, tiny_bert, sample_rows, tmp_path, suffix):
     rows = [*sample_rows[:30], "", *sample_rows[30:50]]
     (tmp_path / "in.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
     output = tmp_path / f"out{suffix}"
@@ -371,7 +372,7 @@ def test_vectors_are_the_same_in_every_format(cse, tiny_bert, sample_rows, tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", output.name]
 
 
-def test_killed_encoding_resumes_after_the_last_saved_block(cse, tiny_bert, sample_rows, tmp_path):
+def test_encoding_that_was_killed_resumes_after_the_last_saved_block(cse, tiny_bert, sample_rows, tmp_path):
     rows = sample_rows[:2000] * 10
     (tmp_path / "in.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
     output, state = tmp_path / "out.npy", tmp_path / "out.npy.part.json"

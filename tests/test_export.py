@@ -50,7 +50,7 @@ def retrieval(tmp_path_factory, sample_rows):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory, sample, tiny_bert, pairs, retrieval):
-    """The folder of a run with ``keep_head``, exported with 8-bit weights, and the JSON printed by the command."""
+    """The folder of a run with ``keep_head``, exported to ONNX with ``--int8``, and the JSON that the export prints."""
     output = tmp_path_factory.mktemp("runs")
     options = {"batch_size": 8, "max_length": 16, "max_steps": 2, "eval_every": 0, "device": "cpu", "threads": 1}
     run = train(
@@ -142,7 +142,7 @@ def test_export_to_a_new_folder_copies_the_model(exported, tmp_path, monkeypatch
         export_onnx(str(run), str(tmp_path / "copy"))
 
 
-def test_export_fails_if_the_embeddings_differ_from_pytorch(exported, tmp_path, monkeypatch):
+def test_export_fails_if_the_embeddings_differ_from_those_of_pytorch(exported, tmp_path, monkeypatch):
     run, printed = exported
     other = tmp_path / "other"
     shutil.copytree(run / "best", other, ignore=shutil.ignore_patterns("onnx"))
@@ -191,7 +191,7 @@ def test_invalid_exports_are_refused(exported, tiny_bert, minilm, pairs, tmp_pat
     refused(invoke("export", layers, "--onnx"), "avg_first_last", "needs several layers")
 
 
-def test_error_names_the_missing_extra(tiny_bert, exported, monkeypatch):
+def test_error_for_a_missing_package_names_the_extra_to_install(tiny_bert, exported, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     refused(invoke("export", tiny_bert, "--onnx"), "pip install 'cse[onnx]'")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)

@@ -153,7 +153,7 @@ def test_a_registered_evaluation_runs_by_name(run, tiny_bert):
     assert row["norm"] > 0
 
 
-def test_a_run_with_uda_positives_trains(run, tiny_bert, tmp_path):
+def test_training_with_uda_positives_completes_all_steps(run, tiny_bert, tmp_path):
     result = run(*TRAIN, "--model", tiny_bert, "--positive", "uda", "--una", "-o", tmp_path)
     assert len(log_of(result)) == 3
 

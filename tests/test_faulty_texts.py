@@ -9,7 +9,7 @@ import pytest
 from cse import InputError, TfidfIndex, TrainConfig, train
 
 
-def test_invalid_texts_are_refused_and_arrays_and_generators_accepted():
+def test_invalid_texts_are_refused_but_arrays_and_generators_are_accepted():
     for texts in ("one", None, ["a", None]):
         with pytest.raises(InputError, match="texts"):
             TfidfIndex.from_texts(texts)

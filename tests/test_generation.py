@@ -1,4 +1,4 @@
-"""cse generate with tiny models of random weights: output, resumption, back-translation, query pairs, and errors."""
+"""cse generate with tiny, randomly initialised models: output, resumption, back-translation, queries, and errors."""
 
 import json
 
@@ -13,7 +13,7 @@ SHORT = {"max_new_tokens": 6, "batch_size": 4}
 
 @pytest.fixture(scope="session")
 def writers(tmp_path_factory, tiny_bert):
-    """A folder with a tiny T5 in ``t5`` and a tiny Marian model in ``marian``."""
+    """A folder with a tiny T5 model in ``t5`` and a tiny Marian model in ``marian``."""
     from transformers import AutoTokenizer, MarianConfig, MarianMTModel, T5Config, T5ForConditionalGeneration
 
     folder = tmp_path_factory.mktemp("writers")

@@ -31,11 +31,11 @@ def twenty_thousand(tmp_path_factory, shared):
 
 @pytest.fixture(params=["sample", "twenty_thousand"])
 def corpus(request, sample, sample_rows):
-    """The path and rows of a corpus: the shipped sample, or 20,000 other rows if the shared data exists."""
+    """The path and rows of a corpus: the shipped sample, or 20,000 other rows if the shared data is available."""
     return (sample, sample_rows) if request.param == "sample" else request.getfixturevalue("twenty_thousand")
 
 
-def test_df_idf_and_max_score_equal_the_reference(corpus):
+def test_df_idf_and_max_score_equal_those_of_the_reference(corpus):
     path, rows = corpus
     twin = ReferenceIndex.build(rows)
     index = TfidfIndex.build(path, tokenizer="whitespace")
@@ -64,7 +64,7 @@ def test_matrix_equals_the_formula_applied_to_counts_of_scikit_learn(corpus, tmp
     assert abs(matrix - expected).max() < 1e-12
 
 
-def test_corpus_of_a_million_sentences_has_a_million_documents(shared, tmp_path):
+def test_the_index_of_a_million_sentences_counts_a_million_documents(shared, tmp_path):
     path = shared("corpus/enwiki1m.txt.gz")
     index = TfidfIndex.build(path)
     assert (index.info.documents, index.info.rows, index.info.blank) == (1_000_000, 1_000_000, 0)
@@ -81,7 +81,7 @@ def test_index_and_matrix_do_not_depend_on_the_number_of_threads(sample, tmp_pat
         assert (tmp_path / "5" / name).read_bytes() == first
 
 
-def test_a_plain_and_a_compressed_file_give_the_index_of_one_joined_file(sample, tmp_path):
+def test_a_plain_and_a_compressed_file_give_the_same_index_as_one_joined_file(sample, tmp_path):
     rows = sample.read_bytes().splitlines(keepends=True)
     plain = write(tmp_path / "a.txt", b"".join(rows[:4000]).rstrip(b"\n"))  # no newline at the end of the last row
     packed = tmp_path / "b.txt.gz"

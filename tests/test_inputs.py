@@ -56,7 +56,7 @@ def rows_of(files):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".jsonl.gz", ".parquet"])
-def test_each_cell_of_a_column_is_a_row_with_spaces_for_line_breaks(tmp_path, suffix):
+def test_each_cell_of_a_column_is_one_row_and_its_line_breaks_become_spaces(tmp_path, suffix):
     files = resolve(table(tmp_path, suffix), "text")
     assert rows_of(files) == ROWS
     assert joined_lines(files) == 1
@@ -198,7 +198,7 @@ def test_invalid_and_repeated_column_names_are_refused(tmp_path, cse):
         resolve(tmp_path / "twice.parquet", "a")
 
 
-def test_records_may_leave_out_fields_and_be_large(tmp_path):
+def test_json_records_may_omit_fields_and_may_be_large(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"b": "x"}\n\n{"a": "hello there"}\n{"b": "y", "a": "again"}\n')
     assert rows_of(resolve(path, "a")) == ["", "hello there", "again"]
@@ -293,7 +293,7 @@ def test_errors_for_records_without_text_name_the_line_and_type(tmp_path, cse, r
 
 
 def test_error_for_a_broken_record_names_its_line_in_the_file(tmp_path, cse):
-    good = (json.dumps({"a": "word " * 20}) + "\n") * 60_000  # so many that pyarrow reads several blocks
+    good = (json.dumps({"a": "word " * 20}) + "\n") * 60_000  # enough that pyarrow reads several blocks
     for broken, phrase in (
         ('{"a": 3}\n', "line 60001: column 'a' must be text, got a number (3)"),
         ('{"a": "x"\n', "line 60001 is not a JSON object"),

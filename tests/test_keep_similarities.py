@@ -1,4 +1,4 @@
-"""The loss term ``keep-similarities``: the divergence of in-batch similarities from those in the base model."""
+"""The loss term ``keep-similarities``: the divergence of in-batch similarities from those of the base model."""
 
 import math
 
@@ -49,7 +49,7 @@ def test_similarity_divergence_equals_its_definition(masked):
 
 
 @pytest.mark.parametrize("positive", ["dropout", "spans"])
-def test_keep_similarities_is_the_mean_over_anchors_and_positives(run_config, positive):
+def test_keep_similarities_is_the_mean_divergence_of_anchors_and_positives(run_config, positive):
     values = {"loss_terms": ("keep-similarities",), "positive": positive}
     run = prepare(run_config.replace(**values, options={"keep-similarities": {"weight": 0.5, "temperature": TAU}}))
     state = run.state

@@ -18,7 +18,7 @@ from test_modules import TEXTS, normalize, pooling
 
 @pytest.fixture
 def static(tmp_path, tiny_bert):
-    """The folder and the model of a SentenceTransformer of StaticEmbedding, Dense and Normalize with a query prompt."""
+    """A SentenceTransformer of StaticEmbedding, Dense and Normalize with a query prompt: its folder and the model."""
     torch.manual_seed(0)
     first = StaticEmbedding(AutoTokenizer.from_pretrained(tiny_bert), embedding_dim=16)
     modules = [first, Dense(16, 12, activation_function=torch.nn.Tanh()), Normalize()]

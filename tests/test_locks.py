@@ -1,4 +1,4 @@
-"""Locks of files and folders between processes."""
+"""Locks that keep other processes from using a file or folder."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ with locked(Path(sys.argv[1])) as held:
 
 @pytest.fixture
 def holder(tmp_path):
-    """Another process that holds the lock of a folder, and the folder."""
+    """A process that holds the lock of a folder, and this folder."""
     folder = tmp_path / "folder"
     folder.mkdir()
     command = [sys.executable, "-c", HOLD, str(folder)]
@@ -30,7 +30,7 @@ def holder(tmp_path):
         process.kill()
 
 
-def test_a_lock_that_another_process_holds_is_refused_until_that_process_is_killed(holder):
+def test_a_lock_cannot_be_acquired_until_the_process_that_holds_it_is_killed(holder):
     process, folder = holder
     with pytest.raises(BlockingIOError), locked(folder):
         pass
@@ -40,7 +40,7 @@ def test_a_lock_that_another_process_holds_is_refused_until_that_process_is_kill
         assert held
 
 
-def test_a_lock_is_released_at_the_end_and_leaves_nothing_behind(tmp_path):
+def test_a_lock_is_released_at_the_end_of_its_block_and_leaves_no_files(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     for _ in range(2):
