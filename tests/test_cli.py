@@ -49,7 +49,7 @@ def test_presets_are_applied_without_importing_torch():
     import sys
 
     script = (
-        "import sys\nfrom cse.training.defaults import with_preset\nfrom cse import TrainConfig\n"
+        "import sys\nfrom cse.training.precedence import with_preset\nfrom cse import TrainConfig\n"
         "with_preset(TrainConfig(preset='una-bert-base', loss='focal', una={'beta': 0.3}))\n"
         "print('torch' in sys.modules, 'transformers' in sys.modules)"
     )

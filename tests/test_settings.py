@@ -3,7 +3,7 @@
 import pytest
 
 from cse import InputError, TrainConfig, train
-from cse.training.defaults import merge, resolve, with_preset
+from cse.training.precedence import merge, resolve, with_preset
 from cse.training.repeating import repeated
 
 

@@ -106,7 +106,7 @@ def filled(value: Any, inputs: Inputs) -> Any:
 
 def settings_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
     """Returns the values of ``TrainConfig`` that, with ``source_of``, determine the results of a cell."""
-    from ..training.defaults import with_preset
+    from ..training.precedence import with_preset
     from ..training.train_config import TrainConfig
 
     recipe = cell.recipe
@@ -140,7 +140,7 @@ def source_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
 
 def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
     """Returns the configuration of the run of a cell. The TF-IDF index that it may name is not built here."""
-    from ..training.defaults import with_preset
+    from ..training.precedence import with_preset
     from ..training.train_config import TrainConfig
 
     config = TrainConfig(
@@ -168,7 +168,7 @@ def _tokenizer(config: TrainConfig) -> Any:
 def _build_index(config: TrainConfig) -> None:
     """Builds the TF-IDF index of a run, if the run needs one that does not exist yet."""
     from ..tfidf.index import TfidfIndex
-    from ..training.defaults import with_preset
+    from ..training.precedence import with_preset
 
     tokenizer = _tokenizer(with_preset(config))
     if tokenizer is not None and not (Path(config.tfidf) / "index.safetensors").exists():

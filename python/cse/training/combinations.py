@@ -9,7 +9,7 @@ from typing import Any
 
 from ..augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ..errors import InputError
-from .defaults import resolve
+from .precedence import resolve
 from .train_config import TrainConfig
 
 __all__ = ["combinations", "markdown"]

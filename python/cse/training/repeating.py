@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .defaults import merge, other_limit
+from .precedence import merge, other_limit
 from .train_config import TrainConfig
 
 __all__ = ["repeated"]

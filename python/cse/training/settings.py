@@ -1,7 +1,7 @@
 """The settings of a training run: name, type, range, default and documentation of each.
 
 Each setting is declared only here. ``cse.training.train_config`` validates values against the declarations,
-``cse.cli.train_options`` makes the options of ``cse train`` from them, and ``cse.training.defaults`` adds the defaults
+``cse.cli.train_options`` makes the options of ``cse train`` from them, and ``cse.training.precedence`` adds the defaults
 that depend on preset, loss and model. The first paragraph of a setting's docstring is the help of the option; the
 following paragraphs are shown only in the documentation. The docstrings of the classes below are the headings of the
 help, in order.
@@ -140,7 +140,7 @@ class Model:
     """Keep the MLP of --pooler cls in the saved model.
 
     Supervised SimCSE keeps it; otherwise the MLP is used only in training."""
-    preset: Annotated[str | None, Shown("NAME"), Named("cse.training.defaults:preset_names")] = None
+    preset: Annotated[str | None, Shown("NAME"), Named("cse.training.precedence:preset_names")] = None
     """A published recipe, like simcse-bert-base or una-bert-base; or adapt, the defaults for sentence encoders."""
 
 

@@ -27,7 +27,7 @@ from ..tfidf.index import TfidfIndex
 from .batches import Batches
 from .callbacks import Callback
 from .checks import check_learnable, corpus_warnings, once_warnings
-from .defaults import DEFAULT_MODEL, recipe_reason, resolve, with_preset
+from .precedence import DEFAULT_MODEL, recipe_reason, resolve, with_preset
 from .distributed import World
 from .encode import Forward
 from .facts import facts_of

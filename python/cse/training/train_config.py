@@ -2,7 +2,7 @@
 
 ``TrainConfig`` holds the values given by the user; for many settings, None stands for a default that depends on preset,
 loss and model. ``ResolvedConfig`` holds the values of a run, with these defaults filled in.
-``cse.training.defaults.resolve`` converts a ``TrainConfig`` to a ``ResolvedConfig``.
+``cse.training.precedence.resolve`` converts a ``TrainConfig`` to a ``ResolvedConfig``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TrainConfig(Settings, BaseModel):
     """Training configuration: the settings of ``cse.training.settings``, and options of methods.
 
     A setting that is None but needs a value gets a default that depends on preset, loss and model; see
-    ``cse.training.defaults.resolve``. Invalid values raise ``InputError``. Settings are given as keyword arguments:
+    ``cse.training.precedence.resolve``. Invalid values raise ``InputError``. Settings are given as keyword arguments:
     ``una=True`` enables UNA, and ``una={"beta": 0.3}`` sets its options.
 
     Sources: SimCSE (Gao et al. 2021), Focal-InfoNCE (Hou and Li 2023), MixCSE (Zhang et al. 2022), UNA (Shu and
@@ -54,7 +54,7 @@ class TrainConfig(Settings, BaseModel):
     equivalent to ``options={"una": {"beta": 0.3}}``, and so is ``beta=0.3`` for an option that has a flag."""
     given: dict[str, Any] | None = None
     """The values that were given, from which the other values were derived; a table in the ``config.toml`` of a run.
-    Set by ``cse.training.defaults``. None: all values were given."""
+    Set by ``cse.training.precedence``. None: all values were given."""
 
     def __init__(self, **values: Any) -> None:
         """Validates types and ranges; raises ``InputError`` with the flag of the first invalid field."""
