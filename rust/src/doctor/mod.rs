@@ -97,7 +97,7 @@ struct Worker {
     sample: BinaryHeap<(u64, String)>,
 }
 
-/// The hashes of rows, without the hashes above `limit`. The limit is lowered when there are too many hashes.
+/// The row hashes that are at most `limit`. The limit is lowered when there are too many hashes.
 #[derive(Debug)]
 struct Hashes {
     limit: u64,

@@ -89,7 +89,7 @@ pub struct Stats {
     pub terms: Terms,
     /// Number of documents that contain each term.
     pub df: Vec<u64>,
-    /// For each term, the maximum over documents of c/L, its count divided by the number of terms in the document.
+    /// For each term, the maximum over documents of c/L, where c is the count of the term in a document of L terms.
     pub max_frequency: Vec<f64>,
 }
 
@@ -161,8 +161,9 @@ impl Stats {
 struct Cell {
     df: u64,
     max_frequency: f64,
-    /// The last document that contained the term, and the term's count there.
+    /// Number of the last document that contained the term.
     document: u64,
+    /// Count of the term in this document.
     count: u32,
 }
 

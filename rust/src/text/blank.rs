@@ -3,7 +3,7 @@
 //! Blank rows are numbered like other rows. A blank row is not a document of an index (`index/stats.rs`), has no
 //! negative (`una/augment.rs`), and is left out of training (`filled` in `python/cse/data/corpus.py`) and search; its
 //! embedding is zero. The Python code recognises blank rows by their number of words, or with `str.strip`, which
-//! removes the same characters as [`is_space`] accepts.
+//! removes exactly the characters that [`is_space`] accepts.
 
 /// Whether `c` is white space according to Python's `str.isspace`: Unicode white space and the separators U+001C to
 /// U+001F.

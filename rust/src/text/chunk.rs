@@ -21,8 +21,9 @@ pub struct Chunk {
     pub(super) bytes: Vec<u8>,
     pub(super) path: PathBuf,
     pub(super) column: Option<String>,
-    /// Line number of the first row in its file, from 1, and its byte offset in the decoded text.
+    /// Line number of the first row in its file, from 1.
     pub(super) first_line: u64,
+    /// Byte offset of the first row in the decoded text.
     pub(super) offset: u64,
     pub(super) options: ReadOptions,
 }

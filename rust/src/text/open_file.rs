@@ -26,10 +26,11 @@ pub(super) struct OpenFile {
     carry: Vec<u8>,
     at_start: bool,
     pub(super) format: FileFormat,
-    /// Number of rows that have been returned, and the byte offset of their end in the decoded text.
+    /// Number of rows that have been returned.
     pub(super) rows: u64,
+    /// Byte offset of the end of these rows in the decoded text.
     pub(super) offset: u64,
-    /// Byte offset of the first row of the last call of [`fill`](Self::fill).
+    /// Byte offset of the first row that the last call of [`fill`](Self::fill) returned.
     pub(super) start: u64,
 }
 
@@ -136,8 +137,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Examines the beginning of a text file, in which no line feed was found. A carriage return before the last byte
-    /// is an error unless [`ReadOptions::lenient`] is set.
+    /// Examines the beginning of a text file if it contains no line feed. A carriage return before the last byte is an
+    /// error unless [`ReadOptions::lenient`] is set.
     fn check_line_ends(&mut self, out: &[u8], options: &ReadOptions) -> Result<()> {
         let inside = &out[..out.len().saturating_sub(1)];
         if self.column.is_none() && memchr::memchr(b'\r', inside).is_some() {

@@ -126,12 +126,12 @@ fn fill(codes: &mut [u8], class: &str, code: u8) {
 }
 
 // Properties of a code.
-/// `\w` for the engine for quotes and punctuation (`regex`).
+/// Matches `\w` in the engine for quotes and punctuation (`regex`).
 const QUOTE_WORD: u8 = 1;
-/// `\w` for the engine for contractions (`re`).
+/// Matches `\w` in the engine for contractions (`re`).
 const WORD: u8 = 2;
 const DECIMAL: u8 = 4;
-/// `\s` for `regex`.
+/// Matches `\s` in `regex`.
 const BLANK: u8 = 8;
 /// U+001C to U+001F: white space for `re` and for the final split, but not for `regex`.
 const SEPARATOR: u8 = 16;
@@ -410,7 +410,7 @@ const WORDS: [Contraction; 8] = [
 /// Contractions that must follow a space, which the rule for an earlier contraction may have inserted.
 const SPACED: [Contraction; 2] = [(b"'tis", 2), (b"'twas", 2)];
 
-/// Divides the contractions in a token, and splits the rest at characters that are [`SEPARATOR`].
+/// Divides the contractions in a token, and splits the rest at separators (see [`SEPARATOR`]).
 fn contractions(
     codes: &[u8],
     start: usize,

@@ -7,7 +7,7 @@ use crate::una::augment::Augmenter;
 use crate::una::options::{Options, Report};
 use crate::una::record;
 
-/// Returns a report and, for each pair of a text and its row number, one synthetic sentence.
+/// Returns one synthetic sentence for each text, and a report. Each item of `texts` is a text and its row number.
 pub fn augment_texts<'a>(
     index: &Index,
     options: Options,
