@@ -1,4 +1,4 @@
-//! Tests of the draw of replacements, the augmentation of arbitrary text, and the look-up of words in the index.
+//! Tests of drawing replacements, augmenting arbitrary text, and looking up words in the index.
 
 use cse_core::index::stats::Counter;
 use cse_core::una::options::OutputForm;
@@ -29,7 +29,7 @@ fn example() -> Index {
 
 proptest! {
     #[test]
-    fn draw_is_within_radius_and_never_the_term_itself(
+    fn drawn_rank_is_within_radius_and_never_that_of_the_word_itself(
         place in 0usize..30, seen: bool, radius in 1usize..40, u in 0.0f64..1.0
     ) {
         let index = example();
@@ -61,7 +61,7 @@ proptest! {
 }
 
 #[test]
-fn draws_at_ends_of_unit_interval_are_within_radius() {
+fn ranks_drawn_at_ends_of_unit_interval_are_within_radius() {
     let index = example();
     for rank in 0..index.len() {
         for radius in [1, 3, 1000] {
@@ -81,8 +81,9 @@ fn only_term_of_an_index_has_no_replacement() {
 }
 
 #[test]
-fn look_up_in_large_vocabulary_finds_terms_and_no_other_words() {
-    // Short, long and very long terms. The tables take several megabytes, on huge pages if the system provides them.
+fn look_up_in_large_vocabulary_finds_all_terms_but_no_other_words() {
+    // Terms shorter than, equal to and longer than sixteen bytes. The tables take several megabytes, on huge pages if
+    // the system provides them.
     let word = |i: usize| match i % 3 {
         0 => format!("w{i}"),
         1 => format!("sixteen{i:09}"),

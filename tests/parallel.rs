@@ -1,4 +1,4 @@
-//! Tests that rayon's global thread pool is never used. A forked child process would not have the threads of this pool.
+//! Tests that rayon's global thread pool is never used. A forked child process would not have the threads of that pool.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

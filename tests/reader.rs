@@ -8,8 +8,9 @@ use cse_core::doctor::diagnose;
 use cse_core::text::reader::{Reader, collect_results};
 use cse_core::{Error, Progress, ReadOptions, Result, Tokenizer};
 
-/// Reads `paths` in small chunks, calls `between` after the first one, and returns the number of rows.
-fn read(paths: &[&Path], mut between: impl FnMut()) -> Result<u64> {
+/// Reads `paths` in small chunks, calls `after_first` when the first chunk has been read, and returns the number of
+/// rows.
+fn read(paths: &[&Path], mut after_first: impl FnMut()) -> Result<u64> {
     let options = ReadOptions {
         chunk_bytes: 4096,
         ..ReadOptions::default()
@@ -20,7 +21,7 @@ fn read(paths: &[&Path], mut between: impl FnMut()) -> Result<u64> {
     let mut rows = 0;
     collect_results(vec![reader.work(|chunk| {
         if chunk.seq == 0 {
-            between();
+            after_first();
         }
         chunk.for_each_row(|_, _| rows += 1)
     })])?;
@@ -63,7 +64,7 @@ fn file_that_changes_while_it_is_read_is_named_in_the_error() {
 }
 
 #[test]
-fn rows_after_one_that_is_longer_than_several_chunks_are_diagnosed() {
+fn rows_after_a_row_longer_than_several_chunks_are_diagnosed() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("long.txt");
     let text = format!("a row\n{}\nanother row\n", "word ".repeat(10_000));

@@ -72,7 +72,7 @@ proptest! {
 
 #[test]
 fn rows_that_span_chunks_are_counted_once() {
-    // Rows have about a thousand bytes, and half a megabyte is read at a time, so reads usually end inside a row.
+    // A row has about a thousand bytes, and half a megabyte is read at a time, so most reads end inside a row.
     let rows: Vec<String> = (0..2000)
         .map(|i| format!("w{i} {}", "x ".repeat(490 + i % 7)))
         .collect();

@@ -1,4 +1,4 @@
-//! Tests of the index file (round trips, detection of changed bytes and truncation), of ranks, and of vocabulary
+//! Tests of the index file (round trips, and detection of changed bytes and truncation), of ranks, and of vocabulary
 //! filters.
 
 use std::path::Path;
@@ -34,7 +34,7 @@ fn same(stored: &Stored, files: &[FileRecord], stats: &Stats) -> bool {
 
 proptest! {
     #[test]
-    fn written_index_equals_the_index_read_back(rows in prop::collection::vec("\\PC{0,30}", 1..20)) {
+    fn index_read_back_equals_the_index_that_was_written(rows in prop::collection::vec("\\PC{0,30}", 1..20)) {
         let (files, stats) = some(&rows);
         let bytes = store::serialize(Tokenizer::UNICODE, &files, &stats).expect("it can be written");
         let index = open(&bytes).expect("it can be read");
@@ -134,7 +134,7 @@ fn filter_keeps_statistics_of_kept_terms_and_idf_of_removed_terms() {
         ["a", "b", "c", "d"]
     );
     assert!(open(9, None).is_err());
-    // A word that the filter removed has no rank, but keeps its score.
+    // A word that the filter removed has no rank, but its score does not change.
     let options = Options::new(&frequent);
     let mut augmenter = Augmenter::new(&frequent, options);
     augmenter.weigh("a d new");

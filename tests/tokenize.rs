@@ -1,4 +1,4 @@
-//! Tests that the fast paths of the tokenizers return the same terms as the reference implementations for any text.
+//! Tests that, for any text, the fast paths of the tokenizers return the same terms as the reference implementations.
 
 use cse_core::text::tokenize::{Scratch, Tokenizer};
 use proptest::prelude::*;
@@ -82,7 +82,7 @@ fn unicode_words_include_inner_apostrophes_periods_and_commas() {
 }
 
 #[test]
-fn whitespace_terms_keep_punctuation_and_split_like_python() {
+fn whitespace_terms_keep_punctuation_and_are_split_as_in_python() {
     let row = "Wait,  what?\u{a0}\u{1c}NO\u{2028}w\tend";
     assert_eq!(
         terms(Tokenizer::WHITESPACE, row),
@@ -91,6 +91,6 @@ fn whitespace_terms_keep_punctuation_and_split_like_python() {
 }
 
 #[test]
-fn each_word_is_lower_cased_with_its_final_sigma() {
+fn capital_sigma_at_end_of_word_becomes_final_sigma() {
     assert_eq!(terms(Tokenizer::UNICODE, "ΟΔΟΣ ΣΑΣ"), ["οδος", "σας"]);
 }

@@ -1,4 +1,5 @@
-//! Tests that the `treebank` tokenizer returns the same tokens as NLTK's sequence of regular expressions for any text.
+//! Tests that, for any text, the `treebank` tokenizer returns the same tokens as NLTK's sequence of regular
+//! expressions.
 
 use std::sync::LazyLock;
 
@@ -24,9 +25,9 @@ fn words(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// NLTK's expressions in NLTK's order, each with its replacement. The expressions for contractions, which NLTK matches
-/// with Python's `re`, spell out what `\b`, `\s` and, if case is ignored, `i` match in `re`. In Python, `$` also
-/// matches before a final newline. It is therefore written as `(?=\n?\z)`, except after `\s*`, which matches the
+/// NLTK's expressions in NLTK's order, each with its replacement. NLTK matches contractions with Python's `re`; their
+/// expressions therefore spell out which characters `\b`, `\s` and a case-insensitive `i` match in `re`. In Python, `$`
+/// also matches before a final newline. It is therefore written as `(?=\n?\z)`, except after `\s*`, which matches the
 /// newline itself.
 static PASSES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     let passes = [
@@ -133,7 +134,7 @@ proptest! {
     }
 
     #[test]
-    fn tokens_equal_their_source_except_quotes_and_omit_only_white_space(
+    fn tokens_except_quotes_equal_their_source_and_omit_only_white_space(
         awkward in awkward(),
         any in any::<String>(),
     ) {
@@ -142,7 +143,7 @@ proptest! {
     }
 }
 
-/// Output of NLTK itself, with tokens joined by spaces.
+/// The expected text is the output of NLTK itself, with tokens joined by spaces.
 #[test]
 fn tokens_equal_the_output_of_nltk() {
     for (text, expected) in [

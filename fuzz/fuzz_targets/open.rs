@@ -1,7 +1,9 @@
-//! Fuzz target: opening arbitrary bytes as an index file returns an error, or an index that can generate negatives.
+//! Fuzz target: opening arbitrary bytes as an index file either returns an error or gives an index that can generate
+//! negatives.
 //!
-//! The checksum rejects nearly all arbitrary bytes. Half of the inputs are therefore arbitrary statistics with a
-//! correct checksum, which a malicious or faulty program could write. The other half are arbitrary bytes.
+//! The checksum rejects nearly all arbitrary bytes. About half of the inputs are therefore turned into an index file
+//! with arbitrary statistics and a correct checksum, such as a malicious or faulty program could write. The other
+//! inputs are opened as they are.
 //!
 //! With `RUSTC_BOOTSTRAP=1`, the stable compiler accepts the unstable options that cargo-fuzz needs:
 //!

@@ -1,6 +1,6 @@
 //! Fuzz target: for arbitrary text and every tokenizer, the fast paths agree with the reference implementation, spans
 //! are in order and at character boundaries, and counting and augmenting the text do not panic. `open.rs` documents how
-//! to run it.
+//! to run this target.
 
 #![no_main]
 

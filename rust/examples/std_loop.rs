@@ -2,10 +2,10 @@
 //!
 //!     std_loop FILE [PART/PARTS]
 //!
-//! It computes the statistics of `cse build-tfidf --tokenizer whitespace`: the number of documents and, for each
+//! It computes the same statistics as `cse build-tfidf --tokenizer whitespace`: the number of documents and, for each
 //! lower-cased word, its document frequency and the maximum over documents of c/L, where c is the count of the word in
-//! a document of L words. With `1/2` it reads the first half of the file, cut at a line end, so that two processes can
-//! share the work. It does not sort or merge anything, and prints only the sums that the benchmark checks.
+//! a document of L words. With `1/2`, it reads only the first half of the file, cut at a line end; two processes can
+//! thus share the work. It does not sort or merge anything, and prints only the sums that the benchmark checks.
 
 use std::collections::HashMap;
 use std::error::Error;

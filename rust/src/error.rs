@@ -45,7 +45,8 @@ pub enum Error {
     },
 
     #[error(
-        "{path}: no line contains a word for the tokenizer {tokenizer}; --tokenizer whitespace accepts any text"
+        "{path}: no line contains a word according to the tokenizer {tokenizer}; \
+         --tokenizer whitespace accepts any text"
     )]
     NoWords {
         path: String,
@@ -118,7 +119,7 @@ pub enum Place {
     /// A line of a text file.
     Line {
         line: u64,
-        /// Byte offset in the decompressed text, from 0, if it is known.
+        /// Byte offset in the decompressed text, from 0; `None` if it is not known.
         offset: Option<u64>,
     },
     /// A row of a table; its number can differ from the line number in the file.
@@ -150,7 +151,7 @@ impl fmt::Display for Place {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Returns an I/O error that names the path; "not found" and "is a directory" become separate variants.
+    /// Returns an I/O error that names the path. The kinds "not found" and "is a directory" have variants of their own.
     pub fn io(path: &Path, source: io::Error) -> Self {
         let path = path.to_path_buf();
         match source.kind() {

@@ -10,8 +10,8 @@
 //! One streaming pass that keeps N, `df[t]` and max c/L is therefore sufficient ([`index::build`]); all other arrays
 //! are derived when an index is opened ([`index`]).
 //!
-//! UNA ([`una::augment`]) makes a hard negative by replacing words of a sentence. With n replaceable words, word i,
-//! whose score in the sentence is s_i, is replaced with probability
+//! UNA ([`una::augment`]) makes a hard negative by replacing words of a sentence. If n words are replaceable, and word
+//! i has score s_i in the sentence, word i is replaced with probability
 //!
 //! ```text
 //! p_i = min(1, beta * n * (s_i - min s) / sum_j (s_j - min s))
@@ -20,11 +20,11 @@
 //! If no p_i reaches 1, the largest is set to 1. Terms are ranked by their maximum scores. The replacement is drawn
 //! from the terms at most r ranks away from the word, with probability proportional to the maximum score. Let P be the
 //! prefix sums of the maximum scores in rank order. For a word of rank k, one uniform number is drawn from
-//! `P[k-r]..P[k+r+1]` without the interval `P[k]..P[k+1]` of the word itself; a search in P finds the term whose
+//! `P[k-r]..P[k+r+1]`, excluding the interval `P[k]..P[k+1]` of the word itself; a search in P finds the term whose
 //! interval contains the number ([`una::radius`]).
 //!
-//! Of the modules [`text`], [`index`], [`una`] and [`doctor`], each imports only modules to its left in this list; `py`
-//! uses all of them. The remaining modules may be used by any module.
+//! Of the modules [`text`], [`index`], [`una`] and [`doctor`], each imports only those before it in this list; `py`
+//! uses all four. The remaining modules may be used by any module.
 
 pub mod checksum;
 pub mod doctor;

@@ -1,4 +1,4 @@
-//! Writes files, which appear complete or not at all, and standard output.
+//! Output: files that appear complete or not at all, and standard output.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Write};
@@ -67,8 +67,8 @@ impl PendingFile {
 
     /// Renames the temporary file to its destination, replacing a file of that name.
     ///
-    /// There is no fsync, because flushing a hundred megabytes takes longer than computing them. An interrupted process
-    /// or a full disk leaves the old file in place; only a power failure can lose the new file.
+    /// The file is not flushed to disk (fsync), because flushing a hundred megabytes takes longer than computing them.
+    /// An interrupted process or a full disk leaves the old file in place; only a power failure can lose the new file.
     pub fn commit(self) -> Result<()> {
         let Some(temporary) = self.temporary else {
             return Ok(());
@@ -78,7 +78,7 @@ impl PendingFile {
     }
 }
 
-/// Creates a temporary file and locks it, which shows other processes that it is in use.
+/// Creates a temporary file and locks it. The lock shows other processes that the file is in use.
 fn create(folder: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(PREFIX).suffix(SUFFIX);
@@ -164,7 +164,7 @@ impl<'a> StandardOutput<'a> {
 
         let closed = |_| Error::OutputClosed;
         let mut output = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(closed)?);
-        output.write(b"").map(drop).map_err(closed)?; // fails if it is open for reading only
+        output.write(b"").map(drop).map_err(closed)?; // fails if standard output is open for reading only
         let regular = output.metadata().is_ok_and(|meta| meta.is_file());
         let blocking = (!regular).then(|| output.as_raw_fd());
         Ok(StandardOutput {

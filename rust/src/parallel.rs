@@ -1,8 +1,9 @@
 //! Thread pools.
 //!
-//! All parallel code runs in a pool of this module, never in rayon's global pool. A forked child process does not have
-//! the threads of its parent's pools, and a call into such a pool would wait forever. A child process could not replace
-//! the global pool, but it makes new pools of this module: each of them is used only by the process that made it.
+//! All parallel code runs in pools made by this module, never in rayon's global pool. A forked child process does not
+//! have the threads of its parent's pools, and a call into such a pool would wait forever. A child process cannot
+//! replace the global pool, but it can make new pools with this module. Each of these pools is used only by the process
+//! that made it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,10 +12,11 @@ use rayon::ThreadPool;
 
 use crate::error::{Error, Result};
 
-/// Maximum number of threads of a call.
+/// Maximum number of threads that a call may ask for.
 const MAX_THREADS: usize = 1024;
 
-/// Number of threads for calls that ask for 0 threads; if this is 0 too, one per available core.
+/// Number of threads for calls that ask for 0 threads. If this number is 0 too, such calls use one thread per available
+/// core.
 static DEFAULT_THREADS: AtomicUsize = AtomicUsize::new(0);
 
 /// Sets the default number of threads. It applies to calls that ask for 0 threads, and to the shared pool from its next
@@ -53,7 +55,7 @@ pub fn on_each_thread<T: Send>(work: impl Fn() -> T + Sync) -> Vec<T> {
 /// Runs `work` in the current pool, or in a shared pool if the calling thread is not in one. `work` must not read or
 /// write files.
 ///
-/// If threads cannot be started, `work` runs in a pool that consists of the calling thread.
+/// If no thread can be started, `work` runs in a pool that consists of only the calling thread.
 pub fn in_pool<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     if rayon::current_thread_index().is_some() {
         return work();
@@ -79,7 +81,7 @@ static SHARED: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
 fn shared_pool() -> Arc<ThreadPool> {
     let process = std::process::id();
     // Do not wait for the lock: if another thread of the parent held it during a fork, it is never released in the
-    // child. In this case, each call in the child makes a new pool.
+    // child. Each call in such a child makes a new pool.
     let Ok(mut shared) = SHARED.try_lock() else {
         return Arc::new(any_pool());
     };
@@ -94,7 +96,7 @@ fn shared_pool() -> Arc<ThreadPool> {
     }
 }
 
-/// Returns a pool with the default number of threads or, if no thread can be started, a pool that consists of the
+/// Returns a pool with the default number of threads or, if no thread can be started, a pool that consists of only the
 /// calling thread.
 fn any_pool() -> ThreadPool {
     new_pool(0).unwrap_or_else(|_| {

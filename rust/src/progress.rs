@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 
-/// Progress of a long call, and a flag that stops the call. Shared with the code that shows a progress bar.
+/// Progress of a long call, and a flag that stops the call. It is shared with the code that shows a progress bar.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// Number of bytes to read, before decompression; the size of standard input is unknown and counts as 0.
+    /// Total number of bytes to read, before decompression. Standard input, whose size is unknown, counts as 0.
     pub total: AtomicU64,
     /// Number of bytes read so far, before decompression.
     pub done: AtomicU64,

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use crate::parallel::in_pool;
 
-/// The stream of the replacements that are shown by `explain`; `python/cse/rng.py` lists the other streams.
+/// The stream from which `explain` draws sample replacements; `python/cse/rng.py` lists the other streams.
 pub(crate) const EXPLAIN: u64 = u64::MAX;
 /// Number of rows whose bits one thread computes at a time.
 const PART: usize = 1 << 14;
@@ -20,7 +20,7 @@ pub(crate) fn uniform(rng: &mut ChaCha8Rng) -> f64 {
     to_unit(rng.next_u64())
 }
 
-/// Converts the upper 53 bits to a number in [0, 1).
+/// Converts the upper 53 of 64 random bits to a number in [0, 1).
 pub fn to_unit(bits: u64) -> f64 {
     (bits >> 11) as i64 as f64 * (1.0 / (1u64 << 53) as f64)
 }
@@ -34,9 +34,9 @@ pub(crate) fn keyed(seed: u64, epoch: u64, row: u64, stream: u64) -> ChaCha8Rng 
     ChaCha8Rng::from_seed(key)
 }
 
-/// Returns 64 random bits for each row, for all random choices other than negatives (such as shuffling, held-out rows
-/// and the mixing partners of MixCSE). Different values of `stream` give independent bits. Small values of `stream`
-/// must not be used, because the stream of a negative is its copy number.
+/// Returns 64 random bits for each row. They are used for random choices such as shuffling, held-out rows and the
+/// mixing partners of MixCSE, but not for negatives. Different values of `stream` give independent bits. Small values
+/// of `stream` are reserved for negatives, which use their copy number as the stream.
 pub fn random_bits(seed: u64, epoch: u64, rows: &[u64], stream: u64) -> Vec<u64> {
     let mut bits = vec![0; rows.len()];
     let level = Level::new();
@@ -86,7 +86,7 @@ fn first_words<S: Simd>(simd: S, key: [u64; 3], row: [S::u32s; 2]) -> [S::u32s; 
     let halves = |value: u64| [all(value as u32), all((value >> 32) as u32)];
     let [[s0, s1], [e0, e1], [t0, t1]] = key.map(halves);
     let [row0, row1] = row;
-    // "expand 32-byte k", then the key; the counter and the nonce are 0.
+    // The initial state: the constant "expand 32-byte k", the key, and a counter and a nonce of 0.
     let [k0, k1, k2, k3] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574].map(all);
     let o = all(0);
     let mut s = [

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::progress::Progress;
 
-/// What to wait for.
+/// The condition to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
     /// A read does not block.
@@ -29,7 +29,7 @@ pub(crate) fn wait(fd: i32, until: Until, progress: &Progress) -> Result<()> {
         };
         // SAFETY: `poll` is one valid pollfd, which the call reads and writes.
         let ready = unsafe { libc::poll(&mut poll, 1, 100) };
-        // The read or write that follows reports errors of the file descriptor itself.
+        // If the file descriptor has an error, the read or write that follows reports it.
         if ready > 0
             || ready < 0 && std::io::Error::last_os_error().raw_os_error() != Some(libc::EINTR)
         {
@@ -38,7 +38,7 @@ pub(crate) fn wait(fd: i32, until: Until, progress: &Progress) -> Result<()> {
     }
 }
 
-/// Returns an error if the call was cancelled; on systems other than Unix, there is no waiting.
+/// Returns an error if the call was cancelled. On systems other than Unix, this function does not wait.
 #[cfg(not(unix))]
 pub(crate) fn wait(_fd: i32, _until: Until, progress: &Progress) -> Result<()> {
     progress.check()

@@ -8,14 +8,15 @@ use crate::text::reader::FileRecord;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Found {
     pub rows: u64,
-    /// Number, in its file, of the first such row, from 1: a line of a text file or a row of a table.
+    /// Position of the first such row in its file, from 1: the line number in a text file, or the row number in a
+    /// table.
     pub first: Option<u64>,
     /// Path of the file that contains the first such row.
     pub file: Option<String>,
 }
 
 impl Found {
-    /// Converts a tally: finds the file that contains the first row, and the row's number in this file.
+    /// Converts a tally: finds the file that contains the first such row, and the row's number in that file.
     pub(super) fn new(tally: &Tally, files: &[FileRecord]) -> Self {
         let mut found = Found {
             rows: tally.rows,
@@ -42,7 +43,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Counts row number `row` if `found`, that is, if the row has the property.
+    /// Counts row number `row` if `found` is true, that is, if the row has the property.
     pub(super) fn note(&mut self, row: u64, found: bool) {
         if found {
             self.rows += 1;
@@ -65,8 +66,8 @@ impl Tally {
 pub struct Faults<F = Found> {
     /// Bytes that are not UTF-8.
     pub invalid: F,
-    /// U+FFFD, the replacement character for bytes that were not UTF-8 in this file or in the text from which it was
-    /// made.
+    /// U+FFFD, the character that replaces bytes that are not UTF-8. They were replaced either while this file was
+    /// read, or earlier by the program that wrote it.
     pub replacement: F,
     /// UTF-8 that was read as Latin-1 or Windows-1252 and encoded as UTF-8 again: "cafÃ©".
     pub mojibake: F,
@@ -74,13 +75,13 @@ pub struct Faults<F = Found> {
     pub control: F,
     /// A tab.
     pub tab: F,
-    /// U+2028, U+2029, U+0085 or a carriage return inside a row, where other tools end a line.
+    /// U+2028, U+2029, U+0085 or a carriage return inside a row: characters at which other tools end a line.
     pub line_break: F,
     /// A carriage return inside a row.
     pub lone_cr: F,
     /// An HTML entity or tag, such as `&amp;` or `<br>`.
     pub markup: F,
-    /// More bytes than `ReadOptions::max_line_bytes`, the maximum for other commands.
+    /// More bytes than `ReadOptions::max_line_bytes`; other commands refuse such a row.
     pub over_long: F,
     /// More than 128 words: probably not one sentence.
     pub long: F,
@@ -89,7 +90,7 @@ pub struct Faults<F = Found> {
 }
 
 impl<F> Faults<F> {
-    /// Applies `convert` to each count.
+    /// Converts each count with `convert`.
     pub(super) fn map<G>(self, mut convert: impl FnMut(F) -> G) -> Faults<G> {
         Faults {
             invalid: convert(self.invalid),

@@ -36,16 +36,17 @@ const SAMPLE: usize = 10_000;
 const HASHES: usize = 1 << 24;
 /// Maximum number of leading bytes of a sampled row that are used to predict the replacement rate.
 const SAMPLE_BYTES: usize = 4096;
-/// Maximum row length, in words, in the statistics of row lengths; longer rows count as rows of this length.
+/// Longest row length, in words, that the statistics of row lengths distinguish; longer rows count as rows of this
+/// length.
 const LONGEST: usize = 4096;
-/// Row lengths in words that correspond to about 32, 64, 128 and 256 subword tokens of a model.
+/// Row lengths in words that correspond to about 32, 64, 128 and 256 subword tokens.
 const LIMITS: [usize; 4] = [24, 48, 96, 192];
 
 /// The result of [`diagnose`].
 #[derive(Debug, Serialize)]
 pub struct Diagnosis {
     pub files: Vec<FileRecord>,
-    /// The format of each file, as recognised by its first bytes.
+    /// The format of each file, as recognised from its first bytes.
     pub formats: Vec<FileFormat>,
     pub rows: u64,
     pub documents: u64,
@@ -53,7 +54,7 @@ pub struct Diagnosis {
     pub wordless: u64,
     pub tokens: u64,
     pub terms: usize,
-    /// Number of terms that occur in one document only.
+    /// Number of terms that occur in only one document.
     pub singletons: usize,
     pub default_radius: usize,
     /// Number of rows that repeat an earlier row (blank rows excluded); an estimate if not all rows were checked.
@@ -61,18 +62,18 @@ pub struct Diagnosis {
     pub duplicates_estimated: bool,
     /// Quantiles of the number of words in a row: 5, 50, 95 and 100 per cent, over the rows that are not blank.
     pub words_quantiles: [usize; 4],
-    /// For several limits in words: the limit, the share of rows (blank ones excluded) that are longer, and the share
-    /// of words beyond the limit.
+    /// For each of four limits on the words of a row: the limit, the fraction of rows (blank rows excluded) that are
+    /// longer, and the fraction of words beyond the limit.
     pub cut_off: [(usize, f64, f64); 4],
     /// Each Unicode script and its fraction of all letters, largest first.
     pub scripts: Vec<(&'static str, f64)>,
     pub faults: Faults,
     pub sampled_rows: usize,
-    /// Expected share of words in the sample that are replaced with the default options of UNA.
+    /// Fraction of the words in the sample that UNA is expected to replace if its options have their defaults.
     pub replacement_rate: f64,
-    /// Share of words in the sample that cannot be replaced because they touch another word.
+    /// Fraction of the words in the sample that cannot be replaced because they touch another word.
     pub unreplaceable_rate: f64,
-    /// Share of rows in the sample that would not change, because none of their words can be replaced.
+    /// Fraction of the rows in the sample that would not change, because none of their words can be replaced.
     pub unchanged_rate: f64,
 }
 
@@ -87,7 +88,7 @@ impl Diagnosis {
 struct Worker {
     counter: Counter,
     faults: Faults<Tally>,
-    /// Number of rows for each number of words.
+    /// Element n is the number of rows of n words.
     lengths: Vec<u64>,
     scripts: BTreeMap<&'static str, u64>,
     hashes: Hashes,
@@ -96,7 +97,7 @@ struct Worker {
     sample: BinaryHeap<(u64, String)>,
 }
 
-/// The row hashes that do not exceed `limit`, which is lowered when there are too many hashes.
+/// The row hashes that are at most `limit`. The limit is lowered when there are too many hashes.
 #[derive(Debug)]
 struct Hashes {
     limit: u64,
@@ -134,7 +135,7 @@ impl Worker {
         }
     }
 
-    /// Examines one row. If the row is too long (`cut`), `text` is only its beginning.
+    /// Examines one row. If the row is too long (`cut` is true), `text` is only its beginning.
     fn examine(&mut self, row: u64, text: &str, cut: bool) {
         let before = self.counter.tokens();
         self.counter.count_row(text, None);
@@ -296,7 +297,7 @@ fn summarize(
     let mut scripts: Vec<(&str, f64)> = scripts
         .into_iter()
         .map(|(script, n)| (script, n as f64 / letters.max(1) as f64))
-        .filter(|&(_, share)| share > 0.0)
+        .filter(|&(_, fraction)| fraction > 0.0)
         .collect();
     scripts.sort_by(|a, b| b.1.total_cmp(&a.1));
     let index = Index::new(tokenizer, files, stats);
@@ -312,7 +313,7 @@ fn summarize(
         default_radius: default_radius(&index),
         duplicates,
         duplicates_estimated,
-        words_quantiles: [0.05, 0.5, 0.95, 1.0].map(|share| quantile(&lengths, share)),
+        words_quantiles: [0.05, 0.5, 0.95, 1.0].map(|fraction| quantile(&lengths, fraction)),
         cut_off: LIMITS.map(|limit| cut_off(&lengths, limit)),
         scripts,
         faults,
@@ -336,14 +337,14 @@ fn count_duplicates(mut hashes: Vec<Hashes>) -> (u64, bool) {
     }
     all.par_sort_unstable();
     let repeats = all.windows(2).filter(|pair| pair[0] == pair[1]).count() as f64;
-    let share = limit as f64 / u64::MAX as f64;
-    ((repeats / share).round() as u64, limit < u64::MAX)
+    let checked = limit as f64 / u64::MAX as f64;
+    ((repeats / checked).round() as u64, limit < u64::MAX)
 }
 
-/// Returns the smallest number of words that a fraction `share` of the rows does not exceed.
-fn quantile(lengths: &[u64], share: f64) -> usize {
+/// Returns the smallest n such that at least the given fraction of the rows have at most n words.
+fn quantile(lengths: &[u64], fraction: f64) -> usize {
     let rows: u64 = lengths.iter().sum();
-    let wanted = ((rows as f64 * share).ceil() as u64).max(1);
+    let wanted = ((rows as f64 * fraction).ceil() as u64).max(1);
     let mut sum = 0;
     let place = lengths.iter().position(|n| {
         sum += n;
@@ -352,8 +353,8 @@ fn quantile(lengths: &[u64], share: f64) -> usize {
     place.unwrap_or(0)
 }
 
-/// Returns `limit`, the share of rows with more than `limit` words, and the share of words beyond the first `limit`
-/// words of their row. Rows of more than `LONGEST` words count as rows of `LONGEST` words.
+/// Returns `limit`, the fraction of rows with more than `limit` words, and the fraction of words beyond the first
+/// `limit` words of their row. Rows of more than `LONGEST` words count as rows of `LONGEST` words.
 fn cut_off(lengths: &[u64], limit: usize) -> (usize, f64, f64) {
     let (mut rows, mut words, mut long, mut beyond) = (0, 0, 0, 0);
     for (length, &n) in lengths.iter().enumerate() {
@@ -364,12 +365,12 @@ fn cut_off(lengths: &[u64], limit: usize) -> (usize, f64, f64) {
             beyond += n * (length - limit) as u64;
         }
     }
-    let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
-    (limit, share(long, rows), share(beyond, words))
+    let fraction = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+    (limit, fraction(long, rows), fraction(beyond, words))
 }
 
-/// Returns, for the sampled rows, the expected share of words that are replaced, the share of words that cannot be
-/// replaced, and the share of rows that do not change.
+/// Returns, for the sampled rows, the expected fraction of words that are replaced, the fraction of words that cannot
+/// be replaced, and the fraction of rows that do not change.
 fn predict(index: &Index, sample: &[(u64, String)]) -> [f64; 3] {
     let mut augmenter = Augmenter::new(index, Options::new(index));
     let (mut words, mut bound, mut expected, mut unchanged) = (0, 0, 0.0, 0);

@@ -17,7 +17,8 @@ pub struct Part {
     pub stats: Stats,
     /// For each term of `stats`, its id in `rows`.
     pub local_ids: Vec<u32>,
-    /// Number and counted rows of each chunk, in the order in which the thread read them; empty unless rows are kept.
+    /// For each chunk, its number and its counted rows, in the order in which the thread read the chunks; empty unless
+    /// rows are kept.
     pub rows: Vec<(u64, CountedRows)>,
 }
 
@@ -109,7 +110,7 @@ pub fn count(
     Ok(with_threads(threads, work)??.stored)
 }
 
-/// Counts the terms of files; a corpus without a term is an error.
+/// Counts the terms of files, and returns an error if the corpus contains no term.
 pub fn build(
     files: Vec<Input>,
     tokenizer: Tokenizer,
@@ -158,7 +159,7 @@ pub fn build_from_texts<'a>(
     })
 }
 
-/// Merges indexes, in the given order, into the index of all their files. Each index is preceded by its name for error
+/// Merges indexes, in the given order, into the index of all their files. Each index comes with its name in error
 /// messages.
 pub fn merge(shards: impl IntoIterator<Item = Result<(String, Stored)>>) -> Result<Stored> {
     let mut shards = shards.into_iter();
@@ -189,7 +190,7 @@ pub fn merge_bytes(shards: &[&[u8]]) -> Result<Stored> {
     }))
 }
 
-/// Writes an index given as bytes into `dir`; an index without a term is an error.
+/// Writes an index given as bytes into `dir`, and returns an error if the index contains no term.
 pub fn save_bytes(dir: &Path, bytes: &[u8]) -> Result<Stored> {
     let stored = store::deserialize(bytes, Path::new("bytes"))?;
     check_filled(&stored.stats, &stored.files, stored.tokenizer)?;

@@ -70,10 +70,10 @@ impl Lookup {
         };
     }
 
-    /// First step of a look-up: returns the content of the slot to which the term is hashed, and whether that slot is
-    /// known to belong to the term. It usually is, except for terms longer than sixteen bytes, which need the second
-    /// step. This is a single load that depends on no other. A caller with many terms does the first step for all of
-    /// them before any second step, so that the memory accesses overlap.
+    /// First step of a look-up: returns the content of the slot to which the term is hashed, and true if that slot is
+    /// certain to belong to the term. For most terms it is certain; a term longer than sixteen bytes always needs the
+    /// second step. The first step is a single load that does not depend on another load. A caller with many terms does
+    /// the first step for all of them before any second step, so that the memory accesses overlap.
     #[inline]
     pub fn first(&self, key: &Key) -> (Known, bool) {
         let slot = &self.slots[key.hash() as usize & (self.slots.len() - 1)];
@@ -85,8 +85,8 @@ impl Lookup {
         (known, same & !key.is_long())
     }
 
-    /// Second step, for a term that [`first`](Self::first) did not find. `is_term` returns whether the term of a given
-    /// rank is the term that is looked up; it is called only for terms longer than sixteen bytes.
+    /// Second step of a look-up, for a term that [`first`](Self::first) did not find. `is_term(rank)` returns whether
+    /// the term of this rank is the one to be found; it is called only for terms longer than sixteen bytes.
     pub fn find(&self, key: &Key, is_term: impl Fn(u32) -> bool) -> Option<Known> {
         let mask = self.slots.len() - 1;
         let mut at = key.hash() as usize & mask;
@@ -109,8 +109,8 @@ impl Lookup {
     }
 }
 
-/// Advises the kernel to back the memory of a vector, which has not been written yet, with pages of 2 MiB. Otherwise,
-/// look-ups at random positions of a large table would miss the TLB as often as the data cache.
+/// Advises the kernel to use pages of 2 MiB for the memory of a vector that has not been written yet. With pages of
+/// 4 KiB, look-ups at random positions of a large table would miss the TLB as often as the data cache.
 #[cfg(target_os = "linux")]
 pub(crate) fn on_huge_pages<T>(buffer: &Vec<T>) {
     const PAGE: usize = 4096;

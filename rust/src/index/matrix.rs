@@ -1,8 +1,8 @@
-//! The TF-IDF matrix (rows x terms) in CSR format: of the corpus, as an `.npz` file that `scipy.sparse.load_npz` reads,
-//! and of new texts, in memory.
+//! TF-IDF matrices (rows x terms) in CSR format. The matrix of the corpus is written to an `.npz` file, which
+//! `scipy.sparse.load_npz` reads; the matrix of new texts is returned in memory.
 //!
-//! Row i of the file's matrix is row i of the corpus (empty if the row is blank), column t is term t in byte order, and
-//! the values are ln(1 + c/L) * ln(N/df) in float64. The file is not compressed, so it is read at the speed of the
+//! In the file, matrix row i is row i of the corpus (empty if that row is blank), and column t is term t in byte order.
+//! The values are ln(1 + c/L) * ln(N/df) in float64. The file is not compressed, so it is read at the speed of the
 //! disk.
 
 use std::fs::File;
@@ -27,7 +27,8 @@ pub struct Transformed {
     pub values: Vec<f64>,
 }
 
-/// Returns one row of ln(1 + c/L) * idf per text. Terms that are not in the index count towards L but have no column.
+/// Returns a matrix with one row per text and the values ln(1 + c/L) * idf. Terms that are not in the index count
+/// towards L but have no column.
 pub fn transform<'a>(index: &Index, texts: impl Iterator<Item = &'a str>) -> Transformed {
     let mut out = Transformed {
         indptr: vec![0],
@@ -61,7 +62,7 @@ struct Csr {
     row_ends: Vec<u64>,
 }
 
-/// Writes the matrix of `parts`, which must contain their rows; `stats` are the merged statistics of all parts.
+/// Writes the matrix of `parts`, whose rows must have been kept; `stats` are the merged statistics of all parts.
 /// Returns an error if the call is cancelled.
 pub fn write_npz(
     file: &mut File,
@@ -183,8 +184,8 @@ impl Seek for ErrorCapture<'_> {
     }
 }
 
-/// Returns the matrix column of each term id of `part`. The terms of `stats` and of `part` are in byte order, so one
-/// pass suffices.
+/// Returns, for each term id of `part`, its column in the matrix. The terms of `stats` and of `part` are in byte order,
+/// so one pass suffices.
 fn columns(stats: &Stats, part: &Part) -> Vec<u32> {
     let mut column_of = vec![0; part.local_ids.len()];
     let mut column = 0;

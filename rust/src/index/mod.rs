@@ -25,9 +25,9 @@ use crate::text::tokenize::Tokenizer;
 
 pub use crate::index::vocabulary_filter::VocabularyFilter;
 
-/// The statistics of a corpus with all arrays that UNA needs.
+/// The statistics of a corpus, and all arrays that UNA needs.
 ///
-/// Terms are numbered in byte order, and ranked by maximum score, largest first (`ranking.rs`).
+/// Terms are numbered in byte order. The rank of a term is its position by maximum score, largest first (`ranking.rs`).
 #[derive(Debug)]
 pub struct Index {
     pub tokenizer: Tokenizer,
@@ -35,7 +35,7 @@ pub struct Index {
     pub stats: Stats,
     /// `idf[t] = ln(N/df[t])`.
     pub idf: Vec<f64>,
-    /// `max_score[t]` = max over documents of `ln(1 + c/L) * idf[t]`.
+    /// `max_score[t]` is the maximum over documents of `ln(1 + c/L) * idf[t]`.
     pub max_score: Vec<f64>,
     /// The term number of each rank.
     pub by_rank: Vec<u32>,
@@ -99,7 +99,7 @@ impl Index {
         }
     }
 
-    /// Returns an index with the terms that `filter` keeps. N and the lengths of documents do not change.
+    /// Returns an index with only the terms that `filter` keeps. N and the lengths of documents do not change.
     pub fn with_filter(
         tokenizer: Tokenizer,
         files: Vec<FileRecord>,
@@ -174,7 +174,7 @@ impl Index {
         self.by_rank.len()
     }
 
-    /// Whether there is no term.
+    /// Whether the index has no terms.
     pub fn is_empty(&self) -> bool {
         self.by_rank.is_empty()
     }
@@ -184,8 +184,8 @@ impl Index {
         std::str::from_utf8(self.stats.terms.get(t)).expect("checked when the index was opened")
     }
 
-    /// Returns the idf of a word that has no rank: its idf in the corpus if the filter removed the word, or ln(N) if
-    /// the corpus does not contain the word.
+    /// Returns the idf of a word that has no rank. If the filter removed the word, this is its idf in the corpus; if
+    /// the corpus does not contain the word, it is ln(N).
     pub(crate) fn idf_without_rank(&self, term: &Term) -> f64 {
         let known = self.removed.get(term).copied();
         known.unwrap_or_else(|| idf(self.stats.counts.documents, 1))
@@ -221,8 +221,8 @@ fn inline_texts(stats: &Stats, by_rank: &[u32]) -> Vec<InlineText> {
     texts
 }
 
-/// Builds the look-up table. Terms are inserted roughly by decreasing document frequency (rounded down to a power of
-/// two), because terms that are inserted first are found fastest.
+/// Builds the look-up table. Terms are inserted by decreasing document frequency, rounded down to a power of two,
+/// because terms that are inserted first are found fastest.
 fn look_up_table(stats: &Stats, by_rank: &[u32], idf: &[f64]) -> Lookup {
     let mut lookup = Lookup::with_capacity(by_rank.len());
     let mut padded = stats.terms.bytes.clone();

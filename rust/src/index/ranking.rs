@@ -17,7 +17,7 @@ pub(crate) fn terms_by_score(max_score: &[f64]) -> Vec<u32> {
 }
 
 impl Index {
-    /// Returns the rank that a word of this score would have: the number of terms with a larger maximum score.
+    /// Returns the rank that a word with this score would have: the number of terms with a larger maximum score.
     pub fn rank_of_score(&self, score: f64) -> usize {
         self.by_rank
             .partition_point(|&t| self.max_score[t as usize] > score)

@@ -1,10 +1,10 @@
 //! The sufficient statistics of a corpus: the number N of documents, and for each term its document frequency and the
 //! maximum over documents of c/L, where c is the term's count in a document and L the document's length in terms.
 //!
-//! UNA needs no other statistics: idf is constant over documents, so the maximum over d of ln(1 + c/L) * idf is reached
-//! where c/L is largest. Merging two [`Stats`] adds their N and document frequencies, and keeps the larger maximum of
-//! each term. Merging is associative and commutative. Threads, shards and machines can therefore count separately, and
-//! merging their statistics in any order gives the same bytes.
+//! UNA needs no other statistics: the idf of a term is the same in all documents, so ln(1 + c/L) * idf is largest in
+//! the document in which c/L is largest. Merging two [`Stats`] adds their N and document frequencies, and keeps the
+//! larger maximum of each term. Merging is associative and commutative. Threads, shards and machines can therefore
+//! count separately, and merging their statistics in any order gives the same bytes.
 
 use std::cmp::Ordering;
 
@@ -57,7 +57,7 @@ impl Terms {
     }
 }
 
-/// Numbers of rows and tokens of a corpus.
+/// Numbers of rows, documents and tokens in a corpus.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// N: rows that are not blank.
@@ -89,7 +89,7 @@ pub struct Stats {
     pub terms: Terms,
     /// Number of documents that contain each term.
     pub df: Vec<u64>,
-    /// For each term, the maximum over documents of c/L, its count divided by the number of terms in the document.
+    /// For each term, the maximum over documents of c/L, where c is the count of the term in a document of L terms.
     pub max_frequency: Vec<f64>,
 }
 
@@ -138,7 +138,7 @@ impl Stats {
         out
     }
 
-    /// Returns the statistics of the terms `kept` (term numbers, ascending); `counts` do not change.
+    /// Returns statistics with only the terms `kept` (term numbers in ascending order) and the same `counts`.
     pub fn only(&self, kept: &[u32]) -> Stats {
         let mut out = Stats {
             counts: self.counts,
@@ -161,12 +161,13 @@ impl Stats {
 struct Cell {
     df: u64,
     max_frequency: f64,
-    /// The last document that contained the term, and the term's count there.
+    /// Number of the last document that contained the term.
     document: u64,
+    /// Count of the term in this document.
     count: u32,
 }
 
-/// Counts the terms of rows, on one thread.
+/// Counts the terms of rows on one thread.
 pub struct Counter {
     tokenizer: Tokenizer,
     table: TermTable<Cell>,
@@ -176,13 +177,13 @@ pub struct Counter {
     distinct: Vec<u32>,
 }
 
-/// The distinct terms of some rows with their counts, kept to build the TF-IDF matrix. Terms are given by their ids in
-/// the counter that counted the rows.
+/// The distinct terms of some rows with their counts, kept to build the TF-IDF matrix. A term is represented by its id
+/// in the counter that counted the rows.
 #[derive(Debug, Default)]
 pub struct CountedRows {
     pub ids: Vec<u32>,
     pub counts: Vec<u32>,
-    /// For each row, its number of distinct terms and its number of terms.
+    /// For each row, its number of distinct terms and its length in terms.
     pub rows: Vec<(u32, u32)>,
 }
 
@@ -265,7 +266,7 @@ impl Counter {
         self.counts.repaired += rows;
     }
 
-    /// Returns the statistics with terms in byte order, and the id of each term in this counter.
+    /// Returns the statistics, with terms in byte order, and the id that each of these terms has in this counter.
     pub fn finish(self) -> (Stats, Vec<u32>) {
         let table = &self.table;
         // Comparing the first eight bytes as a number decides nearly all comparisons without reading a string.

@@ -30,7 +30,8 @@ use crate::text::tokenize::Tokenizer;
 pub const FORMAT: u32 = 1;
 const KEY: &str = "cse";
 const FORMULA: &str = "ln(1 + c/L) * ln(N/df)";
-/// Names of the tensors in the order of the file: eight-byte numbers first, then the bytes. `max_tf` is max c/L.
+/// Names of the tensors, in their order in the file: first the tensors of eight-byte numbers, then the tensor of bytes.
+/// `max_tf` is max c/L.
 const NAMES: [&str; 4] = ["df", "max_tf", "offsets", "terms"];
 
 /// Returns the path of the index file in the folder `dir`.
@@ -62,8 +63,8 @@ impl Index {
 }
 
 impl Stored {
-    /// Returns the index of both corpora. Both indexes must have the same tokenizer. `name` is the name of `other` in
-    /// error messages.
+    /// Returns the index of the two corpora combined. Both indexes must have the same tokenizer. Error messages refer
+    /// to `other` as `name`.
     pub fn merge(self, other: Stored, name: &str) -> Result<Stored> {
         if self.tokenizer != other.tokenizer {
             return Err(Error::TokenizersDiffer {
@@ -84,15 +85,15 @@ impl Stored {
         serialize(self.tokenizer, &self.files, &self.stats)
     }
 
-    /// Opens the index with the terms that `filter` keeps.
+    /// Opens the index with only the terms that `filter` keeps.
     pub fn into_index(self, filter: VocabularyFilter) -> Result<Index> {
         Index::with_filter(self.tokenizer, self.files, self.stats, filter)
     }
 }
 
-/// Writes `DIR/index.safetensors`, and `DIR/matrix.npz` if `parts` are given; otherwise the matrix of an older index is
-/// removed. Both files are complete before either is renamed to its final name. If the call is cancelled, the existing
-/// files are left unchanged.
+/// Writes `DIR/index.safetensors` and, if `parts` are given, `DIR/matrix.npz`. Without `parts`, the matrix of an older
+/// index is removed. Both files are complete before either is renamed to its final name. If the call is cancelled, the
+/// existing files are left unchanged.
 pub fn save(
     dir: &Path,
     stored: &Stored,
@@ -112,7 +113,8 @@ pub fn save(
     put(dir, &bytes, matrix)
 }
 
-/// Writes an index file that [`serialize`] returned into the folder `dir`, and removes the matrix of an older index.
+/// Writes the bytes of an index file, as returned by [`serialize`], to the folder `dir`, and removes the matrix of an
+/// older index.
 pub fn save_bytes(dir: &Path, bytes: &[u8]) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
     put(dir, bytes, None)
@@ -190,7 +192,7 @@ pub fn read(dir: &Path) -> Result<Stored> {
     deserialize(&bytes, &path)
 }
 
-/// Parses and checks the bytes of an index file. `path` is used in error messages.
+/// Parses and checks the bytes of an index file. `path` appears only in error messages.
 pub fn deserialize(bytes: &[u8], path: &Path) -> Result<Stored> {
     let damaged = |why: &str| Error::damaged(path, why);
     let (_, header): (usize, Metadata) =
@@ -213,7 +215,7 @@ pub fn deserialize(bytes: &[u8], path: &Path) -> Result<Stored> {
     let tensor = |name: &str, dtype: Dtype| match container.tensor(name) {
         Ok(view) if view.dtype() == dtype && view.shape().len() == 1 => Ok(view.data()),
         _ => Err(damaged(&format!(
-            "tensor {name} is missing or of another type"
+            "tensor {name} is missing or has the wrong type"
         ))),
     };
     let df = tensor("df", Dtype::U64)?;

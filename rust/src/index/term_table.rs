@@ -1,8 +1,8 @@
 //! The hash table used for counting, which maps terms to values.
 //!
-//! Open addressing over eight-byte slots (half of the hash, and an id). Values are stored next to the first sixteen
-//! bytes of their terms, so that most look-ups touch two cache lines and compare no strings. `HashMap` would cost one
-//! more cache miss per token, because its keys would be slices stored elsewhere.
+//! Open addressing over eight-byte slots, each with one half of the hash and an id. Values are stored next to the first
+//! sixteen bytes of their terms, so that most look-ups touch two cache lines and compare no strings. `HashMap` would
+//! cost one more cache miss per token, because its keys would be slices stored elsewhere.
 
 use crate::text::term::{Key, PAD, Term};
 
@@ -17,7 +17,7 @@ struct Entry<T> {
     value: T,
 }
 
-/// A map from term to `T` that numbers its terms in order of insertion.
+/// A map from terms to values of type `T`. Terms are numbered in order of insertion.
 #[derive(Clone, Debug)]
 pub struct TermTable<T> {
     /// An occupied slot contains the upper half of the hash and id + 1; an empty slot is 0.
@@ -42,7 +42,7 @@ impl<T> TermTable<T> {
         self.entries.len()
     }
 
-    /// Whether the table has no term.
+    /// Whether the table has no terms.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

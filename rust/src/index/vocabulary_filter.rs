@@ -1,4 +1,4 @@
-//! Selects the terms of an index by document frequency (`--min-df`) and limits their number (`--max-terms`).
+//! Keeps only the terms of an index that are frequent enough (`--min-df`), and limits their number (`--max-terms`).
 
 use crate::error::{Error, Result};
 use crate::index::stats::Stats;
@@ -8,8 +8,8 @@ use crate::index::stats::Stats;
 pub struct VocabularyFilter {
     /// Keep only terms that occur in at least this many documents.
     pub min_df: u64,
-    /// Of these terms, keep at most this many: the ones with the highest document frequencies, in byte order if
-    /// frequencies are equal.
+    /// Of these terms, keep at most this many: those with the highest document frequencies. Among terms of equal
+    /// frequency, the first in byte order are kept.
     pub max_terms: Option<usize>,
 }
 
@@ -19,7 +19,7 @@ impl VocabularyFilter {
         self.min_df <= 1 && self.max_terms.is_none()
     }
 
-    /// Returns the numbers of the terms that are kept, ascending, or an error if no term is kept.
+    /// Returns the numbers of the terms that are kept, in ascending order, or an error if no term is kept.
     pub(crate) fn kept(&self, stats: &Stats) -> Result<Vec<u32>> {
         let mut kept: Vec<u32> = (0..stats.df.len() as u32)
             .filter(|&t| stats.df[t as usize] >= self.min_df)

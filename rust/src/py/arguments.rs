@@ -19,7 +19,7 @@ const PATH: &str = "a path (str or os.PathLike)";
 const STRING: &str = "a str";
 const BOOL: &str = "True or False";
 
-/// Converts `value`; if its type or value is wrong, the error states that `name` must be `expected`.
+/// Converts `value`. If its type or value is wrong, the error message says that `name` must be `expected`.
 fn convert<'py, T: for<'a> FromPyObject<'a, 'py>>(
     value: &Bound<'py, PyAny>,
     name: &'static str,
@@ -37,7 +37,7 @@ fn wrong(value: &Bound<'_, PyAny>, name: &'static str, expected: &str) -> PyErr 
     Error::invalid(name, format!("must be {expected}, got {given}")).into()
 }
 
-/// Converts `mapping[key]`; `option` is the name of the value in error messages.
+/// Converts `mapping[key]`. Error messages call the value `option`.
 fn field<'py, T: for<'a> FromPyObject<'a, 'py>>(
     mapping: &Bound<'py, PyAny>,
     key: &'static str,
@@ -87,7 +87,7 @@ impl Reading {
     }
 }
 
-/// Converts the name of a compression.
+/// Converts the name of a compression format.
 pub fn compression(name: &str) -> PyResult<Compression> {
     match name {
         "none" => Ok(Compression::None),
@@ -217,8 +217,8 @@ pub fn output(value: &Bound<'_, PyAny>) -> PyResult<Option<PathBuf>> {
 
 /// Converts a list of row numbers.
 pub fn rows(value: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
-    let each = "row numbers from 0 to 2^64 - 1";
-    convert(value, "rows", each)
+    let expected = "row numbers from 0 to 2^64 - 1";
+    convert(value, "rows", expected)
 }
 
 /// Converts row numbers in a buffer, such as a NumPy array.
@@ -238,7 +238,7 @@ impl Column for Decoded {
     }
 }
 
-/// Converts the files of a corpus: a list of paths, and of objects that decode a column of a table.
+/// Converts the files of a corpus: a list in which each item is a path, or an object that decodes a column of a table.
 pub fn inputs(value: &Bound<'_, PyAny>) -> PyResult<Vec<Input>> {
     let items: Vec<Bound<'_, PyAny>> = convert(value, "paths", "a list of paths")?;
     let input = |item: Bound<'_, PyAny>| {

@@ -40,7 +40,7 @@ impl Progress {
     }
 }
 
-/// Returns the core's progress object of `progress`, or a new one if Python passed `None`.
+/// Returns the core's progress object that `progress` wraps, or a new one if Python passed `None`.
 pub fn shared(progress: Option<&Progress>) -> Arc<progress::Progress> {
     progress.map(|p| p.0.clone()).unwrap_or_default()
 }
@@ -102,7 +102,8 @@ impl Rows {
     }
 }
 
-/// Writes the rows of files into a folder; returns the number of rows, the files, and the number of repaired rows.
+/// Writes the rows of files into a folder. Returns the number of rows, the file records, and the number of rows in
+/// which invalid bytes were replaced.
 #[pyfunction]
 #[pyo3(signature = (paths, dir, reading, progress=None))]
 pub fn write_rows(

@@ -44,7 +44,7 @@ impl Index {
         Ok(Index(Arc::new(py.detach(|| store::open(&dir, filter))?)))
     }
 
-    /// Builds an index of files.
+    /// Builds an index from files.
     #[staticmethod]
     #[pyo3(signature = (paths, words, reading, progress=None))]
     fn build(
@@ -60,7 +60,7 @@ impl Index {
         Index::new(py.detach(work)?, VocabularyFilter::default())
     }
 
-    /// Builds an index of texts in memory.
+    /// Builds an index from texts in memory.
     #[staticmethod]
     fn from_texts(
         py: Python<'_>,
@@ -163,7 +163,7 @@ impl Index {
         Numbers { index, name }
     }
 
-    /// Returns one synthetic sentence per text, and the report.
+    /// Returns one synthetic sentence per text, and a report.
     fn augment(
         &self,
         py: Python<'_>,
@@ -192,7 +192,7 @@ impl Index {
         Ok(texts::replacements(&self.0, options, text.as_str(), row))
     }
 
-    /// Returns for each word of the text: the word as written, whether it is in the index, its document frequency,
+    /// Returns, for each word of the text: the word as written, whether it is in the index, its document frequency,
     /// TF-IDF score, replacement probability and rank (from 1), sampled replacements, and whether it can be replaced.
     fn explain(
         &self,
@@ -204,7 +204,8 @@ impl Index {
         Ok(texts::explain(&self.0, options, text.as_str(), samples))
     }
 
-    /// Writes the synthetic sentences of files to `output`, or to standard output, and returns the report.
+    /// Writes synthetic sentences for the rows of files to `output`, or to standard output if `output` is `None`, and
+    /// returns a report.
     #[pyo3(signature = (paths, output, copies, as_records, drawing, reading, progress=None))]
     #[allow(clippy::too_many_arguments)]
     fn augment_files(
@@ -235,8 +236,9 @@ impl Index {
         Ok(report_tuple(&report))
     }
 
-    /// Writes the synthetic sentences of one part of a corpus to `output`; returns the report and the files that were
-    /// read. The part begins at row `first_row` of the corpus and may be empty; `compression` is `gz`, `zst` or `none`.
+    /// Writes synthetic sentences for one part of a corpus to `output`, and returns a report and the records of the
+    /// files that were read. The part begins at row `first_row` of the corpus and may be empty. `compression` is `gz`,
+    /// `zst` or `none`.
     #[pyo3(signature = (paths, output, compression, first_row, copies, as_records, drawing, reading, progress=None))]
     #[allow(clippy::too_many_arguments)]
     fn augment_part(

@@ -85,7 +85,7 @@ fn count(
     Ok(PyBytes::new(py, &py.detach(work)?).unbind())
 }
 
-/// Returns the records of the files, which include the number of rows; a corpus without rows is accepted.
+/// Returns the records of the files, which include the numbers of rows. A corpus without rows is accepted.
 #[pyfunction]
 #[pyo3(signature = (paths, reading, progress=None))]
 fn count_rows(
@@ -99,7 +99,7 @@ fn count_rows(
     Ok(files.iter().map(file_tuple).collect())
 }
 
-/// Merges indexes given as bytes, and returns the index of all their files, in the given order, as bytes.
+/// Merges indexes given as bytes, in the given order, and returns the index of all their files as bytes.
 #[pyfunction]
 fn merge(py: Python<'_>, shards: Vec<Bound<'_, PyBytes>>) -> PyResult<Py<PyBytes>> {
     let shards: Vec<&[u8]> = shards.iter().map(|shard| shard.as_bytes()).collect();

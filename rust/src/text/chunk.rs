@@ -13,28 +13,29 @@ pub struct Chunk {
     pub seq: u64,
     /// Number of the chunk's first row, counted over all files from 0.
     pub first_row: u64,
-    /// Number of rows in which invalid bytes were replaced ([`EncodingErrors::Replace`]). Like `first_repaired`, it is
-    /// set by `for_each_row` and `for_each_cut_row`.
+    /// Number of rows in which invalid bytes were replaced ([`EncodingErrors::Replace`]). This field and
+    /// `first_repaired` are set by `for_each_row` and `for_each_cut_row`.
     pub repaired: u64,
     /// Number of the first row in which invalid bytes were replaced, counted like `first_row`.
     pub first_repaired: Option<u64>,
     pub(super) bytes: Vec<u8>,
     pub(super) path: PathBuf,
     pub(super) column: Option<String>,
-    /// Line number of the first row in its file, from 1, and its byte offset in the decoded text.
+    /// Line number of the first row in its file, from 1.
     pub(super) first_line: u64,
+    /// Byte offset of the first row in the decoded text.
     pub(super) offset: u64,
     pub(super) options: ReadOptions,
 }
 
 impl Chunk {
-    /// Calls `f(row number, text)` for every row, blank ones included. The text has no `\n` and no final `\r`.
+    /// Calls `f(row number, text)` for every row, blank rows included. The text has no `\n` and no final `\r`.
     pub fn for_each_row(&mut self, mut f: impl FnMut(u64, &str)) -> Result<()> {
         self.for_each_cut_row(|row, text, _| f(row, text))
     }
 
-    /// Like [`for_each_row`](Self::for_each_row), with a third argument for `f`: whether the row is longer than allowed
-    /// and was cut off, which happens only if [`ReadOptions::lenient`] is set.
+    /// Does the same as [`for_each_row`](Self::for_each_row), but `f` has a third argument: whether the row is too long
+    /// and was truncated, which happens only if [`ReadOptions::lenient`] is set.
     pub fn for_each_cut_row(&mut self, mut f: impl FnMut(u64, &str, bool)) -> Result<()> {
         let owned;
         let text = match std::str::from_utf8(&self.bytes) {
@@ -91,7 +92,7 @@ impl Chunk {
     }
 }
 
-/// Returns the beginning of a text, at most `len` bytes long.
+/// Returns the beginning of a text: at most `len` bytes, cut at a character boundary.
 pub(crate) fn prefix(text: &str, len: usize) -> &str {
     let mut end = len.min(text.len());
     while !text.is_char_boundary(end) {

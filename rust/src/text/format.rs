@@ -1,4 +1,4 @@
-//! Recognises files that are not UTF-8 text, by their first bytes.
+//! Recognises, from its first bytes, a file that is not UTF-8 text.
 
 use std::path::Path;
 
@@ -80,7 +80,7 @@ const MARKS: [Signature; 5] = [
 
 const UTF8: &str = "utf-8";
 
-/// The format of a file, as recognised by its first bytes.
+/// The format of a file, as recognised from its first bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FileFormat {
     pub path: String,
@@ -111,13 +111,13 @@ impl FileFormat {
         }
     }
 
-    /// Whether nothing indicates that the file is anything but UTF-8 text whose lines end in a line feed.
+    /// Whether the file appears to be UTF-8 text whose lines end in a line feed.
     pub fn is_text(&self) -> bool {
         self.magic.is_none() && self.bom.is_none_or(|bom| bom == UTF8) && !self.cr_only
     }
 
-    /// Returns the error for a file that is not text; `None` for text. `decoded` is true if the examined bytes are the
-    /// output of a decoder.
+    /// Returns the error for a file that is not text, or `None` if it is text. `decoded` is true if the examined bytes
+    /// are the output of a decoder.
     pub(crate) fn error(&self, path: &Path, decoded: bool) -> Option<Error> {
         if self.is_text() {
             return None;

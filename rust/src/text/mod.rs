@@ -13,13 +13,13 @@ pub mod term;
 pub mod tokenize;
 pub mod treebank;
 
-/// Converts bytes to a string. The bytes must consist of sentences and terms, which are UTF-8.
+/// Converts bytes to a string. The bytes must be UTF-8, as sentences and terms are.
 pub(crate) fn utf8_string(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes)
         .expect("sentences and terms are UTF-8 and are cut at character boundaries")
 }
 
-/// Converts byte offsets of a text, in ascending order, to character offsets.
+/// Converts byte offsets in a text, given in ascending order, to character offsets.
 pub struct CharOffsets<'a> {
     text: &'a str,
     byte: usize,
@@ -36,7 +36,7 @@ impl<'a> CharOffsets<'a> {
         }
     }
 
-    /// Returns the character offset of the byte offset `byte`, which must not be smaller than in the previous call.
+    /// Returns the character offset for the byte offset `byte`, which must not be smaller than in the previous call.
     pub fn at(&mut self, byte: usize) -> usize {
         self.chars += self.text[self.byte..byte].chars().count();
         self.byte = byte;

@@ -1,4 +1,4 @@
-//! Reads one file of a corpus, as many whole rows at a time as fit into a chunk.
+//! Reads one file of a corpus. Each read returns as many whole rows as fit into a chunk.
 
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -22,14 +22,15 @@ pub(super) struct OpenFile {
     pub(super) column: Option<String>,
     /// Size and modification time of the file when it was opened.
     stamp: Option<FileStamp>,
-    /// Bytes that have been read, but belong to the next chunk.
+    /// Bytes that have been read but belong to the next chunk.
     carry: Vec<u8>,
     at_start: bool,
     pub(super) format: FileFormat,
-    /// Number of rows that have been returned, and the byte offset of their end in the decoded text.
+    /// Number of rows that have been returned.
     pub(super) rows: u64,
+    /// Byte offset of the end of these rows in the decoded text.
     pub(super) offset: u64,
-    /// Byte offset of the first row of the last call of [`fill`](Self::fill).
+    /// Byte offset of the first row that the last call of [`fill`](Self::fill) returned.
     pub(super) start: u64,
 }
 
@@ -56,7 +57,8 @@ impl OpenFile {
         })
     }
 
-    /// Replaces the content of `out` with the next whole rows and returns their number; 0 at the end of the file.
+    /// Replaces the content of `out` with the next whole rows and returns their number, which is 0 at the end of the
+    /// file.
     pub(super) fn fill(
         &mut self,
         out: &mut Vec<u8>,
@@ -88,7 +90,8 @@ impl OpenFile {
                     self.check_line_ends(out, options)?;
                 }
                 if options.lenient {
-                    // Cut after a whole character beyond the limit, so that the row is valid UTF-8 and still too long.
+                    // Cut after the first character that exceeds the limit: the row is not cut inside a character,
+                    // and is still too long.
                     let cut = options.max_line_bytes + 1;
                     let continues = |byte: &&u8| **byte & 0xc0 == 0x80;
                     let rest = &out[cut..cut + MAX_CHAR_BYTES - 1];
@@ -112,15 +115,15 @@ impl OpenFile {
         }
     }
 
-    /// Counts returned rows and their bytes.
+    /// Advances the position by the rows that are returned and their bytes.
     fn advance(&mut self, rows: u64, bytes: u64) {
         self.start = self.offset;
         self.offset += bytes;
         self.rows += rows;
     }
 
-    /// Recognises the format of a text file by its first bytes; a format other than UTF-8 text is an error unless
-    /// [`ReadOptions::lenient`] is set. Removes a UTF-8 byte order mark.
+    /// Recognises the format of a text file from its first bytes, and removes a UTF-8 byte order mark. A format other
+    /// than UTF-8 text is an error unless [`ReadOptions::lenient`] is set.
     fn recognize(&mut self, out: &mut Vec<u8>, options: &ReadOptions) -> Result<()> {
         if self.column.is_none() {
             self.format = FileFormat::of(&self.path, out);
@@ -134,8 +137,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Examines the beginning of a text file in which no line feed was found. A carriage return before the last byte is
-    /// an error unless [`ReadOptions::lenient`] is set.
+    /// Examines the beginning of a text file if it contains no line feed. A carriage return before the last byte is an
+    /// error unless [`ReadOptions::lenient`] is set.
     fn check_line_ends(&mut self, out: &[u8], options: &ReadOptions) -> Result<()> {
         let inside = &out[..out.len().saturating_sub(1)];
         if self.column.is_none() && memchr::memchr(b'\r', inside).is_some() {
@@ -169,7 +172,7 @@ impl OpenFile {
         Ok(total)
     }
 
-    /// Reads to the end of the current row, discards these bytes, and returns their number.
+    /// Reads and discards the rest of the current row, and returns its number of bytes.
     fn skip_row(&mut self, options: &ReadOptions, progress: &Progress) -> Result<u64> {
         let mut block = vec![0; options.chunk_bytes];
         let mut skipped = 0;

@@ -2,9 +2,9 @@
 //!
 //! One reader behind a lock hands chunks to any number of threads. Only reading, decompressing, hashing and finding
 //! line ends happen under the lock. The same code reads plain files, `.gz`, `.zst`, table columns and standard input.
-//! The row numbers of a chunk are known when it is handed out, and memory is bounded by the number of chunks in use. A
-//! memory map would save one copy, but would need `unsafe`, end the process with SIGBUS if the file shrinks, and count
-//! the whole file as resident memory.
+//! The row numbers of a chunk are known when it is handed out, and memory is bounded by the number of chunks in use.
+//! Mapping the file into memory would save one copy, but it would need `unsafe`, end the process with SIGBUS if the
+//! file shrinks, and count the whole file as resident memory.
 //!
 //! A row ends at `\n` and nowhere else. `\r` at the end of a row is dropped; U+2028, U+2029, U+0085, `\x1c` to `\x1f`
 //! and a `\r` elsewhere are part of the row.
@@ -36,8 +36,8 @@ pub enum EncodingErrors {
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOptions {
     pub encoding_errors: EncodingErrors,
-    /// Maximum length of a row in bytes. A longer row is an error; most often it means that the file does not have one
-    /// sentence per line.
+    /// Maximum length of a row in bytes. A longer row is an error, because it usually means that the file does not have
+    /// one sentence per line.
     pub max_line_bytes: usize,
     /// Size of a chunk in bytes: small enough for the second-level cache of a core, but large enough that threads
     /// rarely wait for the lock.
@@ -66,7 +66,7 @@ pub struct FileRecord {
     /// Size in bytes as stored, before decompression.
     pub bytes: u64,
     pub rows: u64,
-    /// XXH3, 128 bits, of the bytes as stored (`xxhsum -H2` prints the same value).
+    /// XXH3-128 checksum of the bytes as stored (`xxhsum -H2` prints the same value).
     pub xxh3: String,
     /// The column of a table; `None` for a text file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,7 +74,7 @@ pub struct FileRecord {
 }
 
 impl FileRecord {
-    /// Returns a name for the corpus of these files, for messages.
+    /// Returns the name by which messages refer to a corpus of these files.
     pub fn name_of(files: &[FileRecord]) -> String {
         match files {
             [] => "texts".into(),
@@ -83,7 +83,7 @@ impl FileRecord {
         }
     }
 
-    /// Returns the error for a corpus without a row.
+    /// Returns the error for a corpus without rows.
     pub fn no_rows(files: &[FileRecord]) -> Error {
         match files {
             [file] if file.bytes == 0 => Error::EmptyFile {
@@ -142,8 +142,8 @@ pub fn collect_results<T>(results: Vec<Result<T, ChunkError>>) -> Result<Vec<T>>
     first.map_or(Ok(done), |first| Err(first.error))
 }
 
-/// Returns the records of `files`, including the number of rows in each, without examining the rows. The files may have
-/// no rows.
+/// Returns the records of `files`, including the number of rows in each, without examining the rows. The corpus may
+/// have no rows.
 pub fn count_rows(
     files: Vec<Input>,
     options: ReadOptions,
@@ -254,7 +254,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns the files that were read, once all threads are done. It is an error if none of the files has a row.
+    /// Returns the records of the files that were read. Must be called after all threads are done. A corpus without
+    /// rows is an error.
     pub fn into_records(self) -> Result<Vec<FileRecord>> {
         let (records, _) = self.into_parts();
         if records.iter().all(|file| file.rows == 0) {
@@ -263,7 +264,7 @@ impl<'a> Reader<'a> {
         Ok(records)
     }
 
-    /// Returns the files that were read and their formats. The files may have no rows.
+    /// Returns the records of the files that were read, and their formats. The corpus may have no rows.
     pub fn into_parts(self) -> (Vec<FileRecord>, Vec<FileFormat>) {
         let state = self.state.into_inner().unwrap_or_else(|e| e.into_inner());
         (state.records, state.formats)

@@ -1,4 +1,4 @@
-//! Writes the rows of a corpus to files that the caller can map into memory.
+//! Writes the rows of a corpus to files that can be mapped into memory.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -11,7 +11,7 @@ use crate::progress::Progress;
 use crate::text::blank::count_words;
 use crate::text::reader::{FileRecord, Input, ReadOptions, Reader, collect_results};
 
-/// A summary of what was written.
+/// The result of [`write`]: what was read and written.
 #[derive(Debug)]
 pub struct Written {
     pub rows: u64,
@@ -56,7 +56,7 @@ impl Part {
 /// * `words.u32`: the number of words in each row, as counted by [`count_words`]; 0 for a blank row;
 /// * `hashes.u64`: the XXH3 hash (64 bits) of each row.
 ///
-/// The numbers are little-endian. Only one chunk is held in memory at a time.
+/// All numbers are little-endian. Only one chunk is held in memory at a time.
 pub fn write(
     files: Vec<Input>,
     options: ReadOptions,

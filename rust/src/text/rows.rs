@@ -7,7 +7,7 @@ use crate::progress::Progress;
 use crate::text::blank::count_words;
 use crate::text::reader::{FileRecord, Input, ReadOptions, Reader, collect_results};
 
-/// All rows of some files: one text buffer and the end of each row in it.
+/// All rows of some files: their texts in one buffer, and the end of each row in this buffer.
 #[derive(Debug, Default)]
 pub struct Rows {
     text: String,
@@ -39,7 +39,7 @@ impl Rows {
         self.ends.len()
     }
 
-    /// Whether there is no row.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }

@@ -12,8 +12,9 @@ use crate::text::format::FileFormat;
 
 /// A column of a table, read as text with one row per line.
 pub trait Column: Send {
-    /// Returns the next block of text and approximately how many bytes of the stored file were read for it (for the
-    /// progress bar), or `None` at the end. Every row ends with `\n` and contains no other `\n`.
+    /// Returns the next block of text, or `None` at the end. The number returned with the block is approximately how
+    /// many bytes of the stored file were read for it (for the progress bar). Every row ends with `\n` and contains no
+    /// other `\n`.
     fn next_block(&mut self) -> io::Result<Option<(Vec<u8>, u64)>>;
 }
 
@@ -59,8 +60,8 @@ impl Hashed {
     fn open(path: &Path) -> io::Result<Self> {
         use std::os::fd::{AsFd, AsRawFd};
 
-        // Reads bypass the buffer of `io::stdin`: the file descriptor would not become ready for bytes that are already
-        // in the buffer.
+        // Reads bypass the buffer of `io::stdin`, because polling the file descriptor would not report bytes that are
+        // already in this buffer.
         let file = match is_stdin(path) {
             true => File::from(io::stdin().as_fd().try_clone_to_owned()?),
             false => File::open(path)?,
@@ -99,7 +100,7 @@ impl Read for Hashed {
     }
 }
 
-/// The blocks of a column as one stream.
+/// Reads the blocks of a column as one stream.
 pub(crate) struct Blocks {
     column: Box<dyn Column>,
     block: Vec<u8>,
@@ -194,8 +195,8 @@ impl Source {
     }
 
     /// Returns the number of bytes of the file as stored, and their hash. The rest of the file is read first, because a
-    /// decoder may stop before the end of the file (padding). The file of a table column is read from the beginning,
-    /// because Python decoded it.
+    /// decoder may stop before the end of the file (at padding). A file with a table column is read from the beginning,
+    /// because Python read it before.
     pub(crate) fn into_hash(self, path: &Path) -> io::Result<(u64, u128)> {
         let mut raw = match self {
             Source::Plain(raw) => raw,

@@ -10,8 +10,8 @@ pub struct Term<'a> {
     key: Key,
 }
 
-/// What a look-up compares first: up to sixteen bytes of a term, its length and its hash. This is a whole term unless
-/// the term is longer than sixteen bytes.
+/// What a look-up compares first: the first sixteen bytes of a term, its length and its hash. A term of at most sixteen
+/// bytes is contained in its key completely.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
     head: [u64; 2],
@@ -31,12 +31,12 @@ impl Key {
         self.hash
     }
 
-    /// Returns the first sixteen bytes as two little-endian numbers; a shorter term is followed by zeros.
+    /// Returns the first sixteen bytes as two little-endian numbers. A shorter term is padded with zeros.
     pub fn words(&self) -> [u64; 2] {
         self.head
     }
 
-    /// Returns the first sixteen bytes; a shorter term is followed by zeros.
+    /// Returns the first sixteen bytes. A shorter term is padded with zeros.
     pub fn head(&self) -> [u8; 16] {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.head[0].to_le_bytes());
@@ -50,8 +50,8 @@ impl Key {
     }
 }
 
-/// Masks that keep the first 0 to 16 bytes of two words. This table replaces a branch on the length, which would be
-/// mispredicted about half of the time.
+/// Masks for the sixteen bytes of two words: `KEEP[n]` keeps the first n bytes and clears the others. This table
+/// replaces a branch on the length, which would be mispredicted about half of the time.
 const KEEP: [[u64; 2]; 17] = {
     let mut masks = [[0; 2]; 17];
     let mut len = 1;
@@ -107,7 +107,7 @@ impl<'a> Term<'a> {
     }
 }
 
-/// Multiplies to 128 bits and combines the halves by exclusive or, which mixes both factors into all 64 bits.
+/// Returns the exclusive or of the two halves of the 128-bit product, which mixes both factors into all 64 bits.
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);

@@ -1,4 +1,4 @@
-//! Splits text into terms with byte spans, by one of three rules.
+//! Splits text into terms with byte spans, according to one of three rules.
 //!
 //! - `unicode`: splits the row at ASCII spaces, and each piece into words according to UAX #29 (segments with at least
 //!   one alphanumeric character). Punctuation is not a term.
@@ -6,12 +6,12 @@
 //! - `treebank`: applies NLTK's word tokenizer ([`crate::text::treebank`]). Punctuation is a term.
 //!
 //! A word is folded to a term by NFKC (optional) and lower case (the default). `unicode` and `whitespace` fold each
-//! word after it is found. `treebank` lower-cases the row before it finds words, as published, and folds the words only
-//! if NFKC is set. Spans always refer to the original row.
+//! word after it is found. `treebank`, like the published UNA, lower-cases the row before it finds words; it
+//! folds the words themselves only if NFKC is set. Spans always refer to the original row.
 //!
-//! Most text is ASCII. `unicode` and `whitespace` therefore have a fast path that finds runs of word bytes. They use
+//! Most text is ASCII. `unicode` and `whitespace` therefore have a fast path, which finds runs of word bytes. They use
 //! the reference implementation only where a run contains a byte that is not ASCII, or is next to one. A property test
-//! checks that both give equal results.
+//! checks that the results always equal those of the reference implementation.
 
 use unicode_normalization::UnicodeNormalization;
 use unicode_segmentation::UnicodeSegmentation;
@@ -83,7 +83,7 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the name of the tokenizer and its options that differ from the default, for messages.
+    /// Returns a description for messages: the name of the tokenizer, and the options that differ from their defaults.
     pub fn describe(self) -> String {
         let case = if self.lowercase { "" } else { ", case kept" };
         let form = if self.nfkc { ", NFKC" } else { "" };
@@ -135,7 +135,7 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the term of a word: applies NFKC and lower case, according to the options.
+    /// Folds a word to a term: applies NFKC and lower case, according to the options.
     fn fold<'a>(self, word: &str, slow: &'a mut Vec<u8>) -> Term<'a> {
         slow.clear();
         match (self.nfkc, self.lowercase) {
@@ -173,8 +173,8 @@ pub struct Scratch {
 #[derive(Debug, Default)]
 struct TreebankScratch {
     lower: String,
-    /// For each byte of `lower`, the start of its character in the row; empty if positions in `lower` and row are
-    /// equal.
+    /// For each byte of `lower`, the start in the row of the character from which it was made; empty if lower-casing
+    /// changes no positions.
     origin: Vec<usize>,
     buffers: treebank::Scratch,
 }
@@ -193,11 +193,11 @@ enum Class {
     Digit,
     /// `_` joins like a letter, but is not a word by itself (ExtendNumLet).
     Underscore,
-    /// Part of a word between two letters: `:`.
+    /// `:` is part of a word if it is between two letters.
     MidLetter,
-    /// Part of a word between two digits: `,` and `;`.
+    /// `,` and `;` are part of a word if they are between two digits.
     MidNum,
-    /// Part of a word between two letters or two digits: `.` and `'`.
+    /// `.` and `'` are part of a word if they are between two letters or two digits.
     MidBoth,
     Space,
     NonAscii,
@@ -228,8 +228,8 @@ impl Class {
         matches!(self, Class::MidLetter | Class::MidNum | Class::MidBoth)
     }
 
-    /// Whether this punctuation is part of a word if it is between `before` and `after` (rules WB6, WB7, WB11 and WB12
-    /// of UAX #29).
+    /// Whether this punctuation mark is part of a word if it is between `before` and `after` (rules WB6, WB7, WB11 and
+    /// WB12 of UAX #29).
     fn joins(self, before: Class, after: Class) -> bool {
         match (before, after) {
             (Class::Letter, Class::Letter) => matches!(self, Class::MidLetter | Class::MidBoth),
@@ -337,8 +337,8 @@ impl Tokenizer {
         }
     }
 
-    /// Applies the reference implementation from the word boundary `start` to the next ASCII space or the end of the
-    /// row, and returns this end position.
+    /// Applies the reference implementation to the text from the word boundary `start` to the next ASCII space, or to
+    /// the end of the row. Returns the position of this space or end.
     fn unicode_slow_to_space(
         self,
         row: &str,
@@ -435,8 +435,9 @@ impl Tokenizer {
     }
 }
 
-/// Converts `row` to lower case like Python's `str.lower()`, and records in `origin`, for each byte of `lower`, the
-/// start of its character in `row`. If `row` is ASCII, positions do not change and `origin` is empty.
+/// Converts `row` to lower case like Python's `str.lower()`. For each byte of `lower`, records in `origin` the start in
+/// `row` of the character from which the byte was made. If `row` is ASCII, positions do not change and `origin` is
+/// empty.
 fn lower_with_origin(row: &str, lower: &mut String, origin: &mut Vec<usize>) {
     lower.clear();
     origin.clear();

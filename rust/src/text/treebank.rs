@@ -1,29 +1,30 @@
 //! NLTK's word tokenizer (`NLTKWordTokenizer`, nltk 3.10.4) without its sentence splitter, with byte spans.
 //!
-//! NLTK applies about thirty regular expressions, called rules here, to the line, one after the other, and splits the
-//! result at white space. Except for quotes (`"` becomes two backticks or two apostrophes, an opening `''` becomes two
-//! backticks), the rules only insert spaces and delete white space. Each rule is therefore equivalent to a set of
-//! positions at which a space is inserted. A rule depends on characters at fixed distances from such a position, and on
-//! whether there is white space, but not on the amount of white space. One pass over the line (`mark`) finds the
-//! positions for the rules that precede the rules for clitics. A second pass (`cut`) splits the line at these
-//! positions, and separates clitics (`'s`, `n't`) and contractions (`cannot`, `gonna`), which never depend on text
-//! beyond the next space. A property test compares the tokens with the result of NLTK's expressions.
+//! NLTK applies about thirty regular expressions, here called rules, to the line, one after another. It then splits the
+//! result at white space. Except for quotes (`"` becomes two backticks or two apostrophes, and an opening `''` becomes
+//! two backticks), the rules only insert spaces and delete white space. Each rule is therefore equivalent to a set of
+//! positions at which it inserts a space. Nearly all rules decide this from a few neighbouring characters, and no rule
+//! depends on the amount of white space. One pass over the line (`mark`) finds the positions for all rules that precede
+//! the rules for clitics. A second pass (`cut`) splits the line at these positions, and applies the rules for clitics
+//! (`'s`, `n't`) and contractions (`cannot`, `gonna`), which never look beyond the next space. A property test compares
+//! the tokens with the result of NLTK's expressions.
 //!
-//! Both passes represent a character by one byte: the character itself if it is ASCII, otherwise a code for its class
-//! in the rules.
+//! Both passes represent each character by one byte: the character itself if it is ASCII, and otherwise a code for a
+//! class of characters that the rules treat alike.
 //!
 //! Peculiarities of NLTK that are reproduced:
 //!
 //! - `''` after a space or an opening bracket is an opening quote too: its token is two backticks.
 //! - `'tis` becomes `'` and `tis`: the rule for an opening apostrophe precedes the rule for `'tis`, which therefore
 //!   applies only after another contraction (`cannot'tis`).
-//! - In `,,` before a digit only the first comma is separated, because a match includes the character after the comma.
-//! - Quotes are matched by the engine `regex`, contractions by `re`. The engines differ in `\w` (combining marks,
-//!   `½`) and in `\s` (U+001C to U+001F are white space for `re` and for the final split, but not for `regex`).
+//! - In `,,` before a digit, only the first comma is separated, because a match includes the character after the comma.
+//! - NLTK matches quotes and punctuation with the Python package `regex`, and contractions with `re`. The two engines
+//!   differ in `\w` (combining marks, `½`) and in `\s` (U+001C to U+001F are white space for `re` and for the final
+//!   split, but not for `regex`).
 //!
-//! The two engines and `regex-syntax`, which is used here, can have three different versions of Unicode. A letter or
-//! digit that is missing from one of these versions can be tokenized differently than by NLTK if it is next to `'`,
-//! `,`, `:` or a contraction.
+//! The two engines, and the crate `regex-syntax` that is used here, can have three different versions of Unicode. If
+//! one of these versions does not contain a certain letter or digit, this module and NLTK can tokenize it differently
+//! next to `'`, `,`, `:` or a contraction.
 
 use std::sync::LazyLock;
 
@@ -85,16 +86,16 @@ const DIGIT: u8 = 0x86;
 const COMBINING: u8 = 0x87;
 /// Matches `\w` only in the engine for contractions: numbers that are not decimal digits.
 const NUMBER: u8 = 0x88;
-/// `ſ`, which equals `s` if case is ignored.
+/// `ſ`, which matches `s` if case is ignored.
 const LONG_S: u8 = 0x89;
-/// `İ` and `ı`, which equal `i` for the engine for contractions if case is ignored; no rule for quotes contains an `i`.
+/// `İ` and `ı`, which match `i` in the engine for contractions if case is ignored; no rule for quotes contains an `i`.
 const TURKISH_I: u8 = 0x8a;
 
 /// The code of every character. The entries of ASCII characters are not used.
 static CODES: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let mut codes = vec![OTHER; char::MAX as usize + 1];
-    // Later calls overwrite earlier ones. `\w` is defined by UTS #18 here, as in the engine for quotes; in the engine
-    // for contractions, it matches str.isalnum() or the underscore.
+    // Later calls overwrite the entries of earlier ones. Here, `\w` is defined by UTS #18, as in the engine for quotes.
+    // In the engine for contractions, it matches the underscore and characters for which str.isalnum() is true.
     fill(&mut codes, r"\w", COMBINING);
     fill(&mut codes, r"[\p{No}--\w]", NUMBER);
     fill(&mut codes, r"[\p{L}\p{Nl}]", LETTER);
@@ -125,12 +126,12 @@ fn fill(codes: &mut [u8], class: &str, code: u8) {
 }
 
 // Properties of a code.
-/// `\w` for the engine for quotes and punctuation (`regex`).
+/// Matches `\w` in the engine for quotes and punctuation (`regex`).
 const QUOTE_WORD: u8 = 1;
-/// `\w` for the engine for contractions (`re`).
+/// Matches `\w` in the engine for contractions (`re`).
 const WORD: u8 = 2;
 const DECIMAL: u8 = 4;
-/// `\s` for `regex`.
+/// Matches `\s` in `regex`.
 const BLANK: u8 = 8;
 /// U+001C to U+001F: white space for `re` and for the final split, but not for `regex`.
 const SEPARATOR: u8 = 16;
@@ -179,16 +180,17 @@ fn begins(codes: &[u8], lower: &[u8]) -> bool {
     codes.len() >= lower.len() && codes.iter().zip(lower).all(|(&c, &l)| folded(c) == l)
 }
 
-// Marks before a character, or at the end.
-/// A space inserted by a rule that precedes the rule for `' `: opening quotes, and punctuation up to `[?!]`.
+// Flags of a position. Position i is before character i; the last position is the end of the line.
+/// A space inserted by a rule that precedes the rule for `' ` (an apostrophe and a space): the rules for opening
+/// quotes, and those for punctuation up to `[?!]`.
 const EARLY: u8 = 1;
 /// A space inserted by a rule that follows the rule for `' `, which must therefore ignore this space.
 const LATE: u8 = 2;
 /// An opening double quote, or the first of two apostrophes that form an opening quote.
 const OPENS: u8 = 4;
 
-/// Marks the positions of the spaces that are inserted by the rules before the rules for clitics. The second rule for
-/// the final period is left out: it matches only where the first one did, and changes only the amount of white space.
+/// Marks the positions at which a rule that precedes the rules for clitics inserts a space. The second rule for the
+/// final period is left out: it matches only where the first one did, and changes only the amount of white space.
 fn mark(codes: &[u8], marks: &mut Vec<u8>) {
     let n = codes.len();
     marks.clear();
@@ -282,7 +284,7 @@ fn opens_quote(codes: &[u8], i: usize) -> bool {
         }
 }
 
-/// The rules for a run of apostrophes, except the one for `' `, which [`clitics`] applies.
+/// Applies the rules for a run of apostrophes, except the rule for `' `, which [`clitics`] applies.
 fn apostrophes(codes: &[u8], marks: &mut [u8], run: usize, end: usize) {
     let mut start = run;
     if end - run >= 2 && opens_quote(codes, run) {
@@ -294,7 +296,8 @@ fn apostrophes(codes: &[u8], marks: &mut [u8], run: usize, end: usize) {
         marks[pair] |= LATE;
         marks[pair + 2] |= LATE;
     }
-    // The last apostrophe may be an opening single quote. In a longer run, it follows an apostrophe, which is not \w.
+    // The last apostrophe of the run may be an opening single quote, unless the character before it is \w. In a run of
+    // two or more, that character is an apostrophe, which is not \w.
     let in_word = run + 1 == end && run > 0 && is(codes[run - 1], QUOTE_WORD);
     if start < end
         && !in_word
@@ -336,7 +339,8 @@ fn cut(codes: &[u8], marks: &[u8], piece: &mut impl FnMut(usize, usize, Option<&
             i += 1;
         }
         if all & WORD != 0 {
-            // Most tokens are one word, which only the rules for contractions of five or six letters can divide.
+            // Most tokens consist of characters that are \w. Only the contractions of five or six letters can divide
+            // them.
             match i - start {
                 5..=6 => contractions(codes, start, i, piece),
                 _ => piece(start, i, None),
@@ -352,8 +356,8 @@ fn cut(codes: &[u8], marks: &[u8], piece: &mut impl FnMut(usize, usize, Option<&
     }
 }
 
-/// Separates an apostrophe and clitics from the end of a token, and divides contractions in the rest. `space` is true
-/// if the rule for `' ` finds a space after the token.
+/// Separates a final apostrophe and clitics from a token, and divides the contractions in the rest of it. `space` is
+/// true if the rule for `' ` finds a space after the token.
 fn clitics(
     codes: &[u8],
     start: usize,
@@ -406,7 +410,7 @@ const WORDS: [Contraction; 8] = [
 /// Contractions that must follow a space, which the rule for an earlier contraction may have inserted.
 const SPACED: [Contraction; 2] = [(b"'tis", 2), (b"'twas", 2)];
 
-/// Divides the contractions in a token, and splits the rest at separators.
+/// Divides the contractions in a token, and splits the rest at separators (see [`SEPARATOR`]).
 fn contractions(
     codes: &[u8],
     start: usize,
@@ -424,8 +428,8 @@ fn contractions(
         })
     };
     let mut rest = start;
-    // Number of leading elements of `SPACED` that cannot match at `i`, because NLTK applies their rules before a space
-    // is inserted at `i`.
+    // Number of leading elements of `SPACED` that cannot match at `i`, because NLTK applies their rules before it
+    // inserts a space at `i`.
     let mut blind = 0;
     let mut i = start;
     while i < end {

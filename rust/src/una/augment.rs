@@ -1,7 +1,7 @@
-//! Selects the words of a sentence to replace, draws their replacements, and writes the new sentence.
+//! Selects the words of a sentence that are replaced, draws their replacements, and writes the new sentence.
 //!
-//! All random numbers come from a ChaCha8 stream whose 256-bit key is (seed, epoch, row, copy). The negative of a
-//! row therefore does not depend on the thread, the batch or the worker, or on whether a run was resumed.
+//! All random numbers for a row come from a ChaCha8 stream whose 256-bit key is (seed, epoch, row, copy). The negative
+//! of the row therefore does not depend on the thread, the batch or the worker, or on whether a run was resumed.
 
 use crate::index::Index;
 use crate::index::formula::tf;
@@ -22,8 +22,8 @@ pub struct Word {
     /// Start and end of the word in the row, in bytes.
     pub start: usize,
     pub end: usize,
-    /// A number that is equal for equal terms of a row: the rank, or V + k for the k-th distinct unseen word (from 0),
-    /// where V is the number of terms in the index.
+    /// A number that identifies the term of the word: its rank, or V + k for the k-th distinct unseen word of the row
+    /// (from 0), where V is the number of terms in the index.
     pub key: u32,
     /// Rank of the word; for an unseen word, the rank that its score would have.
     pub rank: usize,
@@ -32,19 +32,20 @@ pub struct Word {
     idf: f64,
     /// tf * idf in this sentence.
     pub score: f64,
-    /// Probability of being replaced, without the replacement that [`Augmenter::force_one`] may add; 0 if the word is
-    /// not replaceable.
+    /// Probability that the word is replaced, not counting the replacement that [`Augmenter::force_one`] may add; 0 if
+    /// the word is not replaceable.
     pub p: f64,
-    /// Whether the word may be replaced. With [`OutputForm::Keep`], a word next to a letter, a digit or `_` may not.
+    /// Whether the word may be replaced. With [`OutputForm::Keep`], a word next to a letter, a digit or `_` may not be.
     pub replaceable: bool,
 }
 
-/// A replaced word: position of the new word in the output, in bytes, number of the old word in the sentence, and rank
-/// of the new word.
+/// A word that was replaced.
 #[derive(Clone, Copy, Debug)]
 pub struct Replacement {
+    /// Start and end of the new word in the output, in bytes.
     pub start: usize,
     pub end: usize,
+    /// Number of the old word in the sentence.
     pub word: usize,
     pub new_rank: usize,
 }
@@ -55,7 +56,7 @@ struct Token {
     start: usize,
     end: usize,
     key: Key,
-    /// Offset of the term's bytes in `Augmenter::long`, if the key does not contain the whole term.
+    /// Offset of the term's bytes in `Augmenter::long`; used only if the key does not contain the whole term.
     long: usize,
 }
 
@@ -83,7 +84,7 @@ pub struct Augmenter<'a> {
     options: Options,
     scratch: Scratch,
     tokens: Vec<Token>,
-    /// The terms longer than sixteen bytes, each padded.
+    /// The terms of the last row that are longer than sixteen bytes, each padded.
     long: Vec<u8>,
     /// Buffer for one term of at most sixteen bytes.
     short: [u8; 2 * PAD],
@@ -98,7 +99,7 @@ pub struct Augmenter<'a> {
     pub words: Vec<Word>,
     /// The words that the last call of `rewrite` replaced.
     pub replacements: Vec<Replacement>,
-    /// Whether one word, drawn at random, is replaced regardless of its p.
+    /// Whether one word of the last row, drawn at random, is replaced regardless of its p.
     pub force_one: bool,
     /// Totals over all rows that were rewritten.
     pub report: Report,
@@ -125,10 +126,10 @@ impl<'a> Augmenter<'a> {
         }
     }
 
-    /// Appends the synthetic sentence of `text` to `out`, as UTF-8.
+    /// Appends the synthetic sentence for `text` to `out`, as UTF-8.
     ///
-    /// Each step is done for all words before the next step begins. Every step waits for memory; in this order, the
-    /// waits of different words overlap instead of adding up.
+    /// Each step is done for all words before the next step begins. Each step waits for memory; in this order, the
+    /// waits for different words overlap instead of adding up.
     pub fn augment(&mut self, text: &str, row: u64, out: &mut Vec<u8>) {
         self.weigh(text);
         self.rewrite(text, row, self.options.copy, out);
@@ -159,7 +160,7 @@ impl<'a> Augmenter<'a> {
         self.tally(text);
     }
 
-    /// Draws the words that are replaced, and starts the search for each replacement.
+    /// Draws the words to replace, and starts the search for each replacement.
     fn choose(&mut self, row: u64, copy: u64) {
         let Options { seed, epoch, .. } = self.options;
         let mut rng = keyed(seed, epoch, row, copy);
@@ -234,7 +235,7 @@ impl<'a> Augmenter<'a> {
         report.blank += u64::from(self.words.is_empty() && is_blank(text));
     }
 
-    /// Computes the words of `text` with their scores, ranks and probabilities.
+    /// Finds the words of `text`, and computes their scores, ranks and probabilities.
     pub fn weigh(&mut self, text: &str) {
         self.look_up(text);
         let Augmenter {
@@ -245,15 +246,15 @@ impl<'a> Augmenter<'a> {
             ..
         } = self;
         let length = keys.len() as u32;
-        let mut known = [0.0; 16]; // tf by count, computed when first needed
+        let mut tf_by_count = [0.0; 16]; // each value is computed when it is first needed
         let counts = KeyCounts::new(keys);
         for word in words.iter_mut() {
             let count = counts.of(word.key);
-            let tf = match known.get_mut(count as usize) {
+            let tf = match tf_by_count.get_mut(count as usize) {
                 Some(tf) if *tf > 0.0 => *tf,
                 slot => {
                     let tf = tf(count, length);
-                    slot.into_iter().for_each(|known| *known = tf);
+                    slot.into_iter().for_each(|slot| *slot = tf);
                     tf
                 }
             };
@@ -265,8 +266,8 @@ impl<'a> Augmenter<'a> {
         self.force_one = set_probabilities(words, options);
     }
 
-    /// Fills `keys` and `words`, except for scores, probabilities, and ranks of unseen words. Each step is done for all
-    /// words at once, so that the accesses to the table overlap.
+    /// Fills `keys` and `words`. The scores, the probabilities, and the ranks of unseen words are left at 0. Each step
+    /// is done for all words before the next step begins, so that the accesses to the table overlap.
     fn look_up(&mut self, text: &str) {
         let Augmenter {
             index,
@@ -360,7 +361,7 @@ impl<'a> Augmenter<'a> {
     }
 }
 
-/// Appends the first `len` bytes of `from`. A short piece is copied as sixteen bytes and then truncated, as in
+/// Appends the first `len` bytes of `from` to `out`. A short piece is copied as sixteen bytes and then truncated, as in
 /// `Index::push_term`.
 #[inline]
 fn push_few(from: &[u8], len: usize, out: &mut Vec<u8>) {
@@ -386,8 +387,8 @@ fn start_search(index: &Index, options: &Options, word: &Word, u: f64) -> Option
 
 /// Counts how often each key occurs in a row.
 ///
-/// Usually, no other key of the row has the same lowest byte, and the count is therefore 1. Otherwise, the count is
-/// found by a linear search in a row of at most 64 keys, and by a binary search in a longer row.
+/// Usually, no other key in the row has the same lowest byte, and the count is therefore 1. Otherwise, the key is
+/// counted by a linear search if the row has at most 64 keys, and by a binary search if it has more.
 struct KeyCounts<'a> {
     keys: &'a mut [u32],
     by_last_byte: [u8; 256],

@@ -1,7 +1,8 @@
-//! Rules for which words are replaceable, and for the letter case of their replacements.
+//! Rules that decide which words are replaceable, and which letter case their replacements have.
 
 /// Whether there is no letter, digit or `_` directly before or after the word `text[start..end]`. A word that touches
-/// another, as every ideograph in Chinese text does, must not be replaced, because it would run into its neighbours.
+/// another, as every ideograph in Chinese text does, must not be replaced, because the new word would run into its
+/// neighbours.
 pub(crate) fn stands_alone(text: &str, start: usize, end: usize) -> bool {
     let bytes = text.as_bytes();
     let before = if start == 0 { b' ' } else { bytes[start - 1] };
@@ -26,7 +27,7 @@ enum Case {
     Upper,
 }
 
-/// Returns the case for the replacement of `word`: lower case also for "I", "I'm", "I'll" and MixedCase words.
+/// Returns the letter case for the replacement of `word`. For "I", "I'm", "I'll" and MixedCase words, it is lower case.
 fn case_of(word: &str) -> Case {
     if word.as_bytes().first().is_some_and(u8::is_ascii_lowercase) {
         return Case::Lower;
@@ -55,11 +56,11 @@ fn case_of(word: &str) -> Case {
     }
 }
 
-/// Changes the term in `out[start..]` to the letter case of the word `old` that it replaces. `term` holds the same
-/// bytes, which are UTF-8.
+/// Changes the term in `out[start..]` to the letter case of `old`, the word that it replaces. `term` holds the same
+/// bytes as `out[start..]`, which are UTF-8.
 ///
-/// A term is left unchanged if it has no letter, if a digit precedes its first letter ("8th", "1970s"), or if it would
-/// become equal to `old` ("ß" in capitals is "SS").
+/// A term is left unchanged if it has no letter, if a digit precedes its first letter ("8th", "1970s"), or if the
+/// change would make it equal to `old` ("ß" in capitals is "SS").
 pub(crate) fn take_case(term: &[u8], old: &str, out: &mut Vec<u8>, start: usize) {
     let case = case_of(old);
     if case == Case::Lower {
@@ -87,7 +88,7 @@ pub(crate) fn take_case(term: &[u8], old: &str, out: &mut Vec<u8>, start: usize)
     }
 }
 
-/// Returns the term in this case; `None` if its first letter or digit is not a letter.
+/// Returns the term in this letter case, or `None` if it has no letter, or a digit precedes its first letter.
 fn in_case(term: &str, case: Case) -> Option<String> {
     let first = term.find(char::is_alphanumeric)?;
     let mut rest = term[first..].chars();

@@ -25,10 +25,10 @@ pub struct OutputOptions {
     pub copies: u64,
     /// Write JSON objects instead of plain lines.
     pub as_records: bool,
-    /// Compression of a file; standard output is never compressed.
+    /// Compression of an output file; standard output is never compressed.
     pub compression: Compression,
-    /// `None` if the files are the whole corpus. If they are one part of it, which may have no rows, the number of
-    /// their first row in the corpus.
+    /// If the files are only one part of the corpus, the number of their first row in the corpus; such a part may have
+    /// no rows. `None` if the files are the whole corpus.
     pub first_row: Option<u64>,
 }
 
@@ -40,8 +40,8 @@ pub enum Compression {
     Zstd,
 }
 
-/// Writes the synthetic sentences of each row of `files`, in order, to the file `output`, or to standard output if
-/// `output` is `None`. Returns totals and the files that were read.
+/// Writes synthetic sentences for each row of `files`, in order, to the file `output`, or to standard output if
+/// `output` is `None`. Returns the report, and the records of the files that were read.
 #[allow(clippy::too_many_arguments)]
 pub fn augment_files(
     index: &Index,
@@ -53,8 +53,8 @@ pub fn augment_files(
     threads: usize,
     progress: &Progress,
 ) -> Result<(Report, Vec<FileRecord>)> {
-    // Chunks are smaller if there are several copies, because the output of a chunk is kept in memory until the outputs
-    // of all earlier chunks are written.
+    // With several copies per row, chunks are smaller, because the output of a chunk is kept in memory until the
+    // outputs of all earlier chunks are written.
     let read = ReadOptions {
         chunk_bytes: (read.chunk_bytes / writing.copies.max(1) as usize).max(4096),
         ..read
@@ -150,7 +150,7 @@ fn augment_part(
     Ok(augmenter.report)
 }
 
-/// Writes pieces in the order of their numbers, even if they arrive in another order.
+/// Writes pieces in the order of their numbers, even if they arrive in a different order.
 struct OrderedWriter<'a> {
     state: Mutex<WriterState<'a>>,
     path: &'a Path,

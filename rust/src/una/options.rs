@@ -5,7 +5,7 @@ use crate::index::Index;
 use crate::text::tokenize::Rule;
 use crate::una::radius::default_radius;
 
-/// Selection of the words to replace (step 2 of UNA).
+/// How the words to replace are selected (step 2 of UNA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplaceWhich {
     /// Each word with a probability that increases with its TF-IDF score or, in [`Mode::Positive`], decreases with it.
@@ -14,18 +14,18 @@ pub enum ReplaceWhich {
     Random,
 }
 
-/// Selection of the replacements (step 3 of UNA).
+/// How the replacements are selected (step 3 of UNA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplaceWith {
     /// A term within the radius, with probability proportional to its maximum score.
     Radius,
-    /// Any other term, with equal probability (ablation in Table 2, as the paper describes it). The released code
-    /// instead orders the terms by first appearance and draws uniformly within the radius; this is not offered, because
-    /// an index does not store the order of first appearance.
+    /// Any other term, with equal probability (ablation in Table 2, as the paper describes it). The authors' released
+    /// code instead orders the terms by first appearance and draws uniformly within the radius. This is not offered,
+    /// because an index does not store the order of first appearance.
     Random,
 }
 
-/// Kind of the synthetic sentences.
+/// Kind of synthetic sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Replace words with high scores, so that the meaning changes.
@@ -34,12 +34,12 @@ pub enum Mode {
     Positive,
 }
 
-/// Output form of the synthetic sentences.
+/// The form in which synthetic sentences are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputForm {
     /// Change only the replaced words; spacing, punctuation and case are kept.
     Keep,
-    /// Join the terms by spaces, as published.
+    /// Join the terms by spaces, as in the published UNA.
     Plain,
 }
 
@@ -96,9 +96,9 @@ pub struct Options {
     pub epoch: u64,
     /// Number of the negative, from 0, if several are generated for one row.
     pub copy: u64,
-    /// Mean replacement probability over the replaceable words of a sentence, before clipping at 1.
+    /// Mean replacement probability of the replaceable words in a sentence, before clipping at 1.
     pub beta: f64,
-    /// Number of ranks to either side of a word from which its replacement is drawn.
+    /// Number of ranks on either side of a word from which its replacement is drawn.
     pub radius: usize,
     pub surface: OutputForm,
     pub replace_which: ReplaceWhich,
@@ -107,7 +107,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Returns the default options: beta 0.5, and the default radius and output form of the index.
+    /// Returns the default options: beta 0.5, and the default radius and output form for the index.
     pub fn new(index: &Index) -> Self {
         Options {
             seed: 0,
@@ -134,15 +134,15 @@ impl Options {
         }
         if self.surface == OutputForm::Keep && default_surface(index) == OutputForm::Plain {
             let why = "keep is not possible for an index with the treebank tokenizer, which splits words; \
-                 omit it, or choose plain";
+                 omit the option, or choose plain";
             return Err(Error::invalid("--surface", why));
         }
         Ok(self)
     }
 }
 
-/// Returns the default output form of an index. The treebank tokenizer splits "don't" into "do" and "n't" and rewrites
-/// quotes, so its terms can only be joined by spaces, as published.
+/// Returns the default output form for an index. The treebank tokenizer splits "don't" into "do" and "n't" and rewrites
+/// quotes, so its terms can only be joined by spaces, as in the published UNA.
 pub fn default_surface(index: &Index) -> OutputForm {
     match index.tokenizer.rule {
         Rule::Treebank => OutputForm::Plain,
@@ -150,19 +150,19 @@ pub fn default_surface(index: &Index) -> OutputForm {
     }
 }
 
-/// Totals over augmented rows.
+/// Totals over all augmented rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Rows written: the number of rows read times the number of copies.
+    /// Number of rows written: the number of rows read times the number of copies.
     pub rows: u64,
     pub blank: u64,
-    /// Rows in which no word was replaced, for example because they are blank or have no replaceable word.
+    /// Number of rows in which no word was replaced, for example because they are blank or have no replaceable word.
     pub unchanged: u64,
     pub words: u64,
     pub unseen: u64,
     pub replaced: u64,
-    /// Rows in which invalid UTF-8 or lone surrogates were replaced by U+FFFD; counted once per
-    /// row, not per copy.
+    /// Number of rows in which invalid UTF-8 or lone surrogates were replaced by U+FFFD. A row counts once, whatever
+    /// the number of copies.
     pub repaired: u64,
 }
 

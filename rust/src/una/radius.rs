@@ -1,15 +1,15 @@
-//! The radius: its default, and sampling of ranks within it.
+//! The default radius, and the sampling of ranks within a radius.
 
 use crate::index::Index;
 
 /// Returns the default radius: a hundredth of the vocabulary size, but at least 1 and at most 4,000 (the published
-/// radius). In a vocabulary of, say, 20,000 terms, terms that are 4,000 ranks apart do not have similar scores.
+/// radius). In a small vocabulary of, say, 20,000 terms, terms that are 4,000 ranks apart do not have similar scores.
 pub fn default_radius(index: &Index) -> usize {
     (index.len() / 100).clamp(1, 4000)
 }
 
-/// Converts a number below 2^63 to floating point. The conversion of a signed number takes one instruction instead of
-/// the six for an unsigned number.
+/// Converts a number below 2^63 to floating point. Converting a signed number takes one instruction, while converting
+/// an unsigned number takes six.
 fn float(n: usize) -> f64 {
     n as i64 as f64
 }
@@ -17,7 +17,7 @@ fn float(n: usize) -> f64 {
 /// Draws a rank from `rank - radius ..= rank + radius`, never `rank` itself, with probability proportional to the
 /// maximum score.
 ///
-/// A word that is not in the index (`seen` is false) lies between `rank - 1` and `rank`, with `radius` ranks to either
+/// A word that is not in the index (`seen` is false) lies between `rank - 1` and `rank`, with `radius` ranks on either
 /// side. `u` is uniform in [0, 1). Returns `None` if there is no other term.
 pub fn draw(index: &Index, rank: usize, seen: bool, radius: usize, u: f64) -> Option<usize> {
     let mut search = RankSearch::within_radius(index, rank, seen, radius, u)?;
@@ -48,8 +48,8 @@ impl RankSearch {
         }
     }
 
-    /// Returns the rank in `from..to` nearest to `position`, or `from` if `position` is NaN (which happens if rounding
-    /// has selected a side on which all scores are 0).
+    /// Returns the rank in `from..to` nearest to `position`. The position is NaN if rounding has selected a side on
+    /// which all scores are 0; the result is then `from`.
     fn clamp(&self, position: f64) -> usize {
         (position as i64).clamp(self.from as i64, self.to as i64 - 1) as usize
     }

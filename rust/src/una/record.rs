@@ -15,7 +15,7 @@ struct Record<'a> {
     replaced: Vec<Replaced<'a>>,
 }
 
-/// A replaced word. Spans count characters (code points) and exclude their end; ranks start at 1.
+/// A replaced word. Spans count characters (code points), and their ends are exclusive. Ranks start at 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Replaced<'a> {
     pub old: &'a str,
@@ -49,7 +49,7 @@ pub fn replaced<'a>(augmenter: &Augmenter, text: &'a str, output: &'a str) -> Ve
     each.collect()
 }
 
-/// Appends the JSON object of the last call of `Augmenter::rewrite`, and `\n`.
+/// Appends the JSON object for the sentence that the last call of `Augmenter::rewrite` wrote, followed by `\n`.
 pub fn push(
     augmenter: &Augmenter,
     row: u64,

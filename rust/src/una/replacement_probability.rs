@@ -10,9 +10,9 @@ use crate::una::options::{Mode, Options, ReplaceWhich, ReplaceWith};
 /// sets only the first such word to 1.)
 ///
 /// If all scores are equal, or with [`ReplaceWhich::Random`], every p_i is beta instead, and the function returns true:
-/// one word must be replaced regardless of its probability. An exception is [`ReplaceWhich::Random`] with
-/// [`ReplaceWith::Random`] (the ablation of both steps): no word has to be replaced, and sentences of fewer than three
-/// words do not change.
+/// one word must be replaced regardless of its probability. The combination of [`ReplaceWhich::Random`] with
+/// [`ReplaceWith::Random`] (the ablation of both steps) is an exception: no word has to be replaced, and sentences of
+/// fewer than three words do not change.
 pub(super) fn set_probabilities(words: &mut [Word], options: &Options) -> bool {
     let beta = options.beta;
     let (mut n, mut low, mut high) = (0, f64::INFINITY, f64::NEG_INFINITY);
@@ -44,8 +44,8 @@ pub(super) fn set_probabilities(words: &mut [Word], options: &Options) -> bool {
     false
 }
 
-/// Sets the probabilities in proportion to the weights, with sum `total` before clipping at 1; `heaviest` is the
-/// largest weight.
+/// Sets probabilities that are proportional to the weights and have the sum `total` before clipping at 1. `heaviest` is
+/// the largest weight.
 fn spread(words: &mut [Word], total: f64, heaviest: f64, weight: impl Fn(f64) -> f64) {
     let mut sum = 0.0;
     for word in words.iter().filter(|word| word.replaceable) {

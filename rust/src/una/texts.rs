@@ -7,7 +7,7 @@ use crate::una::augment::Augmenter;
 use crate::una::options::{Options, Report};
 use crate::una::record;
 
-/// Returns one synthetic sentence for each pair of a text and its row number, and a report.
+/// Returns one synthetic sentence for each text, and a report. Each item of `texts` is a text and its row number.
 pub fn augment_texts<'a>(
     index: &Index,
     options: Options,
@@ -34,7 +34,7 @@ pub type Replaced = (
     usize,
 );
 
-/// Returns the synthetic sentence of one text, and the replaced words.
+/// Returns the synthetic sentence for one text, and the replaced words.
 pub fn replacements(
     index: &Index,
     options: Options,
@@ -63,11 +63,11 @@ pub fn replacements(
 }
 
 /// Statistics of a word: the word as written, whether it is in the index, document frequency, score, replacement
-/// probability, rank from 1, sampled replacements, and whether it can be replaced. A word that cannot be replaced has
-/// probability 0 and no samples.
+/// probability, rank (from 1), sampled replacements, and whether it can be replaced. A word that cannot be replaced has
+/// probability 0 and no sampled replacements.
 pub type Explained = (String, bool, u64, f64, f64, usize, Vec<String>, bool);
 
-/// Returns the statistics of each word of a text, with `samples` sampled replacements.
+/// Returns the statistics of each word of a text, including `samples` sampled replacements per word.
 pub fn explain(index: &Index, options: Options, text: &str, samples: usize) -> Vec<Explained> {
     let mut augmenter = Augmenter::new(index, options);
     augmenter.weigh(text);
