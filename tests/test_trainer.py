@@ -27,8 +27,8 @@ from cse.data.held_out import hold_out
 from cse.evaluation.sts import read_pairs, score_pairs
 from cse.models.inference import Encoder
 from cse.training.batches import Prefetcher
-from cse.training.precedence import merge, preset_names, recipe_reason, resolve
 from cse.training.loop import resumed_config
+from cse.training.precedence import merge, preset_names, recipe_reason, resolve
 from cse.training.setup import prepare
 from cse.training.step import training_step
 from runs import batches_of

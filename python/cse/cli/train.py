@@ -54,8 +54,8 @@ def command(
     options, which are set in the configuration file or with --set, for example --set una.beta=0.3.
     """
     from ..registry import parse_setting
-    from ..training.precedence import merge, with_preset
     from ..training.inputs import check_source
+    from ..training.precedence import merge, with_preset
     from ..training.repeating import repeated
     from ..training.train_config import TrainConfig, read_toml
 

@@ -27,7 +27,8 @@ from .distributed import World, connected
 from .environment import environment
 from .inputs import check_source, with_texts
 from .interrupts import Agreement, StopRequest, locked
-from .metrics import Clock, MetricBuffer, check_finite
+from .metrics import Clock, MetricBuffer
+from .not_finite import check_finite
 from .optimizer import learning_rate
 from .outputs import copied, describe, opened, resumed_folder, run_folder, save, score_best
 from .records import count, failures, log_record

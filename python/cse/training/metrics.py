@@ -8,9 +8,7 @@ from typing import Any
 
 import torch
 
-from ..errors import RunError
-
-__all__ = ["Clock", "MetricBuffer", "check_finite"]
+__all__ = ["Clock", "MetricBuffer"]
 
 
 class MetricBuffer:
@@ -31,7 +29,7 @@ class MetricBuffer:
         """Returns the records since the last call, with tensors converted to floats.
 
         ``finite`` and ``rows`` are removed, except from the record of a step whose loss or gradient was not finite.
-        Such a step did not update the weights; see ``check_finite``.
+        Such a step did not update the weights; see ``cse.training.not_finite``.
         """
         records, self._records = self._records, []
         keys = [(i, key) for i, record in enumerate(records) for key, value in record.items() if torch.is_tensor(value)]
@@ -44,17 +42,6 @@ class MetricBuffer:
                 record.pop("finite", None)
                 record.pop("rows", None)
         return records
-
-
-def check_finite(records: list[dict[str, Any]]) -> None:
-    """Raises ``RunError`` for the first step whose loss or gradient is not finite."""
-    for record in records:
-        if "finite" in record:
-            rows = ", ".join(str(row) for row in record.get("rows", ()))
-            raise RunError(
-                f"the loss or its gradient is not finite at step {record['step']} (first rows of the batch: {rows}); "
-                f"the weights of the previous step were kept; lower --lr, which is now {record['lr']:g}"
-            )
 
 
 class Clock:

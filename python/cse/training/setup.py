@@ -27,7 +27,6 @@ from ..tfidf.index import TfidfIndex
 from .batches import Batches
 from .callbacks import Callback
 from .checks import check_learnable, corpus_warnings, once_warnings
-from .precedence import DEFAULT_MODEL, recipe_reason, resolve, with_preset
 from .distributed import World
 from .encode import Forward
 from .facts import facts_of
@@ -36,6 +35,7 @@ from .interrupts import check_free
 from .loggers import loggers
 from .modules import build_modules, connect, create, views_of
 from .optimizer import build_optimizer
+from .precedence import DEFAULT_MODEL, recipe_reason, resolve, with_preset
 from .same_inputs import fingerprints
 from .saturation import SaturationCheck
 from .selection import Selector

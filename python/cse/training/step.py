@@ -20,6 +20,7 @@ from .batches import Batch
 from .chunks import chunks_of
 from .distributed import World
 from .encode import Forward, gathered_views, keyed_uniform, nothing, step_of_rows
+from .not_finite import skip_if_not_finite
 from .optimizer import unique_parameters
 
 if TYPE_CHECKING:
@@ -71,9 +72,7 @@ def training_step(
     world.sum_gradients(parameters, tuple((tuple(batch.views), len(batch.rows)) for batch in batches))
     # The norm is computed even without clipping, to detect gradients that are not finite.
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_grad_norm or math.inf)
-    finite = torch.isfinite(metrics["loss"]) & torch.isfinite(norm)
-    # The fused optimizer skips the update if this flag is 1, as with a GradScaler, without a copy to the host.
-    state.optimizer.found_inf = (~finite).to(torch.float32)  # type: ignore[attr-defined]
+    finite = skip_if_not_finite(state.optimizer, metrics["loss"], norm)
     state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
     for module in state.modules().values():
