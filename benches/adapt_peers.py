@@ -300,7 +300,7 @@ def table(found: dict[str, Any]) -> str:
     before = {name: found[f"{name}/before/{seed}"]["found"]["alone"] for name in names}
     lines = [
         f"| nDCG@10 / recall@100 | {' | '.join(names)} | mean nDCG@10 | over queries | mean recall@100 | steps | "
-        "processor s | GB |"
+        "processor seconds | peak GB |"
     ]
     lines.append("| --- |" + " ---: |" * (len(names) + 6))
     cells = [f"{np.mean(before[name]['ndcg']):.2f} / {np.mean(before[name]['recall']):.2f}" for name in names]
@@ -308,8 +308,8 @@ def table(found: dict[str, Any]) -> str:
     wanted = [
         *((system, "alone", system) for system in TRAINERS),
         ("before", "BM25", "BM25"),
-        ("before", "with BM25", "before training, with BM25"),
-        (DEFAULT, "with BM25", f"{DEFAULT}, with BM25"),
+        ("before", "with BM25", "before training, fused with BM25"),
+        (DEFAULT, "with BM25", f"{DEFAULT}, fused with BM25"),
     ]
     for system, kind, label in wanted:
         records = [found[f"{name}/{system}/{seed}"] for name in names]
@@ -333,8 +333,9 @@ def table(found: dict[str, Any]) -> str:
 
 
 def span(values: list[float]) -> str:
-    """Returns the smallest and the largest value as text."""
-    return f"{min(values):.0f} to {max(values):.0f}"
+    """Returns the smallest and the largest value as text; one number if both are equal."""
+    low, high = f"{min(values):.0f}", f"{max(values):.0f}"
+    return low if low == high else f"{low} to {high}"
 
 
 if __name__ == "__main__":

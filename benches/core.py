@@ -116,8 +116,8 @@ def measure(corpus: Path, rows: list[str], folder: Path, repeat: int, loop: str)
         "cse build-tfidf --no-matrix": command(*CSE, "build-tfidf", corpus, "-o", tfidf, "--no-matrix"),
         "cse build-tfidf": command(*CSE, "build-tfidf", corpus, "-o", tfidf),
         "cse augment": command(*CSE, "augment", corpus, "-o", out, "--tfidf", tfidf),
-        "std-only Rust loop, one thread": command(loop, corpus),
-        "two such loops, each on one half of the file": halves,
+        "Rust loop (standard library only), one thread": command(loop, corpus),
+        "two Rust loops, each on one half of the file": halves,
     }
     times: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(repeat):  # interleaved, so that changes of the machine's load affect all commands
@@ -192,7 +192,7 @@ def table(found: dict[str, Any]) -> str:
         f"{n:,} sentences, {found['corpus']['bytes'] / 1e6:,.0f} MB, {found['corpus']['terms']:,} terms, "
         f"{found['machine']['cores']} cores",
         "",
-        "| what | time | spread | relative to `wc -w` | sentences/s |",
+        "| program | time | range | relative to `wc -w` | sentences/s |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for name, times in found["seconds"].items():
@@ -206,8 +206,8 @@ def table(found: dict[str, Any]) -> str:
         f"| {n / sklearn:,.0f} |"
     )
     rates = [
-        ("plain Python implementation, statistics", "twin statistics, per sentence"),
-        ("plain Python implementation, negatives", "twin augment, per sentence"),
+        ("plain Python reference, building the index", "twin statistics, per sentence"),
+        ("plain Python reference, negatives", "twin augment, per sentence"),
         ("nlpaug `TfIdfAug.augment`", "nlpaug TfIdfAug.augment, per sentence"),
         ("`TfidfIndex.augment`, lists of 64, one thread", "augment(list of 64), one thread, per sentence"),
     ]

@@ -76,12 +76,13 @@ def references(found: Runs) -> str:
         f"| nDCG@10 / recall@100 | {' | '.join(f'{n}, {q} queries' for n, q in zip(names, queries, strict=True))} |"
     ]
     lines.append("| --- |" + " ---: |" * len(names))
-    for kind in ("base", "BM25", "both by reciprocal ranks"):
+    labels = {"base": "before training (base)", "BM25": "BM25", "both by reciprocal ranks": "fusion of base and BM25"}
+    for kind, label in labels.items():
         cells = [
             " / ".join(f"{np.mean(bases[name]['references'][kind][metric]):.2f}" for metric in ("ndcg", "recall"))
             for name in names
         ]
-        lines.append(f"| {kind} | {' | '.join(cells)} |")
+        lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -109,10 +110,10 @@ def table(found: Runs) -> str:
     """
     names = sorted(bases_of(found))
     lines = [
-        f"| trained, share of the base | {' | '.join(names)} | mean nDCG@10 | over queries | over seeds | "
+        f"| recipe | base weight | {' | '.join(names)} | mean nDCG@10 | over queries | over seeds | "
         "mean recall@100 | worst nDCG@10, recall@100 |"
     ]
-    lines.append("| --- |" + " ---: |" * (len(names) + 5))
+    lines.append("| --- |" + " ---: |" * (len(names) + 6))
     seeds = over_seeds(found)
     rows: list[tuple[int, float, str]] = []
     for (name, share), sets in differences(found).items():
@@ -130,7 +131,7 @@ def table(found: Runs) -> str:
             spread = f"[{interval.low:+.2f}, {interval.high:+.2f}], {len(gains)} seeds"
         cells += [f"{mean:+.2f}", f"[{low:+.2f}, {high:+.2f}]", spread]
         cells += [f"{recall:+.2f}", f"{worst[0]:+.2f}, {worst[1]:+.2f}"]
-        rows.append((len(sets), mean, f"| {name}, {share} | {' | '.join(cells)} |"))
+        rows.append((len(sets), mean, f"| {name} | {share} | {' | '.join(cells)} |"))
     lines += [text for _, _, text in sorted(rows, key=lambda row: row[:2], reverse=True)]
     runs = sum(each["name"] != "base" for each in found.values())
     note = (

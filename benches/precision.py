@@ -212,7 +212,7 @@ def tables(found: dict[str, Any]) -> str:
     encoded = {key.split("/")[1]: record for key, record in found.items() if key.startswith("encode/")}
     parts = []
     if encoded:
-        lines = ["| encoded | score | fp32 | bf16 | difference |", "| --- | --- | ---: | ---: | ---: |"]
+        lines = ["| dataset | score | fp32 | bf16 | difference |", "| --- | --- | ---: | ---: | ---: |"]
         differences = []
         for name, record in encoded.items():
             for score, before in record["fp32"].items():
@@ -225,7 +225,7 @@ def tables(found: dict[str, Any]) -> str:
     keys = [key.split("/") for key in found if key.startswith("train/")]
     seeds = sorted({seed for _, _, seed in keys if all(f"train/{p}/{seed}" in found for p in ("fp32", "bf16"))})
     if seeds:
-        lines = [f"| trained, {len(seeds)} seeds | fp32 | bf16 | bf16 - fp32 | over pairs | over seeds |"]
+        lines = [f"| score after training, {len(seeds)} seeds | fp32 | bf16 | bf16 - fp32 | over pairs | over seeds |"]
         lines.append("| --- |" + " ---: |" * 5)
         for name in (*TRAINED, "mrr"):
             before, after = ([found[f"train/{p}/{seed}"][name] for seed in seeds] for p in ("fp32", "bf16"))

@@ -44,7 +44,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     encoder = Encoder(options.model)
-    print("| task | converged | senteval | difference | seconds: converged | senteval |")
+    print("| task | converged | senteval | difference | seconds, converged | seconds, senteval |")
     print("| --- |" + " ---: |" * 5, flush=True)
     for key in options.tasks:
         task = transfer.TASKS[key]

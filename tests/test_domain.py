@@ -343,8 +343,8 @@ def stored(changes):
 def test_tables_show_every_run_and_flag_harmful_runs():
     found = stored([-3.0, -1.0, -0.7, 1.0, 2.0])
     shown = domain_tables.table(found)
-    assert [line.split(",")[0] for line in shown.split("\n")[2:7]] == [f"| run {n}" for n in (4, 3, 2, 1, 0)]
-    assert "| run 0, 0 | -3.00 / -1.50 | -3.00 | [-3.00, -3.00] | one seed | -1.50 | -3.00, -1.50 |" in shown
+    assert [line.split(" | ")[0] for line in shown.split("\n")[2:7]] == [f"| run {n}" for n in (4, 3, 2, 1, 0)]
+    assert "| run 0 | 0 | -3.00 / -1.50 | -3.00 | [-3.00, -3.00] | one seed | -1.50 | -3.00, -1.50 |" in shown
     assert "+1.00" in domain_tables.correlations(found)
     assert "| one | known held words |" in domain_tables.flags(found)
     assert "100% of 3, alarms 0%" in domain_tables.flags(found)

@@ -1,8 +1,8 @@
 """The settings of a training run: name, type, range, default and documentation of each.
 
 Each setting is declared only here. ``cse.training.train_config`` validates values against the declarations,
-``cse.cli.train_options`` makes the options of ``cse train`` from them, and ``cse.training.precedence`` adds the defaults
-that depend on preset, loss and model. The first paragraph of a setting's docstring is the help of the option; the
+``cse.cli.train_options`` makes the options of ``cse train`` from them, and ``cse.training.precedence`` adds the
+defaults that depend on preset, loss and model. The first paragraph of a setting's docstring is the help of the option; the
 following paragraphs are shown only in the documentation. The docstrings of the classes below are the headings of the
 help, in order.
 
