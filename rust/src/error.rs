@@ -127,6 +127,17 @@ pub enum Place {
 }
 
 impl Place {
+    /// Returns the position of a line, or of a row of a table if `column` is given.
+    pub(crate) fn new(column: Option<&String>, line: u64, offset: Option<u64>) -> Self {
+        match column {
+            Some(column) => Place::Row {
+                row: line,
+                column: column.clone(),
+            },
+            None => Place::Line { line, offset },
+        }
+    }
+
     fn in_bytes(&self) -> String {
         match self {
             Place::Line {

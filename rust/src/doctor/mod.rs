@@ -19,11 +19,11 @@ use crate::index::stats::{Counter, Stats};
 use crate::parallel::{on_each_thread, with_threads};
 use crate::progress::Progress;
 use crate::text::blank::is_blank;
-use crate::text::chunk::prefix;
 use crate::text::format::FileFormat;
 use crate::text::reader::{
     ChunkError, EncodingErrors, FileRecord, Input, ReadOptions, Reader, collect_results,
 };
+use crate::text::row_too_long::prefix;
 use crate::text::tokenize::Tokenizer;
 use crate::una::augment::{Augmenter, Word};
 use crate::una::options::Options;

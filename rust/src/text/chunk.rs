@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use crate::error::Result;
-use crate::text::reader::{EncodingErrors, ReadOptions};
-use crate::text::refused_rows::{faulty_rows, invalid_utf8, row_too_long};
+use crate::text::invalid_utf8::{decode, invalid_utf8};
+use crate::text::reader::ReadOptions;
+use crate::text::row_too_long::{prefix, row_too_long};
 
 /// Whole rows of one file.
 #[derive(Debug, Default)]
@@ -13,7 +14,7 @@ pub struct Chunk {
     pub seq: u64,
     /// Number of the chunk's first row, counted over all files from 0.
     pub first_row: u64,
-    /// Number of rows in which invalid bytes were replaced ([`EncodingErrors::Replace`]). This field and
+    /// Number of rows in which invalid bytes were replaced ([`EncodingErrors::Replace`](crate::EncodingErrors::Replace)). This field and
     /// `first_repaired` are set by `for_each_row` and `for_each_cut_row`.
     pub repaired: u64,
     /// Number of the first row in which invalid bytes were replaced, counted like `first_row`.
@@ -37,30 +38,21 @@ impl Chunk {
     /// Does the same as [`for_each_row`](Self::for_each_row), but `f` has a third argument: whether the row is too long
     /// and was truncated, which happens only if [`ReadOptions::lenient`] is set.
     pub fn for_each_cut_row(&mut self, mut f: impl FnMut(u64, &str, bool)) -> Result<()> {
-        let owned;
-        let text = match std::str::from_utf8(&self.bytes) {
-            Ok(text) => text,
-            Err(error) => match self.options.encoding_errors {
-                EncodingErrors::Strict => {
-                    let (line, at) = (self.first_line, error.valid_up_to());
-                    return Err(invalid_utf8(
-                        &self.path,
-                        self.column.as_ref(),
-                        &self.bytes,
-                        at,
-                        line,
-                        self.offset,
-                    ));
-                }
-                EncodingErrors::Replace => {
-                    let faulty = faulty_rows(&self.bytes);
-                    self.repaired = faulty.len() as u64;
-                    self.first_repaired = faulty.first().map(|nth| self.first_row + nth);
-                    owned = String::from_utf8_lossy(&self.bytes);
-                    &owned
-                }
-            },
-        };
+        let decoded = decode(&self.bytes, self.options.encoding_errors);
+        let (text, faulty) = decoded.map_err(|at| {
+            invalid_utf8(
+                &self.path,
+                self.column.as_ref(),
+                &self.bytes,
+                at,
+                self.first_line,
+                self.offset,
+            )
+        })?;
+        if let Some(first) = faulty.first() {
+            self.repaired = faulty.len() as u64;
+            self.first_repaired = Some(self.first_row + first);
+        }
         let bytes = text.as_bytes();
         let (mut start, mut row) = (0, self.first_row);
         while start < bytes.len() {
@@ -90,13 +82,4 @@ impl Chunk {
     pub fn byte_len(&self) -> usize {
         self.bytes.len()
     }
-}
-
-/// Returns the beginning of a text: at most `len` bytes, cut at a character boundary.
-pub(crate) fn prefix(text: &str, len: usize) -> &str {
-    let mut end = len.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }

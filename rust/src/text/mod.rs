@@ -3,10 +3,11 @@
 pub mod blank;
 pub mod chunk;
 pub mod format;
+mod invalid_utf8;
 mod open_file;
 pub mod reader;
-mod refused_rows;
 pub mod row_files;
+pub(crate) mod row_too_long;
 pub mod rows;
 pub mod source;
 pub mod term;

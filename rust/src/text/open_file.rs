@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::text::format::FileFormat;
 use crate::text::reader::{FileRecord, Input, ReadOptions};
-use crate::text::refused_rows::row_too_long;
+use crate::text::row_too_long::row_too_long;
 use crate::text::source::{Blocks, FileStamp, Source};
 use crate::wait::{Until, wait};
 

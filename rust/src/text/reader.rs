@@ -19,18 +19,10 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::text::chunk::Chunk;
 use crate::text::format::FileFormat;
+pub use crate::text::invalid_utf8::EncodingErrors;
 use crate::text::open_file::OpenFile;
 pub use crate::text::source::Column;
 use crate::text::source::is_stdin;
-
-/// Handling of bytes that are not UTF-8.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EncodingErrors {
-    /// Return an error that names the line and the byte offset.
-    Strict,
-    /// Replace these bytes with U+FFFD, and count the rows in which this happened.
-    Replace,
-}
 
 /// Options for reading files.
 #[derive(Clone, Copy, Debug)]
