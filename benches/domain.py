@@ -194,7 +194,7 @@ def trained(settings: dict[str, Any], seed: int, collection: Collection, kept: P
 
 
 def averages(encoder: Any, collection: Collection, base: Embedded, shares: Sequence[float]) -> dict[str, Any]:
-    """Returns the scores of averages of trained and base weights; each share is the weight of the base model in one."""
+    """Returns the scores of averages of trained and base weights, by share (the weight of the base model)."""
     from cse import Encoder
 
     original: Any = Encoder(MODEL, device="cpu").model

@@ -5,8 +5,9 @@
 
 The text is generated, so that its distribution is the same at every size. Words are sampled independently from a Zipf
 distribution with two slopes, as measured for English by Gerlach and Altmann (Physical Review X 3, 021006, 2013): 1 up
-to the knee, and steeper beyond it. The vocabulary is unbounded and grows by Heaps' law, whose exponent is measured and
-printed. Knee and slope are chosen so that 10,000 sentences have about as many terms as 10,000 sentences of Wikipedia.
+to a certain rank (the knee), and steeper beyond it. The vocabulary is unbounded and grows by Heaps' law,
+whose exponent is measured and printed. Knee and slope are chosen so that 10,000 sentences have about as many terms as
+10,000 sentences of Wikipedia.
 
 Sentences are appended to one file. At each size, the command is measured on this file: the wall time of the process
 from start to exit, and its peak resident memory (wait4). First, the numbers of rows, words and terms at the smallest
@@ -49,7 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--max", type=int, default=SIZES[-1], help="the maximum number of sentences")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--largest-once", action="store_true", help="do not repeat the largest size")
+    parser.add_argument("--largest-once", action="store_true", help="measure the largest size only once")
     parser.add_argument("--augment", action="store_true", help="also measure cse augment, with the index of each size")
     parser.add_argument("--engine", choices=("local", "ray"), default="local")
     parser.add_argument("--encoded", type=int, default=1600, help="number of sentences to encode, with --engine ray")

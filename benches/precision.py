@@ -1,4 +1,4 @@
-"""Measures how the scores of models change with bfloat16: when a model encodes in it, and when it is trained in it.
+"""Measures how bfloat16 changes scores: of a model that encodes in bfloat16, and of models trained in bfloat16.
 
     python benches/precision.py encode --sts DIR --retrieval DIR [DIR ...]    # all-MiniLM-L6-v2, not trained
     python benches/precision.py train --sts DIR [--seeds 31 32 33 34 35]      # trains minilm
