@@ -1,10 +1,11 @@
-# make quickstart   create a virtual environment, install cse, build an index, train on the sample corpus, search the
-#                   corpus before and after training, and write a page about the run
+# make quickstart   create a virtual environment, install cse, build a TF-IDF index, train on the sample corpus, search
+#                   the corpus before and after training, and write an HTML report of the run
 # make test         run all tests in the same environment, in JOBS processes (default 2)
-# make lint         run formatters, linters and type checkers
+# make lint         check the formatting, and run linters and type checkers
 #
 # PYTHON=python3.12 make ...         use this Python interpreter
-# make quickstart DEV=stsb.dev.tsv   also evaluate Spearman's correlation on a TSV file of score, sentence1, sentence2
+# make quickstart DEV=stsb.dev.tsv   also evaluate Spearman's correlation on this TSV file, whose columns are score,
+#                                    sentence1 and sentence2
 # make quickstart QUERY="a question" search for this query instead of the built-in one
 
 PYTHON ?= python3
@@ -19,7 +20,8 @@ JOBS ?= 2
 
 .PHONY: quickstart test lint bench-core bench-growth bench-losses bench-train bench-search reproduce-smoke api clean
 
-# A change of the dependencies reinstalls the packages; a change of the Rust sources rebuilds the extension module.
+# If pyproject.toml or constraints.txt changes, the packages are reinstalled. If a Rust source changes, the extension
+# module is rebuilt.
 $(VENV)/packages: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt maturin
@@ -32,19 +34,19 @@ $(READY): $(VENV)/packages $(RUST)
 	touch $@
 
 quickstart: $(READY)
-	@echo; echo "== cse build-tfidf: count the sample"
+	@echo; echo "== cse build-tfidf: build the TF-IDF index of the sample"
 	$(BIN)/cse build-tfidf python/cse/resources/sample.txt -o quickstart/tfidf
 	@echo; echo "== cse train: $(STEPS) steps of Focal-InfoNCE with UNA's hard negatives"
 	$(BIN)/cse train --loss focal --una --model minilm --max-steps $(STEPS) \
 		--tfidf quickstart/tfidf -o quickstart/runs $(if $(DEV),--dev $(DEV))
-	@echo; echo "== cse search: one query on 2,000 of the sentences, before and after training"
+	@echo; echo "== cse search: one query in 2,000 of the sentences, before and after training"
 	head -n 2000 python/cse/resources/sample.txt > quickstart/some.txt
 	$(BIN)/cse search minilm quickstart/some.txt -o quickstart/before --query "$(QUERY)" --top 5
 	$(BIN)/cse search $(LAST) quickstart/some.txt -o quickstart/after --rebuild --query "$(QUERY)" --top 5
-	@echo; echo "== cse report: a page about the run"
+	@echo; echo "== cse report: an HTML report of the run"
 	$(BIN)/cse report "$(LAST)"
 
-# Each process uses one thread: on two cores, two processes with two threads each are slower.
+# Each test process uses one thread: on two cores, two processes with two threads each are slower.
 test: $(READY)
 	cargo test --quiet
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
@@ -73,7 +75,8 @@ bench-core: $(READY)
 bench-growth: $(READY)
 	$(BIN)/python benches/growth.py --augment
 
-# Runs every cell of every published table for two steps with a tiny model; takes a quarter of an hour on two cores.
+# Runs every cell of every published table for two steps with a tiny model (cse reproduce --smoke). Takes a quarter of
+# an hour on two cores.
 reproduce-smoke: $(READY)
 	set -e; for table in $$($(BIN)/python -m cse reproduce --names); do \
 	  $(BIN)/python -m cse reproduce $$table --smoke -o target/reproduce/$$table > target/reproduce.log 2>&1 \
@@ -81,8 +84,9 @@ reproduce-smoke: $(READY)
 	  echo "$$table runs"; \
 	done
 
-# Measures how training with each loss changes the STS scores, with intervals; DATA is the folder of the STS files. Runs
-# stored in benches/results/adapt.json are not repeated; without stored runs, this takes several hours on two cores.
+# Measures how training with each loss changes the STS scores, with 95 % intervals; DATA is the folder of the STS files.
+# Runs stored in benches/results/adapt.json are not repeated. Without stored runs, this takes several hours on two
+# cores.
 bench-losses: $(READY)
 	$(BIN)/python benches/adapt.py accept --data $(DATA)
 
@@ -92,8 +96,8 @@ bench-train: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python benches/train.py --breakdown
 
-# Measures time and memory of exact search in a million vectors, compared with NumPy, and of the search for
-# near-duplicates; takes a quarter of an hour on two cores.
+# Measures time and memory of exact search in a million vectors, compared with NumPy, and the time of the search for
+# near-duplicates. Takes a quarter of an hour on two cores.
 bench-search: $(READY)
 	$(BIN)/python benches/search.py
 

@@ -1,16 +1,16 @@
 """Searches for a training recipe for encoders that have already been trained contrastively, and evaluates it.
 
     python benches/adapt.py search --data DIR            # tunes on STS-B train, SICK-R train and the label-free MRR
-    python benches/adapt.py accept --data DIR            # STS-B dev, SICK-R dev, STS16; fresh seeds
+    python benches/adapt.py accept --data DIR            # evaluates on STS-B dev, SICK-R dev and STS16; new seeds
     python benches/adapt.py table --data DIR             # prints the stored results
     python benches/adapt.py peers --data DIR             # compares with other methods; DIR as for domain.py
 
 Each run trains all-MiniLM-L6-v2 on the sample corpus. The scores of the trained weights and of their average with the
 base weights (``merged``) are written to benches/results/adapt.json when a run ends; stored runs are skipped. ``search``
 evaluates on 800 to 900 pairs each of STS-B train and SICK-R train, and computes the label-free score (MRR) of 500
-held-out sentences. The cosines of all pairs are stored too, for the intervals. The table of ``accept`` has 95 %
-intervals over pairs (a bootstrap of clusters of pairs that share a sentence, with 2,000 resamples and with scores
-averaged over seeds) and over seeds (Student's t).
+held-out sentences. The cosines of all pairs are stored too, because the intervals need them. The table of ``accept``
+has 95 % intervals over pairs and over seeds. Those over pairs come from a bootstrap of clusters of pairs that share a
+sentence, with 2,000 resamples and with scores averaged over seeds; those over seeds come from Student's t.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ACCEPT = ("stsb.dev", "sickr.dev", "sts16.test")
 TUNE_PAIRS = 800
 FRESH_SEEDS = (21, 22, 23, 24, 25)
 RESAMPLES = 2000
-# The recipe adapt of presets/defaults.toml, with and without UNA, then the earlier recipe with each loss.
+# The recipe [adapt] of presets/defaults.toml, with and without UNA; then the earlier version of it, with each loss.
 RECIPES = (
     "passages, kept, una",
     "passages, kept",
@@ -75,7 +75,7 @@ PASSAGES: dict[str, Any] = {
 
 
 def spans(shortest: float, longest: float, **settings: Any) -> dict[str, Any]:
-    """Returns the settings of a candidate whose spans have these limits, as shares of the words of the sentence."""
+    """Returns the settings of a candidate whose spans have these lengths, as fractions of the words of a sentence."""
     return {"spans": {"shortest": shortest, "longest": longest}, **settings}
 
 
@@ -121,7 +121,7 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "standard una spans .3 to .7, tau .05, 60 steps": sixty(0.3, 0.7, **UNA, temperature=0.05),
     "standard una spans .2 to .6, tau .05, 60 steps": sixty(0.2, 0.6, **UNA, temperature=0.05),
     # Dropout positives harm a model that has already been trained contrastively. The next three candidates test them
-    # with a usual learning rate, with a tenth of it, and with plain SGD, whose steps are as small as the gradients.
+    # with a usual learning rate, with a tenth of it, and with plain SGD, whose steps are proportional to the gradients.
     "dropout tau .05 lr 2e-5": {"positive": "dropout", "temperature": 0.05, "lr": 2e-5},
     "dropout tau .05 lr 2e-6": {"positive": "dropout", "temperature": 0.05, "lr": 2e-6},
     "dropout tau .05, SGD lr .1": {"positive": "dropout", "temperature": 0.05, "lr": 0.1, "optimizer": "sgd"},
@@ -136,7 +136,7 @@ def main() -> None:
         type=Path,
         help="Folder of the STS files (stsb.train.tsv, ...) or, with peers, of the collections.",
     )
-    parser.add_argument("--only", nargs="*", help="Names of candidates; default: all, or with accept those in RECIPES.")
+    parser.add_argument("--only", nargs="*", help="Names of candidates; default: all; with accept, those in RECIPES.")
     parser.add_argument("--seeds", nargs="*", type=int)
     parser.add_argument("--collections", nargs="*", help="With peers: names of collections; default: all.")
     parser.add_argument("--results", type=Path)
@@ -279,7 +279,7 @@ def tables(found: dict[str, Any], what: str) -> str:
 
 
 def search_table(found: dict[str, Any]) -> str:
-    """Returns a table of differences from the model before training, on the data used for tuning."""
+    """Returns a table of differences from the model before training, on the sets used for tuning."""
     lines = ["| search, seed | STS-B train | SICK-R train | MRR | merged: STS-B | SICK-R | MRR | first loss |"]
     lines.append("| --- |" + " ---: |" * 7)
     runs = 0
@@ -298,7 +298,7 @@ def search_table(found: dict[str, Any]) -> str:
 
 
 def accept_table(found: dict[str, Any]) -> str:
-    """Returns a table of differences with intervals, on data not used for tuning."""
+    """Returns a table of differences from the model before training, with intervals, on sets not used for tuning."""
     lines = ["| recipe | STS-B dev | SICK-R dev | STS16 | mean of three | over pairs | over seeds | MRR | over seeds |"]
     lines.append("| --- |" + " ---: |" * 8)
     names = sorted({key.split("/")[1] for key in found if key.startswith("accept/")} - {"before"})
@@ -358,7 +358,7 @@ class Tasks(dict[str, Any]):
         from cse.evaluation.sts import read_pairs
 
         if self.data is None:
-            sys.exit("--data: missing; the intervals need the pairs of the data sets")
+            sys.exit("--data: missing; name the folder of the STS files, whose pairs the intervals need")
         pairs = read_pairs(self.data / f"{task}.tsv")
         self[task] = (pairs.gold, sentence_clusters(pairs.left, pairs.right))
         return self[task]

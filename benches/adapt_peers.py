@@ -1,9 +1,9 @@
 """Compares cse with other methods on the documents of retrieval collections; called by ``benches/adapt.py peers``.
 
 Every method trains all-MiniLM-L6-v2 on the documents that ``domain_scores.Collection`` does not hold out, in the same
-precision and in a separate process. Each gets the processor time that the default of ``cse train`` takes on the same
-collection. Processor time is the sum over threads, so that other processes on the machine have little influence. The
-methods are:
+precision and in a separate process. The other methods train for as much processor time as the default of ``cse train``
+takes on the same collection. Processor time is the sum over threads; unlike elapsed time, it depends little on other
+processes of the machine. The methods are:
 
 * ``cse, default``: ``cse train --model minilm`` without further flags.
 * ``SimCSE``: MultipleNegativesRankingLoss of sentence-transformers on pairs of equal documents, batches of 64.
@@ -15,10 +15,11 @@ methods are:
 * ``continued MLM``: the trainer of transformers, batches of 32, 15 % of the tokens masked; the head starts
   with random weights.
 
-The last four are run with learning rates 5e-5 (the default of the trainers) and 1e-5 (the default of cse), and with
-texts of at most 64 tokens. The learning rate is constant and has no warm-up, because the number of steps depends on the
-time. Three further rows of the table show BM25 alone (bm25s, Lucene's formula, k1 = 1.5, b = 0.75), the reciprocal rank
-fusion of BM25 and the encoder before training, and the fusion of BM25 and the encoder after ``cse train``.
+The last four methods are run with learning rates 5e-5 (the default of the trainers) and 1e-5 (the default of cse), and
+with texts of at most 64 tokens. The learning rate is constant, without warm-up, because the number of steps is not
+known in advance. Three further rows of the table show BM25 alone (bm25s, Lucene's formula, k1 = 1.5, b = 0.75), the
+reciprocal rank fusion of BM25 and the encoder before training, and the fusion of BM25 and the encoder after
+``cse train``.
 """
 
 # The trainers of sentence-transformers and of transformers have no type annotations.
@@ -93,7 +94,7 @@ def one(folder: Path, name: str, seed: int, budget: float) -> dict[str, Any]:
         started, used = time.perf_counter(), time.process_time()
         steps, path = (0, MODEL) if name == "before" else TRAINERS[name](rows, place, seed, budget)
         spent = {"seconds": time.perf_counter() - started, "processor_seconds": time.process_time() - used}
-        peak = peak_bytes()  # without the evaluation, which needs more
+        peak = peak_bytes()  # measured here, because the evaluation needs more memory
         encoder = Encoder(path, device="cpu")
         cosines: Vectors = unit(encoder.encode(collection.queries)) @ unit(encoder.encode(collection.documents)).T
     lexical = collection.lexical(collection.queries)
@@ -289,7 +290,7 @@ TRAINERS = {DEFAULT: train_cse, **OTHERS}
 def table(found: dict[str, Any]) -> str:
     """Returns a table of differences from the model before training, for one seed.
 
-    Collections on which not all methods were run are left out.
+    Collections that lack the results of a method are left out.
     """
     seed = min(key.split("/")[2] for key in found)
     whole = ("before", *TRAINERS)

@@ -1,4 +1,4 @@
-"""Measures with PyTorch's profiler which operations take the time of a training step on the CPU."""
+"""Measures how the time of a training step on the CPU is divided among operations, with PyTorch's profiler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 __all__ = ["breakdown"]
 
-# Profiler events by part of a step. Every other event is a part with the name of the event.
+# The parts of a step, and the names of the profiler events that belong to each. Any other event is a part of its own.
 PARTS = {
     "matrix products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"),
     "dropout masks": ("dropout masks",),
@@ -24,10 +24,11 @@ PARTS = {
 
 
 def breakdown(run: Callable[[Any], object]) -> dict[str, float]:
-    """Returns the share (0 to 1) of each part in the CPU time of training steps, in descending order.
+    """Returns the fraction (0 to 1) of the CPU time of training steps that each part takes, largest first.
 
     Args:
-        run: A function that trains with cse. It is called with a profiler, which it starts and stops between steps.
+        run: A function that trains with cse. Its argument is a profiler, which ``run`` must start and stop between
+            steps.
     """
     from cse.models import dropout
     from cse.training import loop, step

@@ -1,6 +1,6 @@
 """Converts test collections for retrieval from the files of their publishers to the layout of BEIR.
 
-    python benches/convert_collections.py SOURCE TARGET     # every collection whose files are in SOURCE, at any depth
+    python benches/convert_collections.py SOURCE TARGET     # every collection with its files in SOURCE or below
 
 ========  =================================================  =============================
 name      subject; number of texts and converted queries     files
@@ -70,11 +70,11 @@ def columns(path: Path, document: int) -> Judgements:
 
 
 def time_texts(path: Path) -> Texts:
-    """Returns the articles of TIME by their number in the judgements, which count 425 articles in file order.
+    """Returns the articles of TIME by their number in the judgements, which number 425 articles in file order.
 
     The distributed file has only 423 articles. The words that queries share with their relevant articles show that the
-    two missing articles follow an article between the 371st and the 380th; this function assumes the 371st. Up to this
-    article, the number in the judgements is the position in the file; after it, the number is the position plus 2.
+    gap is after one of the articles 371 to 380; this function assumes that it is after article 371. Up to this article,
+    the number in the judgements is the position in the file; after it, the number is the position plus 2.
     """
     text = path.read_text(encoding="latin-1").split("*STOP")[0]
     articles = re.split(r"^\*TEXT[^\n]*\n", text, flags=re.MULTILINE)[1:]
@@ -138,7 +138,7 @@ def main() -> None:
     for name, (documents, queries, judgements) in COLLECTIONS.items():
         missing = [file for file, _ in (documents, queries, judgements) if file not in found]
         if missing:
-            print(f"{name}: skipped, {', '.join(missing)} not found in {options.source}", file=sys.stderr)
+            print(f"{name}: skipped, because {options.source} lacks {', '.join(missing)}", file=sys.stderr)
             continue
         texts, asked = documents[1](found[documents[0]]), queries[1](found[queries[0]])
         relevant = list(dict.fromkeys(judgements[1](found[judgements[0]])))

@@ -4,9 +4,9 @@
 
 Results are checked before anything is timed. On the first 20,000 rows, document frequencies must equal those of
 scikit-learn; on the first 100 rows, negatives must equal those of the reference implementation in Python; on the whole
-file, counts must equal those of rust/examples/std_loop.rs, which is built with cargo. Commands are timed as whole
-processes, from start to exit. Their times are medians of --repeat runs, and are also given relative to `wc -w` on the
-same file. nlpaug is included if it is installed. Writes benches/results/core.json and prints a table.
+file, counts must equal those of the program rust/examples/std_loop.rs, which this script builds with cargo. Commands
+are timed as whole processes, from start to exit. Their times are medians of --repeat runs, and are also given relative
+to `wc -w` on the same file. nlpaug is included if it is installed. Writes benches/results/core.json and prints a table.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def build_loop() -> str:
 
 
 def check_loop(loop: str, corpus: Path) -> None:
-    """Checks that the counts of std_loop, on the file and on its halves, equal those of a whitespace index."""
+    """Checks the counts of std_loop, on the file and on its halves, against an index with ``whitespace`` tokens."""
     from cse import TfidfIndex
 
     def counts(*part: str) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def measure(corpus: Path, rows: list[str], folder: Path, repeat: int, loop: str)
         "two Rust loops, each on one half of the file": halves,
     }
     times: dict[str, list[float]] = {name: [] for name in commands}
-    for _ in range(repeat):  # interleaved, so that changes of the machine's load affect all commands
+    for _ in range(repeat):  # interleaved, so that changes in the machine's load affect all commands
         for name, run in commands.items():
             times[name].append(timed(run))
     index = TfidfIndex.open(tfidf)

@@ -2,14 +2,14 @@
 
     python benches/domain.py search --data DIR       # DIR/NAME: a collection for cse eval --suite retrieval
     python benches/domain.py table                   # prints a table of the stored runs
-    python benches/domain.py score                   # correlates label-free scores with the change in nDCG@10
+    python benches/domain.py score                   # tests how well label-free scores predict the change in nDCG@10
 
-Each run trains all-MiniLM-L6-v2 (the base model) on the documents of one collection. 4 to 10 % of the documents are
-held out for the label-free scores, and queries and judgements are never used for training. The trained weights and
-their averages with the base weights are evaluated, and the scores are stored in benches/results/domain.json when the
-run ends. A run is identified by a hash of settings, seed and collection; stored runs are skipped. The table shows
-differences from the base model in points (scores x 100). Its intervals over queries come from a bootstrap stratified by
-collection, and its intervals over seeds from Student's t.
+Each run trains all-MiniLM-L6-v2 (the base model) on the documents of one collection, of which 4 to 10 % are held out
+for the label-free scores. Queries and judgements are never used for training. The trained weights and their averages
+with the base weights are evaluated, and the scores are stored in benches/results/domain.json when the run ends. A run
+is identified by a hash of settings, seed and collection; stored runs are skipped. The table shows differences from the
+base model in points (scores x 100). Its intervals over queries come from a bootstrap stratified by collection, and its
+intervals over seeds from Student's t.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument(
         "--weights",
         type=Path,
-        help="Keep trained encoders in this folder, to evaluate further shares later.",
+        help="Keep trained encoders in this folder, so that further --shares can be evaluated later.",
     )
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
@@ -73,9 +73,9 @@ def main() -> None:
 
 
 def search(options: argparse.Namespace) -> None:
-    """Runs the candidates that are not stored, and evaluates the shares that are missing for stored runs.
+    """Runs the candidates that are not stored, and evaluates the averages that stored runs lack.
 
-    The order is by seed, then by candidate, then by collection.
+    Runs are ordered by seed, then by candidate, then by collection.
     """
     from cse import Encoder
 
@@ -116,7 +116,7 @@ def key_of(settings: dict[str, Any], seed: int, collection: Collection) -> str:
 
 
 def embedded(collection: Collection, kept: Path | None) -> Embedded:
-    """Returns the embeddings of the base model; if ``kept`` is given, they are stored in this folder and reused."""
+    """Returns the embeddings of the base model. If the folder ``kept`` is given, they are stored in it and reused."""
     from cse import Encoder
 
     path = kept / f"base-{collection.name}-{collection.hash}.npz" if kept else None
@@ -194,7 +194,7 @@ def trained(settings: dict[str, Any], seed: int, collection: Collection, kept: P
 
 
 def averages(encoder: Any, collection: Collection, base: Embedded, shares: Sequence[float]) -> dict[str, Any]:
-    """Returns, for each share of the base weights, the scores of the average of trained and base weights."""
+    """Returns the scores of averages of trained and base weights, by share (the weight of the base model)."""
     from cse import Encoder
 
     original: Any = Encoder(MODEL, device="cpu").model
@@ -219,7 +219,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def store(path: Path, key: str, record: dict[str, Any]) -> None:
-    """Adds a record to the stored records, or replaces the one with the same key."""
+    """Stores a record in the file, in place of any record with the same key."""
     part = path.with_suffix(".tmp")
     lines = [f"{json.dumps(each)}: {json.dumps(value)}" for each, value in (read(path) | {key: record}).items()]
     part.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -26,23 +26,23 @@ COMMON: dict[str, Any] = {
 
 
 def keep(**options: Any) -> dict[str, Any]:
-    """Returns settings with the loss term ``keep``; ``options`` replace its options in ``KEEP``."""
+    """Returns settings with the loss term ``keep``; ``options`` override the values in ``KEEP``."""
     return {"loss_terms": ["keep"], "keep": {**KEEP["keep"], **options}}
 
 
 def search(**options: Any) -> dict[str, Any]:
-    """Returns settings with the positives ``search``, whose anchors look like search queries."""
+    """Returns settings with ``positive = "search"``, which makes anchors that look like search queries."""
     return {"positive": "search", "search": options}
 
 
-# Spans of about the length of a search query. Training on them takes a third of the time of training on spans of 30 to
+# Spans that are about as long as a search query. Training on them is three times as fast as training on spans of 30 to
 # 70 % of a document.
 SHORT: dict[str, Any] = {"positive": "cuts", "cuts": {"shortest": 8, "longest": 24}, "max_length": 32}
 
 DISTIL: dict[str, Any] = {**PLAIN, "loss": "distil", "lr": 2e-5, "distil": {"lexical": 0.5}}
 
-# Like "short cuts, kept, no UNA", but with methods of the package. Positives are spans of at most 24 words of long
-# rows, and of 30 to 70 % of the words of short rows.
+# Like "short cuts, kept, no UNA", but with built-in methods. In short rows, spans have 30 to 70 % of the words; in long
+# rows, they have at most 24 words.
 PASSAGES: dict[str, Any] = {
     **PLAIN,
     "positive": "spans",
@@ -103,7 +103,7 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "documents, lr 2e-5": {"lr": 2e-5},
 }
 
-# Settings that hold the options of a method; they are left out of candidates that do not use the method.
+# Keys with the options of a method; ``settings_of`` leaves them out if the candidate does not use the method.
 METHODS = ("distil", "una", "spans", "keep", "near-base", "freeze", "guided", "cuts", "neighbours", "search", "mined")
 
 

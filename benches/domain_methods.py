@@ -30,9 +30,9 @@ from cse.views import BatchStep, Frozen, Views
 
 
 class Base:
-    """A frozen copy of the encoder before training; in a step, it encodes each block of texts at most once.
+    """A frozen copy of the encoder, made before training.
 
-    Blocks are ``anchor``, ``positive`` and so on.
+    In each step, it encodes each block of texts (``anchor``, ``positive`` and so on) at most once.
     """
 
     def __init__(self, context: Any) -> None:
@@ -67,15 +67,15 @@ class KeepOptions:
     temperature: float = 0.05
     views: Literal["anchor", "positive", "both", "cross"] = "both"
     lexical: float = 0.0
-    """Weight (0 to 1) of TF-IDF cosines of whole rows in the target similarities; 0: only the base model is used."""
+    """Weight (0 to 1) of the TF-IDF cosines between whole rows in the target; 0: only the base model is the target."""
 
 
 class Keep(BatchTerm):
     """KL divergence of the encoder's in-batch similarities from the base model's.
 
     For each row, the softmax of its similarities to the other rows is computed at a temperature, once with the base
-    model without dropout (the target) and once with the encoder. ``cross`` compares anchors with the positives of other
-    rows.
+    model without dropout (the target) and once with the encoder. With ``views="cross"``, the similarities are those of
+    anchors to the positives of other rows.
     """
 
     Options = KeepOptions

@@ -1,4 +1,4 @@
-"""The scores of benches/domain.py: retrieval with judgements, and label-free scores from the documents alone."""
+"""The scores of benches/domain.py: retrieval scores from judgements, and label-free scores from documents alone."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Numbers = npt.NDArray[np.int64]
 # Documents that are held out from training for the label-free scores: 5 % of the documents with at least WORDS words,
 # but at least 100 documents, and never more than 10 %.
 HELD_OUT = (0.05, 100, 0.10)
-# From each held-out document, SEARCHES queries of each kind are made; from each of at most ALL_SEARCHES documents of a
-# sample, one query of each kind.
+# SEARCHES queries of each kind are made from each held-out document. One query of each kind is made from each document
+# of a sample of at most ALL_SEARCHES documents.
 SEARCHES = 3
 ALL_SEARCHES = 1000
 # Number of words of a query of kind ``words``, and of a query of kind ``span``.
 WORDS = 6
 SPAN = 8
-# Number of nearest documents that are compared.
+# Number of nearest documents, or of top results, whose overlap is computed.
 NEIGHBOURS = 10
 SENTENCE_WORDS = 4
 
@@ -39,7 +39,7 @@ class Known:
 
 
 class Collection:
-    """A collection (documents, queries, judgements) and the data derived from it for scoring, the same in all runs.
+    """A collection (documents, queries, judgements), and the data that all runs derive from it for scoring.
 
     Args:
         folder: A folder in the format of ``cse eval --suite retrieval``.
@@ -101,8 +101,9 @@ class Collection:
     def known(self) -> dict[str, Known]:
         """Queries by kind, such as ``held words`` or ``all span``.
 
-        A ``words`` query consists of words of a document, drawn by TF-IDF; a ``span`` query is a span around one of
-        them. ``held`` queries come from held-out documents, and ``all`` queries from a sample of all documents.
+        A ``words`` query consists of words of a document, drawn with probabilities proportional to TF-IDF. A ``span``
+        query consists of consecutive words around one of the drawn words. ``held`` queries come from held-out
+        documents, and ``all`` queries from a sample of all documents.
         """
         score = dict(zip(self.index.terms, self.index.idf, strict=True))
         found: dict[str, Known] = {}
@@ -146,7 +147,7 @@ def nearest(scores: Vectors, own: Numbers | None = None, count: int = NEIGHBOURS
 
 
 def overlap(first: Numbers, second: Numbers) -> float:
-    """Returns the share of the values in a row of ``first`` that are also in this row of ``second``; mean over rows."""
+    """Returns the fraction of values in row i of ``first`` that are also in row i of ``second``, averaged over i."""
     return float(np.mean([len(np.intersect1d(a, b)) / len(a) for a, b in zip(first, second, strict=True)]))
 
 
@@ -168,13 +169,13 @@ class Embedded:
     """First halves of the held-out documents, then second halves."""
 
     def arrays(self) -> dict[str, Any]:
-        """Returns the arrays by name, in the form that ``of`` takes."""
+        """Returns the arrays by name; ``Embedded.of`` converts them back."""
         named = {"documents": self.documents, "queries": self.queries, "halves": self.halves}
         return {**named, **{f"known {kind}": each for kind, each in self.known.items()}}
 
     @classmethod
     def of(cls, arrays: dict[str, Vectors]) -> Embedded:
-        """Returns the embeddings that ``arrays`` contains."""
+        """Returns the embeddings whose ``arrays()`` are given."""
         known = {name.removeprefix("known "): each for name, each in arrays.items() if name.startswith("known ")}
         return cls(arrays["documents"], arrays["queries"], known, arrays["halves"])
 
@@ -206,7 +207,7 @@ def judged(collection: Collection, scores: Vectors) -> dict[str, list[float]]:
 
 
 def label_free(collection: Collection, new: Embedded, base: Embedded) -> dict[str, float]:
-    """Returns scores computed from the documents alone."""
+    """Returns the label-free scores of the encoder that computed ``new``; some compare it with the base model."""
     from cse.evaluation.geometry import effective_rank, mean_cosine, uniformity
     from cse.evaluation.split_half import half_ranks
 

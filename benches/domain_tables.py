@@ -17,12 +17,13 @@ Vector = npt.NDArray[np.float64]
 Runs = dict[str, Any]
 
 RESAMPLES = 2000
-HARM = -0.5  # a change in nDCG@10 below this is harmful
-# A collection is in the tables of label-free scores if at least ENOUGH_RUNS runs were trained on it. A limit is chosen
-# on a collection if at least ENOUGH_HARMFUL of its observations are harmful.
+HARM = -0.5  # an observation is harmful if its change in nDCG@10 is below this
+# A collection is in the tables of label-free scores if at least ENOUGH_RUNS runs were trained on it. A threshold is
+# chosen on a collection if at least ENOUGH_HARMFUL of its observations are harmful.
 ENOUGH_RUNS = 5
 ENOUGH_HARMFUL = 3
-ALARMS = 0.1  # maximum share of harmless observations that are flagged on the collection where a limit is chosen
+# When a threshold is chosen on a collection, at most this fraction of its harmless observations may be flagged.
+ALARMS = 0.1
 
 
 def bases_of(found: Runs) -> dict[str, Any]:
@@ -144,7 +145,7 @@ def table(found: Runs) -> str:
 def observations(found: Runs, name: str) -> tuple[Vector, dict[str, Vector], npt.NDArray[np.int64]]:
     """Returns the observations of a collection: changes in nDCG@10, and relative changes in label-free scores.
 
-    The third return value is the run number of each observation.
+    The third array has the number of the run that each observation comes from.
     """
     base = bases_of(found)[name]
     before = float(np.mean(base["references"]["base"]["ndcg"]))
@@ -207,15 +208,16 @@ def correlations(found: Runs) -> str:
 
 
 def flags(found: Runs) -> str:
-    """Returns a table of the shares of observations that a label-free score flags as harmful.
+    """Returns a table of the fractions of harmful and of other observations that a label-free score flags as harmful.
 
-    For each row, the score, its sign and the limit are chosen on one collection.
+    For each row, the score, its sign and the threshold are chosen on one collection.
     """
     data = enough(found)
     names = list(data)
     if not names:
         return ""
-    lines = [f"| chosen on | score | limit | {' | '.join(names)} |", "| --- | --- | ---: |" + " ---: |" * len(names)]
+    lines = [f"| chosen on | score | threshold | {' | '.join(names)} |"]
+    lines.append("| --- | --- | ---: |" + " ---: |" * len(names))
     for chooser in names:
         gains, scores, _ = data[chooser]
         if (gains < HARM).sum() < ENOUGH_HARMFUL:
@@ -235,14 +237,14 @@ def flags(found: Runs) -> str:
         shown = f"{'below' if sign > 0 else 'above'} {sign * limit:+.1%}"
         lines.append(f"| {chooser} | {best} | {shown} | {' | '.join(cells)} |")
     note = (
-        "Cells: the share of harmful observations (nDCG@10 falls by more than 0.5) that is flagged, and the share of "
-        "the other observations that is flagged (alarms)."
+        "Cells: the fraction of harmful observations (nDCG@10 falls by more than 0.5) that are flagged, and the "
+        "fraction of the other observations that are flagged (alarms)."
     )
     return "\n".join([*lines, "", note])
 
 
 def limit_of(score: Vector, harmful: npt.NDArray[np.bool_]) -> float:
-    """Returns the highest limit with at most a tenth of the harmless observations below it; inf if all are harmful."""
+    """Returns the highest threshold with at most a tenth of the harmless scores below it; inf if all are harmful."""
     harmless = np.sort(score[~harmful])
     allowed = int(ALARMS * len(harmless))
     if not len(harmless):

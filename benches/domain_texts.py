@@ -41,7 +41,7 @@ def span(words: list[str], length: int, place: float) -> str:
 
 
 class Cuts(Pairing):
-    """Two spans of a document, each with a random number of words; a document that is too short is used whole."""
+    """Two spans of a document, each with a random number of words; a document with fewer words is used whole."""
 
     Options = CutsOptions
 
@@ -143,13 +143,13 @@ class MinedOptions:
     by: Literal["tfidf", "base"] = "tfidf"
     first: int = 10
     last: int = 50
-    """First and last rank of the neighbours from which one is drawn, counted from 1."""
+    """One of the neighbours with ranks ``first`` to ``last`` is drawn; the nearest neighbour has rank 1."""
     model: str = "minilm"
     """The model for ``by = "base"``; the method loads it, because it is constructed before the encoder is loaded."""
 
 
 class Mined(Edit):
-    """Another document, drawn from the nearest neighbours of the document with ranks ``first`` to ``last``."""
+    """Another document, drawn from those nearest neighbours of the document that have ranks ``first`` to ``last``."""
 
     Options = MinedOptions
 

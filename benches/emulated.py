@@ -30,7 +30,7 @@ COMPOSED = torch.ops.aten.scaled_dot_product_attention.default
 
 
 class EmulatedBf16(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Context manager that computes bfloat16 products and attention on the CPU in float32, and counts both."""
+    """Context manager that computes bfloat16 products and attention on the CPU in float32, and counts the calls."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

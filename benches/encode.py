@@ -1,12 +1,12 @@
-"""Compares the encoding speed of cse and SentenceTransformer on the sentences of the STS tasks, with the same model.
+"""Compares the encoding speed of cse and SentenceTransformer, with one model and the sentences of the STS tasks.
 
     python benches/encode.py --data DIR [--share 0.2]
 
-A share of the distinct sentences of the seven STS tasks is encoded alternately with cse and with SentenceTransformer,
-in float32 and in bfloat16 (for SentenceTransformer: autocast around ``encode``). Before anything is timed, the float32
-embeddings of the first 64 sentences must agree (within 1e-5). Prints the median times, and the number of tokens with
-padding relative to the number without padding. If the processor has no instructions for bfloat16, the rows in bfloat16
-are left out; --emulate computes them with benches/emulated.py, but the times of these rows are then not those of a
+A fraction (--share) of the distinct sentences of the seven STS tasks is encoded alternately by SentenceTransformer and
+by cse, in float32 and in bfloat16 (for SentenceTransformer: autocast around ``encode``). Before anything is timed, the
+float32 embeddings of the first 64 sentences must agree (within 1e-5). Prints the median times, and the number of tokens
+with padding relative to the number without padding. If the processor has no instructions for bfloat16, the rows in
+bfloat16 are left out. With --emulate, they are computed with benches/emulated.py, but their times are not those of a
 processor with such instructions.
 """
 
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--share", type=float, default=0.2)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--emulate", action="store_true", help="emulate bf16 on a processor without its instructions")
+    parser.add_argument("--emulate", action="store_true", help="emulate bf16 on a processor without bf16 instructions")
     options = parser.parse_args()
     tasks = load_tasks(options.data)
     distinct = list(dict.fromkeys(text for _, pairs in tasks for side in (pairs.left, pairs.right) for text in side))

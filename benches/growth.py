@@ -1,17 +1,19 @@
 """Measures time and memory of `cse build-tfidf --no-matrix` by corpus size, for 10,000 to 10 million sentences.
 
     python benches/growth.py                 # needs 1.2 GB of temporary files; --max 300000 for a short run
-    python benches/growth.py --engine ray --max 3000000    # cse augment and encode, 1 and 2 workers of a Ray cluster
+    python benches/growth.py --engine ray --max 3000000    # cse augment and encode on a Ray cluster of 1 and 2 workers
 
 The text is generated, so that its distribution is the same at every size. Words are sampled independently from a Zipf
 distribution with two slopes, as measured for English by Gerlach and Altmann (Physical Review X 3, 021006, 2013): 1 up
-to the knee, and steeper beyond it. The vocabulary is unbounded and grows by Heaps' law, whose exponent is measured and
-printed. Knee and slope are chosen so that 10,000 sentences have about as many terms as 10,000 sentences of Wikipedia.
+to a certain rank (the knee), and steeper beyond it. The vocabulary is unbounded and grows by Heaps' law,
+whose exponent is measured and printed. Knee and slope are chosen so that 10,000 sentences have about as many terms as
+10,000 sentences of Wikipedia.
 
 Sentences are appended to one file. At each size, the command is measured on this file: the wall time of the process
 from start to exit, and its peak resident memory (wait4). First, the numbers of rows, words and terms at the smallest
-size are compared with a count in Python. Exponents are slopes of log(cost - cost of a one-row corpus) over log(size),
-for at least 100,000 sentences. The cost of a one-row corpus is the constant cost of starting Python and of imports.
+size are compared with a count in Python. Exponents are the slopes of log(cost - cost for a one-row corpus) against
+log(size), fitted to sizes of at least 100,000 sentences. The cost for a one-row corpus is the constant cost of starting
+Python and of imports.
 
 Writes benches/results/growth.json and prints a table. --engine ray measures the commands of growth_ray.py instead, and
 only prints a table.
@@ -48,7 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--max", type=int, default=SIZES[-1], help="the maximum number of sentences")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--largest-once", action="store_true", help="do not repeat the largest size")
+    parser.add_argument("--largest-once", action="store_true", help="measure the largest size only once")
     parser.add_argument("--augment", action="store_true", help="also measure cse augment, with the index of each size")
     parser.add_argument("--engine", choices=("local", "ray"), default="local")
     parser.add_argument("--encoded", type=int, default=1600, help="number of sentences to encode, with --engine ray")
@@ -144,7 +146,7 @@ def draw(uniform: Any) -> Any:
     x = np.exp(np.minimum(uniform, head) / c)
     beyond = np.flatnonzero(uniform > head)
     x[beyond] = KNEE * ((1 - uniform[beyond]) / (1 - head)) ** (-1 / (SLOPE - 1))
-    return np.minimum(x, 2.0**52 - 1).astype(np.int64)  # at most 13 digits; the limit is reached once in 10^10 words
+    return np.minimum(x, 2.0**52 - 1).astype(np.int64)  # at most 13 digits; once in 10^10 words, this reduces a rank
 
 
 def count(corpus: Path) -> tuple[int, int, int]:
@@ -160,7 +162,7 @@ def count(corpus: Path) -> tuple[int, int, int]:
 
 
 def measure(corpus: Path, folder: Path, repeat: int, augment: bool) -> dict[str, Any]:
-    """Returns the size and counts of the corpus, and the times and peak memory (maximum over the runs) of commands."""
+    """Returns the size and counts of the corpus, and each command's times and peak memory (maximum over the runs)."""
     tfidf, out = folder / "tfidf", folder / "negatives.txt"
     builds = [run("build-tfidf", corpus, "-o", tfidf, "--no-matrix", "--json") for _ in range(repeat)]
     said = json.loads(builds[0][2])
@@ -177,7 +179,7 @@ def taken(runs: list[tuple[float, float, str]]) -> dict[str, Any]:
 
 def run(*arguments: object) -> tuple[float, float, str]:
     """Runs a `cse` command; returns its wall time, its peak resident memory in MB, and its standard output."""
-    with tempfile.TemporaryFile("w+") as out:  # not a pipe, which would not be read during wait4
+    with tempfile.TemporaryFile("w+") as out:  # a pipe would not be read during wait4
         started = time.perf_counter()
         child = subprocess.Popen([*CSE, *map(str, arguments)], stdout=out)
         _, status, usage = os.wait4(child.pid, 0)

@@ -1,9 +1,9 @@
 """Measures rows per second of ``cse augment`` and ``cse encode`` with 1 and 2 workers of a Ray cluster; see growth.py.
 
 Each worker runs on a node with one core; both nodes are processes on this machine. The generated corpus is split into
-``FILES`` files. Each output of the cluster must equal the output of the command without a cluster. The rates are read
-from the summaries that the commands print. Their times do not include starting Python and the cluster, but include
-starting the workers and loading the index or the model.
+``FILES`` files. Every file that the cluster writes must equal the file that the command writes without a cluster. The
+rates are read from the summaries that the commands print. The times in these summaries include starting the workers and
+loading the index or the model, but not starting Python and the cluster.
 """
 
 from __future__ import annotations

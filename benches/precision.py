@@ -1,4 +1,4 @@
-"""Measures how bfloat16 changes scores: those of one model in both precisions, and those of models trained in each.
+"""Measures how bfloat16 changes scores: of a model that encodes in bfloat16, and of models trained in bfloat16.
 
     python benches/precision.py encode --sts DIR --retrieval DIR [DIR ...]    # all-MiniLM-L6-v2, not trained
     python benches/precision.py train --sts DIR [--seeds 31 32 33 34 35]      # trains minilm
@@ -7,8 +7,8 @@
 ``encode`` scores all-MiniLM-L6-v2 on the STS sets and on retrieval collections, in float32 and in bfloat16. ``train``
 trains on the shipped sample, with the same seeds in both precisions. Settings are the defaults of
 ``cse train --model minilm``, except that the loss is ``standard`` without further terms. The models are evaluated in
-float32 on STS-B dev, SICK-R dev and STS16, and with the label-free MRR of the run. Differences between models of the
-same seed have 95 % intervals over sentence pairs and over seeds. Each result is written to
+float32 on STS-B dev, SICK-R dev and STS16; the label-free MRR that a run computes is compared too. Differences between
+models of the same seed have 95 % intervals over sentence pairs and over seeds. Each result is written to
 benches/results/precision.json as soon as it is computed, and stored results are not computed again.
 
 If the processor has no instructions for bfloat16, benches/emulated.py emulates them: the results equal those of such
@@ -40,8 +40,8 @@ RESULTS = Path(__file__).parent / "results" / "precision.json"
 STS = ("sts16.test", "stsb.test", "stsb.dev", "sts12.test", "sickr.test", "sts13.test", "sts15.test", "sts14.test")
 TRAINED = ("stsb.dev", "sickr.dev", "sts16.test")
 SEEDS = (31, 32, 33, 34, 35)
-# Criteria for bfloat16 as a default, for scores x 100. Encoding: every score changes by less than the first limit.
-# Training: no score falls by the second limit or more.
+# Conditions for making bfloat16 a default. If a model encodes in bfloat16, every score x 100 changes by less than
+# ENCODE_LIMIT. If a model is trained in bfloat16, no score x 100 falls by TRAIN_LIMIT or more.
 ENCODE_LIMIT, TRAIN_LIMIT = 0.05, 0.1
 
 
@@ -193,7 +193,10 @@ def train_one(seed: int, precision: str, options: Any) -> dict[str, Any]:
 
 
 def over_pairs(found: dict[str, Any], name: str, seeds: list[str]) -> str:
-    """Returns the 95 % interval of the difference on a set, from a bootstrap of clusters of pairs; "" for the MRR."""
+    """Returns the 95 % interval of the difference on a set, from a bootstrap of clusters of pairs.
+
+    For the MRR, which has no pairs, returns "".
+    """
     from cse.evaluation.significance import resampled_difference
 
     if name not in TRAINED:

@@ -2,17 +2,18 @@
 
     python benches/same_results.py BASE_PYTHON NEW_PYTHON [--minilm] [--only augment]
 
-Both arguments are Python interpreters of environments in which cse is installed. To create the first for revision REV:
-``git worktree add ../base REV && make -C ../base .venv/ready``. For each, the script computes digests of
+Both arguments are Python interpreters of environments in which cse is installed. An environment for revision REV is
+created by ``git worktree add ../base REV && make -C ../base .venv/ready``. For each installation, the script computes
+digests of
 
 - the index and the matrix, for each tokenizer;
 - the negatives of ``cse augment``, for all combinations of the sampling options with two betas and two radii;
-- training runs on the CPU: the logged metrics (without times) and the saved weights, for each loss without UNA and
-  with both forms of UNA (if they can be combined), after 6 steps of a small BERT with random weights and, with
-  ``--minilm``, after 2 steps of all-MiniLM-L6-v2.
+- training runs on the CPU: the logged metrics (without times) and the saved weights, for each loss, without UNA and
+  with each form of UNA that the loss allows. Each run trains a small BERT with random weights for 6 steps. With
+  ``--minilm``, the same runs are also done with all-MiniLM-L6-v2, for 2 steps.
 
-It prints one line per result, ``same`` or ``DIFFERENT``, and exits with 1 if any result differs. If an installation
-is older than the current names of the flags, its older names are used.
+It prints one line per result, ``same`` or ``DIFFERENT``, and exits with 1 if any result differs. An installation from
+before the flags were renamed is called with the old names.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Installation:
         return done
 
     def translated(self, arguments: list[str]) -> list[str]:
-        """Returns the arguments with the flag names of this installation."""
+        """Returns the arguments with the names of flags and values that this installation knows."""
         if not self.renames:
             return arguments
         out = []
@@ -80,7 +81,7 @@ class Installation:
 
 
 def comparable(record: dict[str, Any]) -> dict[str, Any]:
-    """Returns the metrics of a step, without times, under the names of older revisions."""
+    """Returns the metrics of a step, without times, under the names that older revisions use."""
     record.setdefault("una_steps", record.get("synthetic_steps"))
     record.setdefault("una_unchanged", record.get("masked/synthetic", 0))
     return {key: record[key] for key in METRICS if key in record}

@@ -1,11 +1,11 @@
-"""Measures exact search (compared with NumPy), near-duplicate search, memory, and the nDCG@10 lost by int8 vectors.
+"""Measures exact search (time and memory), near-duplicate search (time), and the nDCG@10 that int8 vectors lose.
 
     python benches/search.py [--rows 1000000] [--threads 2] [--rounds 5] [--json FILE]
     python benches/search.py --data DIR    # adds nDCG@10 of MiniLM (float32, int8, with BM25) on a set in BEIR's format
 
 Vectors are random, of unit length. The nearest rows of 20 queries, and all pairs of near-duplicates, must equal those
-of a brute-force search in float64. Both sides of a ratio are timed alternately in one process, and their times are
-medians over the rounds. The goals are:
+of a brute-force search in float64. Exact search is compared with NumPy: both are timed alternately in one process, and
+their times are medians over the rounds. The goals are:
 
 - one query: at most 1.3 times the time of ``numpy.argpartition(vectors @ query)``;
 - 1,000 queries: at most 1.5 times the time of the matrix product alone, computed in blocks that are not kept;
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 K = 10
 LOADED = "from cse import Encoder; Encoder('random:2', device='cpu')"
 
-# An encoder of random vectors, so that an index of many rows is made in seconds. It also loads minilm, if that is
-# installed, so that the measured memory includes a model.
+# Defines an encoder that returns random vectors, so that building a large index takes seconds. The encoder also loads
+# minilm, if that is installed, so that the measured memory includes a model.
 RANDOM = """
 import zlib
 import numpy as np
@@ -69,7 +69,7 @@ ENCODERS.register("random", Random)
 
 
 def in_turns(rounds: int, **sides: Callable[[], object]) -> dict[str, float]:
-    """Runs the sides alternately; returns the median seconds of each, without the first of ``rounds + 1`` rounds."""
+    """Runs the sides alternately; returns the median seconds of each, omitting the first of ``rounds + 1`` rounds."""
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds + 1):
         for name, work in sides.items():
@@ -96,7 +96,7 @@ def exact(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32], k:
 
 
 def search(folder: Path, width: int, rounds: int) -> dict[str, Any]:
-    """Times the search in the vectors of an index folder, and the products in NumPy with which it is compared."""
+    """Times the search in the vectors of an index folder, and the operations in NumPy with which it is compared."""
     import numpy as np
 
     from cse.search.nearest import PRODUCTS, nearest
@@ -108,7 +108,7 @@ def search(folder: Path, width: int, rounds: int) -> dict[str, Any]:
     vectors = stored.values
     queries = unit(np.random.default_rng(1).standard_normal((1000, width)))
     assert (nearest(stored, queries[:20], K)[1] == exact(vectors, queries[:20], K)).all()
-    print(f"the {K} nearest of {len(vectors):,} rows are those of a brute-force search in float64 for 20 queries")
+    print(f"for 20 queries, the {K} nearest of {len(vectors):,} rows equal those of a brute-force search in float64")
 
     def product() -> None:
         step = PRODUCTS // len(queries)
@@ -135,7 +135,7 @@ def search(folder: Path, width: int, rounds: int) -> dict[str, Any]:
     return found
 
 
-# The steps of cse search after the queries have been encoded, without PyTorch or a model.
+# Does what cse search does once the queries are encoded, without importing PyTorch or loading a model.
 ONLY_SEARCH = """
 import sys
 from pathlib import Path
@@ -236,7 +236,7 @@ def duplicates(rows: int, width: int, threshold: float) -> dict[str, Any]:
 
 
 def quality(data: str) -> dict[str, float]:
-    """Returns nDCG@10 of MiniLM on a retrieval set with float32 and int8 vectors, and fused with BM25, x 100."""
+    """Returns nDCG@10 x 100 of MiniLM on a retrieval set: with float32 vectors, with int8 vectors, and with BM25."""
     import numpy as np
 
     from cse import Encoder, SearchIndex
@@ -276,7 +276,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--duplicates", type=int, default=100_000, help="rows to search for duplicates; 0: none")
+    parser.add_argument("--duplicates", type=int, default=100_000, help="rows to search for duplicates; 0: no search")
     parser.add_argument("--data", nargs="*", default=[], help="folders with corpus, queries and qrels")
     parser.add_argument("--json")
     given = parser.parse_args()

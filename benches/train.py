@@ -1,4 +1,4 @@
-"""Compares the training speed of cse with sentence-transformers, a plain loop, and a lower bound on the step time.
+"""Compares the training speed of cse with sentence-transformers, a plain loop, and the minimum time of a step.
 
     python benches/train.py [--rounds 3] [--json FILE]     # all-MiniLM-L6-v2 on the CPU, in fp32 and bf16
     python benches/train.py --gpu                          # BERT-base with random weights on CUDA, bf16, compiled
@@ -9,8 +9,8 @@ All systems train on the same sentences, in batches of 64 sentences (``--batch-s
 (a) cse, with the losses standard, focal and mixed, and with the standard loss and UNA's negatives at every step;
 (b) sentence-transformers' trainer with MultipleNegativesRankingLoss;
 (c) a plain loop as in SimCSE's code: every sentence twice in one forward pass, loss.item() at every step;
-(d) the minimum time of a step: 6 x matrix parameters x tokens (with padding) operations, at the rate of a large matrix
-    product that is measured in the same run.
+(d) the minimum time of a step: 6 x matrix parameters x tokens (with padding) operations, at the speed of a large matrix
+    product, which is measured in the same run.
 
 If peft is installed, (a) has a row with LoRA of rank 16, as with ``cse train --lora 16``. In bf16 on the CPU, (a) has
 only the standard loss, with and without UNA, and (c) is left out. --memory prints only the peak memory of training all
@@ -19,9 +19,10 @@ weights and, if peft is installed, of training with LoRA, each in a separate pro
 The systems are timed alternately, in ``--rounds`` rounds. Figures are medians over the rounds, without the first two
 steps of a round (on CUDA, the first 20, in which models are compiled and graphs recorded). Before anything is timed,
 the loss function of cse must equal that of the plain loop on random embeddings. The table counts the tokens of a step
-over all views, without padding. On the CPU, --breakdown also prints which operations take the time of a step, measured
-with PyTorch's profiler. If the processor has no instructions for bfloat16, the rows in bf16 are left out; --emulate
-computes them with benches/emulated.py, but their times are then not those of a processor with such instructions.
+over all views, without padding. On the CPU, --breakdown also prints how the time of a step is divided among operations,
+measured with PyTorch's profiler. If the processor has no instructions for bfloat16, the rows in bf16 are left out. With
+--emulate, they are computed with benches/emulated.py, but their times are not those of a processor with such
+instructions.
 """
 
 # The trainer of sentence-transformers has no type annotations.
@@ -75,7 +76,7 @@ def sentences(count: int) -> list[str]:
 
 
 class Timing(NamedTuple):
-    """Mean seconds of a step, without the first steps; mean tokens of a step; loss of the first step, or NaN."""
+    """Mean seconds of a step, leaving out the first steps; mean tokens of a step; loss of the first step, or NaN."""
 
     seconds: float
     tokens: float
@@ -84,7 +85,7 @@ class Timing(NamedTuple):
 
 @contextmanager
 def counted(encoder: Any, name: str, counts: list[int]) -> Iterator[None]:
-    """Within the context, appends to ``counts`` the number of tokens of each call of a method in training mode."""
+    """Context manager that appends to ``counts`` the number of tokens in each call of a method in training mode."""
     forward = getattr(encoder, name)
 
     def counting(self: Any, features: Any, *arguments: Any, **settings: Any) -> Any:
@@ -273,7 +274,7 @@ def minimum(model: str, rows: list[str], options: Any, precision: str) -> tuple[
         for i in range(0, len(used), options.batch_size)
     )
     size = 8192 if options.gpu else 2048
-    kind = "fp32" if options.emulate else precision  # without instructions, a bf16 product in PyTorch takes minutes
+    kind = "fp32" if options.emulate else precision  # without bf16 instructions, the product would take minutes
     a = torch.randn(size, size, device=options.device, dtype=getattr(torch, DTYPES[kind]))
     rates = []
     for _ in range(5):
@@ -321,14 +322,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument(
-        "--model", help=f"a model, or one of {', '.join(RANDOM)}; default: minilm, with --gpu random-bert"
+        "--model", help=f"a model, or one of {', '.join(RANDOM)}; default: minilm, or random-bert with --gpu"
     )
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--steps", type=int)
-    parser.add_argument("--rounds", type=int, help="default: 3, with --gpu 2")
+    parser.add_argument("--rounds", type=int, help="default: 3, or 2 with --gpu")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--emulate", action="store_true", help="emulate bf16 on a processor without its instructions")
-    parser.add_argument("--breakdown", action="store_true", help="also print which operations take the time of a step")
+    parser.add_argument("--emulate", action="store_true", help="emulate bf16 on a processor without bf16 instructions")
+    parser.add_argument("--breakdown", action="store_true", help="also print the time of a step by operation")
     parser.add_argument("--memory", action="store_true", help="print only the peak memory of full training and of LoRA")
     parser.add_argument("--peak", help=argparse.SUPPRESS)  # set in the processes that --memory starts
     options = parser.parse_args()

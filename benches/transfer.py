@@ -2,10 +2,11 @@
 
     python benches/transfer.py --data DIR [--model minilm] [--tasks mr trec mrpc] [--scale 20]
 
-``converged`` minimises the objective of SentEval's classifier; ``senteval`` stops early, like SentEval. For tasks with
-a test file, the final classifier of ``senteval`` is trained with five seeds, because its result depends on the seed.
---scale multiplies the embeddings. Adam's steps stay the same size, so a larger scale needs fewer steps to converge.
-Prints a Markdown table. The task MR takes an hour on one core, nearly all of it for ``senteval``.
+``converged`` minimises the objective of SentEval's classifier until it converges; ``senteval`` stops early, as SentEval
+does. For tasks with a test file, the final classifier of ``senteval`` is trained with five seeds, because its result
+depends on the seed. --scale multiplies the embeddings. Adam's steps stay the same size, so with a larger scale, fewer
+steps are needed to converge. Prints a Markdown table. The task MR takes an hour on one core, nearly all of it for
+``senteval``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SEEDS = range(SEED, SEED + 5)
 
 
 def with_seeds(x: dict[str, Any], y: dict[str, Any]) -> list[float]:
-    """Returns accuracies x 100 of ``senteval``: one for each seed if the task has a test file, otherwise only one."""
+    """Returns accuracies x 100 of ``senteval``: one for each seed if the task has a test file, otherwise one in all."""
     if "all" in x:
         return [nested(senteval, x["all"], y["all"], 10, lambda: None)[0]]
     penalty = best_penalty(senteval, x["train"], y["train"], 10, lambda: None)

@@ -1,4 +1,4 @@
-"""Runs the command line as ``python -m cse``, equivalent to ``cse``."""
+"""Makes ``python -m cse`` equivalent to the command ``cse``."""
 
 from .cli import main
 

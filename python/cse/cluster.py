@@ -45,9 +45,9 @@ def connected() -> Iterator[Any]:
 
 
 def enter(home: str) -> None:
-    """Changes a worker's working directory to ``home``, that of the caller, so that relative paths name the same files.
+    """Changes the working directory of a worker to ``home``, the working directory of the caller.
 
-    Does nothing if the worker's machine has no folder ``home``.
+    Relative paths then name the same files in both. Does nothing if the worker's machine has no folder ``home``.
     """
     if os.path.isdir(home):
         os.chdir(home)

@@ -1,6 +1,6 @@
-"""The resources of a run, such as the corpus, the TF-IDF index and the encoder, that are passed to its methods.
+"""``Context``: the corpus, the TF-IDF index, the encoder and other resources of a run, which its methods receive.
 
-Methods are augmentations, feature methods, hooks, encoder methods and loss terms. Each is constructed as
+A method is an augmentation, a feature method, a hook, an encoder method or a loss term. It is constructed as
 ``Method(options, context)``; see ``docs/extending.md``.
 """
 
@@ -39,14 +39,14 @@ class Context:
     corpus: Corpus | None = None
     """The sentences; for labelled pairs, the anchors."""
     rows: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """``(n,)`` numbers of the corpus rows to train on."""
+    """``(n,)`` row numbers in the corpus, of the rows to train on."""
     device: str = "cpu"
     encoder: SentenceEncoder | None = None
-    """The encoder that is trained; None for text methods (edits and pairings), which are constructed earlier."""
+    """The encoder to train; None for text methods (edits, pairings), which are constructed before it is loaded."""
     part: Callable[[int], slice] = field(default=lambda rows: slice(0, rows))
     """Returns the slice of rows that this process encodes, given the number of rows of the batch."""
     told: dict[str, Any] = field(default_factory=dict)
-    """Values, by name, that text methods provide for methods constructed after them."""
+    """Values by name, which text methods set for the methods that are constructed after them."""
     files: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files given to ``depends_on``, by path."""
 
@@ -59,7 +59,7 @@ class Context:
 
     @property
     def index_is_used(self) -> bool:
-        """Whether the index has been opened, which is the case after a method has used it."""
+        """Whether the index has been opened. This is the case once a method has used it."""
         return "index" in self.__dict__
 
     @property

@@ -2,7 +2,7 @@
 
 Texts are appended to ``OUTPUT.part`` batch by batch, and repeating an interrupted call resumes it. A batch holds rows
 of similar length from one window of consecutive rows, and random numbers are keyed by (seed, first row of the batch,
-model). A resumed call therefore ends with the same texts as one that was not interrupted.
+model). A resumed call therefore produces the same texts as one that was not interrupted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class GenerationOptions:
     sample: bool = False
     """Whether to sample tokens instead of using beam search."""
     top_p: float = 0.95
-    """With ``sample``: nucleus sampling, from the most likely tokens with this total probability."""
+    """With ``sample``: each token is drawn from the most likely ones, which together have this probability (nucleus
+    sampling)."""
     temperature: float = 1.0
     """With ``sample``: the temperature, by which the logits are divided."""
     max_new_tokens: int = 64
@@ -142,11 +143,11 @@ def generate(
         texts: The rows of the corpus.
         generator: The models that generate the texts.
         output: Path of the file to write. A text file has one line per row: the generated text, or the row itself if
-            it is blank or nothing was generated for it. If the path ends in ``.jsonl``, one object
+            the row is blank or its generated text is empty. If the path ends in ``.jsonl``, one object
             ``{"anchor": generated, "positive": row}`` is written for each row with a generated text, as input for
             ``cse train --pairs``.
-        progress: Called after each batch with the number of its rows. If an interrupted call is resumed, the first
-            argument is the number of rows that are already done.
+        progress: Called after each batch with the number of its rows. If an interrupted call is resumed, it is first
+            called with the number of rows that are already done.
 
     Returns:
         Counts by name: ``rows``, all rows; ``generated``, generated texts that are not empty; ``unchanged``, generated
@@ -199,7 +200,7 @@ def generate(
 
 
 def _read(part: Path) -> dict[int, str]:
-    """Returns the texts of an interrupted call by row; an incomplete last line is removed from the file."""
+    """Returns the texts that an interrupted call wrote, by row; removes an incomplete last line from the file."""
     data = part.read_bytes()
     whole = data.rfind(b"\n") + 1
     if whole < len(data):

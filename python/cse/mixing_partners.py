@@ -44,7 +44,7 @@ def partners(
     """
     batch = len(rows)
     own = np.arange(batch)
-    # Sampling order of the candidates: by view, then by row, cyclically from the row after the anchor's row.
+    # Within a view, the candidates for row n are counted in this order: n + 1, n + 2, ..., then 0, 1, ..., n - 1.
     others = (own[:, None] + 1 + np.arange(batch - 1)[None, :]) % batch  # (B, B - 1)
     found = []
     for view in range(anchor_views):
@@ -72,7 +72,8 @@ def valid_candidates(
 
     Args:
         names: Names of the views to sample from.
-        masks: ``(rows,)`` bool by view name, True where the view has a text; views without a mask have all texts.
+        masks: ``(rows,)`` bool by view name, True where the view has a text. A view without a mask has a text in every
+            row.
         rows: Number of rows of the batch.
     """
     every = np.ones(rows, dtype=bool)

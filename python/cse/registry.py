@@ -41,8 +41,8 @@ class Registry(Generic[T]):
         kind: Name of the kind, used in error messages (``"augmentation"``).
         group: Entry-point group in which other packages declare methods.
         builtin: Maps the names of the built-in methods to ``"module:attribute"``.
-        options: Maps the names of those built-in methods whose ``Options`` can be imported without the method to these
-            ``Options``, as ``"module:attribute"``. An option whose ``Note`` has a flag becomes a flag of ``cse train``.
+        options: Maps names of built-in methods to their ``Options``, as ``"module:attribute"``, where the ``Options``
+            can be imported without the method. An option whose ``Note`` has a flag becomes a flag of ``cse train``.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Registry(Generic[T]):
 
     @contextmanager
     def preserved(self) -> Iterator[None]:
-        """Context manager that removes, at its end, the methods that were registered within it."""
+        """Context manager; methods that are registered within it are removed when it exits."""
         before = dict(self._loaded)
         try:
             yield

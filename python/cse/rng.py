@@ -89,7 +89,7 @@ def permutation(rows: Rows, seed: int, epoch: int) -> npt.NDArray[np.int64]:
 
 
 def stable_order(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Returns the result of ``np.argsort(keys, kind="stable")``, but several times as fast for random 64-bit keys.
+    """Returns the same as ``np.argsort(keys, kind="stable")``, several times as fast for random 64-bit keys.
 
     NumPy uses vector instructions in ``sort``, but not in a stable ``argsort``. Positions are therefore put in the low
     bits of the keys before sorting, and the few keys with equal upper bits are sorted again.

@@ -9,7 +9,7 @@ name                    role      contents
 ``positive``            positive  the positive example of the anchor
 ``hard_negative``       negative  a labelled hard negative (the third column of triples)
 ``synthetic``           negative  a synthetic hard negative; role ``anchor`` if ``synthetic_positive`` exists
-``synthetic_positive``  positive  the synthetic negative under another dropout mask, as the positive of ``synthetic``
+``synthetic_positive``  positive  ``synthetic`` encoded with another dropout mask: the positive of ``synthetic``
 ======================  ========  ==================================================================================
 
 The first view of role ``anchor`` is paired with the first view of role ``positive``, the second with the second, and
@@ -64,7 +64,7 @@ class Views:
     per anchor, one column per row of the other view. ``-inf`` removes a logit from the denominator. If a pair of
     views has no entry, nothing is added to its logits."""
     own_negatives: dict[str, Tensor] = field(default_factory=dict)
-    """``(B, k, D)`` by name of the anchor view: k negatives for each anchor, with which no other anchor is compared."""
+    """``(B, k, D)`` by name of the anchor view: k negatives for each anchor, compared with no other anchor."""
 
     def __post_init__(self) -> None:
         """Sets the roles if none were given."""
@@ -156,8 +156,8 @@ class BatchStep(_Facts):
     ``(B, D)`` of the texts of a view or block, such as ``anchor``. The encoder is the run's by default; any other must
     accept the same token ids. The embeddings of a ``Frozen`` encoder are computed only once per batch."""
     contrastive: Callable[..., Tensor] | None = None
-    """``contrastive(views, **changes)`` returns the run's contrastive loss of the given views; ``changes`` replace its
-    options. None if the run has no contrastive loss."""
+    """``contrastive(views, **changes)`` returns the run's contrastive loss of the given views; ``changes`` override the
+    options of this loss. None if the run has no contrastive loss."""
 
 
 class Frozen(nn.Module):

@@ -1,7 +1,7 @@
 """cse inside the trainer of sentence-transformers (extra ``cse[sentence-transformers]``).
 
-``InfoNCELoss`` replaces ``MultipleNegativesRankingLoss`` with the losses of cse, ``add_negatives`` adds
-synthetic hard negatives (UNA) to a ``datasets.Dataset``, ``NegativesCollator`` redraws them in every epoch, and
+``InfoNCELoss`` replaces ``MultipleNegativesRankingLoss`` with the losses of cse. ``add_negatives`` adds synthetic hard
+negatives (UNA) to a ``datasets.Dataset``, and ``NegativesCollator`` redraws these negatives in every epoch.
 ``HalvesEvaluator`` scores an encoder without labels. No other package of cse imports sentence-transformers.
 """
 
@@ -17,7 +17,7 @@ except ImportError as error:
     if missing not in ("sentence_transformers", "datasets"):
         raise
     raise InputError(
-        "cse.sentence_transformers: sentence-transformers 6.2 or later, or datasets, is not installed; "
+        "cse.sentence_transformers: needs sentence-transformers 6.2 or later and datasets; "
         "run pip install 'cse[sentence-transformers]'"
     ) from None
 

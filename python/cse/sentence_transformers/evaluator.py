@@ -26,17 +26,20 @@ FILE = "halves_evaluation{name}_results.csv"
 class HalvesEvaluator(SentenceEvaluator):
     """Computes a score without labels: the mean reciprocal rank with which each half of a sentence retrieves the other.
 
-    The score falls to chance when embeddings collapse, so it detects collapse during training. It cannot rank good
-    encoders, because their scores differ little compared with ``mrr_se``. The metrics are ``mrr`` (from 0 to 1; the
-    primary metric), its standard error ``mrr_se``, ``found_first`` (the share of halves that rank the other half
-    first), ``alignment`` and ``uniformity``, with ``name`` as prefix.
+    The score falls to the level of chance when embeddings collapse, so it detects collapse during training. It cannot
+    rank good encoders, because the differences between their scores are small compared with the standard error.
+
+    The metrics are ``mrr`` (from 0 to 1; the primary metric), its standard error ``mrr_se``, ``found_first`` (the
+    fraction of halves that rank the other half first), ``alignment`` and ``uniformity``. Their names are prefixed with
+    ``name``.
 
     Args:
-        sentences: Sentences that are not trained on. Sentences of fewer than 8 words, and repetitions, are left out.
+        sentences: Sentences that are not used for training. Repeated sentences, and sentences of fewer than 8 words,
+            are left out.
         name: Prefix of the metrics.
         limit: Maximum number of sentences; the first ones are used.
         batch_size: Texts per forward pass.
-        write_csv: Append the scores to a file in the output folder of the trainer.
+        write_csv: Whether to append the scores to a CSV file in the output folder of the trainer.
 
     Raises:
         InputError: If fewer than two sentences remain.

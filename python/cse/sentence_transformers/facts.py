@@ -35,7 +35,7 @@ class Facts:
     """``(B,)`` int64 for each column, a hash of the token ids; None if a column has no token ids."""
 
     def gathered(self, gather: Callable[[Tensor], Tensor]) -> Facts:
-        """Returns the facts of the rows of all processes."""
+        """Returns the facts of the whole batch, with the rows of all processes."""
         keys = None if self.keys is None else tuple(gather(each) for each in self.keys)
         return replace(self, rows=gather(self.rows), epoch=gather(self.epoch), keys=keys)
 
@@ -69,7 +69,7 @@ def facts_of(features: Sequence[Mapping[str, Any]]) -> Facts:
 
 
 def stripped(features: dict[str, Any]) -> dict[str, Any]:
-    """Returns the inputs of a column without the keys of ``NegativesCollator``, or the same object if it has none."""
+    """Returns the inputs of a column without the keys that ``NegativesCollator`` adds; unchanged if there are none."""
     if ROW not in features:
         return features
     return {name: value for name, value in features.items() if name not in (ROW, EPOCH)}
@@ -83,7 +83,8 @@ def token_key(features: Mapping[str, Any]) -> Tensor | None:
     ids, mask = features.get("input_ids"), features.get("attention_mask")
     if not isinstance(ids, Tensor) or not isinstance(mask, Tensor) or ids.ndim != 2 or ids.shape != mask.shape:
         return None
-    # The hash is a polynomial in a fixed odd number, modulo 2**64, over the tokens that are not padding.
+    # The hash is a polynomial modulo 2**64, evaluated at a fixed odd number. Its coefficients are the token ids plus 1,
+    # without padding.
     powers = np.cumprod(np.full(ids.shape[1], MULTIPLIER, dtype=np.uint64)).view(np.int64)
     place = (mask.cumsum(1) - 1).clamp(min=0)
     return ((ids + 1) * torch.from_numpy(powers).to(ids.device)[place] * (mask > 0)).sum(1)

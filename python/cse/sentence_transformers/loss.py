@@ -50,25 +50,25 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         temperature: tau; 0.05 corresponds to ``scale=20`` of ``MultipleNegativesRankingLoss``.
         margin: m of the focal logits.
         mix_lambda: Weight of the positive in a mixed negative, from 0 to 1.
-        hard_negative_weight: alpha; ln(alpha) is added to the logits of each anchor with the negatives of its own row.
+        hard_negative_weight: alpha; ln(alpha) is added to the logits between an anchor and the negatives of its row.
         negatives_as: ``hard-negatives``: negatives are in the denominator of every anchor. ``pairs``: each negative is
             encoded twice and forms a further pair of anchor and positive, as in published UNA; needs ``nt-xent``.
         keep_duplicates: If False, rows of a batch with equal anchors or equal positives are not negatives of each
             other, and a negative equal to the anchor or positive of its row is not used. Texts count as equal if their
             token ids are equal. If True, nothing is left out, as in ``MultipleNegativesRankingLoss``.
         seed: Seed of the partners of mixed negatives.
-        gather_across_devices: With several processes, compute the loss over the rows of all of them; its gradients are
-            the same as with one process and the whole batch. All processes need the same number of rows in each batch
+        gather_across_devices: With several processes, compute the loss over the rows of all of them. The gradients
+            equal those of one process with the whole batch. All processes need the same number of rows in each batch
             (``dataloader_drop_last=True``).
         cached: Encode mini-batches of ``mini_batch_size`` texts, first without and then with gradients (GradCache), as
-            in ``CachedMultipleNegativesRankingLoss``. The gradients do not change, and only the memory for embeddings
-            and the similarity matrix grows with the batch.
+            in ``CachedMultipleNegativesRankingLoss``. The gradients stay the same, and only the memory for embeddings
+            and for the similarity matrix grows with the batch size.
         mini_batch_size: Texts per forward pass, with ``cached``.
         mini_batch_num_tokens: Tokens per forward pass, with ``cached``, instead of ``mini_batch_size``.
         show_progress_bar: Show the progress within a batch, with ``cached``.
 
     Raises:
-        InputError: For an unknown name, a number out of range, or parts that cannot be combined.
+        InputError: For an unknown name, a number out of range, or arguments that cannot be combined.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         return loss
 
     def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor | None = None) -> Tensor:
-        """Returns the loss of embeddings ``(B, D)`` by column. Without texts, equal texts are not detected."""
+        """Returns the loss of embeddings, ``(B, D)`` for each column. Equal texts are not detected."""
         if self.negatives_as == "pairs" and len(embeddings) > 2:
             raise InputError(
                 'negatives_as="pairs": needs texts, which it encodes twice; call the loss with inputs of the model'
@@ -295,7 +295,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
 
 
 def check_equal_rows(local: Tensor) -> None:
-    """Raises ``InputError`` if the embeddings ``(b, D)`` of the processes differ in b."""
+    """Raises ``InputError`` if the processes have different numbers of rows."""
     counts = all_gather(torch.tensor([len(local)], device=local.device)).tolist()
     if len(set(counts)) > 1:
         raise InputError(

@@ -50,7 +50,7 @@ def add_negatives(
         column: Column of the texts, for example ``anchor``.
         copies: Number of negatives of each text.
         name: Name of the new column; with several copies, ``_1``, ``_2``, ... is appended.
-        row_column: Column of row numbers, from ``number_rows``; None: the position in the dataset.
+        row_column: Column of row numbers, from ``number_rows``. None: positions in the dataset are the row numbers.
         batch_size: Number of rows processed at a time.
         **drawing: See ``DrawOptions``, except ``copy``.
 
@@ -109,8 +109,8 @@ class NegativesCollator(SentenceTransformerDataCollator):
     ``InfoNCELoss`` gets the row numbers and the epoch for its mixed negatives. Batches without the column of row
     numbers, such as evaluation batches, get no negatives.
 
-    The trainer also needs the callback of the collator. It passes to the collator the epoch and, if they are not given
-    here, the prompts and the router mapping of the training arguments::
+    The trainer also needs the callback of the collator. The callback sets the epoch of the collator. If prompts or a
+    router mapping are not given here, it also copies them from the training arguments::
 
         collator = NegativesCollator(model.preprocess, index, "anchor")
         SentenceTransformerTrainer(..., data_collator=collator, callbacks=[collator.callback])
@@ -192,7 +192,7 @@ class NegativesCollator(SentenceTransformerDataCollator):
 
 
 class EpochCallback(TrainerCallback):
-    """Passes the epoch to a collator, and the prompts and the router mapping of the training arguments."""
+    """Passes the epoch, the prompts and the router mapping of the trainer to a collator."""
 
     def __init__(self, collator: NegativesCollator) -> None:
         self.collator = collator
@@ -200,7 +200,7 @@ class EpochCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Copies the arguments that the trainer passes only to its default collator."""
+        """Copies the prompts and the router mapping, which the trainer passes only to its default collator."""
         self.collator.prompts = self.collator.prompts or getattr(args, "prompts", None) or {}
         self.collator.router_mapping = self.collator.router_mapping or getattr(args, "router_mapping", None) or {}
 
