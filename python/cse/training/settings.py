@@ -2,9 +2,9 @@
 
 Each setting is declared only here. ``cse.training.train_config`` validates values against the declarations,
 ``cse.cli.train_options`` makes the options of ``cse train`` from them, and ``cse.training.precedence`` adds the
-defaults that depend on preset, loss and model. The first paragraph of a setting's docstring is the help of the option; the
-following paragraphs are shown only in the documentation. The docstrings of the classes below are the headings of the
-help, in order.
+defaults that depend on preset, loss and model. The first paragraph of a setting's docstring is the help of the option;
+the following paragraphs are shown only in the documentation. The docstrings of the classes below are the headings of
+the help, in order.
 
 This module imports neither pydantic nor NumPy, so that the command line starts quickly.
 """
@@ -84,7 +84,7 @@ BatchSize = Annotated[int, Ge(2), Shown("N")]
 AboveZero = Annotated[float, Gt(0)]
 AtLeastZero = Annotated[float, Ge(0)]
 Temperature = Annotated[float, Ge(1e-4)]  # below 1e-4, logits and their gradients overflow
-Share = Annotated[float, Ge(0), Le(1), Shown("SHARE")]
+Weight = Annotated[float, Ge(0), Le(1), Shown("WEIGHT")]
 Rate = Annotated[float, Ge(0), Lt(1), Shown("P", default="the model's")]
 
 
@@ -218,7 +218,7 @@ class Optimisation:
     Not applied to biases and normalisation weights."""
     max_grad_norm: AtLeastZero | None = None
     """Maximum norm of the gradient; 0: the gradient is not clipped."""
-    merge_with_base: Share | None = None
+    merge_with_base: Weight | None = None
     """Evaluate and save the average of base model and trained model, with this weight for the base model."""
     epochs: Annotated[Positive | None, Shown(default="1, or as many as --max-steps takes")] = None
     """Passes over the corpus."""
