@@ -24,8 +24,8 @@ class LoRA(EncoderMethod):
 
     Only the adapters and, if there is one, the MLP head are trained and stored in checkpoints; modules that follow the
     pooling are not changed. When the encoder is saved, the adapters are added to the weights or, with ``keep``, saved
-    alone. ``--merge-with-base WEIGHT`` multiplies B by 1 - WEIGHT for evaluation and saving. A run can be resumed only if
-    the files of the base weights are unchanged.
+    alone. ``--merge-with-base WEIGHT`` multiplies B by 1 - WEIGHT for evaluation and saving. A run can be resumed only
+    if the files of the base weights are unchanged.
 
     Raises ``InputError`` if peft is not installed, no layer has a name in ``targets``, or ``keep`` is set and the model
     is itself an adapter.
