@@ -248,7 +248,7 @@ class Progress(Callback):
 
 
 def test_a_run_is_locked_before_its_checkpoint_is_read(finished_run, monkeypatch):
-    """If the checkpoint were read first, another process could train before the lock, and those steps would be redone."""
+    """If the checkpoint were read first, another process could train before the lock; its steps would be repeated."""
     import cse.training.outputs as outputs
 
     shutil.rmtree(list_checkpoints(finished_run)[-1])

@@ -612,7 +612,7 @@ if os.environ["RANK"] == "0":
 
 
 def gathered_weights(given, processes):
-    """Trains a model per case, for three steps of eight rows divided among the processes; returns the weights by case."""
+    """Trains a model per case, for three steps of eight rows split among the processes; returns the weights by case."""
     values = json.loads(Path(given).read_text(encoding="utf8"))
     found = {}
     for name, options in values["cases"].items():
