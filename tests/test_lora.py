@@ -1,4 +1,4 @@
-"""Tests of LoRA: trained and stored weights, merged models, saved adapters, averages with the base model, errors."""
+"""Tests of LoRA: trained and stored weights, merged models, saved adapters, averaging with the base model, errors."""
 
 import json
 import sys

@@ -178,7 +178,7 @@ def arguments_of(objective, logits, source, mixed, weights):
     return views, ours, {"alpha": alpha, "masks": masks, "duplicates": duplicates, "partner": partner}
 
 
-def test_more_than_200_of_the_360_combinations_are_legal():
+def test_more_than_200_of_the_360_combinations_of_options_are_legal():
     assert len(ALL) == 360
     assert len(LEGAL) > 200
     assert {parts[3] for parts in LEGAL} == {None, "paper", "release"}
@@ -199,8 +199,8 @@ def test_illegal_options_are_refused_with_a_message_of_one_sentence(parts):
         contrastive_loss(views, **ours)
 
 
-# Only combinations without mixed negatives: autograd ignores mixtures, which are detached, but a numerical derivative
-# includes them. test_no_gradient_flows_through_mixed_negatives covers them.
+# Only combinations without mixed negatives: these are detached, so autograd ignores them, but a numerical derivative
+# does not. test_no_gradient_flows_through_mixed_negatives covers the other combinations.
 @pytest.mark.parametrize(
     "parts", [parts for parts in LEGAL if parts[3] is None], ids=lambda parts: "-".join(str(part) for part in parts)
 )

@@ -92,7 +92,7 @@ def test_a_trained_minilm_keeps_its_pooling_normalisation_and_maximum_length(tra
     assert not report["missing_keys"]
 
 
-def test_modules_json_names_classes_of_sentence_transformers_models(trained):
+def test_modules_json_refers_to_classes_of_sentence_transformers_models(trained):
     modules = json.loads((trained("bert", "avg_top2") / "modules.json").read_text())
     assert [module["type"] for module in modules] == [
         "sentence_transformers.models.Transformer",
@@ -211,7 +211,7 @@ def test_minilm_with_other_weights_is_refused(minilm, monkeypatch, tmp_path):
 
 
 def test_sts_scores_of_minilm_equal_the_published_scores(minilm, shared):
-    """A score is Spearman's correlation x 100 over all pairs of a task; the tasks are STS-B test and STS16."""
+    """A score is 100 times Spearman's correlation over all pairs of a task; the tasks are STS-B test and STS16."""
     encoder = Encoder(minilm, device="cpu")
     tasks = {task.key: task for task in find_tasks(shared("sts_raw/stsb.test.tsv").parent)}
     for key, expected in {"stsb.test": 82.03, "sts16.test": 78.99}.items():

@@ -1,4 +1,4 @@
-"""Tests of models made of sentence-transformers modules: training keeps the modules, and both libraries agree."""
+"""Tests of models made of sentence-transformers modules: training keeps them, and cse gives the same vectors."""
 
 import json
 

@@ -112,8 +112,8 @@ def test_similarity_is_the_dot_product_if_the_model_declares_it(models, tmp_path
     np.testing.assert_allclose(ours.similarity(queries, list(texts.values())), expected, rtol=1e-4)
     order = [[list(texts)[place] for place in np.argsort(-row)] for row in expected]
     assert rank_documents(ours, queries, texts) == order
-    lengths = np.linalg.norm(theirs.encode(list(texts.values())), axis=1)
-    assert lengths.max() - lengths.min() > 1e-3  # with equal norms, cosines would be proportional to dot products
+    norms = np.linalg.norm(theirs.encode(list(texts.values())), axis=1)
+    assert norms.max() - norms.min() > 1e-3  # with equal norms, cosines would be proportional to dot products
 
 
 def test_encode_eval_and_compare_accept_the_option_prompt(models, tmp_path, cse):
@@ -221,7 +221,7 @@ def test_a_trained_model_keeps_its_prompts_and_uses_the_given_one_by_default(con
     np.testing.assert_allclose(ours.encode_query(TEXTS), theirs.encode_query(TEXTS), atol=1e-5)
 
 
-def test_prompts_excluded_from_pooling_are_excluded_in_training(config, models):
+def test_prompts_excluded_from_pooling_are_also_excluded_in_training(config, models):
     folder, theirs = models("not pooled", include=False)
     run = prepare(config.replace(model=str(folder), prompt="sts", positive="dropout", max_length=40))
     batch, encoder = first_batch(run), run.state.encoder.eval()

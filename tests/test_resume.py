@@ -36,7 +36,7 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(run_config, tmp_pa
 
 
 class Crash(Callback):
-    """Ends a run after step 5, without a checkpoint of this step."""
+    """Ends a run after step 5, for which no checkpoint is saved."""
 
     def on_step_end(self, step, steps):
         if step == 5:
@@ -98,7 +98,7 @@ def test_a_signal_saves_the_run_and_prints_how_to_resume(run_config, tmp_path, c
     assert json.loads(done.stdout)["steps"] == stopped + 2
 
 
-def test_settings_that_change_the_result_cannot_change_on_resume(finished_run, cse):
+def test_settings_that_affect_the_result_cannot_be_changed_on_resume(finished_run, cse):
     assert [path.name for path in list_checkpoints(finished_run)] == ["step-00000004", "step-00000008"]
     done = cse("train", "--resume", finished_run, "--lr", "0.5", "--seed", "3", "--max-steps", "9")
     assert done.returncode == 2

@@ -34,7 +34,7 @@ def test_search_results_equal_brute_force(tmp_path, encoder):
     index = SearchIndex.build(encoder, texts, tmp_path / "index", ids=ids)
     vectors, given = (unit(encoder.encode(each)).astype(np.float64) for each in (texts, queries))
     filled = [row for row in range(500) if texts[row].strip()]
-    opened = SearchIndex.open(tmp_path / "index")  # loads the encoder by its name
+    opened = SearchIndex.open(tmp_path / "index")  # loads the encoder by its name, which the index stores
     for each in (index, opened):
         found = each.search(queries, 7)
         for scores, hits in zip(given[:3] @ vectors.T, found[:3], strict=True):
@@ -61,7 +61,7 @@ def test_the_temporary_folder_of_an_index_is_deleted_with_the_index(encoder):
 
 
 class Counted:
-    """Counts the texts that an encoder encodes; once they are ``least`` or more, a call raises KeyboardInterrupt."""
+    """An encoder that counts the texts it encodes; after ``least`` or more texts, a call raises KeyboardInterrupt."""
 
     def __init__(self, encoder, least=math.inf):
         self._encoder, self.left, self.texts = encoder, least, 0

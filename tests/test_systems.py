@@ -247,7 +247,7 @@ def batch_step(rows, seed=3):
 
 
 @pytest.mark.parametrize("kind", ["interpolation", "extrapolation", "linear", "noise"])
-def test_modals_equals_its_formulas(kind):
+def test_the_method_modals_equals_its_formulas(kind):
     rows = np.arange(6) * 5
     x = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     method = Modals(ModalsOptions(kind=kind, magnitude=0.3), Context())
@@ -472,7 +472,7 @@ def test_unchanged_negatives_are_masked_and_unchanged_positives_are_kept(run_con
     # Without dropout, the embedding of an unchanged positive equals that of its anchor, so the positive is masked.
     without = batch_of(anchor_dropout=0.0, positive_dropout=0.0)[1]
     assert (without.blocks["positive"].mask == ~short).all()
-    # Changes that truncation cuts off do not count.
+    # A change beyond the maximum length does not count, because the text is truncated.
     cut = batch_of(max_length=3, negatives=("repetition",))[1]
     assert cut.unchanged["synthetic"] > 15
 

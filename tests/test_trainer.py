@@ -262,7 +262,7 @@ def test_held_out_rows_are_distinct_and_long_and_never_used_for_training(sample,
     assert not np.array_equal(split.held_out, hold_out(corpus, 4, wanted=True).held_out)
 
 
-def test_every_epoch_has_each_row_at_most_once_in_a_different_order(sample, base):
+def test_every_epoch_has_each_row_at_most_once_and_an_order_of_its_own(sample, base):
     corpus = Corpus.read([str(sample)])
     rows = np.arange(0, 10_000, 100)
     config = resolve(base.replace(batch_size=9, epochs=2, max_steps=None), "bert-base")
@@ -441,7 +441,7 @@ def test_the_name_of_an_existing_run_is_refused(base):
         train(base.replace(name="mine", max_steps=1))
 
 
-def test_a_run_that_fails_before_its_first_step_leaves_its_name_free(base, tmp_path, monkeypatch):
+def test_a_run_that_fails_before_its_first_step_leaves_no_folder(base, tmp_path, monkeypatch):
     import cse.training.loop
 
     def fail(*_):
