@@ -1,4 +1,4 @@
-"""Tests of loading models (refused architectures, damaged files, pickles, poolers) and of calls of ``encode``."""
+"""Tests of loading models (unsupported architectures, damaged files, pickles, poolers) and of ``Encoder.encode``."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def copied(folder, target):
     return target
 
 
-def test_mpnet_encodes_a_text_longer_than_its_usable_positions(tmp_path, tiny_bert):
+def test_mpnet_encodes_a_text_with_more_tokens_than_positions(tmp_path, tiny_bert):
     from transformers import AutoTokenizer, MPNetConfig, MPNetModel
 
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -47,7 +47,7 @@ def test_mpnet_encodes_a_text_longer_than_its_usable_positions(tmp_path, tiny_be
     assert Encoder(tmp_path / "mpnet", device="cpu").encode(["the cat " * 200]).shape == (1, 32)
 
 
-def test_a_decoder_is_refused_with_pooler_cls_and_trains_with_pooler_avg(tmp_path, sample, tiny_gpt2):
+def test_a_decoder_is_refused_with_pooler_cls_and_accepted_with_pooler_avg(tmp_path, sample, tiny_gpt2):
     with pytest.raises(InputError, match=r"--pooler cls: .* is a decoder, .*--pooler avg"):
         train(config(tmp_path, sample, tiny_gpt2))
     assert train(config(tmp_path, sample, tiny_gpt2, pooler="avg")).steps == 3
@@ -101,7 +101,7 @@ def test_faulty_weights_and_tokenizers_are_refused(tmp_path, tiny_bert, damage, 
     [
         ("command", r"pytorch_model\.bin was not loaded: it holds \w+\.system, which is not a tensor"),
         ("bare pickle", r"pytorch_model\.bin was not loaded: it holds something, which is not a tensor"),
-        ("torn", r"pytorch_model\.bin is incomplete"),
+        ("truncated", r"pytorch_model\.bin is incomplete"),
         (b"", "holds no PyTorch weights"),
         (b"hello world\n", "holds no PyTorch weights"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:12\n", "git lfs pull"),
@@ -120,7 +120,7 @@ def test_an_invalid_pytorch_model_bin_is_refused_and_never_executed(tmp_path, ti
         torch.save({"weight": Command()}, path)
     elif content == "bare pickle":
         path.write_bytes(pickle.dumps(Command()))
-    elif content == "torn":
+    elif content == "truncated":
         torch.save(load_file(tiny_bert / "model.safetensors"), path)
         path.write_bytes(path.read_bytes()[:10_000])
     else:
@@ -133,7 +133,7 @@ def test_an_invalid_pytorch_model_bin_is_refused_and_never_executed(tmp_path, ti
     assert not (tmp_path / "executed").exists()
 
 
-def test_encode_refuses_invalid_arguments_and_accepts_any_iterable_of_texts(tiny_bert):
+def test_encode_accepts_any_iterable_of_texts_and_refuses_invalid_arguments(tiny_bert):
     encoder = Encoder(tiny_bert, device="cpu")
     for size in (-1, 0, 1.5, True, None):
         with pytest.raises(InputError, match="batch_size"):
@@ -149,7 +149,7 @@ def test_encode_refuses_invalid_arguments_and_accepts_any_iterable_of_texts(tiny
     assert encoder.encode([]).shape == (0, 32)
 
 
-def test_blank_texts_have_zero_embeddings_in_python_and_the_command(tiny_bert, tmp_path, cse):
+def test_blank_texts_have_zero_embeddings_in_python_and_on_the_command_line(tiny_bert, tmp_path, cse):
     vectors = Encoder(tiny_bert, device="cpu").encode(["a word", " ", ""])
     assert vectors[0].any()
     assert not vectors[1:].any()
@@ -158,7 +158,7 @@ def test_blank_texts_have_zero_embeddings_in_python_and_the_command(tiny_bert, t
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), vectors, atol=1e-6)
 
 
-def test_cls_applies_the_trained_pooler_if_the_checkpoint_has_one(tmp_path, tiny_bert, tiny_roberta):
+def test_pooler_cls_applies_the_trained_pooler_if_the_checkpoint_has_one(tmp_path, tiny_bert, tiny_roberta):
     from transformers import AutoModel, AutoTokenizer
 
     text = ["A sentence of some words."]

@@ -1,4 +1,4 @@
-"""Tests of LoRA: trained and stored weights, merged models, saved adapters, averages with the base model, errors."""
+"""Tests of LoRA: trained and stored weights, merged models, saved adapters, averaging with the base model, errors."""
 
 import json
 import sys
@@ -29,7 +29,7 @@ def base_weights(folder):
     return load_file(folder / "model.safetensors")
 
 
-def test_only_adapters_are_trained_and_stored_in_checkpoints(config):
+def test_only_adapter_weights_are_trained_and_stored_in_checkpoints(config):
     run = prepare(config)
     optimized = {id(each) for group in run.state.optimizer.param_groups for each in group["params"]}
     names = {name for name, each in run.state.encoder.named_parameters() if id(each) in optimized}
@@ -37,10 +37,11 @@ def test_only_adapters_are_trained_and_stored_in_checkpoints(config):
     assert names
     assert all(".lora_A." in name or ".lora_B." in name for name in names)
     assert {f"encoder.{name}" for name in names} == set(run.state.weights())
-    # Three blocks of six linear layers, each with the matrices A and B; the unused pooler has no adapter.
+    # 3 transformer layers x 6 linear layers x 2 matrices (A and B); the unused pooler has no adapter.
     assert len(names) == 3 * 6 * 2
-    assert run.config.lr == 1e-3  # as configured
-    assert prepare(config.replace(pooler="cls")).state.weights().keys() > set(run.state.weights())  # and the MLP head
+    assert run.config.lr == 1e-3  # the given value
+    # With the pooler cls, the MLP head is trained too.
+    assert prepare(config.replace(pooler="cls")).state.weights().keys() > set(run.state.weights())
 
 
 def test_the_defaults_of_lora_are_a_learning_rate_of_1e_4_and_a_scale_of_2(config):
@@ -109,11 +110,11 @@ def test_a_saved_adapter_is_loaded_by_cse_and_sentence_transformers(config, tmp_
         Encoder(kept, device="cpu")
 
 
-def test_merge_with_base_averages_the_weights(config, tiny_bert):
+def test_merge_with_base_averages_base_and_trained_weights(config, tiny_bert):
     before = base_weights(tiny_bert)
     found = []
-    for share in (0.0, 0.5):
-        folder = train(config.replace(merge_with_base=share, name=f"run{share}")).folder
+    for weight in (0.0, 0.5):
+        folder = train(config.replace(merge_with_base=weight, name=f"run{weight}")).folder
         found.append(base_weights(folder / "last"))
     for name in before:
         expected = (before[name] + found[0][name]) / 2
@@ -169,7 +170,7 @@ def test_cse_train_with_keep_adapter_saves_an_adapter(tmp_path, tiny_bert, sampl
     assert (tmp_path / "runs" / "run" / "last" / "adapter_model.safetensors").exists()
 
 
-def test_ema_averages_the_adapters_and_must_follow_lora(config):
+def test_ema_averages_adapter_weights_and_must_be_listed_after_lora(config):
     run = prepare(config.replace(encoder_methods=("lora", "ema")))
     averages = run.state.methods["ema"].names
     assert len(averages) == 3 * 6 * 2

@@ -1,4 +1,4 @@
-"""Tests of the contrastive loss: each valid combination of its parts equals a double loop over the formulas."""
+"""Tests of the contrastive loss: for each valid combination of options, it equals a double loop over the formulas."""
 
 import math
 from dataclasses import fields
@@ -36,7 +36,7 @@ def views_of(source, seed=0, batch=B, dtype=torch.float64):
 
 
 def masks_of(source):
-    """Returns row masks that exclude one row of each view except the anchors, and one synthetic pair as a whole."""
+    """Returns masks that exclude one row of each view except the anchors; both synthetic views exclude the same row."""
     left_out = {"positive": 1, "hard_negative": 0, "synthetic": 3, "synthetic_positive": 3}
     names = [name for name in left_out if name in ("positive", *SOURCES[source])]
     return {name: torch.arange(B) != left_out[name] for name in names}
@@ -125,7 +125,7 @@ def double_loop(views, *, objective, logits, mixed, alpha=1.0, masks=None, dupli
 
 
 def release_terms(z1, z2, i, holds):
-    """Returns the logits of row i with mixtures of adjacent rows, as in MixCSE's released code, which sets two to 0."""
+    """Returns the logits of row i with mixtures of adjacent rows; two of them are 0, as in MixCSE's released code."""
     terms = []
     for k in range(B):
         if holds("positive", k) and holds("positive", (k + 1) % B):
@@ -178,14 +178,14 @@ def arguments_of(objective, logits, source, mixed, weights):
     return views, ours, {"alpha": alpha, "masks": masks, "duplicates": duplicates, "partner": partner}
 
 
-def test_all_combinations_are_generated():
+def test_more_than_200_of_the_360_combinations_of_options_are_legal():
     assert len(ALL) == 360
     assert len(LEGAL) > 200
     assert {parts[3] for parts in LEGAL} == {None, "paper", "release"}
 
 
 @pytest.mark.parametrize("parts", LEGAL, ids=lambda parts: "-".join(str(part) for part in parts))
-def test_a_legal_combination_equals_the_double_loop(parts):
+def test_the_loss_with_legal_options_equals_a_double_loop(parts):
     views, ours, theirs = arguments_of(*parts)
     objective, logits, _, mixed, _ = parts
     expected = double_loop(views, objective=objective, logits=logits, mixed=mixed, **theirs)
@@ -193,14 +193,14 @@ def test_a_legal_combination_equals_the_double_loop(parts):
 
 
 @pytest.mark.parametrize("parts", ILLEGAL, ids=lambda parts: "-".join(str(part) for part in parts))
-def test_an_illegal_combination_is_refused_with_one_sentence(parts):
+def test_illegal_options_are_refused_with_a_message_of_one_sentence(parts):
     views, ours, _ = arguments_of(*parts)
     with pytest.raises(ValueError, match=r"^--[a-z-]+.*: [^\n]+$"):
         contrastive_loss(views, **ours)
 
 
-# Only combinations without mixed negatives: mixtures are detached, but a numerical derivative includes them.
-# test_mixtures_pass_no_gradient covers mixed negatives.
+# Only combinations without mixed negatives: these are detached, so autograd ignores them, but a numerical derivative
+# does not. test_no_gradient_flows_through_mixed_negatives covers the other combinations.
 @pytest.mark.parametrize(
     "parts", [parts for parts in LEGAL if parts[3] is None], ids=lambda parts: "-".join(str(part) for part in parts)
 )
@@ -216,8 +216,8 @@ def test_gradients_equal_numerical_derivatives(parts):
 
 
 @pytest.mark.parametrize(("objective", "source"), list(product(("infonce", "nt-xent"), SOURCES)))
-def test_mixtures_pass_no_gradient(objective, source):
-    """The gradient equals the gradient of the same loss in which the mixtures are constants."""
+def test_no_gradient_flows_through_mixed_negatives(objective, source):
+    """The gradient equals that of the same loss with the mixtures as constants."""
     views = {name: z.requires_grad_() for name, z in views_of(source).items()}
     partner = some_partners(views, objective)
     given = contrastive_loss(views, objective=objective, mixed="paper", temperature=0.5, partners=partner)
@@ -237,7 +237,7 @@ def test_mixtures_pass_no_gradient(objective, source):
         torch.testing.assert_close(gradient, wanted)
 
 
-def test_only_the_mixtures_of_the_released_variant_are_detached():
+def test_the_release_variant_detaches_only_the_mixtures():
     views = {name: z.requires_grad_() for name, z in views_of("none").items()}
     loss = contrastive_loss(views, mixed="release", temperature=0.5, mix_lambda=LAM)
     gradients = torch.autograd.grad(loss, [views["anchor"], views["positive"]])
@@ -271,7 +271,7 @@ def test_gradients_are_finite_and_zero_for_masked_rows():
 
 
 @pytest.mark.parametrize("weights", ["none", "row masks"])
-def test_p_pos_is_the_mean_softmax_probability_of_the_positive(weights):
+def test_the_metric_p_pos_is_the_mean_softmax_probability_of_the_positive(weights):
     views, ours, theirs = arguments_of("infonce", "focal", "una pairs", None, weights)
     metrics = {}
     contrastive_loss(views, metrics=metrics, **ours)
@@ -286,7 +286,7 @@ def test_p_pos_is_the_mean_softmax_probability_of_the_positive(weights):
     assert metrics["p_pos"].item() == pytest.approx(sum(probabilities) / len(probabilities), rel=1e-10)
 
 
-def test_a_batch_without_valid_anchors_has_loss_zero():
+def test_a_batch_without_valid_anchors_has_a_loss_of_zero():
     views = {name: z.requires_grad_() for name, z in views_of("none").items()}
     loss = contrastive_loss(views, masks={"positive": torch.zeros(B, dtype=torch.bool)})
     loss.backward()
@@ -295,7 +295,7 @@ def test_a_batch_without_valid_anchors_has_loss_zero():
 
 
 @pytest.mark.parametrize("left_out", [False, True])
-def test_mixing_partners_are_uniform_over_valid_views_of_other_rows(left_out):
+def test_mixing_partners_are_drawn_uniformly_from_valid_views_of_other_rows(left_out):
     rows = torch.arange(6).numpy() * 17
     valid = torch.ones(2, 6, dtype=torch.bool).numpy()
     if left_out:
@@ -310,7 +310,7 @@ def test_mixing_partners_are_uniform_over_valid_views_of_other_rows(left_out):
     assert seen[~allowed].sum() == 0
     expected = 3000 / allowed.sum(1, keepdim=True)
     chi = ((seen - expected) ** 2 / expected)[allowed].sum().item()
-    assert chi < 90  # exceeded by chance in fewer than 2 of 1,000 cases; at most 6 * 9 degrees of freedom
+    assert chi < 90  # at most 6 * 9 degrees of freedom; exceeded by chance in fewer than 2 of 1,000 cases
 
 
 def test_unknown_objectives_and_missing_partners_are_refused():
@@ -320,7 +320,7 @@ def test_unknown_objectives_and_missing_partners_are_refused():
         contrastive_loss(views_of("none"), mixed="paper")
 
 
-def test_similarity_summary_gives_mean_cosines_and_the_share_of_harder_negatives():
+def test_similarity_summary_gives_mean_cosines_and_the_fraction_of_harder_synthetic_negatives():
     views = views_of("triples, una pairs")
     summary = {key: value.item() for key, value in similarity_summary(views).items()}
     mean = lambda values: sum(values) / len(values)  # noqa: E731
@@ -342,7 +342,7 @@ def test_similarity_summary_gives_mean_cosines_and_the_share_of_harder_negatives
     )
 
 
-def test_the_share_of_harder_negatives_is_nan_without_in_batch_negatives():
+def test_the_fraction_of_harder_synthetic_negatives_is_nan_without_in_batch_negatives():
     views = views_of("una hard negatives")
     nothing = torch.zeros(B, dtype=torch.bool)
     for masks in ({"positive": nothing}, {"positive": nothing, "synthetic": nothing}, {"synthetic": nothing}):

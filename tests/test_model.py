@@ -1,4 +1,4 @@
-"""Tests of saved models in other libraries, poolers, measures of embeddings, and files of scored sentence pairs."""
+"""Tests of saved models in other libraries, of poolers, of measures of embeddings, and of files of sentence pairs."""
 
 import json
 import math
@@ -20,7 +20,7 @@ TEXTS = ["A sentence.", "Another one, rather longer than the first, to see what 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, sample, tiny_bert, tiny_roberta):
-    """Returns a function that trains a model with a pooler for two steps and returns the run's folder ``best``."""
+    """A function that trains a model with a given pooler for two steps and returns the run's folder ``best``."""
     made = {}
 
     def run(kind, pooler):
@@ -52,7 +52,7 @@ CASES = [("bert", pooler) for pooler in SHARED] + [("roberta", "cls"), ("roberta
 
 
 @pytest.mark.parametrize(("kind", "pooler"), CASES)
-def test_saved_model_gives_the_same_vectors_in_sentence_transformers(trained, kind, pooler):
+def test_a_saved_model_gives_the_same_vectors_in_sentence_transformers(trained, kind, pooler):
     from sentence_transformers import SentenceTransformer
 
     folder = trained(kind, pooler)
@@ -78,7 +78,7 @@ def test_a_saved_model_has_the_same_weights_and_vectors_in_transformers(trained,
     np.testing.assert_allclose(Encoder(folder, device="cpu").encode(TEXTS), vectors, atol=1e-5)
 
 
-def test_trained_minilm_keeps_its_pooling_normalisation_and_length(trained, minilm):
+def test_a_trained_minilm_keeps_its_pooling_normalisation_and_maximum_length(trained, minilm):
     from sentence_transformers import SentenceTransformer
 
     folder = trained(minilm, None)
@@ -92,7 +92,7 @@ def test_trained_minilm_keeps_its_pooling_normalisation_and_length(trained, mini
     assert not report["missing_keys"]
 
 
-def test_types_in_modules_json_are_classes_of_sentence_transformers_models(trained):
+def test_modules_json_refers_to_classes_of_sentence_transformers_models(trained):
     modules = json.loads((trained("bert", "avg_top2") / "modules.json").read_text())
     assert [module["type"] for module in modules] == [
         "sentence_transformers.models.Transformer",
@@ -162,7 +162,7 @@ def test_a_missing_model_folder_is_refused(model):
         Encoder(model)
 
 
-def test_error_without_hub_access_suggests_minilm(monkeypatch, tmp_path):
+def test_the_error_without_access_to_the_hub_suggests_minilm(monkeypatch, tmp_path):
     import huggingface_hub
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
@@ -211,7 +211,7 @@ def test_minilm_with_other_weights_is_refused(minilm, monkeypatch, tmp_path):
 
 
 def test_sts_scores_of_minilm_equal_the_published_scores(minilm, shared):
-    """A score is Spearman's correlation x 100 over all pairs of a task; the tasks are STS-B test and STS16."""
+    """A score is 100 times Spearman's correlation over all pairs of a task; the tasks are STS-B test and STS16."""
     encoder = Encoder(minilm, device="cpu")
     tasks = {task.key: task for task in find_tasks(shared("sts_raw/stsb.test.tsv").parent)}
     for key, expected in {"stsb.test": 82.03, "sts16.test": 78.99}.items():
@@ -230,7 +230,7 @@ def test_alignment_and_uniformity_equal_a_double_loop():
     assert uniformity(x) == pytest.approx(math.log(np.mean(spread)))
 
 
-def test_half_ranks_equal_a_double_loop():
+def test_ranks_of_sentence_halves_equal_a_double_loop():
     generator = np.random.default_rng(1)
     x, y = generator.normal(size=(20, 4)), generator.normal(size=(20, 4))
     cos = np.array([[a @ b / np.linalg.norm(a) / np.linalg.norm(b) for b in y] for a in x])
@@ -247,7 +247,7 @@ def test_sentences_are_cut_in_two_between_words():
     assert cut_in_two("a b c d e") == ("a b c", "d e")
 
 
-def test_lines_of_pairs_are_split_only_at_tabs(tmp_path):
+def test_lines_of_a_tsv_file_of_pairs_are_split_only_at_tabs(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text('5.0\tHe said "no".\tA\u2028b, c\tx\r\n\n0\t"open\tclosed"\n', encoding="utf8", newline="")
     pairs = read_pairs(path)
@@ -256,7 +256,7 @@ def test_lines_of_pairs_are_split_only_at_tabs(tmp_path):
     assert pairs.right == ["A b, c", 'closed"']
 
 
-def test_runs_of_white_space_become_one_space(tmp_path):
+def test_runs_of_white_space_in_pairs_become_one_space(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("1\t two  words \u00a0here\ta\x0bb\n2\t\tx\n", encoding="utf8")
     pairs = read_pairs(path)
@@ -274,7 +274,7 @@ def test_runs_of_white_space_become_one_space(tmp_path):
         ("p.csv", '4.5,"He said ""no""","b,\nc"\n0,d,e\n'),
     ],
 )  # fmt: skip
-def test_headers_and_csv_files_of_pairs_are_read(tmp_path, name, content):
+def test_pairs_are_read_from_files_with_headers_and_from_csv_files(tmp_path, name, content):
     path = tmp_path / name
     path.write_text(content, encoding="utf8")
     pairs = read_pairs(path)
@@ -291,7 +291,7 @@ def test_headers_and_csv_files_of_pairs_are_read(tmp_path, name, content):
         ("p.csv", 'score,sentence1,sentence2\n1,a,b\n2,"a,b\n', "the quotes of the record at line 3 do not match"),
     ],
 )  # fmt: skip
-def test_errors_about_headers_and_records_give_the_line_number(tmp_path, name, content, message):
+def test_errors_about_headers_and_csv_records_give_the_line_number(tmp_path, name, content, message):
     path = tmp_path / name
     path.write_text(content, encoding="utf8")
     with pytest.raises(InputError, match=message):
@@ -299,14 +299,14 @@ def test_errors_about_headers_and_records_give_the_line_number(tmp_path, name, c
 
 
 @pytest.mark.parametrize("line", ["5.0\tonly one", "five\ta\tb", "nan\ta\tb", "a,b,c"])
-def test_errors_about_invalid_lines_give_the_line_number(tmp_path, line):
+def test_errors_about_invalid_lines_of_pairs_give_the_line_number(tmp_path, line):
     path = tmp_path / "pairs.tsv"
     path.write_text(f"1\ta\tb\n{line}\n", encoding="utf8")
     with pytest.raises(InputError, match=r"pairs\.tsv: line 2"):
         read_pairs(path)
 
 
-def test_models_that_began_as_sentence_encoders_have_the_family_adapt(trained, tiny_bert, minilm, tmp_path):
+def test_sentence_encoders_have_the_family_adapt_and_training_keeps_the_family(trained, tiny_bert, minilm, tmp_path):
     import shutil
 
     from cse.models.resolve import find_model

@@ -1,4 +1,4 @@
-"""Tests of models of sentence-transformers modules: training keeps the modules, and cse gives equal vectors."""
+"""Tests of models made of sentence-transformers modules: training keeps them, and cse gives the same vectors."""
 
 import json
 
@@ -54,7 +54,7 @@ def trained_two_steps(folder, sample, tmp_path, **settings):
 
 
 def agree(folder, texts=TEXTS):
-    """Asserts that cse and sentence-transformers give equal vectors for a model folder, and returns the vectors."""
+    """Asserts that cse and sentence-transformers give equal vectors for the model in a folder; returns the vectors."""
     ours = Encoder(folder, device="cpu").encode(texts)
     theirs = SentenceTransformer(str(folder), device="cpu").encode(texts)
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
@@ -79,7 +79,7 @@ MODELS = {
 }
 
 
-def test_the_models_cover_every_architecture():
+def test_the_tested_models_cover_every_architecture():
     assert {architecture for architecture, *_ in MODELS.values()} == set(ARCHITECTURES)
 
 
@@ -88,26 +88,26 @@ def test_a_trained_model_keeps_its_modules(tmp_path, tiny_bert, sample, name):
     architecture, side, modules = MODELS[name]
     sentence_model(tmp_path / "model", tiny_bert, architecture, modules, side)
     before = agree(tmp_path / "model")
-    best = trained_two_steps(tmp_path / "model", sample, tmp_path)
-    assert np.abs(agree(best) - before).max() > 1e-3
-    assert kinds(best) == kinds(tmp_path / "model")
-    for part in (path.name for path in best.glob("*_Dense")):
+    trained = trained_two_steps(tmp_path / "model", sample, tmp_path)
+    assert np.abs(agree(trained) - before).max() > 1e-3
+    assert kinds(trained) == kinds(tmp_path / "model")
+    for part in (path.name for path in trained.glob("*_Dense")):
         ours, theirs = (
-            json.loads((folder / part / "config.json").read_text()) for folder in (best, tmp_path / "model")
+            json.loads((folder / part / "config.json").read_text()) for folder in (trained, tmp_path / "model")
         )
         assert {**theirs, **ours} == theirs
-    assert Encoder(best, device="cpu").embedding_dim == before.shape[1]
+    assert Encoder(trained, device="cpu").embedding_dim == before.shape[1]
 
 
 @pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", [*MODES, "lasttoken+avg+cls_before_pooler"])
-def test_pooling_equals_sentence_transformers(name, side, pooled):
+def test_pooling_equals_that_of_sentence_transformers(name, side, pooled):
     states = torch.randn(5, 9, 6, dtype=torch.float64)
     lengths = torch.tensor([9, 1, 4, 6, 3])
     mask = (torch.arange(9) < lengths[:, None]).long()
     mask = mask.flip(1) if side == "left" else mask
-    # If ``pooled``, the first two tokens are a prompt, which is not pooled; row 1 is left out, as it has one token.
+    # If ``pooled``, the first two tokens are a prompt and not pooled; row 1, which has only one token, is left out.
     rows = torch.tensor([0, 2, 3, 4]) if pooled else torch.arange(5)
     states, mask = states[rows], mask[rows]
     modes = [MODES[each] for each in name.split("+")]
@@ -128,9 +128,9 @@ def test_invalid_pooler_names_are_refused(tiny_bert, name):
 
 def test_training_keeps_the_order_of_pooling_modes_and_include_prompt(tmp_path, tiny_bert, sample):
     sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("lasttoken", "mean", include_prompt=False)])
-    best = trained_two_steps(tmp_path / "model", sample, tmp_path)
-    agree(best)
-    settings = json.loads((best / "1_Pooling" / "config.json").read_text())
+    trained = trained_two_steps(tmp_path / "model", sample, tmp_path)
+    agree(trained)
+    settings = json.loads((trained / "1_Pooling" / "config.json").read_text())
     assert (settings["pooling_mode"], settings["include_prompt"]) == (["lasttoken", "mean"], False)
 
 
@@ -143,16 +143,16 @@ def test_a_pooler_too_wide_for_the_dense_module_is_refused(tmp_path, tiny_bert):
         Encoder(tmp_path / "model", pooler="avg+max", device="cpu")
 
 
-def test_merging_with_the_base_averages_dense_modules(tmp_path, tiny_bert, sample):
+def test_merging_with_the_base_model_averages_the_weights_of_dense_modules(tmp_path, tiny_bert, sample):
     from safetensors.torch import load_file
 
     sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean"), dense(16)])
     file = "2_Dense/model.safetensors"
     base = load_file(tmp_path / "model" / file)["linear.weight"]
     found = []
-    for share in (0.0, 0.5):
-        best = trained_two_steps(tmp_path / "model", sample, tmp_path, merge_with_base=share, name=f"run{share}")
-        found.append(load_file(best / file)["linear.weight"] - base)
+    for weight in (0.0, 0.5):
+        trained = trained_two_steps(tmp_path / "model", sample, tmp_path, merge_with_base=weight, name=f"run{weight}")
+        found.append(load_file(trained / file)["linear.weight"] - base)
     assert found[0].abs().max() > 1e-3
     torch.testing.assert_close(found[1], found[0] / 2, atol=1e-6, rtol=1e-4)
 

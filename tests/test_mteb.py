@@ -1,4 +1,4 @@
-"""Tests that a saved model has equal scores in mteb and in cse, on small tasks held in memory."""
+"""Tests that a saved model has the same scores in mteb and in cse, with small tasks held in memory."""
 
 import numpy as np
 import pytest
@@ -96,7 +96,7 @@ def scores_under_mteb(saved, task):
     return result.task_results[0].scores["test"][0]
 
 
-def test_retrieval_scores_are_equal_in_mteb_and_cse(saved, tmp_path):
+def test_retrieval_scores_in_cse_equal_those_in_mteb(saved, tmp_path):
     texts, queries = retrieval_folder(tmp_path / "set")
     found = scores_under_mteb(saved, local_retrieval(texts, queries, {"q1": {"d1": 1}, "q2": {"d4": 1}}))
     row = open_suites(["retrieval"], str(tmp_path / "set"))["retrieval"](Encoder(saved, device="cpu")).rows[0]
@@ -104,7 +104,7 @@ def test_retrieval_scores_are_equal_in_mteb_and_cse(saved, tmp_path):
         assert row[ours] == pytest.approx(100 * found[theirs], abs=1e-2)
 
 
-def test_sts_scores_are_equal_in_mteb_and_cse(saved):
+def test_sts_scores_in_cse_equal_those_in_mteb(saved):
     found = scores_under_mteb(saved, local_sts())["cosine_spearman"]
     pairs = Pairs(np.array(SCORES), LEFT, RIGHT)
     assert score_pairs(Encoder(saved, device="cpu"), pairs).spearman == pytest.approx(100 * found, abs=1e-3)

@@ -45,7 +45,7 @@ def test_nearest_rows_equal_brute_force(monkeypatch, products, rows, queries, k)
         np.testing.assert_array_equal(scores, expected)
 
 
-def test_nearest_rows_are_exact_for_ascending_and_equal_products(monkeypatch):
+def test_nearest_rows_equal_brute_force_if_products_ascend_or_are_equal(monkeypatch):
     monkeypatch.setattr(nearest, "PRODUCTS", 512)
     monkeypatch.setattr(nearest, "CANDIDATES", 64)
     values = unit(np.random.default_rng(0).standard_normal((2000, 8)))
@@ -138,7 +138,7 @@ def test_bm25_scores_equal_the_formula():
             assert index.search(query, k).tolist() == best[:k]
 
 
-def test_fusion_adds_reciprocals_of_60_plus_rank():
+def test_fusion_adds_reciprocals_of_60_plus_the_rank():
     found = fuse([[4, 7, 1], [7, 9]], 10)
     expected = {4: 1 / 61, 7: 1 / 62 + 1 / 61, 1: 1 / 63, 9: 1 / 62}
     assert [row for row, _ in found] == [7, 4, 9, 1]
@@ -146,7 +146,7 @@ def test_fusion_adds_reciprocals_of_60_plus_rank():
     assert fuse([[3], [2]], 1) == [(2, 1 / 61)]
 
 
-def test_passages_cover_a_text_and_begin_and_end_between_words():
+def test_passages_cover_the_whole_text_and_begin_and_end_between_words():
     for seed in range(20):
         text = some_texts(1, seed, most=90)[0] + " end"
         tokens = [(match.start(), match.end()) for match in re.finditer(r"word|\d+|end", text)]

@@ -48,8 +48,8 @@ def base(indexed, tiny_bert, tmp_path):
     )
 
 
-def test_final_scores_equal_those_of_the_saved_model(base, triples, tmp_path):
-    """Both scores are computed with the MLP head, because supervised runs keep it."""
+def test_final_sts_scores_of_a_run_equal_those_of_its_saved_model(base, triples, tmp_path):
+    """The MLP head is used for both scores, because supervised runs keep it."""
     data = tmp_path / "stsb.test.tsv"
     lines = [f"{i % 6}\t{a}\t{b}" for i, (a, b, _) in enumerate(triples[:30])]
     data.write_text("\n".join(lines) + "\n", encoding="utf8")
@@ -75,7 +75,7 @@ def test_every_table_format_is_read_and_rows_with_blank_cells_are_skipped(tmp_pa
         assert batch.blocks[name].texts == [rows[row][place] for row in batch.rows]
 
 
-def test_columns_can_be_chosen_by_name_and_invalid_choices_are_refused(tmp_path, triples, base):
+def test_columns_can_be_chosen_by_name_and_invalid_names_are_refused(tmp_path, triples, base):
     path = table(tmp_path, "csv", triples)
     run = prepare(base.replace(pairs=path, columns=("hard_neg", "sent0")))
     assert "hard_negative" not in run.batches[0].views
@@ -115,7 +115,7 @@ def test_column_names_determine_roles_and_id_columns_are_ignored(tmp_path, kind)
         (("question", "query", "answer"), "columns question and query may both be the anchor; .* --columns"),
     ],
 )
-def test_the_error_for_a_column_of_unclear_role_suggests_an_option(tmp_path, names, message):
+def test_the_error_for_a_column_whose_role_is_unclear_suggests_an_option(tmp_path, names, message):
     path = table(tmp_path, "csv", [(f"one {i}", f"two {i}", str(i % 5)) for i in range(9)], names)
     with pytest.raises(InputError, match=message):
         open_pairs([str(path)], [])
@@ -173,7 +173,7 @@ def test_pairs_cannot_be_combined_with_corpus_or_positive(values, message):
 @pytest.mark.parametrize(
     "values", [{"columns": ("a", "b")}, {"hard_negative_weight": 2.0}, {"where": "a=1"}, {"min_score": 4.0}]
 )
-def test_options_of_pairs_are_refused_without_pairs(values):
+def test_options_that_belong_to_pairs_are_refused_without_pairs(values):
     with pytest.raises(InputError, match="belongs to --pairs"):
         TrainConfig(**values)
 
@@ -188,7 +188,7 @@ def test_options_of_pairs_are_refused_without_pairs(values):
         {"chunk_size": 3, "loss_terms": ("mlm",)},
     ],
 )
-def test_triples_train_with_every_loss_and_una(tmp_path, triples, base, values):
+def test_training_on_triples_works_with_every_loss_and_with_una(tmp_path, triples, base, values):
     result = train(base.replace(pairs=table(tmp_path, "csv", triples), **values))
     records = [json.loads(line) for line in (result.folder / "log.jsonl").read_text(encoding="utf8").splitlines()]
     losses = [record for record in records if "loss" in record]
@@ -197,7 +197,7 @@ def test_triples_train_with_every_loss_and_una(tmp_path, triples, base, values):
 
 
 @pytest.mark.parametrize("kind", ["tiny_bert", "tiny_roberta"])
-def test_a_kept_head_is_part_of_the_saved_model(tmp_path, triples, base, kind, request):
+def test_a_kept_mlp_head_is_part_of_the_saved_model(tmp_path, triples, base, kind, request):
     from sentence_transformers import SentenceTransformer
     from transformers import AutoModel, AutoTokenizer
 
@@ -209,7 +209,7 @@ def test_a_kept_head_is_part_of_the_saved_model(tmp_path, triples, base, kind, r
     assert encoder.model.keep_head
     texts = [row[0] for row in triples[:20]]
     vectors = encoder.encode(texts)
-    assert np.abs(vectors).max() < 1  # tanh
+    assert np.abs(vectors).max() < 1  # the head ends in tanh
     assert np.allclose(SentenceTransformer(str(folder), device="cpu").encode(texts), vectors, atol=1e-5)
     if kind == "tiny_bert":
         limits = {"truncation": True, "max_length": encoder.model.source.max_length}
@@ -225,7 +225,7 @@ def test_a_kept_head_is_part_of_the_saved_model(tmp_path, triples, base, kind, r
     assert not (dropped / "2_Dense").exists()
 
 
-def test_supervised_presets_have_the_batch_size_epochs_and_rates_of_the_paper():
+def test_supervised_presets_have_the_batch_size_epochs_and_learning_rates_of_the_simcse_paper():
     found = {name: preset_values(f"simcse-sup-{name}") for name in ("bert-base", "bert-large", "roberta-base")}
     found["roberta-large"] = preset_values("simcse-sup-roberta-large")
     assert [values["lr"] for values in found.values()] == [5e-5, 1e-5, 5e-5, 1e-5]
@@ -241,7 +241,7 @@ def test_rows_with_equal_positives_are_marked_as_duplicates(tmp_path, base):
     assert (batch.duplicates == (np.outer(same, same) & ~np.eye(8, dtype=bool))).all()
 
 
-def test_nli_triples_train_from_the_command_line(cse, shared, tiny_bert, tmp_path):
+def test_cse_train_accepts_a_file_of_nli_triples(cse, shared, tiny_bert, tmp_path):
     path = shared("nli/nli_triples.csv")
     done = cse(
         "train",

@@ -36,7 +36,7 @@ def is_span(part, words):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_positive_is_a_function_of_seed_epoch_and_row(name, sample_rows, sample_index):
+def test_a_positive_depends_only_on_text_seed_epoch_and_row(name, sample_rows, sample_index):
     texts, rows = sample_rows[:64], np.arange(64)
     whole = pairs(name, texts, sample_index)
     one_by_one = [pairs(name, [text], sample_index, rows=rows[i : i + 1])[0] for i, text in enumerate(texts)]
@@ -46,13 +46,13 @@ def test_a_positive_is_a_function_of_seed_epoch_and_row(name, sample_rows, sampl
         assert pairs(name, texts, sample_index, seed=2) != whole
 
 
-def test_dropout_encodes_one_block_of_texts_twice(run_config):
+def test_with_positive_dropout_each_text_is_its_own_positive(run_config):
     blocks = prepare(run_config).batches[0].blocks
     assert [view.name for view in blocks["anchor"].views] == ["anchor", "positive"]
     assert list(blocks) == ["anchor"]
 
 
-def test_spans_are_independent_and_have_50_to_90_percent_of_the_words():
+def test_the_two_spans_are_independent_and_have_50_to_90_percent_of_the_words():
     text = " ".join(f"w{i}" for i in range(20))
     lengths, starts = [], []
     for anchor, positive in pairs("spans", [text] * 4000):
@@ -71,7 +71,7 @@ def test_spans_are_independent_and_have_50_to_90_percent_of_the_words():
         made("spans", ["a b c d"], shortest=0.9, longest=0.5)
 
 
-def test_most_words_limits_the_spans_of_long_rows():
+def test_the_option_most_words_limits_the_spans_of_long_rows():
     lengths = {}
     for count in (10, 30, 200):
         text = " ".join(f"w{i}" for i in range(count))
@@ -89,7 +89,7 @@ def test_most_words_limits_the_spans_of_long_rows():
         made("spans", ["a b c d"], most_words=4)
 
 
-def test_crop_keeps_consecutive_words_and_does_not_cut_single_words():
+def test_crop_keeps_consecutive_words_and_leaves_one_word_rows_unchanged():
     text = " ".join(f"w{i}" for i in range(20))
     *cropped, single = made("crop", [text] * 500 + ["one"], share=0.2)
     starts = set()
@@ -101,7 +101,7 @@ def test_crop_keeps_consecutive_words_and_does_not_cut_single_words():
     assert single == "one"
 
 
-def test_delete_removes_every_word_equally_often_and_keeps_single_words():
+def test_delete_removes_every_word_equally_often_and_leaves_one_word_rows_unchanged():
     text = " ".join(f"w{i}" for i in range(10))
     *shortened, single = made("delete", [text] * 5000 + ["one"], share=0.2)
     gone = np.zeros(10)
@@ -114,19 +114,19 @@ def test_delete_removes_every_word_equally_often_and_keeps_single_words():
     assert single == "one"
 
 
-def test_halves_share_no_word_and_single_words_have_no_positive():
+def test_halves_do_not_overlap_and_one_word_rows_have_no_positive():
     assert pairs("halves", ["a b c d e", "one"])[0] == ("a b c", "d e")
     assert made("halves", ["a b c d e", "one"]).mask.tolist() == [True, False]
 
 
-def test_uda_equals_augment_in_positive_mode(sample_index, sample_rows):
+def test_uda_positives_equal_the_output_of_augment_in_positive_mode(sample_index, sample_rows):
     edited = made("uda", sample_rows[:50], sample_index)
     assert edited == sample_index.augment(sample_rows[:50], seed=1, beta=0.3, mode="positive")
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("loss", "objective"), [("standard", "infonce"), ("focal", "nt-xent"), ("mixed", "nt-xent")])
-def test_every_kind_of_positive_trains_with_every_loss_and_una(
+def test_every_kind_of_positive_works_with_every_loss_and_una(
     tmp_path, tiny_bert, sample_index, sample_rows, name, loss, objective
 ):
     sample_index.save(tmp_path / "tfidf")
@@ -141,7 +141,7 @@ def test_every_kind_of_positive_trains_with_every_loss_and_una(
     log = [record for record in map(json.loads, lines) if "loss" in record]
     assert len(log) == 3
     assert all(np.isfinite(record["loss"]) and "cos_syn" in record for record in log)
-    # The rows of one word: halves excludes them from the loss; with crop and delete, their positive equals the anchor.
+    # One-word rows: halves excludes them from the loss; crop and delete leave them unchanged.
     masked, unchanged = (sum(record.get(f"{kind}/positive", 0) for record in log) for kind in ("masked", "unchanged"))
     assert (masked > 0) == (name == "halves")
     assert (unchanged > 0) == (name in ("crop", "delete"))

@@ -14,7 +14,7 @@ from forked import Forked
 
 
 def is_open(pid, path):
-    """Returns whether a process has a file open."""
+    """Returns whether the process ``pid`` has the file ``path`` open."""
     try:
         return any(os.readlink(link) == str(path) for link in Path(f"/proc/{pid}/fd").iterdir())
     except OSError:
@@ -28,7 +28,7 @@ def test_two_runs_that_start_together_get_different_folders(tmp_path, sample, ti
     assert len(folders) == 2
 
 
-def test_the_number_of_threads_applies_to_torch_and_the_rust_core(tmp_path, sample, tiny_bert):
+def test_the_setting_threads_applies_to_torch_and_the_rust_core(tmp_path, sample, tiny_bert):
     script = (
         "import sys, threading, os, cse.models.device as d, cse.training.setup as s\n"
         "from cse import TrainConfig\n"
@@ -65,7 +65,7 @@ def test_an_interrupted_build_leaves_no_temporary_file(tmp_path, sample_rows, nu
 
 
 @pytest.mark.parametrize("command", ["augment", "encode"])
-def test_a_command_ends_with_sigpipe_if_its_reader_exits(indexed, sample, tiny_bert, command):
+def test_a_command_ends_with_sigpipe_if_the_reader_of_its_output_exits(indexed, sample, tiny_bert, command):
     arguments = f"augment {sample}" if command == "augment" else f"encode {tiny_bert} {sample}"
     script = f"{sys.executable} -m cse {arguments} | head -c 10 >/dev/null; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", script], cwd=indexed, capture_output=True, text=True, check=False)
@@ -99,7 +99,7 @@ def test_the_package_contains_py_typed():
     assert (files("cse") / "py.typed").is_file()
 
 
-def test_a_dangling_link_is_replaced_by_the_output_file(indexed, tiny_bert, sample, tmp_path, cse):
+def test_an_output_file_replaces_a_dangling_link(indexed, tiny_bert, sample, tmp_path, cse):
     for number, arguments in enumerate((["augment", sample], ["encode", tiny_bert, sample])):
         link = tmp_path / f"link{number}.npy"
         link.symlink_to(tmp_path / "nowhere" / "file")

@@ -20,7 +20,7 @@ PROMPTS = {"query": "search for this : ", "document": "a text : ", "sts": "compa
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory, tiny_bert):
-    """A function that makes a model with prompts, once per name, and returns its folder and SentenceTransformer."""
+    """A function that makes a model with prompts, once per name; returns its folder and the `SentenceTransformer`."""
     made = {}
 
     def get(name, side="right", include=True, normalize=True, prompts=PROMPTS, **settings):
@@ -48,7 +48,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_vectors_with_prompts_equal_sentence_transformers(models, name):
+def test_vectors_with_prompts_equal_those_of_sentence_transformers(models, name):
     folder, _ = models(name, **CASES[name])
     ours, theirs = Encoder(folder, device="cpu"), SentenceTransformer(str(folder), device="cpu")
     pairs = [
@@ -112,8 +112,8 @@ def test_similarity_is_the_dot_product_if_the_model_declares_it(models, tmp_path
     np.testing.assert_allclose(ours.similarity(queries, list(texts.values())), expected, rtol=1e-4)
     order = [[list(texts)[place] for place in np.argsort(-row)] for row in expected]
     assert rank_documents(ours, queries, texts) == order
-    lengths = np.linalg.norm(theirs.encode(list(texts.values())), axis=1)
-    assert lengths.max() - lengths.min() > 1e-3  # with equal lengths, cosines would be proportional to dot products
+    norms = np.linalg.norm(theirs.encode(list(texts.values())), axis=1)
+    assert norms.max() - norms.min() > 1e-3  # with equal norms, cosines would be proportional to dot products
 
 
 def test_encode_eval_and_compare_accept_the_option_prompt(models, tmp_path, cse):
@@ -193,7 +193,7 @@ def test_cached_tokens_include_the_prompt(config, tmp_path, monkeypatch, sample_
     assert not any(torch.equal(ids[0][:, 1:4], each[:, 1:4]) for each in ids[2:])
 
 
-def test_prompt_auto_chooses_the_prompt_by_the_role_of_the_column(config, tmp_path):
+def test_prompt_auto_chooses_the_prompt_of_a_column_by_its_role(config, tmp_path):
     rows = [{"query": f"q {n} is it", "answer": f"yes {n} it is", "negative": f"no {n}"} for n in range(40)]
     (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf8")
     pairs = {"pairs": (str(tmp_path / "pairs.jsonl"),), "corpus": (), "positive": None}
@@ -211,7 +211,7 @@ def test_prompt_auto_chooses_the_prompt_by_the_role_of_the_column(config, tmp_pa
 
 
 @pytest.mark.parametrize(("given", "name"), [("sts", "sts"), ("of my own : ", "default"), ("", None)])
-def test_a_trained_model_keeps_its_prompts_and_has_the_given_one_as_default(config, given, name):
+def test_a_trained_model_keeps_its_prompts_and_uses_the_given_one_by_default(config, given, name):
     best = train(config.replace(prompt=given)).folder / "best"
     settings = json.loads((best / "config_sentence_transformers.json").read_text())
     assert settings["default_prompt_name"] == name
@@ -221,7 +221,7 @@ def test_a_trained_model_keeps_its_prompts_and_has_the_given_one_as_default(conf
     np.testing.assert_allclose(ours.encode_query(TEXTS), theirs.encode_query(TEXTS), atol=1e-5)
 
 
-def test_prompts_excluded_from_pooling_are_excluded_in_training(config, models):
+def test_prompts_excluded_from_pooling_are_also_excluded_in_training(config, models):
     folder, theirs = models("not pooled", include=False)
     run = prepare(config.replace(model=str(folder), prompt="sts", positive="dropout", max_length=40))
     batch, encoder = first_batch(run), run.state.encoder.eval()
@@ -230,6 +230,6 @@ def test_prompts_excluded_from_pooling_are_excluded_in_training(config, models):
     expected = theirs.encode(batch.blocks["anchor"].texts, prompt_name="sts")
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
     assert isinstance(theirs[1], Pooling)
-    # The loss term mlm passes the tokens to another model, which does not accept the mask of pooled tokens.
+    # The loss term mlm passes the tokens to another model, which would refuse the mask of pooled tokens.
     config = config.replace(model=str(folder), prompt="sts", loss_terms=("mlm",), chunk_size=2)
     assert train(config).steps == 2

@@ -46,7 +46,7 @@ def other(tmp_path_factory):
     return folder
 
 
-def test_evaluate_returns_what_the_command_prints(tiny_bert, pairs, tmp_path):
+def test_evaluate_returns_what_cse_eval_prints(tiny_bert, pairs, tmp_path):
     steps = []
     found = cse.evaluate(tiny_bert, ["sts", "geometry"], pairs, progress=lambda *step: steps.append(step))
     printed = call("eval", tiny_bert, "--suite", "sts", "--suite", "geometry", "--data", pairs, "--json")
@@ -60,7 +60,7 @@ def test_evaluate_returns_what_the_command_prints(tiny_bert, pairs, tmp_path):
     assert cse.evaluate(str(run), data=str(pairs)).model == str(run / "best")
 
 
-def test_evaluate_accepts_options_of_suites_and_encoders_in_memory(tiny_bert, pairs, sample_rows, tmp_path):
+def test_evaluate_accepts_suite_options_and_encoder_objects(tiny_bert, pairs, sample_rows, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(sample_rows[:200]) + "\n", encoding="utf8")
     found = cse.evaluate(tiny_bert, "halves", corpus, options={"halves": {"limit": 20}})
@@ -79,7 +79,7 @@ def test_evaluate_accepts_options_of_suites_and_encoders_in_memory(tiny_bert, pa
     assert plain.reports["sts"].rows == cse.evaluate(encoder, data=pairs).reports["sts"].rows
 
 
-def test_compare_returns_what_the_command_prints(tiny_bert, other, pairs):
+def test_compare_returns_what_cse_compare_prints(tiny_bert, other, pairs):
     found = cse.compare(tiny_bert, other, data=pairs)
     printed = call("compare", tiny_bert, other, "--data", pairs, "--json")
     assert json.loads(json.dumps(found.tasks)) == printed["comparisons"][0]["tasks"]

@@ -1,4 +1,4 @@
-"""Tests of indexes built on a Ray cluster: their bytes equal a local build, even if a worker is killed."""
+"""Tests of indexes built on a Ray cluster: they equal a local build byte for byte, even if a worker is killed."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def test_blank_shards_are_accepted_unless_all_shards_are_blank(cluster, shards):
     assert not Path("none").exists()
 
 
-def test_the_command_joins_a_running_cluster_and_refuses_matrix(cluster, shards, cse):
+def test_build_tfidf_joins_a_running_cluster_and_refuses_the_flag_matrix(cluster, shards, cse):
     done = cse("build-tfidf", "--engine", "ray", "shard*.txt", "--json", env={"RAY_ADDRESS": cluster.address})
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rows"] == 10_000
@@ -59,13 +59,13 @@ def test_the_command_joins_a_running_cluster_and_refuses_matrix(cluster, shards,
     assert (refused.returncode, "--matrix" in refused.stderr) == (2, True)
 
 
-def test_a_killed_worker_is_replaced(cluster, shards):
+def test_a_worker_killed_while_reading_a_shard_is_replaced(cluster, shards):
     """The third shard is an empty pipe. Its worker waits for data and is killed; the replacement receives the data."""
     path = Path("shard2.txt")
     text = path.read_bytes()
     path.unlink()
     os.mkfifo(path)
-    pipe = os.open(path, os.O_RDWR)  # as long as a writer has the pipe open, readers wait for data
+    pipe = os.open(path, os.O_RDWR)  # while a writer has the pipe open, readers wait for data
     outcome = {}
     run = threading.Thread(
         target=lambda: outcome.update(done=build_index("shard*.txt", "ray", engine="ray", **OPTIONS))

@@ -81,7 +81,7 @@ def run(folder, corpus, tiny_bert):
 def dev_run(folder, corpus, tiny_bert, sample_rows):
     """A run with a development set and no synthetic negatives.
 
-    Its name begins with _, because matplotlib hides such labels by default.
+    Its name begins with _ to test that its label is shown: by default, matplotlib hides such labels.
     """
     both = zip(sample_rows[700:760], sample_rows[760:820], strict=True)
     lines = [f"{number % 6}\t{one}\t{two}\n" for number, (one, two) in enumerate(both)]
@@ -219,7 +219,7 @@ def test_the_page_shows_what_was_trained_and_how_to_load_it(page, run):
     assert page.html.count("<svg") == 12  # loss, rate, score, cosines, alignment, focal, 2 ranks, 2 pairs, 2 maps
 
 
-def test_scores_before_and_after_training_equal_the_log(material, dev_material):
+def test_scores_before_and_after_training_equal_those_in_the_log(material, dev_material):
     stored = material.run
     names = [("mrr", 1), ("found_first", 100), ("alignment", 1), ("uniformity", 1)]
     assert abs(stored.evaluations[0]["uniformity"] - stored.best["uniformity"]) > 0.01  # the models differ
@@ -255,7 +255,7 @@ def test_the_verdict_on_a_change_depends_on_its_interval():
     assert Change("x", float("nan"), 1.1, float("nan"), float("nan")).verdict == ""
 
 
-def test_neighbours_equal_brute_force(material):
+def test_nearest_neighbours_equal_brute_force(material):
     compared = material.compared
     listed, changed, total = neighbours(compared, count=100)
     texts = compared.held_out.sentences
@@ -276,7 +276,7 @@ def test_neighbours_equal_brute_force(material):
         assert (each.before_cosine, each.after_cosine) == pytest.approx((old_cosine, new_cosine), abs=1e-6)
 
 
-def test_histograms_count_each_pair_in_its_group(material, dev_material):
+def test_histograms_count_each_pair_in_the_right_group(material, dev_material):
     groups = material.compared.cosines()
     assert list(groups) == [
         "halves of the same sentence",
@@ -331,7 +331,7 @@ def test_a_picture_of_several_runs_names_each_run(run, dev_run):
     assert [panel.name for panel in alignment_panels(stored)] == ["alignment-mrr", "alignment-spearman"]
 
 
-def test_long_series_are_averaged_over_blocks_of_steps():
+def test_long_curves_are_averaged_over_blocks_of_steps():
     steps, values = np.arange(1.0, 1004.0), np.random.default_rng(0).random(1003)
     x, y, size = thinned(steps, values, points=100)
     assert size == 11
@@ -343,7 +343,7 @@ def test_long_series_are_averaged_over_blocks_of_steps():
     assert thinned(steps[:100], values[:100], points=100)[2] == 1
 
 
-def test_focal_curves_equal_the_formula(run):
+def test_curves_of_focal_logits_equal_the_formula(run):
     lines = {line.get_label(): line for line in drawn_axes(focal_panels([read_run(run)])[0]).lines}
     for label, margin in (("positives (m = 0)", 0.0), ("m = 0.1", 0.1), ("m = 0.3, this run", 0.3)):
         s = lines[label].get_xdata()
@@ -407,7 +407,10 @@ def test_collapsed_embeddings_can_be_drawn(material):
 
 
 def simulated(colour, matrix):
-    """Returns a colour in CIELAB after ``matrix`` simulates colour blindness in linear RGB (Machado et al. 2009)."""
+    """Returns a colour in CIELAB as seen with the colour blindness that ``matrix`` simulates in linear RGB.
+
+    The matrices are from Machado et al. (2009).
+    """
     channels = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     xyz = np.array(
@@ -427,7 +430,7 @@ VISION = {
 
 @pytest.mark.parametrize("vision", VISION)
 @pytest.mark.parametrize("dark", [False, True])
-def test_colours_differ_for_colour_blind_readers(vision, dark):
+def test_colours_can_be_told_apart_with_colour_blindness(vision, dark):
     from importlib.resources import files
 
     css = (files("cse") / "resources" / "report.css").read_text(encoding="utf8").split("prefers-color-scheme: dark")
@@ -616,7 +619,7 @@ def test_the_page_opens_without_a_console_error(page, tmp_path):
     control, shown = tmp_path / "control.html", tmp_path / "page.html"
     control.write_text("<p>control</p><script>nothing()</script>", encoding="utf8")
     shown.write_text(page.html, encoding="utf8")
-    assert console(browser, control, tmp_path / "profile")  # the script error of the control is detected
+    assert console(browser, control, tmp_path / "profile")  # the script error in the control page is reported
     assert console(browser, shown, tmp_path / "profile") == []
 
 

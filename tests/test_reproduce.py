@@ -1,4 +1,4 @@
-"""Tests of `cse reproduce`: published tables, recipes, cells (one run each), and comparisons with published values."""
+"""Tests of `cse reproduce`: published tables, recipes, single runs (cells), and comparisons with published values."""
 
 import json
 import math
@@ -24,7 +24,7 @@ from cse.training.precedence import preset_names, with_preset
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory):
-    """A function that makes the inputs of a smoke run of a table, once per table, and returns them."""
+    """A function that returns the inputs of a smoke run of a table; they are made once per table."""
     known = {}
 
     def make(name):
@@ -115,7 +115,7 @@ def test_incomplete_evaluation_data_are_refused(small):
         Scorer("transfer", (), small("una-table2").data)
 
 
-def test_every_corpus_gets_a_separate_index_and_a_recipe_may_name_a_corpus(small, tmp_path):
+def test_every_corpus_gets_its_own_index_and_a_recipe_may_specify_a_corpus(small, tmp_path):
     table, inputs = find_table("una-table1"), replace(small("una-table1"), corpus=tmp_path / "other.txt")
     (cell,) = cells_of(table, table.find_rows(["UNA, bert-base-uncased"]), [0])
     folders = set()
@@ -199,7 +199,7 @@ def stored_cells(scores):
     return found
 
 
-def test_intervals_and_paired_tests_equal_scipy():
+def test_intervals_and_paired_tests_equal_those_of_scipy():
     table = find_table("simcse-table1")
     rows = table.find_rows(["none (unsup SimCSE)", "crop 10%", "crop 20%"])
     generator = np.random.default_rng(0)
@@ -252,7 +252,7 @@ def test_scores_are_divided_by_100_for_a_table_of_fractions():
     assert collect(table, row, stored)["Avg."].mean == pytest.approx(0.7614)
 
 
-def test_the_picture_has_a_panel_for_each_column(tmp_path):
+def test_the_picture_of_a_table_has_a_panel_for_each_column(tmp_path):
     pytest.importorskip("matplotlib")
     from cse.reports.style import write
 
@@ -264,7 +264,7 @@ def test_the_picture_has_a_panel_for_each_column(tmp_path):
     assert (tmp_path / "table.png").stat().st_size > 10_000
 
 
-def test_the_command_prints_a_smoke_table(cse, tmp_path):
+def test_cse_reproduce_with_smoke_prints_a_table(cse, tmp_path):
     done = cse("reproduce", "una-table2", "--smoke", "--json", "-o", "cells", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

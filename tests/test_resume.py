@@ -24,7 +24,7 @@ from runs import LOSSES, kill_after, same_run, start, weights
 
 
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(run_config, tmp_path):
-    # Checkpoints are written more often than the log; resuming must not lose log records that are not yet written.
+    # Checkpoints are written more often than the log, so each checkpoint must also write the pending log records.
     config = run_config.replace(**LOSSES["focal una"], save_every=2, log_every=100)
     whole = train(config.replace(name="whole"))
     process = start(config.replace(output=str(tmp_path)), tmp_path)
@@ -36,7 +36,7 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(run_config, tmp_pa
 
 
 class Crash(Callback):
-    """Ends a run after step 5, without a checkpoint of this step."""
+    """Ends a run after step 5, for which no checkpoint is saved."""
 
     def on_step_end(self, step, steps):
         if step == 5:
@@ -98,7 +98,7 @@ def test_a_signal_saves_the_run_and_prints_how_to_resume(run_config, tmp_path, c
     assert json.loads(done.stdout)["steps"] == stopped + 2
 
 
-def test_settings_that_change_the_result_cannot_change_on_resume(finished_run, cse):
+def test_settings_that_affect_the_result_cannot_be_changed_on_resume(finished_run, cse):
     assert [path.name for path in list_checkpoints(finished_run)] == ["step-00000004", "step-00000008"]
     done = cse("train", "--resume", finished_run, "--lr", "0.5", "--seed", "3", "--max-steps", "9")
     assert done.returncode == 2
@@ -158,7 +158,7 @@ def test_an_edited_step_in_state_json_is_detected(finished_run):
         train(resumed_config(finished_run), resume=finished_run)
 
 
-def test_edits_of_config_toml_are_checked_like_flags(finished_run):
+def test_edits_to_config_toml_are_checked_like_flags(finished_run):
     """Only settings that may be given with --resume may be edited in the config.toml of a run."""
     file = finished_run / "config.toml"
     text = file.read_text(encoding="utf8")
@@ -184,13 +184,13 @@ class Stop(Callback):
 
 @pytest.fixture
 def rising(monkeypatch):
-    """Makes each evaluation score higher than the previous one, so that each evaluated model is saved as best/."""
+    """Makes the score rise with each evaluation, so that each evaluated model is saved as best/."""
     scores = iter(range(100))
     monkeypatch.setattr("cse.training.selection.Selector._score_pairs", lambda self: {"spearman": float(next(scores))})
 
 
 @pytest.mark.parametrize("changes", [{}, {"name": "other"}])
-def test_resuming_restores_best_from_the_checkpoint(run_config, rising, sample_rows, tmp_path, changes):
+def test_resuming_restores_the_folder_best_from_the_checkpoint(run_config, rising, sample_rows, tmp_path, changes):
     """When the run crashes, best/ holds the model of a step after the last checkpoint."""
     dev = tmp_path / "dev.tsv"
     dev.write_text("".join(f"{i % 6}\t{sample_rows[i]}\t{sample_rows[i + 40]}\n" for i in range(40)), encoding="utf8")
@@ -248,7 +248,7 @@ class Progress(Callback):
 
 
 def test_a_run_is_locked_before_its_checkpoint_is_read(finished_run, monkeypatch):
-    """If the checkpoint were read first, another process could train in between, and its steps would be repeated."""
+    """If the checkpoint were read first, another process could train before the lock; its steps would be repeated."""
     import cse.training.outputs as outputs
 
     shutil.rmtree(list_checkpoints(finished_run)[-1])
@@ -261,7 +261,7 @@ def test_a_run_is_locked_before_its_checkpoint_is_read(finished_run, monkeypatch
 
 
 def leave(folder, name="best"):
-    """Makes the temporary folder that a process leaves if it is killed while it writes the folder ``name``."""
+    """Makes the temporary folder that a process leaves behind if it is killed while writing the folder ``name``."""
     part = folder / f".cse-new-abcd_123-{name}"
     part.mkdir(parents=True)
     (part / "model.safetensors").write_bytes(b"x")
@@ -279,7 +279,7 @@ def test_leftovers_of_killed_processes_are_removed(run_config, finished_run):
     (folder / ".cse-core-x.tmp").write_bytes(b"x")
     train(resumed_config(folder), resume=folder)
     assert hidden(folder) == []
-    # The folder that holds the runs may hold other files: only unlocked folders with temporary names are removed.
+    # The folder of all runs may also hold other files: only unlocked folders with temporary names are removed from it.
     (folder.parent / ".cse-mine").mkdir()
     with fresh_folder(folder.parent / "being written"):
         train(run_config.replace(max_steps=1))
@@ -287,7 +287,7 @@ def test_leftovers_of_killed_processes_are_removed(run_config, finished_run):
     assert hidden(folder.parent) == [".cse-mine"]
 
 
-def test_a_folder_is_restored_after_a_kill_between_two_renames(tmp_path):
+def test_a_folder_is_restored_if_the_process_was_killed_between_two_renames(tmp_path):
     old = leave(tmp_path, "best").rename(tmp_path / ".cse-new-abcd_123-best.old")
     remove_leftovers(tmp_path)
     assert not old.exists()
@@ -352,7 +352,7 @@ except RunError as error:
 
 @pytest.fixture
 def full(monkeypatch):
-    """A function after whose call every attempt to write a checkpoint fails with a full disk."""
+    """A function that simulates a full disk: after it is called, every attempt to write a checkpoint fails."""
     import cse.training.checkpoint as checkpoint
 
     def fill():
@@ -364,7 +364,7 @@ def full(monkeypatch):
     return fill
 
 
-def test_last_is_saved_if_a_checkpoint_cannot_be_written(run_config, full):
+def test_the_folder_last_is_saved_if_a_checkpoint_cannot_be_written(run_config, full):
     class Fill(Callback):
         def on_step_end(self, step, steps):
             if step == 3:
@@ -387,7 +387,7 @@ class Warnings(Callback):
 
 
 def test_a_finished_run_can_be_extended(run_config, cse):
-    """This needs no --save-every, because the last step is always stored as a checkpoint."""
+    """The run needs no --save-every, because a checkpoint of the last step is always saved."""
     folder = train(run_config.replace(lr_scheduler="constant", name="run")).folder
     assert [path.name for path in list_checkpoints(folder)] == ["step-00000008"]
     done = cse("train", "--resume", folder, "--max-steps", "10")
@@ -397,7 +397,7 @@ def test_a_finished_run_can_be_extended(run_config, cse):
     assert all(torch.equal(a, b) for a, b in zip(weights(whole).values(), weights(folder).values(), strict=True))
 
 
-def test_without_save_every_a_failed_checkpoint_is_only_a_warning(run_config, full):
+def test_without_save_every_a_failed_checkpoint_causes_only_a_warning(run_config, full):
     full()
     callback = Warnings()
     result = train(run_config.replace(max_steps=2), callback)
@@ -449,7 +449,7 @@ def test_a_step_that_runs_out_of_memory_keeps_earlier_checkpoints(run_config, tm
     (tmp_path / "config.toml").write_text(config.to_toml(), encoding="utf8")
     done = subprocess.run(
         [sys.executable, "-c", NO_MEMORY, tmp_path / "config.toml"],
-        # With this threshold, malloc returns the memory of freed tensors, so each step must allocate it again.
+        # With this threshold, free returns memory to the system at once, so each step must allocate its memory again.
         env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"},
         capture_output=True,
         text=True,

@@ -9,14 +9,14 @@ from cse import rng
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 1000, 4096])
 @pytest.mark.parametrize("kept_bits", [64, 34, 4, 1])
 def test_stable_order_equals_a_stable_argsort(rows, kept_bits):
-    """Some keys are equal, or differ only in the low bits that ``stable_order`` replaces by positions."""
+    """Some keys are equal or differ only in the low bits, which ``stable_order`` replaces with positions."""
     keys = np.random.default_rng(rows).integers(0, 2**64, rows, dtype=np.uint64) >> np.uint64(64 - kept_bits)
     for each in (keys, keys << np.uint64(64 - kept_bits)):
         assert (rng.stable_order(each) == np.argsort(each, kind="stable")).all()
 
 
 def test_random_bits_do_not_depend_on_the_number_of_rows():
-    """Bits of 40,000 rows are computed in parallel, bits of 777 rows in one thread."""
+    """The bits of 40,000 rows are computed in parallel, those of 777 rows in one thread."""
     rows = np.arange(40_000) + 2**40
     whole = rng.bits(3, 1, rows, rng.SHUFFLE)
     parts = [rng.bits(3, 1, rows[start : start + 777], rng.SHUFFLE) for start in range(0, len(rows), 777)]

@@ -1,4 +1,4 @@
-"""Tests of checks in a run: collapsed embeddings, solved tasks, rows without negatives, losses that are not finite."""
+"""Tests of the checks in a run for collapsed embeddings, solved tasks, rows without negatives, and infinite losses."""
 
 import json
 
@@ -31,7 +31,7 @@ def test_an_encoder_is_collapsed_if_its_mrr_is_close_to_that_of_a_random_ranking
 CHINESE = ["北京是中华人民共和国的首都", "上海是一个大城市吗", "我喜欢学习机器学习", "今天天气非常好"]
 
 
-def test_an_encoder_shared_with_a_loss_term_is_optimised_once(tiny_bert):
+def test_an_encoder_that_a_loss_term_also_holds_is_optimised_once(tiny_bert):
     from cse.context import Context
     from cse.losses.base import LossTerm
     from cse.models.encoder import load_encoder
@@ -62,7 +62,7 @@ def test_the_saturation_check_ignores_steps_without_positives():
     assert check.update([{"p_pos": 0.999}] * 10) is None
 
 
-def test_mean_cosine_of_negatives_excludes_masked_rows():
+def test_the_mean_cosine_of_negatives_excludes_masked_rows():
     from cse.losses.contrastive import similarity_summary
 
     z = torch.eye(3)
@@ -101,13 +101,15 @@ def test_printed_row_counts_add_up_to_the_rows_of_the_corpus(tmp_path, tiny_bert
     numbers = [int(word.replace(",", "")) for word in line.split() if word.replace(",", "").isdigit()]
     assert numbers[0] == sum(numbers[1:]) == 801
     assert "left out because they repeat held-out rows" in line
-    (share,) = [float(word.removesuffix("%")) for line in done.stderr.splitlines() if "duplicate rows" in line
+    (percent,) = [float(word.removesuffix("%")) for line in done.stderr.splitlines() if "duplicate rows" in line
                 for word in line.split() if word.endswith("%")][:1]  # fmt: skip
-    assert share == pytest.approx(50, abs=1)
+    assert percent == pytest.approx(50, abs=1)
     assert "unknown tokens" in done.stderr
 
 
-def test_the_error_for_an_infinite_loss_names_the_step_and_weights_are_finite(tmp_path, sample, tiny_bert, monkeypatch):
+def test_an_infinite_loss_is_an_error_that_names_the_step_and_weights_stay_finite(
+    tmp_path, sample, tiny_bert, monkeypatch
+):
     from cse.losses.contrastive import Contrastive
     from cse.training import loop
 

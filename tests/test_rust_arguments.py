@@ -63,6 +63,6 @@ def test_errors_name_invalid_word_and_reading_options(sample, words, reading, na
         (lambda _: _core.count(["a"], {}, READING), "--tokenizer: the options have no key"),
     ],
 )
-def test_errors_name_other_invalid_arguments(sample_index, call, name):
+def test_errors_name_invalid_texts_rows_paths_and_counts(sample_index, call, name):
     with pytest.raises(InputError, match=f"^{name}"):
         call(sample_index._core)

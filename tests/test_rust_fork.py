@@ -9,7 +9,7 @@ import pytest
 
 SECONDS = 120
 
-# The parent opens and builds indexes; then each task does the same in a worker.
+# The parent process opens and builds indexes; then each task does the same in a worker process.
 PREPARE = """
 import pickle, sys
 from concurrent.futures import ProcessPoolExecutor
@@ -83,7 +83,7 @@ CASES = {
 
 
 def run_limited(arguments):
-    """Runs a command that must succeed within ``SECONDS`` seconds; kills it and its children if they take longer."""
+    """Runs a command that must succeed within ``SECONDS`` seconds; after that, kills it and its children."""
     process = subprocess.Popen(
         arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
@@ -98,14 +98,14 @@ def run_limited(arguments):
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 @pytest.mark.parametrize("case", ["process", "executor"])
-def test_workers_of_every_start_method_open_build_and_augment(tmp_path, sample, case, method):
+def test_workers_of_every_start_method_can_open_build_and_use_an_index(tmp_path, sample, case, method):
     script = tmp_path / "script.py"
     script.write_text(PREPARE + CASES[case].replace("METHODS", f"[{method!r}]"))
     run_limited([sys.executable, script, sample, tmp_path / "tfidf"])
 
 
 @pytest.mark.parametrize("case", ["fork_of_a_fork", "data_loader", "joblib"])
-def test_the_core_works_in_nested_forks_and_in_workers_of_libraries(tmp_path, sample, case):
+def test_the_rust_core_works_in_nested_forks_and_in_workers_of_pytorch_and_joblib(tmp_path, sample, case):
     if case == "joblib":
         pytest.importorskip("joblib")
     script = tmp_path / "script.py"

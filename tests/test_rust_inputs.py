@@ -21,7 +21,7 @@ import json, sys
 from cse import _core
 reading = {"encoding_errors": "strict", "max_line_bytes": 1 << 20, "threads": 2}
 seen = _core.diagnose(sys.argv[1:], {"tokenizer": "unicode", "lowercase": True, "nfkc": False}, reading)
-# Not ru_maxrss, which a process inherits from its parent.
+# Peak memory is not read from ru_maxrss, because a process inherits that value from its parent.
 status = dict(line.split(":") for line in open("/proc/self/status"))
 print(json.dumps([json.loads(seen), int(status["VmHWM"].split()[0])]))
 """
@@ -55,7 +55,7 @@ def test_diagnose_needs_little_memory_for_rows_of_any_length(tmp_path, kind):
 
 def test_rows_after_an_over_long_row_keep_their_numbers(tmp_path):
     path = tmp_path / "a.txt"
-    # Some limits fall inside a multi-byte character; some rows are longer than a chunk of input, others shorter.
+    # Some of the limits below cut a multi-byte character; one row is longer than a chunk of input.
     rows = ["short row here", "\u00e9" * 900_000, "bad &amp; row", "\U0001f600" * 200 + " x", "a\ttab"]
     path.write_text("\n".join(rows) + "\n", encoding="utf8")
     for limit in range(100, 110):
@@ -109,7 +109,7 @@ FORMATS = {
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("errors", ["strict", "replace"])
-def test_errors_about_files_in_other_formats_give_path_and_advice(tmp_path, name, errors, sample_index):
+def test_errors_about_files_in_unsupported_formats_give_path_and_advice(tmp_path, name, errors, sample_index):
     content, advice = FORMATS[name]
     path = tmp_path / "corpus.txt"
     path.write_bytes(content)
@@ -156,7 +156,7 @@ def test_the_contents_of_compressed_files_are_checked(tmp_path):
         TfidfIndex.build(plain)
 
 
-def test_text_with_bom_crlf_or_misleading_bytes_is_accepted(tmp_path):
+def test_a_bom_crlf_and_text_that_starts_like_an_archive_are_accepted(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode() + b"a\rb\n")
     assert TfidfIndex.build(path).info.rows == 3

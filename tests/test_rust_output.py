@@ -36,7 +36,7 @@ def test_a_closed_standard_output_is_an_error(indexed, sample, redirection):
     assert line == "Error: standard output: is closed; redirect it to a file or a pipe, or name a file with -o"
 
 
-def test_a_reader_that_closes_early_causes_a_broken_pipe_error(indexed, sample):
+def test_a_pipe_closed_by_its_reader_causes_a_broken_pipe_error(indexed, sample):
     reading, writing = os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-c", AUGMENT, sample], cwd=indexed, stdout=writing, stderr=subprocess.PIPE, text=True
@@ -77,7 +77,7 @@ def wait_for(condition):
 
 @pytest.fixture
 def stalled(tmp_path, indexed, sample):
-    """A function that starts a process; the process writes into ``tmp_path`` and waits for more input."""
+    """A function that starts a process, which writes into ``tmp_path`` and then waits for more input."""
     processes = []
     (tmp_path / "tfidf").symlink_to(indexed / "tfidf")
 

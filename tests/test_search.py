@@ -34,7 +34,7 @@ def test_search_results_equal_brute_force(tmp_path, encoder):
     index = SearchIndex.build(encoder, texts, tmp_path / "index", ids=ids)
     vectors, given = (unit(encoder.encode(each)).astype(np.float64) for each in (texts, queries))
     filled = [row for row in range(500) if texts[row].strip()]
-    opened = SearchIndex.open(tmp_path / "index")  # loads the encoder by its name
+    opened = SearchIndex.open(tmp_path / "index")  # loads the encoder by its name, which the index stores
     for each in (index, opened):
         found = each.search(queries, 7)
         for scores, hits in zip(given[:3] @ vectors.T, found[:3], strict=True):
@@ -61,7 +61,7 @@ def test_the_temporary_folder_of_an_index_is_deleted_with_the_index(encoder):
 
 
 class Counted:
-    """An encoder that counts its texts; once it has encoded ``least`` or more, a call raises KeyboardInterrupt."""
+    """An encoder that counts the texts it encodes; after ``least`` or more texts, a call raises KeyboardInterrupt."""
 
     def __init__(self, encoder, least=math.inf):
         self._encoder, self.left, self.texts = encoder, least, 0
@@ -198,7 +198,7 @@ def test_an_index_built_with_another_corpus_model_or_setting_is_refused(tmp_path
     assert SearchIndex.open(tmp_path / "moved", Encoder(f"glove:{tmp_path}/v.txt")).texts([2]) == index.texts([2])
 
 
-def test_the_model_folder_may_move_but_another_pooler_is_refused(tmp_path, tiny_bert, sample_rows):
+def test_a_moved_model_folder_is_accepted_but_another_pooler_is_refused(tmp_path, tiny_bert, sample_rows):
     shutil.copytree(tiny_bert, tmp_path / "model")
     index = SearchIndex.build(Encoder(tmp_path / "model", device="cpu"), sample_rows[:20], tmp_path / "index")
     hits = index.search(sample_rows[3:5], 2)
@@ -253,7 +253,7 @@ def test_int8_finds_nearly_the_same_rows_in_a_quarter_of_the_space(tmp_path, enc
     assert max(abs(one[0].score - other[0].score) for one, other in pairs) < 0.01
 
 
-def test_hybrid_search_fuses_vectors_and_bm25(tmp_path, encoder):
+def test_hybrid_search_fuses_the_rankings_by_vectors_and_by_bm25(tmp_path, encoder):
     texts = some_texts(300)
     index = SearchIndex.build(encoder, texts, tmp_path / "index")
     query = "word7 word8 word9"
@@ -323,7 +323,7 @@ def test_search_uses_the_prompts_and_the_similarity_function_of_the_model(encode
         np.testing.assert_allclose([hit.score for hit in hits], scores[best], rtol=1e-5)
 
 
-def test_arguments_of_the_index_are_checked(encoder):
+def test_invalid_arguments_of_search_index_are_refused(encoder):
     index = SearchIndex.build(encoder, some_texts(20))
     for k in (0, -1, True, 1.5, None):
         with pytest.raises(InputError, match="k: "):

@@ -129,7 +129,7 @@ def assert_same(one, two, tolerance):
 
 UNA = {"beta": 0.4, "radius": 300}
 COLUMNS = {"use_as": "hard-negatives", "every": 1, **UNA}
-# By name: settings of cse train, arguments of InfoNCELoss, and arguments of NegativesCollator (None: no collator).
+# Name: (settings of cse train, arguments of InfoNCELoss, arguments of NegativesCollator or None for no collator).
 RUNS = {
     "standard": ({}, {}, None),
     "focal": ({"loss": "focal", "temperature": 0.07}, {"logits": "focal", "temperature": 0.07}, None),
@@ -146,7 +146,9 @@ RUNS = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_both_trainers_give_the_same_weights(run_config, without_dropout, triples, tmp_path, name):
+def test_the_trainer_of_sentence_transformers_gives_the_weights_of_cse_train(
+    run_config, without_dropout, triples, tmp_path, name
+):
     """sentence-transformers and cse train for six steps on the same batches, in float64 and without dropout."""
     settings, options, drawn = RUNS[name]
     if name == "weighted":
@@ -202,7 +204,7 @@ def test_the_default_loss_equals_multiple_negatives_ranking_loss(tiny_bert, trip
         assert_same(one, two, 1e-12)
 
 
-def test_the_loss_has_the_same_defaults_as_contrastive_loss():
+def test_infonce_loss_has_the_same_defaults_as_contrastive_loss():
     defaults, known = (
         {name: each.default for name, each in signature(function).parameters.items()}
         for function in (InfoNCELoss, contrastive_loss)
@@ -289,7 +291,7 @@ def test_equal_texts_are_not_used_as_negatives(tiny_bert):
     assert kept != pytest.approx(value, rel=1e-6)
 
 
-def test_the_weight_applies_to_all_hard_negatives_of_the_row(tiny_bert, triples):
+def test_hard_negative_weight_applies_to_all_hard_negatives_of_the_anchors_own_row(tiny_bert, triples):
     model = load(tiny_bert).eval()
     rows = triples.add_column("more", [*triples["anchor"][11:], *triples["anchor"][:11]]).select(range(6))
     features = features_of(model, rows)
@@ -338,7 +340,7 @@ def test_the_error_for_a_missing_package_names_the_extra():
         assert "pip install 'cse[sentence-transformers]'" in done.stderr.splitlines()[-1]
 
 
-def test_mixing_partners_depend_on_token_ids_and_seed_not_on_padding(tiny_bert, triples):
+def test_mixing_partners_depend_on_token_ids_and_seed_but_not_on_padding(tiny_bert, triples):
     """Without row numbers, partners are drawn from the seed and a hash of the anchor's token ids (``token_key``)."""
     from cse.sentence_transformers.facts import token_key
 
@@ -425,7 +427,7 @@ def test_invalid_options_of_the_loss_are_refused(options, message):
         InfoNCELoss(torch.nn.Identity(), **options)
 
 
-def test_missing_columns_are_refused(tiny_bert, triples):
+def test_a_loss_without_the_columns_it_needs_is_refused(tiny_bert, triples):
     model = load(tiny_bert)
     features = features_of(model, triples)
     with pytest.raises(InputError, match="anchor and positive"):
@@ -438,7 +440,7 @@ def test_missing_columns_are_refused(tiny_bert, triples):
 
 
 @pytest.mark.parametrize("surface", [None, "plain"])
-def test_negatives_depend_on_row_numbers_not_on_the_order_of_rows(sample_rows, sample_index, surface):
+def test_negatives_depend_on_row_numbers_and_not_on_the_order_of_rows(sample_rows, sample_index, surface):
     texts = ["Of the, and.", "zzz", "...", *sample_rows[:60]]
     dataset = number_rows(Dataset.from_dict({"anchor": texts}))
     options = {"seed": 5, "epoch": 2, "beta": 0.3, "surface": surface}
@@ -491,7 +493,7 @@ def test_the_collator_draws_new_negatives_in_every_epoch(tiny_bert, sample_rows,
     assert [key for key in without if key.endswith("_input_ids")] == ["anchor_input_ids", "positive_input_ids"]
 
 
-def test_worker_processes_use_the_current_epoch(tiny_bert, sample_rows, sample_index):
+def test_workers_of_a_data_loader_use_the_current_epoch(tiny_bert, sample_rows, sample_index):
     model = load(tiny_bert)
     dataset = number_rows(Dataset.from_dict({"anchor": sample_rows[:4], "positive": sample_rows[:4]}))
     collator = NegativesCollator(model.preprocess, sample_index)
@@ -610,7 +612,7 @@ if os.environ["RANK"] == "0":
 
 
 def gathered_weights(given, processes):
-    """Trains a model in each case, for three steps of eight rows over all processes; returns the weights by case."""
+    """Trains a model per case, for three steps of eight rows split among the processes; returns the weights by case."""
     values = json.loads(Path(given).read_text(encoding="utf8"))
     found = {}
     for name, options in values["cases"].items():
@@ -667,10 +669,10 @@ def test_only_the_adapter_is_trained_with_peft(without_dropout, triples, tmp_pat
     assert_same(*found, 1e-9)
 
 
-# The example of the documentation
+# The example in the documentation
 
 
-def test_the_example_of_the_documentation_runs(tiny_bert, sample, tmp_path, monkeypatch):
+def test_the_example_in_the_documentation_runs(tiny_bert, sample, tmp_path, monkeypatch):
     page = Path(__file__).parents[1] / "docs" / "sentence-transformers.md"
     text = page.read_text(encoding="utf8")
     code = text.split("```python\n")[1].split("```")[0]

@@ -61,17 +61,17 @@ def test_a_run_repeated_with_another_model_has_the_defaults_of_that_model(tmp_pa
 
 
 @pytest.mark.parametrize("family", ["adapt", "bert-base"])
-def test_preset_adapt_equals_the_recipe_of_family_adapt(family):
+def test_the_preset_adapt_equals_the_defaults_of_the_family_adapt(family):
     for values in ({}, {"loss": "focal", "una": True}, {"loss": "mixed"}, {"pairs": "nli.csv"}):
         preset = resolve(with_preset(TrainConfig(preset="adapt", model="m", **values)), family)
         own = resolve(TrainConfig(model="m", **values), "adapt")
-        # The defaults of a family include options of unused methods.
+        # The defaults of a family include options of methods that the run does not use.
         assert preset.model_dump(exclude={"options", "given"}) == own.model_dump(exclude={"options", "given"})
         assert {**own.options, **preset.options} == own.options
         assert {preset.positive, *preset.negatives} - {"labelled"} <= set(preset.options)
 
 
-def test_a_preset_without_labels_can_train_on_pairs():
+def test_an_unsupervised_preset_can_be_used_with_pairs():
     config = resolve(TrainConfig(preset="simcse-bert-base", pairs="nli.csv"), "bert-base")
     assert (config.positive, config.keep_head) == ("labelled", True)
 
@@ -115,7 +115,7 @@ def test_options_of_an_evaluation_that_is_not_run_are_refused(cse, tiny_bert, tm
     assert "halves is not among the suites" in done.stderr
 
 
-def test_config_toml_stores_given_values_and_resolved_values_apart(tmp_path, sample, tiny_bert):
+def test_config_toml_stores_given_values_separately_from_resolved_values(tmp_path, sample, tiny_bert):
     import tomllib
 
     from cse.training.loop import resumed_config
@@ -131,11 +131,11 @@ def test_config_toml_stores_given_values_and_resolved_values_apart(tmp_path, sam
     assert repeated(stored, {"output": "elsewhere"})[0]["temperature"] == 0.07
     kept, _ = repeated(stored, {"loss": "standard"})
     assert resolve(TrainConfig(**merge({"loss": "standard"}, kept)), "bert-base").temperature == 0.05
-    # A resumed run also stores the given values apart, including those given on resuming.
+    # A resumed run also stores the given values separately, including those given on resuming.
     again = train(resumed_config(run.folder, {"max_steps": 3}), resume=run.folder)
     stored = tomllib.loads((again.folder / "config.toml").read_text(encoding="utf8"))
     assert (stored["given"]["max_steps"], stored["given"]["loss"], stored["temperature"]) == (3, "focal", 0.07)
-    # In an older file, without the table ``given``, all values count as given.
+    # In a file of an older version, which has no table ``given``, all values count as given.
     del stored["given"]
     assert repeated(stored, {"loss": "standard"})[0]["temperature"] == 0.07
 
@@ -153,7 +153,7 @@ def test_preset_una_bert_base_needs_a_treebank_index(tmp_path, sample, tiny_bert
 
 
 @pytest.mark.parametrize("value", ["5", "true", "[1, 2]", '[["a"]]'])
-def test_error_for_a_corpus_of_the_wrong_type_names_file_and_option(tmp_path, cse, value):
+def test_the_error_for_a_corpus_of_the_wrong_type_names_file_and_option(tmp_path, cse, value):
     (tmp_path / "config.toml").write_text(f"corpus = {value}\n")
     done = cse("train", "--config", "config.toml", cwd=tmp_path)
     assert done.returncode == 2

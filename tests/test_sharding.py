@@ -1,6 +1,7 @@
 """Tests of output in parts, one part per input file.
 
-Joined, the parts equal the output for one file of all rows, with each engine and after a killed call is repeated.
+Joined, the parts equal the output for a single file of all rows: on one machine, on a Ray cluster, and after a killed
+call is repeated.
 """
 
 import gzip
@@ -140,7 +141,7 @@ def test_a_later_call_makes_only_the_missing_parts(shards, cse):
     assert json.loads(Path("parts/manifest.json").read_text())["parts"][:4] == manifest["parts"]
 
 
-def test_a_later_call_makes_the_parts_that_a_killed_call_did_not_make(shards, cse, tmp_path):
+def test_a_later_call_makes_the_parts_that_are_missing_after_a_killed_call(shards, cse, tmp_path):
     """The third file is a pipe without data, so the call waits for its rows until it is killed."""
     assert cse("augment", "--parts", "shard*", "-o", "whole").returncode == 0
     pipe = Path("shard2.txt")
@@ -170,7 +171,7 @@ with parts.locked():
 
 
 def augment_job(folder, manifest):
-    """Returns an augmentation job for the files that a manifest lists, and its ``Parts`` in ``folder``."""
+    """Returns an augmentation job for the files that a manifest lists, and the job's ``Parts`` in ``folder``."""
     known = json.loads(Path(manifest).read_text())
     index = TfidfIndex.open()
     job = AugmentJob("tfidf", 0, None, dict(index.draw_options()), 1, "text", "zst", READING)
@@ -211,8 +212,8 @@ def test_files_changed_after_the_index_was_built_are_refused(shards, cse):
     assert not Path("parts").exists()
 
 
-def test_only_the_part_of_a_changed_file_is_missing(shards, cse):
-    """A change that keeps the size is found when the file is read."""
+def test_a_changed_file_leaves_only_its_own_part_missing(shards, cse):
+    """A change that keeps the size of the file is found when the file is read."""
     rows = Path("shard0.txt").read_bytes()
     Path("shard0.txt").write_bytes(rows[::-1].strip(b"\n") + b"\n")
     done = cse("augment", "--parts", "shard*", "-o", "parts")
@@ -305,7 +306,7 @@ def test_search_refuses_texts_of_a_changed_file(shards, cse, glove):
         SearchIndex.open("parts").search([shards[300]], 1)
 
 
-def test_joined_vectors_equal_their_stacked_parts():
+def test_joined_parts_equal_their_stacked_vectors():
     draw = np.random.default_rng(5)
     arrays = [unit(draw.standard_normal((count, 8))) for count in (30, 1, 57, 12)]
     rows = [np.flatnonzero(draw.random(len(array)) < 0.6) for array in arrays]
@@ -358,7 +359,7 @@ def test_a_cluster_writes_the_same_bytes_as_one_machine(cluster, shards, cse, gl
     assert counts == [(done, 3) for done in range(4)]  # the empty shard has no vectors
 
 
-def test_a_killed_worker_that_makes_parts_is_replaced(cluster, shards, cse):
+def test_a_worker_killed_while_making_a_part_is_replaced(cluster, shards, cse):
     """The last file is a pipe without data, so its worker waits until it is killed; its replacement gets the data."""
     import ray
 

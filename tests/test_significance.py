@@ -16,7 +16,7 @@ def test_pairs_that_share_a_sentence_are_one_cluster():
     assert clusters == [[0, 5], [1, 3], [2], [4]]
 
 
-def test_spearman_differences_and_resamples_equal_scipy():
+def test_differences_of_spearman_correlations_and_their_resamples_equal_scipy():
     generator = np.random.default_rng(0)
     gold = generator.integers(0, 6, 40).astype(float)
     before, after = [gold + generator.normal(size=40) * scale for scale in (3.0, 1.0)]
@@ -33,7 +33,7 @@ def test_spearman_differences_and_resamples_equal_scipy():
     assert difference.p < 0.05
 
 
-def test_equal_encoders_do_not_differ():
+def test_equal_encoders_have_a_difference_of_zero():
     gold = np.arange(30.0)
     cosines = np.sin(gold)
     difference, _ = resampled_difference([cosines], [cosines], gold, [np.array([i]) for i in range(30)], resamples=50)
@@ -46,7 +46,7 @@ def test_the_bootstrap_interval_covers_the_mean_of_about_95_percent_of_samples()
         sample = np.random.default_rng(seed).normal(0.5, 1, 60)
         _, low, high = paired_bootstrap(sample, resamples=400, seed=seed)
         covered += low <= 0.5 <= high
-    assert 178 <= covered <= 199  # 190 are expected; a count outside these limits has a probability below 0.001
+    assert 178 <= covered <= 199  # 190 are expected; the probability of a count outside these limits is below 0.001
 
 
 def test_the_t_interval_equals_scipy():

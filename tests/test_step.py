@@ -17,7 +17,7 @@ from cse.training.step import propagate
 from runs import VIEWS, gradients
 
 
-def test_uniform_numbers_are_below_one_after_rounding(monkeypatch):
+def test_uniform_numbers_are_below_one_after_rounding_to_float32(monkeypatch):
     monkeypatch.setattr("cse.rng.Draws.uniform", lambda *_: np.full((1, 1), 1 - 2**-53))
     assert 0.999 < keyed_uniform(0, 0, np.arange(1), "cpu")("purpose", 1).item() < 1
 
@@ -94,8 +94,8 @@ def test_cached_gradients_equal_gradients_without_caching(run_config, name, drop
         term.train(dropout)
     with Prefetcher(run.batches, state.encoder.tokenizer, 32) as prefetcher:
         batches = prefetcher.get(0)
-    # The reference is the whole batch. With dropout, whose masks are drawn per chunk, the reference is the same chunks
-    # without gradient checkpointing.
+    # The reference is the gradient of the whole batch. With dropout, masks are drawn per chunk, so the reference has
+    # the same chunks, without gradient checkpointing.
     torch.manual_seed(1)
     if dropout:
         with monkeypatch.context() as patch:
@@ -111,7 +111,7 @@ def test_cached_gradients_equal_gradients_without_caching(run_config, name, drop
         assert torch.allclose(found[key], values, rtol=1e-10, atol=1e-12), key
 
 
-def test_chunks_reduce_the_number_of_stored_activations(run_config):
+def test_chunk_size_reduces_the_number_of_stored_activations(run_config):
     """With ``chunk_size``, the forward pass through the encoder stores only the inputs of the chunks."""
     from cse.training.encode import encode_views
 
@@ -190,7 +190,7 @@ def test_masked_tokens_follow_the_proportions_of_bert(run_config):
     assert float((masked[chosen] == ids[chosen]).float().mean()) == pytest.approx(0.1, abs=0.02)
 
 
-def test_the_mlm_term_is_close_to_the_loss_of_transformers(run_config):
+def test_the_loss_term_mlm_is_close_to_the_loss_in_transformers(run_config):
 
     run = prepare(run_config.replace(loss_terms=("mlm",), options={"mlm": {"weight": 0.3, "share": 0.5}}))
     run.state.encoder.eval()
@@ -204,8 +204,8 @@ def test_the_mlm_term_is_close_to_the_loss_of_transformers(run_config):
     ids = batch.tokens["anchor"]["input_ids"]
     changed = seen["input_ids"] != ids
     assert changed.any()
-    # The labels of the term are not accessible, so the reference is the loss over the changed tokens, which are about
-    # 90 % of the selected ones.
+    # The labels that the term uses are not accessible, so the reference is the loss over the changed tokens, which are
+    # about 90 % of the selected tokens.
     labels = torch.where(changed, ids, -100)
     expected = term.model(input_ids=seen["input_ids"], attention_mask=seen["attention_mask"], labels=labels).loss
     assert float(metrics["loss/mlm"]) == pytest.approx(0.3 * float(expected.detach()), rel=0.1)
@@ -270,7 +270,7 @@ def test_a_logger_is_a_callback_with_access_to_the_run(run_config):
         train(run_config.replace(loggers=("nothing",)))
 
 
-def test_tensorboard_has_the_losses_and_scores(run_config):
+def test_tensorboard_logs_hold_losses_and_scores(run_config):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -29,8 +29,8 @@ from cse.views import BatchStep, RowStep, Views
 from runs import gradients, same_run, weights
 from test_distributed import DISTRIBUTED, FirstOfThree, torchrun
 
-# Settings by name. The fixture ``system`` replaces words in capitals with paths: TINY is tiny_bert, and MASKED is a
-# masked language model with the tokenizer of tiny_bert.
+# Name: settings. The fixture ``system`` replaces words in capitals with paths: TINY is the path of tiny_bert, MASKED is
+# that of a masked language model with the same tokenizer.
 SYSTEMS = {
     "diffcse": {"loss_terms": ("diffcse",), "options": {"diffcse": {"generator": "MASKED", "weight": 0.5}}},
     "diffcse release": {
@@ -84,8 +84,8 @@ SYSTEMS = {
         "negatives": ("una",),
     },
     "lora": {"encoder_methods": ("lora",), "options": {"lora": {"rank": 4, "dropout": 0.1}}},
-    "lora of two encoders": {"encoder_methods": ("lora",), "positive_encoder": "copy", "pooler": "avg"},
-    # METHODS is tests/methods.py, which registers methods.
+    "lora in two encoders": {"encoder_methods": ("lora",), "positive_encoder": "copy", "pooler": "avg"},
+    # METHODS is tests/methods.py, which registers further methods.
     "repetition": {"imports": ("METHODS",), "positive": "repetition"},
     "repetition as a negative": {"imports": ("METHODS",), "negatives": ("repetition", "una"), "loss": "focal"},
     "parallel": {"imports": ("METHODS",), "positive": "parallel", "options": {"parallel": {"file": "PARALLEL"}}},
@@ -107,7 +107,7 @@ SYSTEMS = {
         "negatives": ("una",),
         "una": {"every": 1},
     },
-    "matryoshka of dclr": {
+    "matryoshka with dclr": {
         "loss_terms": ("matryoshka",),
         "options": {"matryoshka": {"dims": (8,)}, "dclr": {"noise": 1.5}},
         "feature_augmentations": ("dclr",),
@@ -132,7 +132,7 @@ def few(tmp_path_factory, sample_rows):
 
 @pytest.fixture
 def system(masked_model, tiny_bert, few):
-    """A function that returns the settings of a system, with the paths filled in."""
+    """A function that returns an entry of ``SYSTEMS`` with its paths filled in."""
     places = {
         "MASKED": masked_model,
         "TINY": tiny_bert,
@@ -247,7 +247,7 @@ def batch_step(rows, seed=3):
 
 
 @pytest.mark.parametrize("kind", ["interpolation", "extrapolation", "linear", "noise"])
-def test_modals_equals_its_formulas(kind):
+def test_the_method_modals_equals_its_formulas(kind):
     rows = np.arange(6) * 5
     x = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     method = Modals(ModalsOptions(kind=kind, magnitude=0.3), Context())
@@ -272,7 +272,7 @@ def test_modals_equals_its_formulas(kind):
         assert torch.allclose(found["positive"][i], expected, rtol=0, atol=1e-12)
 
 
-def test_linear_modals_draws_its_two_rows_uniformly():
+def test_modals_of_kind_linear_draws_its_two_rows_uniformly():
     modals = Modals(ModalsOptions(kind="linear"), Context())
     counts = np.zeros((5, 5))
     for seed in range(3000):
@@ -286,7 +286,7 @@ def test_linear_modals_draws_its_two_rows_uniformly():
 
 
 @pytest.mark.parametrize("variant", ["paper", "release"])
-def test_pca_jitter_equals_its_formula_with_the_covariance(variant):
+def test_pca_jitter_equals_its_formula(variant):
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(3, 5, 4, dtype=torch.float64, generator=generator)
     mask = torch.tensor([[1] * 5, [1, 1, 1, 0, 0], [1, 1, 0, 0, 0]])
@@ -380,7 +380,7 @@ def test_diffcse_classifies_the_tokens_that_its_generator_replaced(run_config, s
     assert z.grad.abs().sum(1).min() > 0
 
 
-def test_shared_dropout_has_one_mask_for_both_views(run_config, system):
+def test_a_shared_dropout_mask_makes_both_views_equal(run_config, system):
     run = prepare(run_config.replace(**system("fixed mask")))
     _, metrics = gradients(run, first_batch(run))
     assert float(metrics["cos_pos"]) == pytest.approx(1, abs=1e-6)
@@ -472,7 +472,7 @@ def test_unchanged_negatives_are_masked_and_unchanged_positives_are_kept(run_con
     # Without dropout, the embedding of an unchanged positive equals that of its anchor, so the positive is masked.
     without = batch_of(anchor_dropout=0.0, positive_dropout=0.0)[1]
     assert (without.blocks["positive"].mask == ~short).all()
-    # Changes that truncation cuts off do not count.
+    # A change beyond the maximum length does not count, because the text is truncated.
     cut = batch_of(max_length=3, negatives=("repetition",))[1]
     assert cut.unchanged["synthetic"] > 15
 
@@ -496,7 +496,7 @@ def test_a_batch_of_equal_sentences_has_no_mixed_negatives(run_config):
     assert float(loss) == pytest.approx(0, abs=1e-12)
 
 
-def test_averaging_weights_changes_the_saved_model(run_config, system):
+def test_an_encoder_method_that_averages_weights_changes_the_saved_model(run_config, system):
     result = train(run_config.replace(**system("average"), max_steps=2))
     plain = train(run_config.replace(corpus=system("average")["corpus"], max_steps=2))
     averaged, trained = weights(result.folder), weights(plain.folder)
@@ -504,7 +504,7 @@ def test_averaging_weights_changes_the_saved_model(run_config, system):
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
-def test_a_saved_template_is_applied_and_not_truncated(run_config, tmp_path, kind, request, sample_rows):
+def test_a_saved_prompt_template_is_applied_and_not_truncated(run_config, tmp_path, kind, request, sample_rows):
     from transformers import AutoModel, AutoTokenizer
 
     model = request.getfixturevalue(f"tiny_{kind}")
@@ -527,7 +527,7 @@ def test_a_saved_template_is_applied_and_not_truncated(run_config, tmp_path, kin
     assert np.allclose(encoder.encode(texts), states[mask].detach().numpy(), atol=1e-5)
 
 
-def test_denoising_subtracts_the_vector_of_the_template_without_the_sentence(run_config, system):
+def test_template_denoising_subtracts_the_vector_of_the_template_without_the_sentence(run_config, system):
     run = prepare(run_config.replace(**system("prompt")))
     in_float64(run)
     encoder, method = run.state.encoder, run.state.methods["prompt"]
@@ -551,7 +551,7 @@ def test_denoising_subtracts_the_vector_of_the_template_without_the_sentence(run
     assert torch.allclose(encoder(dict(tokens)), encoder.head(full[at] - found), rtol=0, atol=1e-10)
 
 
-def test_the_documented_table_of_combinations_is_up_to_date(cse):
+def test_the_table_of_combinations_in_the_documentation_is_up_to_date(cse):
     from cse.training.combinations import combinations
 
     docs = Path(__file__).parents[1] / "docs" / "systems.md"

@@ -30,7 +30,7 @@ def nltk_tokens():
     return lambda line: tokenizer.tokenize(line.lower())
 
 
-def test_treebank_equals_nltk_on_awkward_lines(nltk_tokens):
+def test_treebank_equals_nltk_on_difficult_lines(nltk_tokens):
     for line in AWKWARD:
         assert tokens(line, tokenizer="treebank") == nltk_tokens(line)
 
@@ -66,7 +66,7 @@ def test_spans_of_terms_are_character_positions(tokenizer, sample_rows):
             last = end
 
 
-def test_case_and_unicode_normal_form_follow_the_options():
+def test_terms_have_the_case_and_unicode_normal_form_set_by_the_options():
     text = "The \ufb01ne \uff26ull \u212b K\u00c4SE"
     for tokenizer in ("unicode", "whitespace", "treebank"):
         options = {"tokenizer": tokenizer}
@@ -89,7 +89,7 @@ def test_an_index_stores_its_word_options(tmp_path, cse):
         TfidfIndex.merge([tmp_path / "other", tmp_path / "tfidf"], tmp_path / "all")
 
 
-def test_plain_surface_is_the_default_of_a_treebank_index(sample, sample_rows, nltk_tokens):
+def test_surface_plain_is_the_default_of_a_treebank_index(sample, sample_rows, nltk_tokens):
     index = TfidfIndex.build(sample, tokenizer="treebank")
     assert index.augment(sample_rows[:50]) == index.augment(sample_rows[:50], surface="plain")
     for row, text in enumerate(sample_rows[:50]):
@@ -141,7 +141,7 @@ def test_arrays_of_an_index_are_views_of_its_memory(sample):
         assert not array.flags.writeable
         assert not array.flags.owndata
         address = array.ctypes.data
-        delattr(index, name)  # deletes the cached array, so the next access makes it again
+        delattr(index, name)  # deletes the cached array; the next access makes it again
         assert getattr(index, name).ctypes.data == address
     idf, first = index.idf, index.idf.tolist()
     del index  # the array holds a reference to the memory of the index

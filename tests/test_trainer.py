@@ -247,7 +247,7 @@ def test_a_corpus_changed_since_it_was_indexed_is_refused(base, tmp_path, sample
     assert not (tmp_path / "runs").exists()
 
 
-def test_held_out_rows_are_distinct_long_and_never_trained_on(sample, tmp_path):
+def test_held_out_rows_are_distinct_and_long_and_never_used_for_training(sample, tmp_path):
     rows = sample.read_text(encoding="utf8").split("\n")[:1000]
     path = tmp_path / "twice.txt"
     path.write_text("\n".join(["", *rows, "", *rows, "short row"]), encoding="utf8")
@@ -262,7 +262,7 @@ def test_held_out_rows_are_distinct_long_and_never_trained_on(sample, tmp_path):
     assert not np.array_equal(split.held_out, hold_out(corpus, 4, wanted=True).held_out)
 
 
-def test_every_epoch_has_each_row_at_most_once_in_a_different_order(sample, base):
+def test_every_epoch_has_each_row_at_most_once_and_an_order_of_its_own(sample, base):
     corpus = Corpus.read([str(sample)])
     rows = np.arange(0, 10_000, 100)
     config = resolve(base.replace(batch_size=9, epochs=2, max_steps=None), "bert-base")
@@ -297,7 +297,7 @@ def test_the_number_of_steps_follows_from_epochs_and_max_steps(sample, limits, s
     assert last.epoch == (steps * config.accumulate - 1) // 11
 
 
-def test_a_given_limit_of_steps_replaces_the_limit_of_the_recipe():
+def test_a_given_limit_on_steps_or_epochs_replaces_the_limit_of_the_recipe():
     for preset, given, expected in (
         ("adapt", {}, (None, 60)),
         ("adapt", {"epochs": 1}, (1, None)),
@@ -346,7 +346,7 @@ def test_the_learning_rate_falls_linearly_or_stays_constant(base):
 
 
 def test_negatives_are_drawn_with_the_options_of_the_run(base, short_corpus, short_rows):
-    """Ablations, filters of the index and a radius in per cent are applied to the batches."""
+    """The options for ablations, the filters of the index and a radius in per cent take effect in the batches."""
     options = {"replace_which": "random", "replace_with": "random", "beta": 0.8, "surface": "plain"}
     table = {**options, "radius": "5%"}
     config = base.replace(una=table, negatives=("una",), min_df=3, max_terms=2000, max_steps=1, eval_every=0)
@@ -407,7 +407,7 @@ def test_using_una_only_in_the_first_step_causes_a_warning(base):
     assert "of the 6 steps" not in warned(5) + warned(0)
 
 
-def test_una_with_every_zero_is_switched_off(base):
+def test_una_with_every_set_to_zero_is_switched_off(base):
     assert train(base.replace(una={"every": 0}, negatives=("una",))).synthetic_steps == 0
 
 
@@ -432,7 +432,7 @@ def test_a_collapsed_model_is_not_selected_as_best(base):
     assert result.after["mrr"] < 0.5 * result.before["mrr"]
     assert result.best_step == 0
     assert any("collapsed" in note for note in result.notes)
-    assert result.neighbours == []  # none has changed, because best/ is the model before training
+    assert result.neighbours == []  # no neighbour has changed, because best/ is the model before training
 
 
 def test_the_name_of_an_existing_run_is_refused(base):
@@ -441,7 +441,7 @@ def test_the_name_of_an_existing_run_is_refused(base):
         train(base.replace(name="mine", max_steps=1))
 
 
-def test_a_run_that_fails_before_its_first_step_leaves_its_name_free(base, tmp_path, monkeypatch):
+def test_a_run_that_fails_before_its_first_step_leaves_no_folder(base, tmp_path, monkeypatch):
     import cse.training.loop
 
     def fail(*_):
@@ -525,7 +525,7 @@ def test_a_batch_larger_than_the_corpus_is_refused(base):
         train(base.replace(batch_size=20_000))
 
 
-def test_a_training_step_equals_a_plain_pytorch_version(base):
+def test_a_training_step_equals_one_written_in_plain_pytorch(base):
     """The plain version takes the encoder and the loss from cse, and gradient clipping and AdamW from PyTorch."""
     from cse.losses.contrastive import contrastive_loss
     from cse.models.dropout import use_fast_dropout
@@ -558,7 +558,7 @@ def test_a_training_step_equals_a_plain_pytorch_version(base):
             torch.testing.assert_close(saved[name], value, rtol=1e-4, atol=1e-6)
 
 
-def test_a_run_checks_its_configuration_once_per_stage(base, monkeypatch):
+def test_a_configuration_is_validated_once_per_stage_of_its_resolution(base, monkeypatch):
     checked, create = [], TrainConfig.__init__
 
     def init(self, **values):
@@ -648,7 +648,7 @@ def test_settings_follow_the_order_of_precedence(values, family, own_pooler, fie
     assert getattr(resolve(TrainConfig(**values), family, own_pooler), field) == expected
 
 
-def test_options_of_a_method_are_merged_key_by_key():
+def test_given_options_of_a_method_are_merged_with_the_preset_key_by_key():
     config = resolve(TrainConfig(preset="una-bert-base", una={"beta": 0.3}), "bert-base")
     assert config.options["una"]["beta"] == 0.3
     assert config.options["una"]["radius"] == 4000

@@ -88,7 +88,7 @@ def test_the_momentum_queue_equals_its_definition():
 
 
 @pytest.mark.parametrize("warmup", [False, True])
-def test_the_moving_average_equals_its_recursion_and_is_used_only_in_evaluation(warmup):
+def test_ema_equals_its_recursion_and_is_used_only_in_evaluation(warmup):
     trained = Linear().double()
     method = EMA(EMAOptions(decay=0.8, warmup=warmup), SimpleNamespace(trained=trained)).double()
     average = trained.weight.detach().numpy().copy()
@@ -135,7 +135,7 @@ def test_augcse_classifies_edits_and_reverses_the_encoder_gradient():
     assert torch.allclose(turned[1], plain[1], rtol=1e-4, atol=1e-5)
 
 
-def test_infonce_applies_pair_weights_only_between_anchors_and_positives():
+def test_infonce_applies_log_weights_only_to_similarities_of_anchors_with_positives():
     z = {"anchor": drawn(5, 4), "positive": drawn(5, 4, seed=1)}
     weights = drawn(5, 5, seed=2)
     given = {(a, b): weights for a in z for b in z}
@@ -154,7 +154,7 @@ def test_substituted_words_are_the_most_likely_whole_words(masked_model, sample_
     texts, rows = sample_rows[:12], np.arange(12)
     found = method(texts, rows, Draws(3, 1))
     assert found == method(texts, rows, Draws(3, 1))
-    assert found[4:7] == method(texts[4:7], rows[4:7], Draws(3, 1))  # not affected by other rows
+    assert found[4:7] == method(texts[4:7], rows[4:7], Draws(3, 1))  # does not depend on the other rows
     tokenizer, model = (
         AutoTokenizer.from_pretrained(masked_model),
         AutoModelForMaskedLM.from_pretrained(masked_model).eval(),
