@@ -9,7 +9,7 @@ import pytest
 
 from cse import Encoder, InputError, SearchIndex
 from cse.data.pairs import open_pairs
-from cse.search.clusters import cluster, describe
+from cse.search.clusters import MAX_GROUPS, MIN_GROUPS, cluster, default_groups, describe
 from cse.search.mining import Mining, parse_ranks
 from random_texts import some_texts
 from test_cli import refused
@@ -77,6 +77,12 @@ def test_duplicates_lists_all_similar_pairs_and_their_groups(topics, tmp_path, c
     assert found["redundant_rows"] == len(grouped) - len(found["groups"])
     printed = ran(cse(*command, "--top", "1", cwd=tmp_path))
     assert printed.startswith(f"{len(found['groups'][0]['rows'])} rows\n  {found['groups'][0]['rows'][0]}  the ")
+
+
+def test_the_help_of_cluster_states_the_default_number_of_groups(cse):
+    text = " ".join(cse("cluster", "--help").stdout.split())
+    assert f"sqrt(rows / 2), at least {MIN_GROUPS}, at most {MAX_GROUPS}" in text
+    assert [default_groups(rows) for rows in (1, 3, 5000, 10**6)] == [1, MIN_GROUPS, 50, MAX_GROUPS]
 
 
 def test_cluster_finds_the_topics_and_their_words(topics, tmp_path, cse):

@@ -94,7 +94,7 @@ def command(
     drawn = index.draw_options(**drawing)
     reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     if as_parts:
-        from ..cluster import connected
+        from ..ray_cluster import connected
         from ..sharding.jobs import AugmentJob
         from . import parts as many
 

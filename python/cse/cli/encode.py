@@ -204,10 +204,10 @@ def encode_parts(
     """Encodes each file into one part of the folder ``output``, and prints a summary."""
     if engine == "ray" and given.precision == "auto":
         raise InputError("--precision auto: the processors of a cluster may differ; choose fp32 or bf16")
-    from ..cluster import connected
     from ..models.device import describe_device
     from ..models.inference import Encoder
     from ..models.vector_files import check_format
+    from ..ray_cluster import connected
     from . import parts as many
 
     check_format(f"part{given.suffix}")

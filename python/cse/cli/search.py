@@ -89,7 +89,7 @@ def command(
 
         library()
     if engine == "ray":
-        from ..cluster import connected
+        from ..ray_cluster import connected
 
         click.get_current_context().with_resource(connected())  # once for all queries
     encoder = encoding.encoder(model)

@@ -18,6 +18,8 @@ __all__ = ["METHODS", "Cluster", "cluster", "default_groups", "describe"]
 METHODS = ("kmeans", "hdbscan")
 # Number of rows whose TF-IDF vectors are in memory at a time.
 BLOCK = 16384
+# Limits of the default number of groups.
+MIN_GROUPS, MAX_GROUPS = 2, 200
 
 Rows = npt.NDArray[np.int64]
 
@@ -35,8 +37,8 @@ class Cluster:
 
 
 def default_groups(rows: int) -> int:
-    """Returns the default number of groups: sqrt(rows / 2), at least 2, at most 200, and never more than ``rows``."""
-    return int(min(max(round((rows / 2) ** 0.5), 2), 200, max(rows, 1)))
+    """Returns the default number of groups: sqrt(rows / 2), from MIN_GROUPS to MAX_GROUPS, but never above ``rows``."""
+    return int(min(max(round((rows / 2) ** 0.5), MIN_GROUPS), MAX_GROUPS, max(rows, 1)))
 
 
 def cluster(

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ..cluster import connected
 from ..data.corpus import Corpus
 from ..errors import InputError, check_texts
 from ..models.inference import Encoder
+from ..ray_cluster import connected
 from .bm25 import Bm25
 from .build import check_rows, extend, queries_of
 from .fusion import fuse

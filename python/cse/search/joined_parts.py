@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..cluster import RETRIES, cause_of, enter
 from ..data import readers
 from ..data.corpus import Corpus
 from ..errors import InputError, first_line
 from ..models.digest import model_digest
 from ..models.inference import Encoder
+from ..ray_cluster import RETRIES, cause_of, enter
 from ..sharding.parts import read_manifest
 from .nearest import best_first, nearest
 from .store import PLACE

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _core
-from ..cluster import RETRIES, cause_of, connected, enter
 from ..data import readers
 from ..data.reading import ReadOptions
 from ..errors import InputError, first_line
+from ..ray_cluster import RETRIES, cause_of, connected, enter
 from .options import WordOptions
 
 __all__ = ["count_on_cluster"]
@@ -45,7 +45,7 @@ def count_on_cluster(
     reading: ReadOptions,
     say: Callable[[str], None],
 ) -> tuple[bytes, int]:
-    """Builds the index of files on the Ray cluster that ``cse.cluster.connected`` finds or starts.
+    """Builds the index of files on the Ray cluster that ``cse.ray_cluster.connected`` finds or starts.
 
     Returns the index as bytes, and the number of fields with a line break. ``say`` is called with each
     line of progress to print.

@@ -23,7 +23,7 @@ from ..models.device import fixed_length, for_transfer
 from ..models.encoder import pad, token_lists, tokenize
 from ..models.prompts import TrainingPrompts
 from ..models.tokens import with_pooled
-from .unchanged_edits import changed_rows, is_masked
+from .unchanged_augmentations import changed_rows, is_masked
 
 if TYPE_CHECKING:
     from torch import Tensor

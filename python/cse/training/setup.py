@@ -42,7 +42,7 @@ from .selection import Selector
 from .state import TrainState
 from .token_files import StoredTokens, open_tokens
 from .train_config import LOSS_SETTINGS, ResolvedConfig, TrainConfig
-from .unchanged_edits import unchanged_warning
+from .unchanged_augmentations import unchanged_warning
 
 __all__ = ["Run", "prepare"]
 
