@@ -1,6 +1,6 @@
 """Runs a job over many files: one after the other on this machine, or on a Ray cluster (extra ``cse[ray]``).
 
-On a cluster, each worker is an actor that loads the index or the model once and makes one part at a time. A lost
+On a cluster, each worker is an actor that loads the index or the model once and processes one file at a time. A lost
 worker is replaced, and its file is given to another worker. Ray Data is not used: its blocks lack row numbers
 within the whole corpus and do not end where files end, and it neither reads ``.zst`` text nor writes one output file
 per input file.
@@ -204,7 +204,7 @@ def run_on_cluster(
 
 
 class _Lines:
-    """Reports files, rows per second and time left as lines of text, at most every ``SAY_SECONDS``."""
+    """Reports files, rows per second and time left as lines of text, at most once every ``SAY_SECONDS``."""
 
     def __init__(self, kind: str, shards: Sequence[Shard], say: Say) -> None:
         self._kind, self._say = kind, say
