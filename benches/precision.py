@@ -223,7 +223,7 @@ def tables(found: dict[str, Any]) -> str:
                 differences.append(after - before)
                 lines.append(f"| {name} | {score} | {before:.3f} | {after:.3f} | {after - before:+.3f} |")
         largest = max(map(abs, differences))
-        lines += ["", f"Largest change {largest:.3f} (limit {ENCODE_LIMIT})."]
+        lines += ["", f"Largest change {largest:.3f} (threshold {ENCODE_LIMIT})."]
         parts.append("\n".join(lines))
     keys = [key.split("/") for key in found if key.startswith("train/")]
     seeds = sorted({seed for _, _, seed in keys if all(f"train/{p}/{seed}" in found for p in ("fp32", "bf16"))})
@@ -239,7 +239,7 @@ def tables(found: dict[str, Any]) -> str:
                 f"{statistics.fmean(each):+.3f}",
             ]
             lines.append(f"| {name} | {' | '.join(cells)} | {over_pairs(found, name, seeds)} | {over_seeds(each, 3)} |")
-        lines += ["", f"Scores x 100 with 95 % intervals. Limit for a decrease: {TRAIN_LIMIT}."]
+        lines += ["", f"Scores x 100 with 95 % intervals. Threshold for a decrease: {TRAIN_LIMIT}."]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) or "no results are stored"
 

@@ -53,7 +53,7 @@ def test_negatives_that_are_all_unchanged_are_refused_with_advice(of_rows, texts
     of_rows(rows, negatives=("una",), una={"every": 0})
 
 
-def test_cut_off_fraction_is_measured_on_the_texts_used_for_training(of_rows, tiny_bert):
+def test_truncated_fraction_is_measured_on_the_texts_used_for_training(of_rows, tiny_bert):
     rows = [" ".join(f"w{(row * 7 + i) % 50}" for i in range(100)) for row in range(16)]
     whole = of_rows(rows, positive="dropout", max_length=16).facts["text"]
     tokens = sum(map(len, AutoTokenizer.from_pretrained(tiny_bert)(rows).input_ids))
@@ -63,7 +63,7 @@ def test_cut_off_fraction_is_measured_on_the_texts_used_for_training(of_rows, ti
     assert "0.0% of the texts truncated to 64 tokens, which cuts off 0.0% of all tokens, " in short
 
 
-def test_cut_off_message_gives_the_cost_of_a_larger_maximum_length():
+def test_truncation_message_gives_the_cost_of_a_larger_maximum_length():
     lengths = np.array([10, 20, 40, 60])
     # Of 130 tokens, 10 + 16 + 16 + 16 = 58 remain at length 16, and 10 + 20 + 32 + 32 = 94 (1.6 times 58) at 32.
     expected = "75.0% of the texts truncated to 16 tokens, which cuts off 55.4% of all tokens"
