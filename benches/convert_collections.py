@@ -1,6 +1,6 @@
 """Converts test collections for retrieval from the files of their publishers to the layout of BEIR.
 
-    python benches/convert_collections.py SOURCE TARGET     # every collection with its files in SOURCE or below
+    python benches/convert_collections.py SOURCE TARGET     # every collection whose files are in SOURCE or below
 
 ========  =================================================  =============================
 name      subject; number of texts and converted queries     files
@@ -70,11 +70,12 @@ def columns(path: Path, document: int) -> Judgements:
 
 
 def time_texts(path: Path) -> Texts:
-    """Returns the articles of TIME by their number in the judgements, which number 425 articles in file order.
+    """Returns the articles of TIME, keyed by the numbers that the judgements use.
 
-    The distributed file has only 423 articles. The words that queries share with their relevant articles show that the
-    gap is after one of the articles 371 to 380; this function assumes that it is after article 371. Up to this article,
-    the number in the judgements is the position in the file; after it, the number is the position plus 2.
+    The judgements count 425 articles in file order, but the distributed file has only 423. The words that queries share
+    with their relevant articles show that the gap is after one of the articles 371 to 380; this function assumes that
+    it is after article 371. Up to this article, the number in the judgements is the position in the file; after it, the
+    number is the position plus 2.
     """
     text = path.read_text(encoding="latin-1").split("*STOP")[0]
     articles = re.split(r"^\*TEXT[^\n]*\n", text, flags=re.MULTILINE)[1:]

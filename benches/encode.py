@@ -5,9 +5,9 @@
 A fraction (--share) of the distinct sentences of the seven STS tasks is encoded alternately by SentenceTransformer and
 by cse, in float32 and in bfloat16 (for SentenceTransformer: autocast around ``encode``). Before anything is timed, the
 float32 embeddings of the first 64 sentences must agree (within 1e-5). Prints the median times, and the number of tokens
-with padding relative to the number without padding. If the processor has no instructions for bfloat16, the rows in
-bfloat16 are left out. With --emulate, they are computed with benches/emulated.py, but their times are not those of a
-processor with such instructions.
+with padding relative to the number without padding. If the processor has no instructions for bfloat16, the
+bfloat16 rows of the table are left out. With --emulate, they are computed with benches/emulated.py, but their times are
+not those of a processor with such instructions.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Measures time and memory of `cse build-tfidf --no-matrix` by corpus size, for 10,000 to 10 million sentences.
 
     python benches/growth.py                 # needs 1.2 GB of temporary files; --max 300000 for a short run
-    python benches/growth.py --engine ray --max 3000000    # cse augment and encode on a Ray cluster of 1 and 2 workers
+    python benches/growth.py --engine ray --max 3000000    # cse augment and encode on Ray clusters of 1 and 2 workers
 
 The text is generated, so that its distribution is the same at every size. Words are sampled independently from a Zipf
-distribution with two slopes, as measured for English by Gerlach and Altmann (Physical Review X 3, 021006, 2013): 1 up
-to a certain rank (the knee), and steeper beyond it. The vocabulary is unbounded and grows by Heaps' law,
-whose exponent is measured and printed. Knee and slope are chosen so that 10,000 sentences have about as many terms as
+distribution with two slopes: 1 up to a certain rank (the knee), and steeper beyond it. Gerlach and Altmann measured
+this shape for English (Physical Review X 3, 021006, 2013). The vocabulary is unbounded and grows by Heaps' law, whose
+exponent is measured and printed. Knee and slope are chosen so that 10,000 sentences have about as many terms as
 10,000 sentences of Wikipedia.
 
 Sentences are appended to one file. At each size, the command is measured on this file: the wall time of the process
@@ -146,7 +146,7 @@ def draw(uniform: Any) -> Any:
     x = np.exp(np.minimum(uniform, head) / c)
     beyond = np.flatnonzero(uniform > head)
     x[beyond] = KNEE * ((1 - uniform[beyond]) / (1 - head)) ** (-1 / (SLOPE - 1))
-    return np.minimum(x, 2.0**52 - 1).astype(np.int64)  # at most 13 digits; once in 10^10 words, this reduces a rank
+    return np.minimum(x, 2.0**52 - 1).astype(np.int64)  # at most 13 digits; about one rank in 10^10 is capped
 
 
 def count(corpus: Path) -> tuple[int, int, int]:
@@ -188,7 +188,7 @@ def run(*arguments: object) -> tuple[float, float, str]:
         if child.returncode:
             raise subprocess.CalledProcessError(child.returncode, child.args)
         ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        assert usage.ru_maxrss > ours, "the measured peak may be that of this process instead of the command"
+        assert usage.ru_maxrss > ours, "the measured peak may be that of this process, not of the command"
         out.seek(0)
         return seconds, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6, out.read()
 

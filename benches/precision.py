@@ -1,15 +1,15 @@
-"""Measures how bfloat16 changes scores: of a model that encodes in bfloat16, and of models trained in bfloat16.
+"""Measures how bfloat16 changes the scores of a model that encodes in bfloat16, and of models trained in bfloat16.
 
-    python benches/precision.py encode --sts DIR --retrieval DIR [DIR ...]    # all-MiniLM-L6-v2, not trained
-    python benches/precision.py train --sts DIR [--seeds 31 32 33 34 35]      # trains minilm
+    python benches/precision.py encode --sts DIR --retrieval DIR [DIR ...]    # evaluates minilm, without training
+    python benches/precision.py train --sts DIR [--seeds 31 32 33 34 35]      # trains and evaluates minilm
     python benches/precision.py table --sts DIR
 
-``encode`` scores all-MiniLM-L6-v2 on the STS sets and on retrieval collections, in float32 and in bfloat16. ``train``
-trains on the shipped sample, with the same seeds in both precisions. Settings are the defaults of
-``cse train --model minilm``, except that the loss is ``standard`` without further terms. The models are evaluated in
-float32 on STS-B dev, SICK-R dev and STS16; the label-free MRR that a run computes is compared too. Differences between
-models of the same seed have 95 % intervals over sentence pairs and over seeds. Each result is written to
-benches/results/precision.json as soon as it is computed, and stored results are not computed again.
+The model is all-MiniLM-L6-v2 (``minilm``). ``encode`` scores it on the STS sets and on retrieval collections, in
+float32 and in bfloat16. ``train`` trains it on the shipped sample, with the same seeds in both precisions. Settings are
+the defaults of ``cse train --model minilm``, except that the loss is ``standard`` without further terms. The models are
+evaluated in float32 on STS-B dev, SICK-R dev and STS16; the label-free MRR that a run computes is compared too.
+Differences between models of the same seed have 95 % intervals over sentence pairs and over seeds. Each result is
+written to benches/results/precision.json as soon as it is computed, and stored results are not computed again.
 
 If the processor has no instructions for bfloat16, benches/emulated.py emulates them: the results equal those of such
 instructions up to the order of summation, but the times do not.
@@ -223,7 +223,7 @@ def tables(found: dict[str, Any]) -> str:
                 differences.append(after - before)
                 lines.append(f"| {name} | {score} | {before:.3f} | {after:.3f} | {after - before:+.3f} |")
         largest = max(map(abs, differences))
-        lines += ["", f"Largest change {largest:.3f} (limit {ENCODE_LIMIT})."]
+        lines += ["", f"Largest change {largest:.3f} (threshold {ENCODE_LIMIT})."]
         parts.append("\n".join(lines))
     keys = [key.split("/") for key in found if key.startswith("train/")]
     seeds = sorted({seed for _, _, seed in keys if all(f"train/{p}/{seed}" in found for p in ("fp32", "bf16"))})
@@ -239,7 +239,7 @@ def tables(found: dict[str, Any]) -> str:
                 f"{statistics.fmean(each):+.3f}",
             ]
             lines.append(f"| {name} | {' | '.join(cells)} | {over_pairs(found, name, seeds)} | {over_seeds(each, 3)} |")
-        lines += ["", f"Scores x 100 with 95 % intervals. Limit for a decrease: {TRAIN_LIMIT}."]
+        lines += ["", f"Scores x 100 with 95 % intervals. Threshold for a decrease: {TRAIN_LIMIT}."]
         parts.append("\n".join(lines))
     return "\n\n".join(parts) or "no results are stored"
 

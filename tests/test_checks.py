@@ -1,4 +1,4 @@
-"""Checks before training: runs that cannot learn are refused, and the fraction of cut-off texts is reported."""
+"""Checks before training: runs that cannot learn are refused, and the fraction of truncated texts is reported."""
 
 import numpy as np
 import pytest
@@ -27,8 +27,8 @@ def of_rows(tmp_path, tiny_bert):
     return start
 
 
-def test_a_corpus_of_equal_sentences_is_refused(of_rows):
-    with pytest.raises(InputError, match=r"^CORPUS: all 200 sampled sentences are equal"):
+def test_a_corpus_of_identical_sentences_is_refused(of_rows):
+    with pytest.raises(InputError, match=r"^CORPUS: all 200 sampled sentences are identical"):
         of_rows(["one and the same sentence"] * 200)
     of_rows(["one and the same sentence"] * 199 + ["another one"])
 
@@ -53,22 +53,21 @@ def test_negatives_that_are_all_unchanged_are_refused_with_advice(of_rows, texts
     of_rows(rows, negatives=("una",), una={"every": 0})
 
 
-def test_cut_off_fraction_is_measured_on_the_texts_used_for_training(of_rows, tiny_bert):
+def test_truncated_fraction_is_measured_on_the_texts_used_for_training(of_rows, tiny_bert):
     rows = [" ".join(f"w{(row * 7 + i) % 50}" for i in range(100)) for row in range(16)]
     whole = of_rows(rows, positive="dropout", max_length=16).facts["text"]
     tokens = sum(map(len, AutoTokenizer.from_pretrained(tiny_bert)(rows).input_ids))
-    assert f"100.0% of the texts and {100 - 1600 * len(rows) / tokens:.1f}% of all tokens " in whole
-    assert "cut off at 16 tokens (--max-length 32: " in whole
+    assert "100.0% of the texts truncated to 16 tokens, " in whole
+    assert f"which cuts off {100 - 1600 * len(rows) / tokens:.1f}% of all tokens (--max-length 32: " in whole
     short = of_rows(rows, positive="spans", spans={"most_words": 8, "least_words": 2}, max_length=64).facts["text"]
-    assert "0.0% of the texts and 0.0% of all tokens cut off at 64 tokens, " in short
+    assert "0.0% of the texts truncated to 64 tokens, which cuts off 0.0% of all tokens, " in short
 
 
-def test_cut_off_message_gives_the_cost_of_a_larger_maximum_length():
+def test_truncation_message_gives_the_cost_of_a_larger_maximum_length():
     lengths = np.array([10, 20, 40, 60])
     # Of 130 tokens, 10 + 16 + 16 + 16 = 58 remain at length 16, and 10 + 20 + 32 + 32 = 94 (1.6 times 58) at 32.
-    expected = (
-        "75.0% of the texts and 55.4% of all tokens cut off at 16 tokens (--max-length 32: 27.7% of the tokens, for "
-    )
-    assert cut_off(lengths, 16, 512) == f"{expected}1.6 times the computation)"
-    assert cut_off(lengths, 16, 16) == "75.0% of the texts and 55.4% of all tokens cut off at 16 tokens"
-    assert cut_off(lengths, 64, 512) == "0.0% of the texts and 0.0% of all tokens cut off at 64 tokens"
+    expected = "75.0% of the texts truncated to 16 tokens, which cuts off 55.4% of all tokens"
+    larger = "(--max-length 32: 27.7% of the tokens, for 1.6 times the computation)"
+    assert cut_off(lengths, 16, 512) == f"{expected} {larger}"
+    assert cut_off(lengths, 16, 16) == expected
+    assert cut_off(lengths, 64, 512) == "0.0% of the texts truncated to 64 tokens, which cuts off 0.0% of all tokens"

@@ -43,7 +43,7 @@ def masks_of(source):
 
 
 def duplicates_of():
-    """Returns a boolean matrix that marks rows 2 and 4 as equal sentences."""
+    """Returns a boolean matrix that marks rows 2 and 4 as the same sentence."""
     same = torch.eye(B, dtype=torch.bool)
     same[2, 4] = same[4, 2] = True
     return same

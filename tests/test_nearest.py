@@ -86,7 +86,7 @@ def test_near_pairs_and_groups_equal_brute_force(monkeypatch, threshold):
             found.update(zip(zip(first, second, strict=True), values_of, strict=True))
         assert found.keys() == expected
         assert all(abs(cosines[pair] - value) < 2e-6 for pair, value in found.items())
-        # Expected groups: both rows of a pair take the smaller of their labels, until no label changes.
+        # The expected groups: both rows of a pair take the smaller of their two labels, until no label changes.
         labels = np.arange(400)
         while True:
             before = labels.copy()
@@ -102,7 +102,7 @@ def test_near_pairs_and_groups_equal_brute_force(monkeypatch, threshold):
         assert [len(each) for each in members] == sorted(map(len, members), reverse=True)
 
 
-def test_equal_rows_have_a_cosine_of_1():
+def test_identical_rows_have_a_cosine_of_1():
     values = unit(np.random.default_rng(3).standard_normal((200, 7)))
     twice = np.repeat(values, 2, axis=0)
     for vectors in (Float32(twice), Unit(Int8(*quantize(twice)))):

@@ -156,7 +156,7 @@ def test_the_contents_of_compressed_files_are_checked(tmp_path):
         TfidfIndex.build(plain)
 
 
-def test_a_bom_crlf_and_text_that_starts_like_an_archive_are_accepted(tmp_path):
+def test_a_bom_crlf_line_ends_and_text_that_starts_like_an_archive_are_accepted(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode() + b"a\rb\n")
     assert TfidfIndex.build(path).info.rows == 3

@@ -29,8 +29,8 @@ from cse.views import BatchStep, RowStep, Views
 from runs import gradients, same_run, weights
 from test_distributed import DISTRIBUTED, FirstOfThree, torchrun
 
-# Name: settings. The fixture ``system`` replaces words in capitals with paths: TINY is the path of tiny_bert, MASKED is
-# that of a masked language model with the same tokenizer.
+# Settings by name. The fixture ``system`` replaces words in capitals with paths. TINY is the path of tiny_bert, and
+# MASKED is the path of a masked language model with the same tokenizer.
 SYSTEMS = {
     "diffcse": {"loss_terms": ("diffcse",), "options": {"diffcse": {"generator": "MASKED", "weight": 0.5}}},
     "diffcse release": {
@@ -477,7 +477,7 @@ def test_unchanged_negatives_are_masked_and_unchanged_positives_are_kept(run_con
     assert cut.unchanged["synthetic"] > 15
 
 
-def test_mixed_negatives_are_not_mixed_from_equal_sentences(run_config, tmp_path, sample_rows):
+def test_mixed_negatives_are_not_mixed_from_identical_sentences(run_config, tmp_path, sample_rows):
     long = [row for row in sample_rows if len(row.split()) > 8]
     (tmp_path / "some.txt").write_text("\n".join([long[0]] * 6 + long[1:4]), encoding="utf8")
     run = prepare(run_config.replace(corpus=tmp_path / "some.txt", loss="mixed", batch_size=8, max_steps=None))
@@ -487,7 +487,7 @@ def test_mixed_negatives_are_not_mixed_from_equal_sentences(run_config, tmp_path
         assert texts[own] != texts[partner % 8]
 
 
-def test_a_batch_of_equal_sentences_has_no_mixed_negatives(run_config):
+def test_a_batch_of_identical_sentences_has_no_mixed_negatives(run_config):
     z = torch.randn(4, 8, dtype=torch.float64)
     duplicates = ~torch.eye(4, dtype=torch.bool)
     loss = contrastive_loss(

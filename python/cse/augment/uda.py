@@ -26,7 +26,10 @@ class UDAOptions:
     radius: Annotated[
         int | str | None,
         AfterValidator(check_radius),
-        Field(description="ranks to sample from on either side: N, or P% of the V terms; None: min(4000, V/100)"),
+        Field(
+            description="sample a replacement from the N ranks on either side of the word; P%: N as a percentage of "
+            "the V terms; None: min(4000, V/100)"
+        ),
     ] = None
     surface: Annotated[
         Literal["keep", "plain"] | None,

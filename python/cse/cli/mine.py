@@ -38,7 +38,7 @@ NAMES = ("anchor", "positive", "negative")
     default="encoder",
     type=click.Choice(("encoder", "bm25")),
     metavar="encoder|bm25",
-    help="What ranks the rows.",
+    help="Rank the rows by cosine (encoder) or by BM25.",
 )
 @options.option(
     "--pick",

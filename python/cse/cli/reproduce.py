@@ -69,7 +69,7 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Reproduce a published TABLE: train and evaluate its rows, and print the published values next to ours.
+    """Reproduce a published TABLE: train and evaluate its rows, and print the published values next to the new ones.
 
     Rows are completed one after another. Each cell (one run of a row, with one seed) is stored as soon as it is scored.
     If the command is interrupted, run it again to resume; more rows or seeds may be added. For rows without a recipe,

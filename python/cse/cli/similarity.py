@@ -18,7 +18,7 @@ from .progress import counting
 @click.argument("model")
 @click.argument("texts", nargs=-1, required=True)
 @options.option(
-    "--columns", metavar="A,B", help="Columns of the table with the two texts.", default_text="recognised by name"
+    "--columns", metavar="A,B", help="The two columns of text in the table.", default_text="recognised by name"
 )
 @options.option("--batch-size", default=64, type=click.IntRange(min=1))
 @options.pooler

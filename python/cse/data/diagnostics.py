@@ -122,7 +122,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
         add(
             "note",
             f"tabs in {counted('tab')}; the file may be a table",
-            "rename it to end in .tsv and name the --column",
+            "rename it to end in .tsv and name the column with --column",
         )
     if faults["line_break"]["rows"]:
         add(
@@ -157,7 +157,7 @@ def findings(seen: dict[str, Any], max_line_bytes: int) -> list[tuple[str, str, 
 
 
 def _writing(scripts: list[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Returns scripts and their fractions, largest first; the scripts of Japanese are merged, and those of Korean."""
+    """Returns scripts and their fractions, largest first; Japanese scripts count as one, and so do Korean ones."""
     shares = {name: share for name, share in scripts if name != "Common"}
     for name, parts in (("Japanese", ("Hiragana", "Katakana", "Han")), ("Korean", ("Hangul", "Han"))):
         if shares.get(parts[0], 0) > 0.05:

@@ -42,7 +42,7 @@ def alignment(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -
 def uniformity(vectors: npt.NDArray[np.floating]) -> float:
     """Returns the logarithm of the mean of exp(-2 |x - y|^2) over all pairs of different rows of an ``(n, D)`` matrix.
 
-    Rows are first normalised to unit length. Lower is more uniform; 0 means that all embeddings are equal.
+    Rows are first normalised to unit length. Lower is more uniform; 0 means that all embeddings are identical.
     """
     if len(vectors) < 2:
         return float("nan")

@@ -31,8 +31,8 @@ class PromptOptions:
     positive_template: Annotated[
         str,
         Field(
-            description="template of the positives; it needs the same tokens after {} as the first template and as "
-            "many before {}; empty: use the first template"
+            description="template of the positives; needs the same tokens after {} as the first template, and the same "
+            "number of tokens before {}; empty: use the first template"
         ),
     ] = 'This sentence : "{}" means [MASK].'
     denoise: Annotated[

@@ -43,6 +43,9 @@ class BaseWeights:
 
 
 def _weights(encoder: SentenceEncoder) -> list[torch.nn.Parameter]:
-    """Returns the trainable weights except A of LoRA updates B A: B starts at 0, so averaging B scales the update."""
+    """Returns the trainable weights, without the factors A of LoRA updates B A.
+
+    The factors B start at 0, so averaging B alone scales the update.
+    """
     named = [*encoder.backbone.named_parameters(), *encoder.stages.named_parameters()]
     return [weights for name, weights in named if weights.requires_grad and ".lora_A." not in name]

@@ -1,6 +1,8 @@
 """Runs a job over many files: one after the other on this machine, or on a Ray cluster (extra ``cse[ray]``).
 
-On a cluster, each worker is an actor that loads the index or the model once and makes one part at a time. A lost
+The output for one file is a part; a shard is a file together with the name of its part.
+
+On a cluster, each worker is an actor that loads the index or the model once and processes one file at a time. A lost
 worker is replaced, and its file is given to another worker. Ray Data is not used: its blocks lack row numbers
 within the whole corpus and do not end where files end, and it neither reads ``.zst`` text nor writes one output file
 per input file.
@@ -64,7 +66,7 @@ def run_here(
 
     Args:
         job: The job that makes the parts.
-        shards: The shards.
+        shards: The files and the names of their parts.
         folder: Folder of the parts.
         threads: CPU threads; 0: all cores.
         progress: Called with the number of rows done since its last call.
@@ -130,7 +132,7 @@ def run_on_cluster(
     Args:
         ray: The module ``ray``, connected to a cluster.
         job: The job that makes the parts.
-        shards: The shards.
+        shards: The files and the names of their parts.
         folder: Folder of the parts, which all workers must be able to write to.
         threads: CPU threads per worker; 0: one.
         say: Called with each line of the progress report.
@@ -204,7 +206,7 @@ def run_on_cluster(
 
 
 class _Lines:
-    """Reports files, rows per second and time left as lines of text, at most every ``SAY_SECONDS``."""
+    """Reports files, rows per second and time left as lines of text, at most once every ``SAY_SECONDS``."""
 
     def __init__(self, kind: str, shards: Sequence[Shard], say: Say) -> None:
         self._kind, self._say = kind, say

@@ -1,6 +1,6 @@
 """Builds an index on a Ray cluster, with one task per file and a tree of merges (extra ``cse[ray]``).
 
-Merging is associative, so the result is byte for byte equal to a local build from the same files in the same order.
+Merging is associative, so the index equals, byte for byte, one built locally from the same files in the same order.
 Ray handles placement, retries and lost workers. Every node must be able to read the files at the given paths.
 """
 

@@ -31,9 +31,9 @@ def check_learnable(
 ) -> None:
     """Raises ``InputError`` if a sample of the corpus shows that nothing can be learned with these methods.
 
-    The cases are: all sentences are equal, so that none is a negative of another; all positives are masked; a method
-    that makes new texts returns only positives that equal their anchors; all synthetic negatives equal the sentences
-    they were made from. The sample has at most 2,000 rows, or 64 for an expensive method.
+    The cases are: all sentences are identical, so that none is a negative of another; all positives are masked; a
+    method that makes new texts returns only positives that equal their anchors; all synthetic negatives equal the
+    sentences they were made from. The sample has at most 2,000 rows, or 64 for an expensive method.
 
     Args:
         positive: The name of the method that makes positives, and the method.
@@ -45,7 +45,7 @@ def check_learnable(
     texts = corpus.take(sample_of(rows))
     if len(texts) > 1 and len(set(texts)) == 1:
         raise InputError(
-            f"CORPUS: all {len(texts):,} sampled sentences are equal, so none is a negative of another; give "
+            f"CORPUS: all {len(texts):,} sampled sentences are identical, so none is a negative of another; give "
             "different sentences"
         )
     name, method = positive
@@ -102,10 +102,10 @@ def replaceable(texts: Sequence[str]) -> str:
 
 
 def cut_off(lengths: npt.NDArray[np.int64], max_length: int, longest: int) -> str:
-    """Returns, as one line of text, the fractions of texts and tokens that are cut off at the maximum length.
+    """Returns, as one line of text, the fraction of texts that are truncated and the fraction of tokens cut off.
 
-    If over 5 % of the texts are cut off, the line adds what a larger maximum length would mean: the fraction of tokens
-    cut off, and the cost in computation. The larger length is twice the given one, but at most the model's maximum.
+    If over 5 % of the texts are truncated, the line adds the fraction of tokens that a larger maximum length would cut
+    off, and its cost in computation. The larger length is twice the given one, but at most the model's maximum.
 
     Args:
         lengths: ``(n,)`` numbers of tokens of the texts before truncation.
@@ -114,7 +114,7 @@ def cut_off(lengths: npt.NDArray[np.int64], max_length: int, longest: int) -> st
     """
     read = np.minimum(lengths, max_length).sum()
     rows, tokens = np.mean(lengths > max_length), 1 - read / lengths.sum()
-    text = f"{rows:.1%} of the texts and {tokens:.1%} of all tokens cut off at {max_length} tokens"
+    text = f"{rows:.1%} of the texts truncated to {max_length} tokens, which cuts off {tokens:.1%} of all tokens"
     larger = min(2 * max_length, longest)
     if rows <= MANY or larger <= max_length:
         return text

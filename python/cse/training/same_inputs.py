@@ -1,4 +1,4 @@
-"""Checks that a resumed run reads the files it began with: corpus, index, and files that methods depend on."""
+"""Checks that a resumed run reads the files it began with: the corpus, the index, and others that it depends on."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["check_same", "fingerprints"]
 
 
 def fingerprints(rows: Corpus | LabelledPairs, tfidf: str | None, others: dict[str, str]) -> dict[str, Any]:
-    """Returns hash, number of rows and column of each corpus file, and hashes of the index and of methods' files.
+    """Returns the hash, row count and column of each corpus file, and the hashes of the index and of other files.
 
     Args:
         rows: The corpus or the labelled pairs.
         tfidf: Folder of the index; None if the run does not use one.
-        others: Hashes of the files that methods depend on, by path.
+        others: Hashes of the other files that the run depends on, by path; see ``Context.depends_on``.
     """
     corpora = [rows] if isinstance(rows, Corpus) else rows.corpora
     files = [[file.xxh3, file.rows, file.column] for corpus in corpora for file in corpus.files]

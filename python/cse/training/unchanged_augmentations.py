@@ -2,7 +2,7 @@
 
 An edited sentence is unchanged if, after truncation, it has the same token ids as the original. An unchanged negative
 is masked (excluded from the loss), unless the run keeps duplicates. An unchanged positive is masked only without
-dropout; otherwise dropout gives it a different embedding from its anchor.
+dropout; with dropout, its embedding differs from that of its anchor.
 """
 
 from __future__ import annotations

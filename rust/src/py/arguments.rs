@@ -37,7 +37,7 @@ fn wrong(value: &Bound<'_, PyAny>, name: &'static str, expected: &str) -> PyErr 
     Error::invalid(name, format!("must be {expected}, got {given}")).into()
 }
 
-/// Converts `mapping[key]`. Error messages call the value `option`.
+/// Converts `mapping[key]`. Error messages begin with `option`, the flag or argument that sets the value.
 fn field<'py, T: for<'a> FromPyObject<'a, 'py>>(
     mapping: &Bound<'py, PyAny>,
     key: &'static str,

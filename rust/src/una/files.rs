@@ -21,14 +21,14 @@ use crate::una::record;
 /// How synthetic sentences are written.
 #[derive(Clone, Copy, Debug)]
 pub struct OutputOptions {
-    /// Number of sentences per row, written one after the other.
+    /// Number of sentences to write per row, one after the other.
     pub copies: u64,
     /// Write JSON objects instead of plain lines.
     pub as_records: bool,
     /// Compression of an output file; standard output is never compressed.
     pub compression: Compression,
-    /// If the files are only one part of the corpus, the number of their first row in the corpus; such a part may have
-    /// no rows. `None` if the files are the whole corpus.
+    /// For files that are only a part of the corpus: the row number of their first row in the whole corpus. Such a part
+    /// may have no rows. `None` if the files are the whole corpus.
     pub first_row: Option<u64>,
 }
 
