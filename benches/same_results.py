@@ -7,7 +7,8 @@ created by ``git worktree add ../base REV && make -C ../base .venv/ready``. For 
 digests of
 
 - the index and the matrix, for each tokenizer;
-- the negatives of ``cse augment``, for all combinations of the sampling options, with two values of beta and of the radius;
+- the negatives of ``cse augment``, for all combinations of the sampling options, with two values of beta and two
+  radii;
 - training runs on the CPU: the logged metrics (without times) and the saved weights, for each loss, without UNA and
   with each form of UNA that the loss allows. Each run trains a small BERT with random weights for 6 steps. With
   ``--minilm``, the same runs are also done with all-MiniLM-L6-v2, for 2 steps.

@@ -135,7 +135,7 @@ def command(
 
 
 def _file(kind: str, some: list[Material], names: dict[Path, str], count: int) -> str:
-    """Returns the file name of a plot, without suffix; it ends with the run's name if only one of several is plotted."""
+    """Returns the file name of a plot, without suffix; it names the run if the plot shows only one of several runs."""
     if count == 1 or len(some) > 1 or kind in ("training", "alignment", "focal"):
         return kind
     return f"{kind}-{names[some[0].run.folder].strip('./').replace('/', '-')}"
