@@ -39,7 +39,7 @@ quickstart: $(READY)
 	@echo; echo "== cse train: $(STEPS) steps of Focal-InfoNCE with UNA's hard negatives"
 	$(BIN)/cse train --loss focal --una --model minilm --max-steps $(STEPS) \
 		--tfidf quickstart/tfidf -o quickstart/runs $(if $(DEV),--dev $(DEV))
-	@echo; echo "== cse search: one query in 2,000 of the sentences, before and after training"
+	@echo; echo "== cse search: search 2,000 of the sentences for one query, before and after training"
 	head -n 2000 python/cse/resources/sample.txt > quickstart/some.txt
 	$(BIN)/cse search minilm quickstart/some.txt -o quickstart/before --query "$(QUERY)" --top 5
 	$(BIN)/cse search $(LAST) quickstart/some.txt -o quickstart/after --rebuild --query "$(QUERY)" --top 5
@@ -96,7 +96,7 @@ bench-train: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python benches/train.py --breakdown
 
-# Measures time and memory of exact search in a million vectors, compared with NumPy, and the time of the search for
+# Measures the time and memory of exact search in a million vectors, compared with NumPy, and the time of a search for
 # near-duplicates. Takes a quarter of an hour on two cores.
 bench-search: $(READY)
 	$(BIN)/python benches/search.py

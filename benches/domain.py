@@ -9,7 +9,7 @@ for the label-free scores. Queries and judgements are never used for training. T
 with the base weights are evaluated, and the scores are stored in benches/results/domain.json when the run ends. A run
 is identified by a hash of settings, seed and collection; stored runs are skipped. The table shows differences from the
 base model in points (scores x 100). Its intervals over queries come from a bootstrap stratified by collection, and its
-intervals over seeds from Student's t.
+intervals over seeds from Student's t-distribution.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--collections", nargs="*", help="Names of collections; default: all.")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0])
     parser.add_argument("--steps", type=int, help="Number of steps; default: that of the candidate.")
-    parser.add_argument("--hours", type=float, help="Start no run after this many hours.")
+    parser.add_argument("--hours", type=float, help="Start no new run after this many hours.")
     parser.add_argument(
         "--shares", nargs="*", type=float, default=SHARES, help="Weights of the base model in the averages to evaluate."
     )
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def search(options: argparse.Namespace) -> None:
-    """Runs the candidates that are not stored, and evaluates the averages that stored runs lack.
+    """Runs the candidates that have no stored run, and evaluates the averages that are missing from stored runs.
 
     Runs are ordered by seed, then by candidate, then by collection.
     """

@@ -41,8 +41,8 @@ SHORT: dict[str, Any] = {"positive": "cuts", "cuts": {"shortest": 8, "longest": 
 
 DISTIL: dict[str, Any] = {**PLAIN, "loss": "distil", "lr": 2e-5, "distil": {"lexical": 0.5}}
 
-# Like "short cuts, kept, no UNA", but with built-in methods. In short rows, spans have 30 to 70 % of the words; in long
-# rows, they have at most 24 words.
+# Like "short cuts, kept, no UNA", but with built-in methods. Spans have 30 to 70 % of the words of a short row, and
+# 8 to 24 words of a long row.
 PASSAGES: dict[str, Any] = {
     **PLAIN,
     "positive": "spans",

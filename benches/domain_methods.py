@@ -5,7 +5,7 @@ name           effect                                                           
 =============  ====================================================================  ==============
 keep           preserves the base model's similarities within the batch              loss term
 near-base      penalises the squared L2 distance to the base weights                 loss term
-freeze         does not train the embeddings and the lower layers                    encoder method
+freeze         freezes the embeddings and the lower layers                           encoder method
 guided         masks false negatives, found with the base model (GISTEmbed)          feature method
 =============  ====================================================================  ==============
 """
@@ -182,12 +182,12 @@ class Guided(FeatureMethod):
         """Returns the views with log weights of (anchor, candidate) pairs: -inf for masked negatives, otherwise 0."""
         anchors = self.base.encode("anchor", step)
         positives = self.base.encode("positive", step)
-        limit = (anchors * positives).sum(-1, keepdim=True) - self.options.margin
+        threshold = (anchors * positives).sum(-1, keepdim=True) - self.options.margin
         weights = dict(views.log_weights)
         for name in views.embeddings:
             if views.roles[name] == "anchor":
                 continue
-            close = anchors @ self.base.encode(name, step).T > limit
+            close = anchors @ self.base.encode(name, step).T > threshold
             if views.roles[name] == "positive":
                 close.fill_diagonal_(False)
             weights["anchor", name] = torch.zeros_like(anchors @ anchors.T).masked_fill_(close, -torch.inf)

@@ -7,13 +7,14 @@ created by ``git worktree add ../base REV && make -C ../base .venv/ready``. For 
 digests of
 
 - the index and the matrix, for each tokenizer;
-- the negatives of ``cse augment``, for all combinations of the sampling options with two betas and two radii;
+- the negatives of ``cse augment``, for all combinations of the sampling options, with two values of beta and two
+  radii;
 - training runs on the CPU: the logged metrics (without times) and the saved weights, for each loss, without UNA and
   with each form of UNA that the loss allows. Each run trains a small BERT with random weights for 6 steps. With
   ``--minilm``, the same runs are also done with all-MiniLM-L6-v2, for 2 steps.
 
-It prints one line per result, ``same`` or ``DIFFERENT``, and exits with 1 if any result differs. An installation from
-before the flags were renamed is called with the old names.
+The script prints one line per result, ``same`` or ``DIFFERENT``, and exits with 1 if any result differs. An
+installation from before the flags were renamed is called with the old names.
 """
 
 from __future__ import annotations

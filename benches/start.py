@@ -1,11 +1,11 @@
-"""Measures the time to the first batch and the memory of a training run on a large corpus, whose rows are cached.
+"""Measures the time to the first batch and the memory of a training run on a large corpus with cached rows.
 
     python benches/start.py    # ten million sentences need 3 GB of temporary files; use --sentences 1000000 for fewer
 
 The text is generated as in growth.py. The first run writes the rows to the cache; the rows of its first batch are
 compared with the lines of the file. After that, each of ``--rounds`` new processes prepares a run on the sample corpus,
 so that all imports are done, and then a run on the large corpus up to its first batch. Only the start of the second run
-is timed. A loop over ten million integers is timed after it, to show how busy the machine is.
+is timed. Then a loop over ten million integers is timed, to show how busy the machine is.
 
 Two further processes train for a few steps, one on the sample and one on the large corpus. The difference between their
 peaks of anonymous resident memory (Linux) is the memory that the rows of the large corpus need.
@@ -118,7 +118,7 @@ def write(corpus: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def start(corpus: str, options: argparse.Namespace) -> tuple[float, float]:
-    """Returns the seconds to the first batch, measured after another run was prepared, and the seconds of a loop."""
+    """Returns the seconds to the first batch, measured after another run was prepared, and those of the loop."""
     first_batch(SAMPLE, options)
     started = time.perf_counter()
     first_batch(corpus, options)

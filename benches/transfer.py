@@ -4,9 +4,9 @@
 
 ``converged`` minimises the objective of SentEval's classifier until it converges; ``senteval`` stops early, as SentEval
 does. For tasks with a test file, the final classifier of ``senteval`` is trained with five seeds, because its result
-depends on the seed. --scale multiplies the embeddings. Adam's steps stay the same size, so with a larger scale, fewer
-steps are needed to converge. Prints a Markdown table. The task MR takes an hour on one core, nearly all of it for
-``senteval``.
+depends on the seed. --scale multiplies the embeddings. ``senteval`` uses Adam, whose steps stay the same size, so with
+a larger scale, it needs fewer steps to converge. Prints a Markdown table. The task MR takes an hour on one
+core, nearly all of it for ``senteval``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SEEDS = range(SEED, SEED + 5)
 
 
 def with_seeds(x: dict[str, Any], y: dict[str, Any]) -> list[float]:
-    """Returns accuracies x 100 of ``senteval``: one for each seed if the task has a test file, otherwise one in all."""
+    """Returns accuracies x 100 of ``senteval``: one for each seed if the task has a test file, else a single one."""
     if "all" in x:
         return [nested(senteval, x["all"], y["all"], 10, lambda: None)[0]]
     penalty = best_penalty(senteval, x["train"], y["train"], 10, lambda: None)
@@ -41,7 +41,10 @@ def main() -> None:
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--tasks", nargs="+", default=["mr", "trec", "mrpc"])
     parser.add_argument(
-        "--scale", type=float, default=1.0, help="factor for the embeddings; for minilm, 20 is about sqrt(384)"
+        "--scale",
+        type=float,
+        default=1.0,
+        help="factor for the embeddings, such as 20 (about sqrt(384)) for the 384 dimensions of minilm",
     )
     options = parser.parse_args()
     encoder = Encoder(options.model)

@@ -1,4 +1,4 @@
-"""Runs cse commands in processes forked from a process that imported PyTorch and transformers (``fork_server.py``).
+"""Runs cse commands in processes forked from one that has imported PyTorch and transformers (``fork_server.py``).
 
 These imports take longer than most of the commands that the tests run. Each command still runs in a separate process,
 with its own arguments, working directory, environment, standard streams, signals and exit status.

@@ -59,7 +59,9 @@ def test_cached_rows_equal_rows_in_memory(sample, tmp_path, monkeypatch):
         ("a.lz4", 34, True),
     ],
 )
-def test_large_files_are_mapped_and_the_size_of_compressed_files_is_tripled(tmp_path, monkeypatch, name, size, mapped):
+def test_large_files_are_mapped_and_compressed_files_count_three_times_their_size(
+    tmp_path, monkeypatch, name, size, mapped
+):
     monkeypatch.setattr("cse.data.mapped_rows.IN_MEMORY_BYTES", 100)
     (tmp_path / name).write_bytes(b"x" * size)
     assert is_mapped([str(tmp_path / name)]) is mapped

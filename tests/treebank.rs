@@ -25,10 +25,10 @@ fn words(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// NLTK's expressions in NLTK's order, each with its replacement. NLTK matches contractions with Python's `re`; their
-/// expressions therefore spell out which characters `\b`, `\s` and a case-insensitive `i` match in `re`. In Python, `$`
-/// also matches before a final newline. It is therefore written as `(?=\n?\z)`, except after `\s*`, which matches the
-/// newline itself.
+/// NLTK's expressions in NLTK's order, each with its replacement. NLTK matches contractions with Python's `re`; the
+/// expressions for contractions therefore spell out which characters `\b`, `\s` and a case-insensitive `i` match in
+/// `re`. In Python, `$` also matches before a final newline. It is therefore written as `(?=\n?\z)`, except after
+/// `\s*`, which matches the newline itself.
 static PASSES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     let passes = [
         (r"([«“‘„]|[`]+)", " $1 "),

@@ -66,7 +66,7 @@ class WordEdit(Edit):
         texts = [cleaned(text) or text for text in texts] if self.options.clean else list(texts)
         split = [text.split() for text in texts]
         longest = max(map(len, split), default=0)
-        # Each row gets 3n + 1 random numbers, for the n words of the longest sentence; a shorter one needs fewer.
+        # Each row gets as many random numbers as the longest sentence may need; a shorter sentence uses fewer.
         keys = draws.uniform(rows, self.purpose, 3 * longest + 1)
         edited = []
         for text, words, own in zip(texts, split, keys, strict=True):
@@ -131,7 +131,7 @@ class SynonymEdit(WordEdit):
 
 
 class ReplaceBySynonyms(SynonymEdit):
-    """Replaces n random words, or as many as have synonyms, with one of their synonyms each."""
+    """Replaces n random words that have synonyms (all such words if there are fewer), each with one of its synonyms."""
 
     summary = "replaces words with synonyms (EDA)"
     purpose = "eda synonym"

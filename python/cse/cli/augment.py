@@ -70,7 +70,7 @@ def command(
 ) -> None:
     """Write synthetic hard negatives for each row of SENTENCES (standard input if none), in the order of the rows.
 
-    --copies output rows are written for each input row; for a blank row, they are blank. The negatives of a row depend
+    Each input row gives --copies output rows, which are blank if the input row is blank. The negatives of a row depend
     only on its text, its row number, the index, --seed, --epoch and the sampling options. With --format jsonl, each
     negative is a JSON object that lists the replaced words with their character offsets, replacements, probabilities
     and ranks.

@@ -118,20 +118,20 @@ drawing = _all(
     option(
         "--radius",
         metavar="N|P%",
-        help="Sample replacements from N ranks on either side; P% is a percentage of the V terms of the index.",
+        help="Sample a replacement from the N ranks on either side of the word; P%: N as a percentage of the V terms.",
         default_text="min(4000, V/100), at least 1",
     ),
     option(
         "--replace-which",
         default="tfidf",
         metavar="tfidf|random",
-        help="Select the words to replace by TF-IDF or at random.",
+        help="How the words to replace are selected: by TF-IDF or at random.",
     ),
     option(
         "--replace-with",
         default="radius",
         metavar="radius|random",
-        help="Sample replacements from nearby ranks or from all terms.",
+        help="Where replacements are sampled from: nearby ranks or all terms.",
     ),
     option(
         "--surface",

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def encoding() -> Iterator[Callable[[int, int], None]]:
     """Context manager that shows the progress while held-out texts of runs are encoded.
 
-    The texts of a run are encoded with two models, those before and after training. Yields a function to call with the
-    number of texts encoded since its last call, and the total number for the two models.
+    The texts of a run are encoded twice, with the models before and after training. Yields a function to call with the
+    number of texts encoded since its last call, and the total number over both models.
     """
     displays: list[ProgressDisplay] = []
 
@@ -50,7 +50,7 @@ def encoding() -> Iterator[Callable[[int, int], None]]:
 @options.option(
     "--word",
     metavar="WORD",
-    help="Word whose possible replacements are shown in the plot ranks.",
+    help="Word whose possible replacements the ranks plot shows.",
     default_text="one that UNA replaced",
 )
 @options.option(
@@ -58,7 +58,7 @@ def encoding() -> Iterator[Callable[[int, int], None]]:
     "method",
     default="tsne",
     type=click.Choice(("tsne", "pca")),
-    help="How the plot map projects sentences to two dimensions.",
+    help="How the map plot projects sentences to two dimensions.",
 )
 @options.device
 @options.threads
@@ -78,7 +78,7 @@ def command(
 
     \b
     training   loss, learning rate and scores over the steps
-    cosines    mean cosine of anchors with positives and with each kind of negatives over the steps
+    cosines    mean cosine of anchors with positives and with each kind of negative over the steps
     alignment  alignment against uniformity, one path per run (SimCSE, figure 2)
     focal      the re-scaled similarities of Focal-InfoNCE for several margins
     pairs      histograms of cosines of held-out pairs before and after training
@@ -135,7 +135,7 @@ def command(
 
 
 def _file(kind: str, some: list[Material], names: dict[Path, str], count: int) -> str:
-    """Returns the file name of a plot, without suffix; if only one of several runs is plotted, its name is appended."""
+    """Returns the file name of a plot, without suffix; it names the run if the plot shows only one of several runs."""
     if count == 1 or len(some) > 1 or kind in ("training", "alignment", "focal"):
         return kind
     return f"{kind}-{names[some[0].run.folder].strip('./').replace('/', '-')}"

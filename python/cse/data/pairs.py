@@ -46,7 +46,7 @@ class LabelledPairs:
         rows: Rows = np.flatnonzero(filled)
         if not len(rows):
             raise InputError(
-                "--pairs: every row (selected by --where or --min-score, if given) has an empty cell; at least one "
+                "--pairs: every row (with --where or --min-score: every selected row) has an empty cell; at least one "
                 "complete row is needed"
             )
         return rows

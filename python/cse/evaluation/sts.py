@@ -67,7 +67,7 @@ class Task:
     path: Path
 
     def is_complete(self, pairs: Pairs) -> bool:
-        """Returns whether the file has all pairs of the task."""
+        """Returns whether ``pairs`` holds all pairs of the task."""
         return self.expected is None or len(pairs.gold) == self.expected
 
 

@@ -7,7 +7,7 @@ MR     ``mr.tsv``                     nested cross-validation over 10 folds; mea
 CR     ``cr.tsv``                     as for MR
 SUBJ   ``subj.tsv``                   as for MR
 MPQA   ``mpqa.tsv``                   as for MR
-SST2   ``sst2.{train,dev,test}.tsv``  penalty chosen on dev; trained on train, accuracy on test
+SST2   ``sst2.{train,dev,test}.tsv``  penalty chosen on dev; classifier trained on train; accuracy on test
 TREC   ``trec.{train,test}.tsv``      penalty chosen by 10-fold cross-validation on train; accuracy on test
 MRPC   ``mrpc.{train,test}.tsv``      as for TREC, on the features [abs(u - v), u * v]; accuracy and F1
 =====  =============================  =======================================================================
@@ -45,7 +45,7 @@ Advance = Callable[[], object]
 
 @dataclass(frozen=True)
 class TransferTask:
-    """A task: its title, the complete number of rows of each split, and whether its rows are pairs.
+    """A task: its title, the number of rows of each complete split, and whether its rows are pairs.
 
     A task with a single file has the split ``all``.
     """
@@ -174,7 +174,7 @@ def nested(fit: Fit, x: Matrix, y: Labels, folds: int, advance: Advance) -> tupl
     """Runs nested cross-validation: the penalty is chosen inside each outer fold.
 
     Returns:
-        The mean accuracy x 100 of the outer folds, and ``(n,)`` the predicted labels of the examples.
+        The mean accuracy x 100 of the outer folds, and the predicted labels ``(n,)`` of the examples.
     """
     scores = []
     predicted = np.empty_like(y)

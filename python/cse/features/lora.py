@@ -63,5 +63,5 @@ class LoRA(EncoderMethod):
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns a higher learning rate, 1e-4, because B starts at 0; this rate was not tuned."""
+        """Returns a learning rate of 1e-4, higher than usual because B starts at 0; this rate was not tuned."""
         return {"lr": 1e-4}

@@ -1,8 +1,8 @@
 """MODALS: positives changed in embedding space (Cheung and Yeung 2021), a baseline in UNA's appendix C.2.
 
-UNA's paper names the four operations but specifies neither their strength nor the set from which the other embeddings
-are taken, and its released code does not contain them. Here, the other embeddings are those of the same view in the
-batch, and the strength is an option.
+UNA's paper names the four operations but specifies neither their strength nor which other embeddings they use, and its
+released code does not contain them. Here, the other embeddings are those of the same view in the batch, and the
+strength is an option.
 """
 
 from __future__ import annotations

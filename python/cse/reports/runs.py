@@ -122,8 +122,8 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
     records = _records(folder / "log.jsonl")
     if needs_log and not records:
         raise InputError(
-            f"{folder}: has no log (log.jsonl): the run ended before its first evaluation, or the file was removed; "
-            f"begin the run again: cse train --config {folder / 'config.toml'} --name {folder.name}"
+            f"{folder}: has no log (log.jsonl), because the run ended before its first evaluation or the file was "
+            f"removed; begin the run again with cse train --config {folder / 'config.toml'} --name {folder.name}"
         )
     evaluations = [record for record in records if record.get("event") == "evaluation"]
     steps = [record for record in records if "event" not in record]
@@ -205,7 +205,7 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def differing(runs: Sequence[StoredRun]) -> list[str]:
-    """Returns the names of the settings that are not equal in all runs, in the order of their first occurrence."""
+    """Returns the names of the settings that differ between the runs, in the order of their first occurrence."""
     names = dict.fromkeys(name for run in runs for name in run.settings)
     return [name for name in names if any(run.settings.get(name) != runs[0].settings.get(name) for run in runs[1:])]
 

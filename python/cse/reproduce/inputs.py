@@ -13,7 +13,7 @@ from .tables import Table
 __all__ = ["Inputs", "open_inputs"]
 
 SYNONYMS = "synonyms"
-"""Name in ``--file NAME=PATH`` of the synonyms for the EDA rows; without the file, they are taken from WordNet."""
+"""The NAME in ``--file NAME=PATH`` for the synonym file of the EDA rows; without this file, WordNet is used."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Inputs:
     precision: str = "auto"
     threads: int = 0
     max_steps: int | None = None
-    """Maximum number of steps of every run; None: as in the recipes. Shortened runs do not reproduce the table."""
+    """Maximum number of steps of each run; None: as in the recipes. Shortened runs do not reproduce the table."""
     model: str | None = None
-    """A model that is used instead of every model of the recipes; for trials."""
+    """A model to use in place of every model that the recipes name; for trials."""
     batch_size: int | None = None
     """Rows per batch, instead of the recipes' values; for trials."""
     partial: bool = False

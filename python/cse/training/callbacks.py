@@ -34,7 +34,7 @@ class Callback:
         """
 
     def on_status(self, text: str) -> None:
-        """Called before a phase of the run that takes time; ``text`` is its name."""
+        """Called before a time-consuming phase of the run; ``text`` is the name of the phase."""
 
     def on_progress(self, text: str, done: int, total: int, unit: str) -> None:
         """Called repeatedly during a phase before training, and at its end with ``done`` equal to ``total``.
@@ -42,7 +42,7 @@ class Callback:
         Args:
             text: Name of the phase.
             done: Number of units done.
-            total: Number of units; 0 while it is not known.
+            total: Number of units in all; 0 while this is not known.
             unit: ``bytes`` or ``sentences``.
         """
 

@@ -62,7 +62,8 @@ class RunResult:
     notes: list[str]
     """Remarks on the interpretation of the scores."""
     neighbours: list[dict[str, str]]
-    """At most three held-out sentences, each with its nearest neighbours before training and in best/, which differ."""
+    """At most three held-out sentences whose nearest neighbour changed, with the neighbours before and after training;
+    the latter are those of the encoder in best/."""
     sts: dict[str, float]
     """Spearman's correlation x 100 of best/ by STS task; empty without ``config.data``."""
 
@@ -200,8 +201,8 @@ class Trainer:
                         self.write_log()
                     if evaluation_due:
                         self.clock.leave_out(self.evaluate())
-                    # Ranks exchange signals after each evaluation, because it may take long. If a signal and save_every
-                    # require a checkpoint at the same step, only one is saved.
+                    # Ranks exchange signals after each evaluation, because evaluations may take long. If a signal and
+                    # save_every require a checkpoint at the same step, only one is saved.
                     number = agreement.signal(state.step, now=evaluation_due)
                     ending = evaluation_due and self.out_of_patience()
                     if ending:
@@ -220,7 +221,7 @@ class Trainer:
         return failures(self.state.step, config.batch_size, config.max_length, config.chunk_size)
 
     def is_due(self, every: int) -> bool:
-        """Returns whether an action is due that happens every ``every`` steps (0: never) and after the last step."""
+        """Returns whether the current step is a multiple of ``every`` (0: never), or the last step."""
         return self.state.step == self.steps or bool(every and self.state.step % every == 0)
 
     def start(self, folder: Path) -> None:
@@ -307,7 +308,7 @@ class Trainer:
     def finish(self) -> None:
         """Saves the encoder and the state after the last step, so that the run can be extended.
 
-        If the state cannot be written: raises ``RunError`` if ``save_every`` is set, else calls ``on_warning``.
+        If the state cannot be written, raises ``RunError`` if ``save_every`` is set, else calls ``on_warning``.
         """
         self.save_last()
         if self.saved == self.state.step:

@@ -1,4 +1,4 @@
-"""Options of methods that have their own flags on the command line, like ``--beta`` for ``una.beta``.
+"""Method options that have their own command-line flags, like ``--beta`` for ``una.beta``.
 
 This module imports neither pydantic nor NumPy, so that the command line starts quickly.
 """
@@ -17,8 +17,8 @@ from .settings import Augmentation, Loss, Model, marker
 
 __all__ = ["MethodFlag", "method_flags", "switches"]
 
-# Each registry whose methods may have flags, with the class of settings under whose heading the help lists these flags,
-# and the setting that names the methods.
+# Registries whose methods may have flags. Each stands with the class of settings under whose heading the help lists
+# these flags, and with the setting that names the methods.
 PLACES: tuple[tuple[Registry[Any], type[Any], str], ...] = (
     (AUGMENTATIONS, Augmentation, "negatives"),
     (ENCODER_METHODS, Model, "encoder_methods"),

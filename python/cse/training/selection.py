@@ -91,8 +91,8 @@ class Selector:
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[np.float64]]) -> None:
         """Restores what ``state`` returned.
 
-        Scores per sentence are stored only for the first and the last evaluation; the others are given those
-        of the last.
+        Scores per sentence are stored only for the first and the last evaluation; other evaluations get those of the
+        last.
         """
         self.records, self.best_step = values["records"], values["best_step"]
         self.best_record = next((each for each in self.records if each["step"] == self.best_step), {})

@@ -14,8 +14,8 @@ pub struct Chunk {
     pub seq: u64,
     /// Number of the chunk's first row, counted over all files from 0.
     pub first_row: u64,
-    /// Number of rows in which invalid bytes were replaced ([`EncodingErrors::Replace`](crate::EncodingErrors::Replace)). This field and
-    /// `first_repaired` are set by `for_each_row` and `for_each_cut_row`.
+    /// Number of rows in which invalid bytes were replaced (see [`EncodingErrors`](crate::EncodingErrors)). This field
+    /// and `first_repaired` are set by `for_each_row` and `for_each_cut_row`.
     pub repaired: u64,
     /// Number of the first row in which invalid bytes were replaced, counted like `first_row`.
     pub first_repaired: Option<u64>,
