@@ -330,6 +330,6 @@ def _fit_tokenizer(tokenizer: Any, backbone: Any, source: Source) -> None:
     rows = backbone.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         raise InputError(
-            f"--model {source.name}: its tokenizer has {len(tokenizer):,} tokens, but the model has embeddings for only "
-            f"{rows:,}; the tokenizer belongs to another model"
+            f"--model {source.name}: its tokenizer has {len(tokenizer):,} tokens, but the model has embeddings "
+            f"for only {rows:,}; the tokenizer belongs to another model"
         )
