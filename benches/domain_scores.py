@@ -18,15 +18,16 @@ Numbers = npt.NDArray[np.int64]
 # Documents that are held out from training for the label-free scores: 5 % of the documents with at least WORDS words,
 # but at least 100 documents, and never more than 10 %.
 HELD_OUT = (0.05, 100, 0.10)
-# SEARCHES queries of each kind are made from each held-out document. One query of each kind is made from each document
-# of a sample of at most ALL_SEARCHES documents.
+# SEARCHES queries of each kind (``words`` and ``span``) are made from each held-out document. One query of each kind is
+# made from each document of a sample of at most ALL_SEARCHES documents.
 SEARCHES = 3
 ALL_SEARCHES = 1000
-# Number of words of a query of kind ``words``, and of a query of kind ``span``.
+# Number of words in a ``words`` query, and in a ``span`` query.
 WORDS = 6
 SPAN = 8
-# Number of nearest documents, or of top results, whose overlap is computed.
+# Number of nearest documents, or of top results, between which an overlap is computed.
 NEIGHBOURS = 10
+# Minimum number of words of a sentence to train on.
 SENTENCE_WORDS = 4
 
 
@@ -39,7 +40,7 @@ class Known:
 
 
 class Collection:
-    """A collection (documents, queries, judgements), and the data that all runs derive from it for scoring.
+    """A collection (documents, queries, judgements), and the data derived from it for scoring, the same for all runs.
 
     Args:
         folder: A folder in the format of ``cse eval --suite retrieval``.
@@ -50,7 +51,7 @@ class Collection:
 
         self.name, self.folder = folder.name, folder
         retrieval = Retrieval(RetrievalOptions(), str(folder))
-        self.ids = sorted(retrieval.documents, reverse=True)  # equal scores are ordered by descending id
+        self.ids = sorted(retrieval.documents, reverse=True)  # so that equal scores are ranked by descending id
         self.documents = [retrieval.documents[key] for key in self.ids]
         self.queries = list(retrieval.queries.values())
         self.judgements = list(retrieval.judgements.values())
@@ -131,7 +132,7 @@ class Collection:
 
     @cached_property
     def lexical_found(self) -> Numbers:
-        """The ten top documents by BM25 for each query of kind ``held words``."""
+        """The top ten documents by BM25 for each query of kind ``held words``."""
         return nearest(self.lexical(self.known["held words"].texts))
 
 
@@ -166,7 +167,7 @@ class Embedded:
     queries: Vectors
     known: dict[str, Vectors]
     halves: Vectors
-    """First halves of the held-out documents, then second halves."""
+    """The first halves of the held-out documents, then their second halves."""
 
     def arrays(self) -> dict[str, Any]:
         """Returns the arrays by name; ``Embedded.of`` converts them back."""

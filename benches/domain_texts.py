@@ -1,7 +1,7 @@
 """Positives and negatives for training on in-domain documents; ``TrainConfig.imports`` loads them from this file.
 
 =============  ====================================================================  =============
-name           texts                                                                 registered as
+name           texts                                                                 used as
 =============  ====================================================================  =============
 cuts           two short spans; their lengths do not depend on the document          positive
 neighbours     two neighbouring passages of a document                               positive
@@ -41,7 +41,7 @@ def span(words: list[str], length: int, place: float) -> str:
 
 
 class Cuts(Pairing):
-    """Two spans of a document, each with a random number of words; a document with fewer words is used whole."""
+    """Two spans of a document, each with a random number of words; a shorter document is used whole."""
 
     Options = CutsOptions
 
@@ -145,11 +145,11 @@ class MinedOptions:
     last: int = 50
     """One of the neighbours with ranks ``first`` to ``last`` is drawn; the nearest neighbour has rank 1."""
     model: str = "minilm"
-    """The model for ``by = "base"``; the method loads it, because it is constructed before the encoder is loaded."""
+    """The model for ``by = "base"``. The method loads its own copy, because the encoder of the run is loaded later."""
 
 
 class Mined(Edit):
-    """Another document, drawn from those nearest neighbours of the document that have ranks ``first`` to ``last``."""
+    """Another document, drawn from the document's nearest neighbours with ranks ``first`` to ``last``."""
 
     Options = MinedOptions
 

@@ -96,7 +96,7 @@ def exact(vectors: npt.NDArray[np.float32], queries: npt.NDArray[np.float32], k:
 
 
 def search(folder: Path, width: int, rounds: int) -> dict[str, Any]:
-    """Times the search in the vectors of an index folder, and the operations in NumPy with which it is compared."""
+    """Times the search in the vectors of an index folder, and the NumPy operations with which it is compared."""
     import numpy as np
 
     from cse.search.nearest import PRODUCTS, nearest

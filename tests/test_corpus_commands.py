@@ -1,4 +1,4 @@
-"""The commands cse similarity, duplicates, cluster and mine."""
+"""Tests of the commands `cse similarity`, `duplicates`, `cluster` and `mine`."""
 
 import csv
 import json

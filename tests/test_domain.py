@@ -355,7 +355,7 @@ def test_tables_show_every_run_and_flag_harmful_runs():
     assert "which the evaluation of label-free scores needs" in domain_tables.correlations(few)
 
 
-def test_training_data_for_other_methods_follow_the_definitions_of_these_methods():
+def test_training_data_for_the_methods_compared_with_cse_follow_their_definitions():
     peers = import_module("adapt_peers")
     rows = [f"{n} one two three four five six seven eight nine" for n in range(400)]
     damaged = peers.damaged(rows, 0)
@@ -371,7 +371,7 @@ def test_training_data_for_other_methods_follow_the_definitions_of_these_methods
     assert peers.equal_pairs(rows, 0) == {"anchor": rows, "positive": rows}
 
 
-def test_table_of_other_methods_shows_only_collections_with_results_of_all_methods():
+def test_table_of_methods_compared_with_cse_shows_only_collections_with_all_results():
     peers = import_module("adapt_peers")
     figures = {"ndcg": [50.0, 60.0], "recall": [80.0, 90.0]}
     better = {"ndcg": [52.0, 60.0], "recall": [80.0, 90.0]}

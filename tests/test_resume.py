@@ -139,7 +139,7 @@ def test_every_file_of_a_checkpoint_is_verified(finished_run):
     best = {path: path.read_bytes() for path in (folder / "best").rglob("*") if path.is_file()}
     for path in files:
         data = path.read_bytes()
-        # The file is removed before it is rewritten, because it may be a hard link to a file in best/ of the run.
+        # The file is removed before it is rewritten, because it may be a hard link to a file in the run's best/.
         path.unlink()
         with pytest.raises(RunError, match=r"is damaged.*use the one before: cse train --resume .*step-00000004"):
             train(resumed_config(folder), resume=folder)
@@ -248,7 +248,7 @@ class Progress(Callback):
 
 
 def test_a_run_is_locked_before_its_checkpoint_is_read(finished_run, monkeypatch):
-    """If the checkpoint were read first, another process could train before the lock; its steps would be repeated."""
+    """If the checkpoint were read first, another process could train in between, and its steps would be repeated."""
     import cse.training.outputs as outputs
 
     shutil.rmtree(list_checkpoints(finished_run)[-1])
@@ -449,7 +449,7 @@ def test_a_step_that_runs_out_of_memory_keeps_earlier_checkpoints(run_config, tm
     (tmp_path / "config.toml").write_text(config.to_toml(), encoding="utf8")
     done = subprocess.run(
         [sys.executable, "-c", NO_MEMORY, tmp_path / "config.toml"],
-        # With this threshold, free returns memory to the system at once, so each step must allocate its memory again.
+        # With this threshold, free() returns memory to the system at once, so each step must allocate its memory again.
         env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"},
         capture_output=True,
         text=True,

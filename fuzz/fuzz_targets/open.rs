@@ -2,7 +2,7 @@
 //! negatives.
 //!
 //! The checksum rejects nearly all arbitrary bytes. About half of the inputs are therefore turned into an index file
-//! with arbitrary statistics and a correct checksum, such as a malicious or faulty program could write. The other
+//! with arbitrary statistics and a correct checksum, as a malicious or faulty program could write it. The other
 //! inputs are opened as they are.
 //!
 //! With `RUSTC_BOOTSTRAP=1`, the stable compiler accepts the unstable options that cargo-fuzz needs:

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 
-/// Progress of a long call, and a flag that stops the call. It is shared with the code that shows a progress bar.
+/// Progress of a long call, and a flag that stops the call; shared with the code that shows a progress bar.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Total number of bytes to read, before decompression. Standard input, whose size is unknown, counts as 0.

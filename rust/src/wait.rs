@@ -1,4 +1,4 @@
-//! Waiting for pipes and terminals in a way that can be cancelled.
+//! Waits for pipes and terminals, and stops waiting if the call is cancelled.
 
 use crate::error::Result;
 use crate::progress::Progress;

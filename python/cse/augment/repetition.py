@@ -27,7 +27,7 @@ class Repetition(Edit):
 
     In a sentence of n words, the number of repeated words is drawn uniformly from 0 to max(2, floor(rate * n)), but
     never exceeds n. The paper repeats word pieces, but this method repeats whole words, so that it does not depend on a
-    tokenizer. The released code repeats fewer than ten; this method has no such limit.
+    tokenizer. The paper's code repeats fewer than ten; this method has no such limit.
     """
 
     Options = RepetitionOptions

@@ -90,7 +90,7 @@ def command(
         },
         as_json,
         [
-            f"{info.documents:,} sentences (N), {info.blank:,} blank rows, {info.tokens:,} words, "
+            f"{info.documents:,} sentences, {info.blank:,} blank rows, {info.tokens:,} words, "
             f"{info.terms:,} terms by the {tokenizer} tokenizer",
             *([f"{info.wordless:,} sentences without a word"] if info.wordless else []),
             *([f"{info.repaired:,} rows had bytes that are not UTF-8"] if info.repaired else []),

@@ -51,9 +51,10 @@ def result(value: dict[str, Any], as_json: bool, lines: list[str]) -> None:
 
 
 def span(radius: int, terms: int) -> str:
-    """Returns a radius as text: the number of ranks, and their fraction of all terms."""
+    """Returns a radius as text: a number of ranks, and this number as a percentage of all terms."""
     return (
-        f"{radius:,} rank{'s' if radius != 1 else ''} on either side ({min(radius / terms, 1):.1%} of {terms:,} terms)"
+        f"{radius:,} rank{'s' if radius != 1 else ''} on either side of a word "
+        f"({min(radius / terms, 1):.1%} of {terms:,} terms)"
     )
 
 

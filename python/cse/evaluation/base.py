@@ -81,7 +81,7 @@ class NoOptions:
 
 @dataclass(frozen=True)
 class Sample:
-    """Results on the individual examples of a task, from which ``cse compare`` computes intervals."""
+    """Results on the individual examples of a task, from which ``cse compare`` computes confidence intervals."""
 
     task: str
     """Name of the task in the report; some evaluations append the metric, as in ``FILE: mrr``."""
@@ -107,7 +107,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
     """Remarks on how to interpret the scores."""
     samples: list[Sample] = field(default_factory=list)
-    """Results on individual examples, one ``Sample`` per task; empty if there are no examples, as in geometry."""
+    """Results on individual examples, one ``Sample`` per task; empty if there are none, as in ``geometry``."""
 
 
 class Evaluation(ABC):

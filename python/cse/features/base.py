@@ -49,8 +49,8 @@ class FeatureMethod(Method):
 
     A feature method receives the embeddings of the whole batch, which are the same in all processes of the run.
     Examples are batch normalisation, queues of earlier embeddings, and noise negatives. The parameters of the method
-    are trained; neither they nor its buffers are saved with the encoder. A method ``after_step``, if defined, is called
-    after each step.
+    are trained; neither they nor its buffers are saved with the encoder. If a subclass defines ``after_step()``, it is
+    called after each step.
     """
 
     def forward(self, views: Views, step: BatchStep) -> Views:

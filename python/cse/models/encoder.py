@@ -1,4 +1,4 @@
-"""The sentence encoder: a transformer, pooling, an MLP head (for training only, or kept), and further stages."""
+"""The sentence encoder: a transformer, pooling, an MLP head (used only in training, or kept), and further stages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ BLOCK = 16384
 
 
 class SentenceEncoder(nn.Module):
-    """A transformer with pooling, an MLP head (linear, tanh; with ``pooler="cls"`` or PromptBERT), and further stages.
+    """A transformer with pooling, an MLP head (only with ``pooler="cls"`` or PromptBERT), and further stages.
+
+    The head is a linear layer and a tanh.
 
     The stages are the modules of a sentence-transformers directory that follow the pooling, in the same order. A final
     Normalize is not among them: it is stored as ``source.normalize`` and applied only by ``encode``, since the losses
@@ -317,16 +319,17 @@ def _lower_case(tokenizer: Any) -> None:
 
 
 def _fit_tokenizer(tokenizer: Any, backbone: Any, source: Source) -> None:
-    """Checks that the tokenizer matches the model; a decoder without a padding token uses its end token instead."""
+    """Checks that the tokenizer matches the model; pads with the EOS token if a decoder has no padding token."""
     if tokenizer.pad_token is None:
         if not source.causal or tokenizer.eos_token is None:
             raise InputError(
-                f"--model {source.name}: its tokenizer has no padding token; set tokenizer.pad_token and save it again"
+                f"--model {source.name}: its tokenizer has no padding token; set tokenizer.pad_token and save the "
+                "tokenizer again"
             )
         tokenizer.pad_token = tokenizer.eos_token
     rows = backbone.get_input_embeddings().num_embeddings
     if len(tokenizer) > rows:
         raise InputError(
-            f"--model {source.name}: its tokenizer has {len(tokenizer):,} tokens, but the model only {rows:,}; "
-            "the tokenizer belongs to another model"
+            f"--model {source.name}: its tokenizer has {len(tokenizer):,} tokens, but the model has embeddings "
+            f"for only {rows:,}; the tokenizer belongs to another model"
         )

@@ -27,7 +27,7 @@ __all__ = ["Change", "Compared", "HeldOut", "Neighbours", "compare_models", "hel
 # Maximum number of sentences that are shown on the map and compared to find nearest neighbours.
 SHOWN = 500
 # Minimum number of clusters (groups of pairs connected by shared sentences) for a bootstrap interval. With a single
-# cluster, for example, all resamples are equal, and the interval has width 0.
+# cluster, for example, all resamples are identical, and the interval has width 0.
 CLUSTERS = 10
 
 Vectors = npt.NDArray[np.float32]
@@ -74,7 +74,7 @@ class Change:
 
     @property
     def verdict(self) -> str:
-        """``better``, ``worse``, or ``no clear change`` if the interval includes 0; empty if there is none.
+        """``better``, ``worse``, or ``no clear change`` if the interval includes 0; empty if there is no interval.
 
         An interval that contains NaN, because all cosines are equal, counts as no interval.
         """
@@ -96,7 +96,7 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class Compared:
-    """Results on held-out texts of the models before and after training."""
+    """The models before and after training, compared on held-out texts."""
 
     held_out: HeldOut
     base: str
@@ -111,7 +111,7 @@ class Compared:
         return np.stack([self.before[text] for text in texts]), np.stack([self.after[text] for text in texts])
 
     def cosines(self) -> dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
-        """Returns the cosines before and after training of the pairs in each group, by the name of the group.
+        """Returns the cosines of the pairs in each group, before and after training, by the name of the group.
 
         For development sets, there is one group for each third of the range of gold scores. For held-out sentences, the
         groups are: the two halves of each sentence; halves of different sentences (the first half of each sentence and

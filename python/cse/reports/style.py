@@ -78,7 +78,7 @@ class Panel:
     """What is shown and how to read it, in one or two sentences."""
     draw: Draw
     titles: Mapping[str, Sequence[str]] | None = None
-    """Texts for individual points, by the ``gid`` of their collection; a page shows them as tooltips."""
+    """Texts for individual points, by the ``gid`` of their Matplotlib collection; a page shows them as tooltips."""
 
 
 def require_extra(command: str) -> None:
@@ -184,7 +184,7 @@ def legend(axes: Axes) -> None:
 
 def _columns(names: Sequence[str]) -> int:
     """Returns the number of columns of a legend that fit into the width of a panel, at most two."""
-    fitting = CHARACTERS // (max(map(len, names)) + 7)  # 7 for the line before the name, and space
+    fitting = CHARACTERS // (max(map(len, names)) + 7)  # 7 for the line before the name, and for spaces
     return max(1, min(2, fitting, len(names)))
 
 

@@ -74,7 +74,7 @@ def paired_tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict
 
     Returns:
         Records with the keys ``row``, ``against``, ``column``, ``seeds``, ``mean``, ``low``, ``high``, ``p`` and
-        ``p_holm``, the p-value adjusted over all tests.
+        ``p_holm``, the p-value adjusted over all tests by Holm's method.
     """
     records: list[dict[str, Any]] = []
     first: dict[str, tuple[Row, dict[str, Ours]]] = {}

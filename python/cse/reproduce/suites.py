@@ -34,7 +34,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "transfer": (),
     "columns": (),
 }
-"""Stems of the files of scored pairs that each suite reads.
+"""The files of scored pairs that each suite reads, as stems of their names.
 
 The columns of a table with the suite ``columns`` are named after the STS tasks and retrieval collections to read.
 """

@@ -18,6 +18,8 @@ ELSEWHERE = {"output", "name", "device", "threads", "log_every", "loggers", "dat
 def repeated(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Returns the stored values that are to be merged with the changes, and the table ``given`` of the new run.
 
+    The table ``given`` holds the values that the user gave for a run, as opposed to derived values.
+
     If the changes do not affect what is computed, all values of the run except its name are returned.
 
     Otherwise only the values that the user gave for the run are returned, with None for ``given``; the other values are

@@ -63,7 +63,7 @@ class TrainState:
         return found
 
     def weights(self) -> dict[str, Tensor]:
-        """Returns the parameters and buffers of all modules by name, without repetition.
+        """Returns the parameters and buffers of all modules by name; shared tensors are included once.
 
         The weights of ``Frozen`` models are left out. If an encoder has adapters, only its weights that require
         gradients are included.

@@ -12,7 +12,7 @@ pub fn idf(documents: u64, df: u64) -> f64 {
     (documents as f64 / df as f64).ln()
 }
 
-/// Returns the maximum over documents of the score of a term; `max_frequency` is the maximum of c/L.
+/// Returns the maximum score of a term over all documents; `max_frequency` is the maximum of c/L.
 #[inline]
 pub fn max_score(max_frequency: f64, idf: f64) -> f64 {
     max_frequency.ln_1p() * idf

@@ -2,8 +2,8 @@
 //! `scipy.sparse.load_npz` reads; the matrix of new texts is returned in memory.
 //!
 //! In the file, matrix row i is row i of the corpus (empty if that row is blank), and column t is term t in byte order.
-//! The values are ln(1 + c/L) * ln(N/df) in float64. The file is not compressed, so it is read at the speed of the
-//! disk.
+//! The values are ln(1 + c/L) * ln(N/df) in float64 ([`crate::index::formula`] explains the symbols). The file is not
+//! compressed, so it is read at the speed of the disk.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -62,8 +62,8 @@ struct Csr {
     row_ends: Vec<u64>,
 }
 
-/// Writes the matrix of `parts`, whose rows must have been kept; `stats` are the merged statistics of all parts.
-/// Returns an error if the call is cancelled.
+/// Writes the matrix of `parts`, whose counted rows must have been kept; `stats` are the merged statistics of all
+/// parts. Returns an error if the call is cancelled.
 pub fn write_npz(
     file: &mut File,
     stats: &Stats,

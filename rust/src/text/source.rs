@@ -195,8 +195,8 @@ impl Source {
     }
 
     /// Returns the number of bytes of the file as stored, and their hash. The rest of the file is read first, because a
-    /// decoder may stop before the end of the file (at padding). A file with a table column is read from the beginning,
-    /// because Python read it before.
+    /// decoder may stop before the end of the file (at padding). A table is read from the beginning, because only
+    /// Python has read it so far.
     pub(crate) fn into_hash(self, path: &Path) -> io::Result<(u64, u128)> {
         let mut raw = match self {
             Source::Plain(raw) => raw,

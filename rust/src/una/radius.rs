@@ -1,4 +1,4 @@
-//! The default radius, and the sampling of ranks within a radius.
+//! The default radius, and the sampling of ranks within a radius. Terms are ranked by maximum score, largest first.
 
 use crate::index::Index;
 
