@@ -2,8 +2,9 @@
 
 On such a processor, PyTorch's products of bfloat16 tensors are about fifty times slower than products of float32
 tensors. This module converts the bfloat16 inputs to float32, computes the product in float32, and rounds the result to
-bfloat16. Instructions for bfloat16 also compute exact products and sum them in float32, so the results are equal up to
-the order of summation. All other operations are left to PyTorch. Use this module to measure scores, not speed.
+bfloat16. The bfloat16 instructions of other processors also compute exact products of elements and sum them in float32,
+so the results are equal up to the order of summation. All other operations are left to PyTorch. Use this module to
+measure scores, not speed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ COMPOSED = torch.ops.aten.scaled_dot_product_attention.default
 
 
 class EmulatedBf16(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Context manager that computes bfloat16 products and attention on the CPU in float32, and counts the calls."""
+    """Context manager that computes bfloat16 products and attention on the CPU in float32, and counts these calls."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -63,7 +64,7 @@ def attention(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Computes attention like PyTorch's CPU kernel, without dropout or gradients.
+    """Computes attention as PyTorch's CPU kernel does, without dropout or gradients.
 
     Scores and sums are in float32, and exponentials are rounded to bfloat16.
     """

@@ -152,7 +152,7 @@ def test_default_radius_is_a_hundredth_of_the_vocabulary(words, twin):
 
 
 def frequencies(index, word, draws, radius, **options):
-    """Augments the text ``word`` ``draws`` times; returns how often each rank replaces it, and the rank of ``word``."""
+    """Replaces ``word`` ``draws`` times; returns how often each rank was drawn, and the rank of ``word``."""
     rank = {index.terms[t]: place for place, t in enumerate(index.by_rank)}
     negatives = index.augment([word] * draws, seed=5, radius=radius, **options)
     counts = np.zeros(len(index), dtype=int)

@@ -1,4 +1,4 @@
-"""Calls of the Rust core in a background thread."""
+"""Tests of calls into the Rust core that run in a background thread."""
 
 import os
 import time
@@ -10,7 +10,7 @@ from cse.background import in_thread
 from cse.data.reading import reading_options
 
 
-def test_an_interrupt_ends_a_call_of_the_core(tmp_path):
+def test_an_interrupt_ends_a_call_into_the_core(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     writer = os.open(tmp_path / "pipe", os.O_RDWR)  # while this end is open, the core waits for more rows
     os.write(writer, b"a sentence\n")

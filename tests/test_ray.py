@@ -1,4 +1,4 @@
-"""Tests of indexes built on a Ray cluster: they equal a local build byte for byte, even if a worker is killed."""
+"""Tests of indexes built on a Ray cluster: each equals a local build byte for byte, even if a worker is killed."""
 
 import json
 import os

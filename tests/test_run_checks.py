@@ -1,4 +1,4 @@
-"""Tests of the checks in a run for collapsed embeddings, solved tasks, rows without negatives, and infinite losses."""
+"""Tests of what a run checks: collapsed embeddings, saturated losses, rows without negatives, and infinite losses."""
 
 import json
 

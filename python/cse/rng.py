@@ -30,8 +30,8 @@ __all__ = [
     "uniform",
 ]
 
-# One stream per purpose. UNA uses the copy number (0, 1, 2, ...) as its stream; TfidfIndex.explain uses 2**64 - 1
-# (rust/src/random.rs).
+# One stream per purpose; the streams of ``Draws`` start at PURPOSES. UNA uses the copy number (0, 1, 2, ...) as its
+# stream; TfidfIndex.explain uses 2**64 - 1 (rust/src/random.rs).
 SHUFFLE = 2**32
 HOLD_OUT = 2**32 + 1
 MIX = 2**33

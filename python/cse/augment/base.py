@@ -94,14 +94,14 @@ class Example:
     augmented_spans: tuple[tuple[int, int], ...] = ()
     """(start, end) character offsets of the replacements in ``augmented``."""
     further: tuple[str, ...] = ()
-    """Texts of further columns, such as a labelled hard negative."""
+    """The row's texts in further columns, such as a labelled hard negative."""
     method: str = ""
     """Name of the method, filled in by the run."""
 
 
 @dataclass(frozen=True)
 class NoOptions:
-    """Options of a method without options."""
+    """Empty options, for methods that have none."""
 
 
 class TextMethod(ABC):
@@ -136,7 +136,7 @@ class TextMethod(ABC):
 
     @classmethod
     def makes_pairs(cls, options: Any) -> bool:
-        """Returns whether texts of this method, used as negatives, also form pairs; see ``Edit.makes_pairs``."""
+        """Returns whether negatives made by this method also form pairs; see ``Edit.makes_pairs``."""
         return False
 
     @abstractmethod

@@ -29,14 +29,14 @@ class UNA(Edit):
         self.index = context.index
         if options.tokenizer not in (None, self.index.tokenizer):
             raise InputError(
-                f"--tfidf: the tokenizer of the index is {self.index.tokenizer}, but this recipe needs "
+                f"--tfidf: the tokenizer of the index is {self.index.tokenizer}, but una.tokenizer requires "
                 f"{options.tokenizer}; build another index with cse build-tfidf CORPUS --tokenizer {options.tokenizer}"
             )
         super().__init__(replace(options, radius=self.index.ranks(options.radius)), context)
 
     @classmethod
     def implies(cls, options: UNAOptions) -> dict[str, Any]:
-        """Returns the objective NT-Xent if the negatives also form pairs, as published."""
+        """Returns the paper's objective, NT-Xent, if the negatives also form pairs."""
         return {"objective": "nt-xent"} if options.use_as == "pairs" else {}
 
     @classmethod

@@ -80,7 +80,7 @@ def command(
 ) -> None:
     """Encode each row of SENTENCES (standard input if none) with MODEL, a folder or a name, and write the embeddings.
 
-    The file contains float32 embeddings (rows, dimensions) in the order of the rows; a blank row has a zero embedding.
+    The file contains a float32 embedding for each row, in the order of the rows; a blank row has a zero embedding.
     .npy is a NumPy array; .safetensors has one tensor, named embeddings; .parquet has the columns row and embedding.
     Memory use does not grow with the input. If the command is interrupted, FILE.part remains; run the same command
     again to resume from it.

@@ -68,7 +68,7 @@ def command(folder: str, as_json: bool) -> None:
 
 
 def _settings(run: StoredRun, names: list[str]) -> dict[str, str]:
-    """Returns the cells of the settings that differ: one each, or a single cell for more than ``COLUMNS`` settings."""
+    """Returns the table cells of the differing settings: one each, or one for all if more than ``COLUMNS`` differ."""
     values = {name: _text(run.settings.get(name)) for name in names}
     if len(names) <= COLUMNS:
         return values

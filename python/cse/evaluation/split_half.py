@@ -32,10 +32,12 @@ TIE = 1e-6
 
 @dataclass(frozen=True)
 class HalvesScore:
-    """Mean reciprocal rank over both directions (0 to 1), its standard error, alignment and uniformity of halves."""
+    """The split-half scores of a model; alignment and uniformity are those of the halves' embeddings."""
 
     mrr: float
+    """Mean reciprocal rank over both directions, 0 to 1."""
     mrr_se: float
+    """Standard error of ``mrr``."""
     alignment: float
     uniformity: float
     sentences: int
@@ -45,7 +47,7 @@ class HalvesScore:
     """``(n,)`` 1 if each half of a sentence ranks first for the other, 0.5 if only one does, else 0."""
 
     def to_dict(self) -> dict[str, float]:
-        """Returns the scores over all sentences; ``found_first`` is its mean over the sentences."""
+        """Returns the scores over all sentences; ``found_first`` is averaged over the sentences."""
         return {
             "mrr": self.mrr,
             "mrr_se": self.mrr_se,
@@ -125,7 +127,7 @@ class SplitHalf(Evaluation):
     def __init__(self, options: Any, data: str | None) -> None:
         super().__init__(options, data)
         if data is None:
-            raise InputError("--data: name a corpus of one sentence per line")
+            raise InputError("--data: name a corpus with one sentence per line")
         corpus = Corpus.read(readers.resolve(data, options.column, "--set halves.column=NAME"))
         _, first = np.unique(corpus.hashes(), return_index=True)
         long = np.flatnonzero(corpus.word_counts() >= HELD_OUT_WORDS)

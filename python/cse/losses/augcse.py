@@ -25,7 +25,7 @@ class AugCSEOptions:
     """Options of AugCSE."""
 
     weight: Annotated[float, Field(ge=0, description="weight of the discriminator's loss")] = 0.005
-    reversal: Annotated[float, Field(ge=0, description="factor of the reversed gradient in the encoder")] = 1.0
+    reversal: Annotated[float, Field(ge=0, description="factor of the encoder's reversed gradient")] = 1.0
 
 
 class _Reversed(torch.autograd.Function):

@@ -93,7 +93,7 @@ def contrastive_loss(
         temperature: tau.
         margin: m of the focal logits; ignored by ``cosine``.
         mixed: ``paper``: one mixed negative per anchor, in the denominator of that anchor only. ``release``: mixtures
-            as in the released code; see ``cse.losses.mixed``. None: no mixed negatives.
+            as in MixCSE's released code; see ``cse.losses.mixed``. None: no mixed negatives.
         mix_lambda: Weight of the anchor's own positive in its mixture.
         partners: ``(M,)`` int64, the index of the candidate that each anchor's positive is mixed with, where M is the
             total number of rows of the anchor views; required by ``mixed="paper"``. See ``Contrastive.partner_views``.
@@ -114,7 +114,7 @@ def contrastive_loss(
         A scalar tensor: the mean over all valid anchors; 0 if there are none.
 
     Raises:
-        ValueError: For an undefined combination of parts, missing partners, an unknown objective, a view of unknown
+        ValueError: For an unsupported combination of parts, missing partners, an unknown objective, a view of unknown
             role, or different numbers of anchor and positive views.
     """
     roles = roles or roles_by_name(views)
@@ -251,8 +251,8 @@ def _apply_masks(
                     block |= duplicates
                     block.diagonal().copy_(~valid(other))
     if mixed == "release":
-        # Mixture k combines rows k and k + 1. Columns: z1 against the mixtures of z2, then the mixtures of z1
-        # against z2.
+        # Mixture k combines rows k and k + 1. The first columns compare the first view with mixtures of the second
+        # view; the last columns compare mixtures of the first view with the second view.
         first, second = (valid(name) for name in layout.pairs[0])
         whole = [mask & mask.roll(-1, 0) for mask in (first, second)]
         columns = torch.cat([whole[1].expand(len(scores), -1), whole[0][:, None] & second[None, :]], 1)

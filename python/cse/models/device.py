@@ -109,8 +109,8 @@ def bf16_instructions() -> tuple[str, ...]:
     # Older versions of PyTorch have only private functions, which were added in different versions.
     private = {"AVX512-BF16": "_is_avx512_bf16_supported", "AMX": "_is_amx_tile_supported"}
     found = [text for text, name in private.items() if getattr(torch.cpu, name, bool)()]
-    # This is checked only on Arm: on x86, ``_is_mkldnn_bf16_supported`` also returns True for AVX512 without bfloat16.
-    # Some builds of PyTorch lack this operator.
+    # ``_is_mkldnn_bf16_supported`` is called only on Arm, because on x86 it also returns True for AVX512 without
+    # bfloat16. Some builds of PyTorch lack this operator.
     if platform.machine().lower() in ("aarch64", "arm64"):
         with suppress(AttributeError, RuntimeError):
             found += ["Arm BF16"] if torch.ops.mkldnn._is_mkldnn_bf16_supported() else []
@@ -191,8 +191,8 @@ def on_device(values: npt.NDArray[Any], device: str) -> torch.Tensor:
 def uncompiled() -> AbstractContextManager[Any]:
     """Returns a context manager in which a compiled transformer runs uncompiled.
 
-    Evaluation runs without dropout and on inputs of other shapes than training does; compiling the transformer for
-    these shapes would take longer than it saves. Before PyTorch 2.6, the context has no effect.
+    Evaluation runs without dropout, and its inputs differ in shape from those of training; compiling the transformer
+    for these shapes would take longer than it saves. Before PyTorch 2.6, the context has no effect.
     """
     set_stance = getattr(torch.compiler, "set_stance", None)
     stance: AbstractContextManager[Any] = set_stance("force_eager") if set_stance else nullcontext()

@@ -34,7 +34,7 @@ class Page:
 
     html: str
     changes: list[dict[str, Any]]
-    """Scores before and after training, with intervals of the differences; empty if nothing was encoded."""
+    """Scores before and after training, with intervals of the differences; empty if no texts were encoded."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Names of the plots and sections that are not on the page, with the reasons."""
 
@@ -155,7 +155,7 @@ def _cells(change: Change) -> dict[str, str]:
 
 
 def _logged(run: StoredRun) -> list[dict[str, str]]:
-    """Returns the scores before training and of best/ from the log, for a page on which no texts were encoded."""
+    """Returns the scores before training, and those of best/, from the log; used if no texts were encoded."""
     if not run.evaluations:
         return []
     before, best = run.evaluations[0], run.best
@@ -168,7 +168,7 @@ def _logged(run: StoredRun) -> list[dict[str, str]]:
 
 
 def _facts(run: StoredRun) -> dict[str, str]:
-    """Returns the stored summary of model and data, and the number of steps done.
+    """Returns the stored summary of the model and the data, and the number of steps done.
 
     Older runs stored no summary; some of their settings are returned instead.
     """
@@ -181,7 +181,7 @@ def _facts(run: StoredRun) -> dict[str, str]:
     if run.result is not None:
         seconds = run.result["seconds"]
         took = f"{seconds:,.0f} seconds" if seconds < 120 else f"{seconds / 60:,.0f} minutes"
-        done["steps done"] += f" in {took}, not counting evaluations; best/ is step {run.best['step']:,}"
+        done["steps done"] += f" in {took}, not counting evaluations; best/ is from step {run.best['step']:,}"
     return {**facts, **done}
 
 

@@ -18,8 +18,8 @@ __all__ = ["Estimate", "estimate"]
 # Time of a step divided by the time of its matrix products at the rate that ``matrix_rate`` measures. Attention,
 # normalisation and the optimizer take the rest of the time.
 OVERHEAD = 2.0
-# Bytes of float32 activations kept for the backward pass. ACTIVATIONS: per token, layer and hidden unit. ATTENTION: per
-# pair of tokens, layer and attention head. Korthikanti et al. (2022, section 4) give half of these values for half
+# Bytes of float32 activations kept for the backward pass: ACTIVATIONS per token, layer and hidden unit, and ATTENTION
+# per pair of tokens, layer and attention head. Korthikanti et al. (2022, section 4) give half of these values for half
 # precision.
 ACTIVATIONS, ATTENTION = 68, 10
 
@@ -35,12 +35,12 @@ class Estimate:
 
 
 def estimate(cells: Sequence[Cell], inputs: Inputs, place: Path) -> Estimate:
-    """Estimates the cost of the training runs of cells.
+    """Estimates the cost of the training runs for cells of a table.
 
     Args:
-        cells: Cells that are not stored yet.
+        cells: Cells whose scores are not stored yet.
         inputs: Files and settings of the runs.
-        place: Folder of the cells.
+        place: Folder in which the cells are stored.
 
     Returns:
         The estimate. It counts neither evaluations nor encoders that are not trained.

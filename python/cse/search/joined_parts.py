@@ -1,7 +1,7 @@
 """Opens a folder of parts written by ``cse encode --parts`` as one index over the vectors of all parts.
 
-A part is a file with the vectors of one corpus file. Vectors of ``.npy`` parts are mapped into memory, and texts are
-read from the corpus files when their rows are found. A search finds the same rows, with the same scores, as a
+A part is a file with the vectors of one corpus file. Vectors of ``.npy`` parts are mapped into memory. The texts of the
+rows that a search finds are read from the corpus files. A search finds the same rows, with the same scores, as a
 search in an index of the whole corpus; see ``tests/test_sharding.py``.
 """
 
@@ -309,7 +309,8 @@ def nearest_on_cluster(
         progress: Called with the number of parts searched and the total number of parts.
 
     Returns:
-        Scores ``(Q, min(k, n))`` float64, and row numbers in the corpus, of the same shape.
+        Scores ``(Q, min(k, n))`` float64, where n is the number of vectors, and row numbers in the corpus, of the same
+        shape.
 
     Raises:
         InputError: If a part cannot be read, or the cluster failed.

@@ -78,8 +78,8 @@ def _search(vectors: Vectors, queries: Floats, k: int) -> tuple[Doubles, Rows]:
     first = min(total, max(step, k))
 
     products = vectors.products(queries, 0, first)
-    # Each product differs from the exact one by at most the error, and so does the k-th largest product. A row that is
-    # among the exact k best is therefore at most 2 * error below the k-th largest product.
+    # Each product differs from the exact one by at most the error, and so does the k-th largest product. The product
+    # of a row that is among the exact k best is therefore at most 2 * error below the k-th largest product.
     kth = np.partition(products, first - k, axis=1)[:, first - k].astype(np.float64)
     found = _at_least(products, _below(kth - 2 * error))
     best = _merged(None, *found, given, vectors, k)
@@ -121,7 +121,7 @@ def _at_least(products: Floats, limit: Floats) -> tuple[Rows, Rows]:
 def _merged(
     best: tuple[Doubles, Rows] | None, numbers: Rows, rows: Rows, queries: Float32, vectors: Vectors, k: int
 ) -> tuple[Doubles, Rows]:
-    """Returns each query's k best among its current best ``(Q, k)`` and candidates, given as (query, row) pairs."""
+    """Returns each query's k best among its current best ``(Q, k)`` and the candidates, given as (query, row) pairs."""
     scores = exact_products(queries, numbers, vectors, rows)
     count = len(queries)
     if best is not None:

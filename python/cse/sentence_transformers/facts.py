@@ -17,7 +17,7 @@ from torch import Tensor
 __all__ = ["EPOCH", "ROW", "Facts", "facts_of", "stripped"]
 
 ROW, EPOCH = "cse_row", "cse_epoch"
-"""Keys in the inputs of the first column. Their values are ``(B,)`` int64: row numbers, and the epoch repeated."""
+"""Keys in the inputs of the first column. Their values, ``(B,)`` int64, are the row numbers and the repeated epoch."""
 
 MULTIPLIER = 0x9E3779B97F4A7C15
 
@@ -49,7 +49,10 @@ class Facts:
         return found.fill_diagonal_(False)
 
     def changed(self, column: int) -> Tensor | None:
-        """``(B,)`` bool, False where a negative equals the anchor or positive of its row; None without token ids."""
+        """Returns ``(B,)`` bool, False where the column's text equals the anchor or positive of its row.
+
+        Returns None if token ids are missing.
+        """
         if self.keys is None:
             return None
         return (self.keys[column] != self.keys[0]) & (self.keys[column] != self.keys[1])

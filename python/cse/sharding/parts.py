@@ -10,8 +10,9 @@ file                        content
 ==========================  ==========================================================================================
 
 The manifest is written before the first part and after the last one. A later call with the same settings and files
-makes the parts that are missing. Files may be added at the end of the list. The parts are the same with every engine:
-negatives are identical on all machines, and embeddings on processors of the same kind.
+makes the parts that are missing. Files may be added at the end of the list. The parts are the same with
+``--engine local`` and ``--engine ray``: negatives are identical on all machines, and embeddings on processors of the
+same kind.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Shard:
-    """A file and the part that is made from it."""
+    """A file of the corpus, together with the part that is made from it."""
 
     source: Source
     part: str
@@ -105,8 +106,8 @@ class Parts:
     def locked(self) -> Iterator[None]:
         """Context manager in which parts are made; it creates and checks the folder, and writes the first manifest.
 
-        Raises ``InputError`` if another process is making parts there, or if the folder holds other files, or parts
-        made with other settings or from other files.
+        Raises ``InputError`` if another process is making parts there, or if the folder holds files that are not parts,
+        or parts made with different settings or from different corpus files.
         """
         folder = self.folder
         if folder.exists() and not folder.is_dir():
@@ -163,7 +164,7 @@ class Parts:
         return [shard for shard in self.shards if self._made(shard) is None]
 
     def _made(self, shard: Shard) -> dict[str, Any] | None:
-        """Returns size, hash and counts of a part; None if the part is missing or incomplete."""
+        """Returns the size, hash and counts of a part; None if the part is missing or incomplete."""
         path = self.folder / shard.part
         record = self._known.get(shard.part)
         if record is None:

@@ -31,8 +31,8 @@ def build_index(
 
     Args:
         paths: See ``TfidfIndex.build``.
-        folder: Folder for ``index.safetensors`` and, with ``matrix``, for ``matrix.npz``. This is the TF-IDF matrix,
-            ``(rows, terms)`` in CSR, float64; its row i belongs to row i of the corpus.
+        folder: Folder for ``index.safetensors`` and, with ``matrix``, for ``matrix.npz``. The latter holds the TF-IDF
+            matrix, ``(rows, terms)`` in CSR, float64; row i of the matrix belongs to row i of the corpus.
         column: Column of the tables that contains the sentences.
         matrix: Whether to write the matrix, which must fit in memory; the engine ``ray`` never writes one.
         engine: ``local`` for this process, or ``ray`` for one task per file on a Ray cluster; the index is the same.

@@ -28,11 +28,11 @@ __all__ = ["TfidfIndex"]
 
 
 class TfidfIndex:
-    """Document frequencies and maximum TF-IDF scores of a corpus.
+    """Document frequencies and maximum TF-IDF scores of the terms of a corpus.
 
     The score of a term that occurs c times in a document of L terms is ln(1 + c/L) * ln(N/df) (UNA, section 3.1), where
-    N is the number of documents and df the document frequency. Terms are numbered in byte order. Create an index with
-    ``build``, ``from_texts``, ``open``, ``from_bytes`` or ``merge``.
+    N is the number of documents and df the document frequency. Term ids are positions in byte order. Create an index
+    with ``build``, ``from_texts``, ``open``, ``from_bytes`` or ``merge``.
     """
 
     def __init__(self, core: _core.Index) -> None:
@@ -216,7 +216,7 @@ class TfidfIndex:
 
     @cached_property
     def by_rank(self) -> npt.NDArray[np.uint32]:
-        """Term numbers by descending maximum score, ties in byte order: ``(V,)`` uint32, read-only, no copy."""
+        """Term ids by descending maximum score, ties in byte order: ``(V,)`` uint32, read-only, no copy."""
         return self._numbers("by_rank")
 
     def _numbers(self, name: str) -> npt.NDArray[Any]:

@@ -99,7 +99,7 @@ def with_preset(config: TrainConfig) -> TrainConfig:
         return config
     stored = preset_values(config.preset) if config.preset else {}
     given = config.values()
-    if config.preset == "adapt":  # a table of family defaults, which yield to those of the loss
+    if config.preset == "adapt":  # a table of family defaults; the defaults of the loss take precedence
         chosen = with_loss(config, "adapt")
         completed = chosen.model_copy(update={"options": merge({"options": config.options}, stored).get("options", {})})
         stored = {"loss": chosen.loss, **stored, **loss_recipe(completed, "adapt")}

@@ -3,8 +3,8 @@
 //!
 //! UNA needs no other statistics: the idf of a term is the same in all documents, so ln(1 + c/L) * idf is largest in
 //! the document in which c/L is largest. Merging two [`Stats`] adds their N and document frequencies, and keeps the
-//! larger maximum of each term. Merging is associative and commutative. Threads, shards and machines can therefore
-//! count separately, and merging their statistics in any order gives the same bytes.
+//! larger of the two maxima of each term. Merging is associative and commutative. Threads, shards and machines can
+//! therefore count separately, and merging their statistics in any order gives the same bytes.
 
 use std::cmp::Ordering;
 
@@ -15,7 +15,7 @@ use crate::parallel::in_pool;
 use crate::text::blank::is_blank;
 use crate::text::tokenize::{Scratch, Tokenizer};
 
-/// A list of strings, stored end to end in one buffer.
+/// A list of terms, stored end to end in one buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
     pub bytes: Vec<u8>,

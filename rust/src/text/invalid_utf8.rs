@@ -1,4 +1,4 @@
-//! Bytes that are not valid UTF-8: they are an error, or are replaced with U+FFFD.
+//! Handles bytes that are not valid UTF-8: reports an error, or replaces the bytes with U+FFFD.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub enum EncodingErrors {
 
 /// Decodes whole rows.
 ///
-/// Returns the text and the numbers of the rows in which bytes were replaced, counted from 0. With
+/// Returns the text, and the indices (from 0) of the rows in which bytes were replaced. With
 /// [`EncodingErrors::Strict`], the error is the position of the first invalid byte.
 pub(super) fn decode(
     bytes: &[u8],
@@ -49,7 +49,7 @@ pub(super) fn invalid_utf8(
     }
 }
 
-/// Returns the numbers of the rows in `bytes` that are not valid UTF-8, counted from 0.
+/// Returns the indices, from 0, of the rows in `bytes` that are not valid UTF-8.
 fn faulty_rows(bytes: &[u8]) -> Vec<u64> {
     let rows = (0..).zip(bytes.split(|&b| b == b'\n'));
     rows.filter(|(_, row)| std::str::from_utf8(row).is_err())

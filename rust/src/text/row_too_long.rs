@@ -1,4 +1,4 @@
-//! Rows with too many bytes: they are an error, or are cut off if [`ReadOptions::lenient`] is set.
+//! Handles rows with too many bytes: they are an error, or are truncated if [`ReadOptions::lenient`] is set.
 
 use std::path::Path;
 

@@ -45,7 +45,7 @@ pub struct Replacement {
     /// Start and end of the new word in the output, in bytes.
     pub start: usize,
     pub end: usize,
-    /// Number of the old word in the sentence.
+    /// Index of the old word among the words of the sentence.
     pub word: usize,
     pub new_rank: usize,
 }
@@ -88,8 +88,8 @@ pub struct Augmenter<'a> {
     long: Vec<u8>,
     /// Buffer for one term of at most sixteen bytes.
     short: [u8; 2 * PAD],
-    /// The result of the first step of the look-up ([`Lookup::first`](crate::index::lookup::Lookup::first)) of each
-    /// token.
+    /// For each token, the result of the first step of the look-up
+    /// ([`Lookup::first`](crate::index::lookup::Lookup::first)).
     firsts: Vec<(Known, bool)>,
     /// `Word::key` of each word.
     keys: Vec<u32>,
@@ -128,8 +128,8 @@ impl<'a> Augmenter<'a> {
 
     /// Appends the synthetic sentence for `text` to `out`, as UTF-8.
     ///
-    /// Each step is done for all words before the next step begins. Each step waits for memory; in this order, the
-    /// waits for different words overlap instead of adding up.
+    /// Each step is done for all words before the next step begins. Each step waits for memory; when it is done for all
+    /// words in turn, the waits for different words overlap instead of adding up.
     pub fn augment(&mut self, text: &str, row: u64, out: &mut Vec<u8>) {
         self.weigh(text);
         self.rewrite(text, row, self.options.copy, out);
