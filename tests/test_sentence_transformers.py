@@ -250,7 +250,7 @@ def test_cached_gradients_repeat_the_dropout_masks(tiny_bert, triples):
 
 
 def test_negatives_used_as_pairs_are_encoded_twice(tiny_bert, triples):
-    """The reference is NT-Xent over four views; two encodings of a negative (two dropout masks) are a pair."""
+    """The reference is NT-Xent over four views; two encodings of a negative, with different dropout, form a pair."""
     model = load(tiny_bert).train()
     features = features_of(model, triples.select(range(5)))
     torch.manual_seed(1)

@@ -1,7 +1,7 @@
 """Creates the options of ``cse train`` from the settings in ``cse.training.settings`` and the options of methods.
 
-Methods are losses, augmentations and so on; see ``cse methods``. The type, choices, help and default of each setting are
-read from its declaration; only ``columns`` and the short flag of ``output`` are handled by name. To keep ``--help``
+Methods are losses, augmentations and so on; see ``cse methods``. The type, choices, help and default of each setting
+are read from its declaration; only ``columns`` and the short flag of ``output`` are handled by name. To keep ``--help``
 fast, importing this module does not import pydantic, NumPy or torch.
 """
 

@@ -155,7 +155,7 @@ def encode_to_file(
         try:
             stack.enter_context(locked(part))
         except BlockingIOError:
-            raise InputError(f"-o {output}: another process is writing to it; wait for it") from None
+            raise InputError(f"-o {output}: another process is writing to this file; wait for it") from None
         done = _rows_done(part, state, key, shape)
         array = np.lib.format.open_memmap(part, mode="r+" if done else "w+", dtype=np.float32, shape=shape)
         if not done:
