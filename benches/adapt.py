@@ -1,13 +1,13 @@
 """Searches for a training recipe for encoders that have already been trained contrastively, and evaluates it.
 
     python benches/adapt.py search --data DIR            # tunes on STS-B train, SICK-R train and the label-free MRR
-    python benches/adapt.py accept --data DIR            # evaluates on STS-B dev, SICK-R dev and STS16; new seeds
+    python benches/adapt.py accept --data DIR            # evaluates new seeds on STS-B dev, SICK-R dev, STS16
     python benches/adapt.py table --data DIR             # prints the stored results
     python benches/adapt.py peers --data DIR             # compares with other methods; DIR as for domain.py
 
 Each run trains all-MiniLM-L6-v2 on the sample corpus. The scores of the trained weights and of their average with the
 base weights (``merged``) are written to benches/results/adapt.json when a run ends; stored runs are skipped. ``search``
-evaluates on 800 to 900 pairs each of STS-B train and SICK-R train, and computes the label-free score (MRR) of 500
+evaluates on 800 to 900 pairs from each of STS-B train and SICK-R train, and computes the label-free score (MRR) of 500
 held-out sentences. The cosines of all pairs are stored too, because the intervals need them. The table of ``accept``
 has 95 % intervals over pairs and over seeds. Those over pairs come from a bootstrap of clusters of pairs that share a
 sentence, with 2,000 resamples and with scores averaged over seeds; those over seeds come from Student's t.
@@ -40,7 +40,7 @@ ACCEPT = ("stsb.dev", "sickr.dev", "sts16.test")
 TUNE_PAIRS = 800
 FRESH_SEEDS = (21, 22, 23, 24, 25)
 RESAMPLES = 2000
-# The recipe [adapt] of presets/defaults.toml, with and without UNA; then the earlier version of it, with each loss.
+# The recipe [adapt] of presets/defaults.toml, with and without UNA; then an earlier version of it, with several losses.
 RECIPES = (
     "passages, kept, una",
     "passages, kept",
@@ -61,10 +61,10 @@ COMMON: dict[str, Any] = {
     "temperature": 0.1,
     "merge_with_base": 0.0,
 }
-# Replaces the default loss and loss term of this model, which most candidates do not use.
+# Replaces the default loss and loss term of all-MiniLM-L6-v2. Most candidates do not use these defaults.
 PLAIN: dict[str, Any] = {"loss": "standard", "loss_terms": []}
 UNLIMITED = {"most_words": 10_000}
-# The default recipe of this model.
+# The default recipe of all-MiniLM-L6-v2.
 PASSAGES: dict[str, Any] = {
     "loss": "focal",
     "temperature": 0.05,
@@ -136,7 +136,7 @@ def main() -> None:
         type=Path,
         help="Folder of the STS files (stsb.train.tsv, ...) or, with peers, of the collections.",
     )
-    parser.add_argument("--only", nargs="*", help="Names of candidates; default: all; with accept, those in RECIPES.")
+    parser.add_argument("--only", nargs="*", help="Names of candidates. Default: all; with accept, RECIPES.")
     parser.add_argument("--seeds", nargs="*", type=int)
     parser.add_argument("--collections", nargs="*", help="With peers: names of collections; default: all.")
     parser.add_argument("--results", type=Path)

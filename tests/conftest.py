@@ -25,7 +25,7 @@ SLOWEST = (
     "test_two_processes_train_resume_and_end_together",
     "test_a_task_that_is_solved_from_the_start_is_reported",
     "test_two_processes_compute_the_gradients_of_a_single_process",
-    "test_two_processes_have_the_weights_of_one",
+    "test_two_processes_give_the_same_weights_as_one",
     "test_embeddings_in_onnxruntime_equal_those_of_pytorch",
     "test_sts_scores_of_minilm_equal_the_published_scores",
 )

@@ -61,7 +61,7 @@ def test_the_temporary_folder_of_an_index_is_deleted_with_the_index(encoder):
 
 
 class Counted:
-    """An encoder that counts the texts it encodes; after ``least`` or more texts, a call raises KeyboardInterrupt."""
+    """An encoder that counts the texts it encodes; once they are at least ``least``, calls raise KeyboardInterrupt."""
 
     def __init__(self, encoder, least=math.inf):
         self._encoder, self.left, self.texts = encoder, least, 0

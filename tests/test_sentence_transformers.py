@@ -250,7 +250,7 @@ def test_cached_gradients_repeat_the_dropout_masks(tiny_bert, triples):
 
 
 def test_negatives_used_as_pairs_are_encoded_twice(tiny_bert, triples):
-    """The reference is NT-Xent over four views; two encodings of a negative with different dropout masks are a pair."""
+    """The reference is NT-Xent over four views; two encodings of a negative, with different dropout, form a pair."""
     model = load(tiny_bert).train()
     features = features_of(model, triples.select(range(5)))
     torch.manual_seed(1)
@@ -270,7 +270,7 @@ def test_negatives_used_as_pairs_are_encoded_twice(tiny_bert, triples):
     assert value == pytest.approx(total / 20, rel=1e-10)
 
 
-def test_equal_texts_are_not_used_as_negatives(tiny_bert):
+def test_identical_texts_are_not_used_as_negatives(tiny_bert):
     model = load(tiny_bert).eval()
     texts = ["the first sentence", "another one", "the first sentence", "and a third one"]
     dataset = Dataset.from_dict(
@@ -626,11 +626,11 @@ def gathered_weights(given, processes):
     return found
 
 
-def test_two_processes_have_the_weights_of_one(without_dropout, sample_rows, indexed, tmp_path):
+def test_two_processes_give_the_same_weights_as_one(without_dropout, sample_rows, indexed, tmp_path):
     script, given = tmp_path / "gathered.py", tmp_path / "given.json"
     script.write_text(GATHERED, encoding="utf8")
     texts = sample_rows[:24]
-    texts[9] = texts[12]  # equal texts in different processes
+    texts[9] = texts[12]  # identical texts in different processes
     cases = {
         "mixed": {"objective": "nt-xent", "logits": "focal", "mixed": "paper"},
         "cached": {"mixed": "paper", "cached": True, "mini_batch_size": 3, "hard_negative_weight": 2.0},

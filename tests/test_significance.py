@@ -33,7 +33,7 @@ def test_differences_of_spearman_correlations_and_their_resamples_equal_scipy():
     assert difference.p < 0.05
 
 
-def test_equal_encoders_have_a_difference_of_zero():
+def test_identical_encoders_have_a_difference_of_zero():
     gold = np.arange(30.0)
     cosines = np.sin(gold)
     difference, _ = resampled_difference([cosines], [cosines], gold, [np.array([i]) for i in range(30)], resamples=50)

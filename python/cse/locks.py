@@ -49,7 +49,8 @@ def lock(descriptor: int, *, wait: bool = False) -> bool:
         wait: Wait until the lock is free instead of raising an error.
 
     Returns:
-        True; False if the file system does not support locks, as is the case for some network file systems.
+        True if the file was locked; False if its file system does not support locks, as is the case for some network
+        file systems.
 
     Raises:
         BlockingIOError: If another process holds the lock.
@@ -74,7 +75,7 @@ def locked(path: Path) -> Iterator[bool]:
         path: An existing file or folder.
 
     Yields:
-        True; False if the file system does not support locks.
+        True if the file was locked; False if its file system does not support locks.
 
     Raises:
         BlockingIOError: If another process holds the lock.

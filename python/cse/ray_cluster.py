@@ -47,7 +47,7 @@ def connected() -> Iterator[Any]:
 def enter(home: str) -> None:
     """Changes the working directory of a worker to ``home``, the working directory of the caller.
 
-    Relative paths then name the same files in both. Does nothing if the worker's machine has no folder ``home``.
+    Relative paths then name the same files in both processes. Does nothing if the worker's machine has no such folder.
     """
     if os.path.isdir(home):
         os.chdir(home)

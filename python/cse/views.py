@@ -56,7 +56,7 @@ class Views:
     embeddings: dict[str, Tensor]
     """``(B, D)`` float32 by view name; a view of role ``negative`` may have any number of rows, ``(R, D)``."""
     roles: dict[str, Role] = field(default_factory=dict)
-    """Roles by view name. Default: as ``roles_by_name`` returns them."""
+    """Roles by view name. Default: the result of ``roles_by_name``."""
     masks: dict[str, Tensor] = field(default_factory=dict)
     """``(B,)`` bool by view name, True for valid rows; without a mask all rows of a view are valid."""
     log_weights: dict[tuple[str, str], Tensor] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Views:
     per anchor, one column per row of the other view. ``-inf`` removes a logit from the denominator. If a pair of
     views has no entry, nothing is added to its logits."""
     own_negatives: dict[str, Tensor] = field(default_factory=dict)
-    """``(B, k, D)`` by name of the anchor view: k negatives for each anchor, compared with no other anchor."""
+    """``(B, k, D)`` by name of the anchor view: k negatives for each anchor, compared only with this anchor."""
 
     def __post_init__(self) -> None:
         """Sets the roles if none were given."""
@@ -147,7 +147,8 @@ class BatchStep(_Facts):
     """
 
     partners: Tensor | None = None
-    """``(M,)`` int64, positions of the mixing partners of mixed negatives; see ``cse.mixing_partners.partners``."""
+    """``(M,)`` int64: for each of M anchors, the position of the candidate with which its positive is mixed (MixCSE).
+    None if the run has no mixed negatives. See ``cse.mixing_partners.partners``."""
     duplicates: Tensor | None = None
     """``(B, B)`` bool, True for different rows with the same sentence or labelled positive. None: there are none, or
     the run keeps duplicates."""

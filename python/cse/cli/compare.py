@@ -54,9 +54,9 @@ def command(
     that share a sentence are resampled together, and ranks are recomputed for each resample. p-values are adjusted for
     the number of tasks by Holm's method; the significance level is 0.05.
 
-    Without --seeds, checkpoints are compared, not methods: two checkpoints of the same method with different seeds may
-    differ by as much. With --seeds, each of MODELS lists the checkpoints of one method, separated by commas. The seeds
-    must be the same, in the same order, for every method. Methods are then compared by a paired t-test over seeds.
+    Without --seeds, checkpoints are compared, not methods: a difference may be due to the training seed alone. With
+    --seeds, each of MODELS lists the checkpoints of one method, separated by commas. The seeds must be the same, in the
+    same order, for every method. Methods are then compared by a paired t-test over seeds.
     """
     from ..evaluation.open_suites import option_tables
     from ..evaluation.run import compare_models

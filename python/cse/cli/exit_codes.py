@@ -38,8 +38,8 @@ def main() -> NoReturn:
             error.show()
         sys.exit(2)
     except (InputError, OSError, RunError) as error:
-        # With torchrun, several ranks may fail. Equal messages are printed once. Messages of ranks above 0
-        # name the rank.
+        # With torchrun, several ranks may fail. A message that several ranks share is printed
+        # once. Messages of ranks above 0 name the rank.
         rank = os.environ.get("RANK", "0")
         if not said_by_another_rank(sentence(error)):
             click.echo(f"Error{'' if rank == '0' else f' on rank {rank}'}: {sentence(error)}", err=True)

@@ -40,7 +40,7 @@ def command(
     """Export MODEL (a folder, a name or a run) to a format that other programs can read.
 
     --onnx writes a file for onnxruntime. SentenceTransformer(FOLDER, backend="onnx") loads it, and cse eval, compare
-    and encode accept it as onnx:FOLDER. Before the file is written, its embeddings are compared with PyTorch's.
+    and encode accept it as onnx:FOLDER. The export fails if the embeddings from the file do not agree with PyTorch's.
 
     With --int8 and --sts or --retrieval, the model in PyTorch and the 8-bit file are evaluated, and both scores are
     printed with a confidence interval for their difference.

@@ -12,7 +12,7 @@ from ..errors import did_you_mean
 
 __all__ = ["explained", "said_by_another_rank"]
 
-# Maps option names of other trainers (transformers, sentence-transformers) and of the papers to options of cse.
+# Maps option names from other trainers (transformers, sentence-transformers) and from papers to options of cse.
 OTHER_NAMES = {
     "alpha": "hard-negative-weight",
     "bs": "batch-size",

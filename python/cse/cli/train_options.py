@@ -1,8 +1,8 @@
 """Creates the options of ``cse train`` from the settings in ``cse.training.settings`` and the options of methods.
 
-The type, choices, help and default of each setting are read from its declaration; only ``columns`` and the short flag
-of ``output`` are handled by name. To keep ``--help`` fast, importing this module does not import pydantic, NumPy or
-torch.
+Methods are losses, augmentations and so on; see ``cse methods``. The type, choices, help and default of each setting
+are read from its declaration; only ``columns`` and the short flag of ``output`` are handled by name. To keep ``--help``
+fast, importing this module does not import pydantic, NumPy or torch.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _default_text(name: str, default: Any, shown: Shown) -> str:
 
 
 def _by_family(path: tuple[str, ...], default: Any) -> str:
-    """Returns the default as text, with the defaults of model families that differ: ``5e-05; 3e-05 for bert-base``."""
+    """Returns the default, then the defaults of model families that differ from it: ``5e-05; 3e-05 for bert-base``."""
     values: dict[str, list[str]] = {}
     known = _families()
     common = _text(_at(known["all"], path, default))

@@ -68,22 +68,24 @@ def pair_columns(
         for name in by_role.get("score", []):
             raise _needs_selection(path, name, "--min-score 4", names)
     others = by_role.get(None, [])
-    for name in others if len(set(names)) == len(names) else []:  # equal names are rejected when the columns are read
+    for name in others if len(set(names)) == len(names) else []:  # duplicate names are rejected on reading
         if _holds_numbers(path, name):
             raise InputError(
                 f"--pairs {path}: most of the first rows of column {name!r} are numbers; name the columns of text with "
-                f"--columns: {listed}"
+                f"--columns; the columns are: {listed}"
             )
     for role in ROLES:
         if len(same := by_role.get(role, [])) > 1:
             raise InputError(
                 f"--pairs {path}: columns {' and '.join(same)} may both be the {role}; name two or three with "
-                f"--columns: {listed}"
+                f"--columns; the columns are: {listed}"
             )
     found = {role: by_role[role][0] for role in ROLES if role in by_role}
     if not {"anchor", "positive"} <= found.keys():
         if len(found) + len(others) not in (2, 3):
-            raise InputError(f"--pairs {path}: has {len(names)} columns; name two or three with --columns: {listed}")
+            raise InputError(
+                f"--pairs {path}: has {len(names)} columns; name two or three with --columns; the columns are: {listed}"
+            )
         remaining = iter(others)
         found = {role: name for role in ROLES if (name := found.get(role) or next(remaining, ""))}
     return [found[role] for role in ROLES if role in found]
@@ -96,10 +98,10 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
 
     Args:
         files: The tables.
-        where: ``COLUMN=VALUE`` selects the rows with this value in this column. Two numbers are compared as numbers,
-            other values as texts, without regard to case or surrounding white space.
-        min_score: Selects the rows with at least this score, but no rows without a score. Exactly one column of the
-            first table must have one of the names that ``NAMES`` lists for a score.
+        where: ``COLUMN=VALUE`` selects the rows with this value in this column. Cell and value are compared as numbers
+            if both are numbers; otherwise as texts, without regard to case or surrounding white space.
+        min_score: Selects the rows with at least this score; rows with a blank score are not selected. Exactly one
+            column of the first table must have one of the names that ``NAMES`` lists for a score.
 
     Raises:
         InputError: If a column does not exist, a score is not a number, or no row is selected.
@@ -132,8 +134,8 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
     chosen: npt.NDArray[np.bool_] = np.logical_and.reduce([np.array(mask, dtype=bool) for mask in masks])
     if not chosen.any():
         raise InputError(
-            f"--min-score {min_score:g}: no row (selected by --where, if given) has at least this score; give a lower "
-            "one"
+            f"--min-score {min_score:g}: no row{' selected by --where' if where else ''} has at least this "
+            "score; give a lower one"
         )
     return chosen
 
@@ -141,7 +143,7 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
 def _needs_selection(path: str, name: str, example: str, names: Sequence[str]) -> InputError:
     return InputError(
         f"--pairs {path}: column {name!r} marks which rows are positive pairs; select them with {example}, or name the "
-        f"columns of text with --columns: {', '.join(names[:20])}"
+        f"columns of text with --columns; the columns are: {', '.join(names[:20])}"
     )
 
 

@@ -1,4 +1,4 @@
-"""A loss term that keeps the similarities of the base model, to prevent forgetting when it adapts to new documents."""
+"""A loss term that keeps the similarities of the base model, to prevent forgetting in training on new documents."""
 
 from __future__ import annotations
 

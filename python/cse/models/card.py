@@ -92,7 +92,7 @@ def is_local(model: str) -> bool:
 
 
 def public_name(model: str) -> str:
-    """Returns the name of a model without local paths: a path is reduced to the name of its folder.
+    """Returns the name of a model without local paths: a path is reduced to the name of the folder.
 
     For the folders ``best`` and ``last`` of a run, the result is ``NAME/best`` or ``NAME/last``.
     """

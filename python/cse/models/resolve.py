@@ -126,7 +126,7 @@ def _has_config(folder: Path) -> bool:
 
 
 def _transformer(folder: Path) -> Path:
-    """Returns the folder of the first module, with weights and tokenizer; ``folder`` if there is no modules.json."""
+    """Returns the folder of the first module, which holds weights and tokenizer; ``folder`` without a modules.json."""
     try:
         return folder / str(read_json(folder / "modules.json")[0]["path"])
     except (OSError, ValueError, KeyError, IndexError, TypeError):
@@ -294,7 +294,7 @@ def _base_path(name: str, base: str) -> str:
         raise InputError(f"--model {name}: is an adapter of {base}, which cannot be loaded ({error})") from None
     if found.base is not None:
         raise InputError(
-            f"--model {name}: is an adapter of an adapter, {base}; train the latter without --keep-adapter"
+            f"--model {name}: is an adapter of {base}, which is also an adapter; train {base} without --keep-adapter"
         )
     return found.path
 

@@ -29,7 +29,7 @@ def save_encoder(
 ) -> None:
     """Saves an encoder atomically, as a directory that AutoModel, AutoTokenizer and SentenceTransformer can load.
 
-    The exception is the pooler ``mask``, which SentenceTransformer does not support.
+    With the pooler ``mask``, SentenceTransformer cannot load the directory, since it does not support this pooling.
 
     A head that is kept after training is saved as a Dense module. If the transformer has a pooler, the weights of the
     head are saved in the pooler as well, so that ``AutoModel`` returns the embedding as ``pooler_output``. An existing

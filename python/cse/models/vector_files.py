@@ -155,7 +155,7 @@ def encode_to_file(
         try:
             stack.enter_context(locked(part))
         except BlockingIOError:
-            raise InputError(f"-o {output}: another process is writing to it; wait for it") from None
+            raise InputError(f"-o {output}: another process is writing to this file; wait for it") from None
         done = _rows_done(part, state, key, shape)
         array = np.lib.format.open_memmap(part, mode="r+" if done else "w+", dtype=np.float32, shape=shape)
         if not done:
@@ -207,7 +207,7 @@ def _rows_done(part: Path, state: Path, key: dict[str, Any], shape: tuple[int, i
 
 
 def _finish(part: Path, output: Path, first_row: int) -> None:
-    """Renames the complete array to the output, or converts it."""
+    """Renames the complete array to ``output``, or converts it to the format of ``output``."""
     if output.suffix == ".npy" and (output.is_file() or not output.exists()) and not output.is_symlink():
         with naming(output):
             os.replace(part, output)

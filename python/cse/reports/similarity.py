@@ -1,4 +1,4 @@
-"""Plots of encoded held-out texts: histograms of cosines, and maps in two dimensions."""
+"""Plots of the embeddings of held-out texts: histograms of cosines, and maps in two dimensions."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def pair_panels(found: Compared) -> list[Panel]:
         Panel(
             "pairs-after",
             "Cosines after training",
-            f"The same cosines with best/. Means before and after: {means}.",
+            f"The same pairs, with the embeddings of best/. Means before and after: {means}.",
             draw(1),
         ),
     ]

@@ -56,10 +56,10 @@ class Mining:
     mining; Moreira et al. 2024, arXiv:2407.15831).
 
     Attributes:
-        ranks: First and last rank, from 1, in the ranking of the whole corpus.
+        ranks: First and last rank of the window, counted from 1 in the ranking of the whole corpus.
         margin: The margin, a difference of cosines; None: no row is left out because of its cosine.
         count: Maximum number of negatives per pair.
-        by: What ranks the rows: ``encoder`` or ``bm25``. The margin always refers to the encoder's cosines.
+        by: Whether ``encoder`` or ``bm25`` ranks the rows. The margin always refers to the encoder's cosines.
         pick: Which candidates become negatives: those with the ``top`` ranks, or ``random`` ones.
         seed: Random seed for ``random``; the choice for a pair depends on the seed and the number of the pair.
     """
@@ -83,7 +83,7 @@ class Mining:
         """Yields the negatives of each pair, in the order of the pairs; ``rows`` is empty if no candidate is left.
 
         Args:
-            index: The corpus; an index without passages.
+            index: An index of the corpus, without passages.
             anchors: n texts.
             positives: n texts, one positive for each anchor.
             batch_size: Texts per forward pass.

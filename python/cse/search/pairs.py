@@ -45,7 +45,8 @@ def near_pairs(
         progress: Called with the number of rows done since its last call.
 
     Yields:
-        The rows i and j ``(m,)`` int64, sorted within a block, and their cosines ``(m,)`` float64.
+        For m pairs, sorted by i and then by j: the rows i and the rows j, each ``(m,)`` int64, and the cosines ``(m,)``
+        float64.
     """
     error = rounding_error(vectors.width) * vectors.longest**2
     limit = np.nextafter(np.float32(threshold - error - 10.0**-DECIMALS), np.float32(-np.inf))
@@ -114,7 +115,7 @@ class Groups:
         return self._labels
 
     def members(self) -> list[Rows]:
-        """Returns the sorted rows of each group of at least two; larger groups come first, ties are in row order."""
+        """Returns the sorted rows of each group of at least two, largest group first; ties are ordered by first row."""
         labels = self.labels()
         order = np.argsort(labels, kind="stable")
         _, starts = np.unique(labels[order], return_index=True)

@@ -42,7 +42,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this rank evaluates, saves and writes."""
+        """Whether this rank evaluates the model and writes the files of the run."""
         return self.rank == 0
 
     def device(self, name: str) -> str:
@@ -69,7 +69,7 @@ class World:
         return found
 
     def total(self, value: Tensor) -> Tensor:
-        """Returns the sum of a tensor over the ranks; if there are several, the sum has no gradient."""
+        """Returns the sum of a tensor over the ranks; with several ranks, the sum has no gradient."""
         if self.size == 1:
             return value
         total = value.detach().clone()

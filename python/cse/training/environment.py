@@ -19,7 +19,7 @@ PACKAGES = ("transformers", "tokenizers", "numpy", "scipy", "safetensors")
 def environment(device: str, precision: str, reason: str) -> dict[str, Any]:
     """Returns versions, platform, processor, cores, threads, device, and the precision with the reason for it.
 
-    Two runs are bit-identical only with equal versions, processor, number of threads, device and precision.
+    Two runs can be bit-identical only if versions, processor, number of threads, device and precision are the same.
     """
     found = {"cse": __version__, "python": platform.python_version(), "torch": torch.__version__}
     for package in PACKAGES:

@@ -1,4 +1,4 @@
-"""Converts the values of a training configuration from the forms that a user may give to the stored form."""
+"""Converts the values that a user gives for a training configuration to the form in which they are stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: the hashes of its files, from which damage is detected."""
+"""The manifest of a checkpoint: the hashes of its files, by which damage is detected."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def flush(path: Path) -> None:
 
 
 def flushed(path: Path, known: Mapping[tuple[int, ...], str] = MappingProxyType({})) -> str:
-    """Flushes a file to the disk and returns its hash; ``known`` holds known hashes by ``identity``."""
+    """Flushes a file to the disk and returns its hash; ``known`` holds hashes computed earlier, by ``identity``."""
     found = known.get(identity(path)) or _hash(path)
     flush(path)
     return found

@@ -95,7 +95,7 @@ def prepare(
         world: The ranks of the run. Default: one.
         folder: Folder of the run, if it is resumed. Default: a new folder.
         callback: Its ``on_progress`` is called while a large corpus is written to the cache or tokenized.
-        texts: The sentences in memory; see ``with_texts``.
+        texts: Sentences in memory that are used instead of a corpus; see ``with_texts``.
 
     Raises:
         InputError: For an invalid configuration, or an invalid index, corpus, model or data file.

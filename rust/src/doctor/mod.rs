@@ -69,7 +69,7 @@ pub struct Diagnosis {
     pub scripts: Vec<(&'static str, f64)>,
     pub faults: Faults,
     pub sampled_rows: usize,
-    /// Fraction of the words in the sample that UNA is expected to replace if its options have their defaults.
+    /// Fraction of the words in the sample that UNA is expected to replace with its default options.
     pub replacement_rate: f64,
     /// Fraction of the words in the sample that cannot be replaced because they touch another word.
     pub unreplaceable_rate: f64,

@@ -118,7 +118,7 @@ fn save(
     Ok(stored_tuple(&stored))
 }
 
-/// Returns (start, end, term) for each term of a text. The positions count characters, and `end` is exclusive.
+/// Returns (start, end, term) for each term of a text. `start` and `end` are character offsets; `end` is exclusive.
 #[pyfunction]
 fn tokenize(
     #[pyo3(from_py_with = arguments::text)] text: Text,
