@@ -6,8 +6,7 @@ defaults takes on the same collection. Processor time is summed over threads; un
 other processes of the machine. The methods are:
 
 * ``cse, default``: ``cse train --model minilm`` without further flags.
-* ``SimCSE``: MultipleNegativesRankingLoss of sentence-transformers with each document as its own positive; batches of
-  64.
+* ``SimCSE``: MultipleNegativesRankingLoss of sentence-transformers, each document as its own positive, batches of 64.
 * ``TSDAE``: DenoisingAutoEncoderLoss of sentence-transformers, batches of 8, with the mean pooling of the model. Each
   word is deleted with probability 0.6; this file deletes the words, because the deletion in sentence-transformers
   requires data files of NLTK.

@@ -15,7 +15,7 @@ __all__ = ["Labelled"]
 
 
 class Labelled(Pairing):
-    """Takes the positive, and the hard negative if there is a third column, from the same row of ``--pairs``.
+    """Takes the positive, and the hard negative if there is a third column, from the anchor's row of ``--pairs``.
 
     Raises ``InputError`` if the run has no labelled pairs.
     """

@@ -67,7 +67,7 @@ class Row:
     """Published standard deviations, if any."""
     note: str = ""
     misprint: str = ""
-    """How the printed values disagree with each other, if they do."""
+    """How the values in the paper contradict each other, if they do."""
     recipes: Mapping[str | None, Recipe] = field(default_factory=dict)
     """Recipes by column; the key None stands for one run for all columns. Empty if there are only published values."""
 

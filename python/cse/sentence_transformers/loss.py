@@ -43,8 +43,8 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
 
     Args:
         model: A ``SentenceTransformer``.
-        objective: ``infonce``: anchors against positives and negatives. ``nt-xent``: every text of a pair against all
-            others (UNA).
+        objective: ``infonce``: each anchor is compared with the positives and negatives. ``nt-xent``: each text of a
+            pair is compared with all other texts (UNA).
         logits: ``cosine``, or ``focal`` (Focal-InfoNCE).
         mixed: ``paper`` or ``release``: use mixed negatives (MixCSE), as in the paper or as in its released code.
         temperature: tau; 0.05 corresponds to ``scale=20`` of ``MultipleNegativesRankingLoss``.
