@@ -1,25 +1,25 @@
 """Compares cse with other methods on the documents of retrieval collections; called by ``benches/adapt.py peers``.
 
 Every method trains all-MiniLM-L6-v2 on the documents that ``domain_scores.Collection`` does not hold out, in the same
-precision and in a separate process. The other methods train for as much processor time as the default of ``cse train``
-takes on the same collection. Processor time is the sum over threads; unlike elapsed time, it depends little on other
-processes of the machine. The methods are:
+precision and in a separate process. The other methods train for as much processor time as ``cse train`` with its
+defaults takes on the same collection. Processor time is summed over threads; unlike elapsed time, it depends little on
+other processes of the machine. The methods are:
 
 * ``cse, default``: ``cse train --model minilm`` without further flags.
-* ``SimCSE``: MultipleNegativesRankingLoss of sentence-transformers on pairs of equal documents, batches of 64.
+* ``SimCSE``: MultipleNegativesRankingLoss of sentence-transformers, each document as its own positive, batches of 64.
 * ``TSDAE``: DenoisingAutoEncoderLoss of sentence-transformers, batches of 8, with the mean pooling of the model. Each
   word is deleted with probability 0.6; this file deletes the words, because the deletion in sentence-transformers
   requires data files of NLTK.
 * ``ContrastiveTension``: ContrastiveTensionLoss of sentence-transformers, batches of 32; on average, one pair in eight
-  consists of equal texts.
+  consists of a document and itself.
 * ``continued MLM``: the trainer of transformers, batches of 32, 15 % of the tokens masked; the head starts
   with random weights.
 
-The last four methods are run with learning rates 5e-5 (the default of the trainers) and 1e-5 (the default of cse), and
-with texts of at most 64 tokens. The learning rate is constant, without warm-up, because the number of steps is not
-known in advance. Three further rows of the table show BM25 alone (bm25s, Lucene's formula, k1 = 1.5, b = 0.75), the
-reciprocal rank fusion of BM25 and the encoder before training, and the fusion of BM25 and the encoder after
-``cse train``.
+Each of the last four methods is run once with the learning rate 5e-5 (the default of both trainers) and once with 1e-5
+(the default of cse). They truncate texts to 64 tokens. The learning rate is constant, without warm-up, because
+the number of steps is not known in advance. Three further rows of the table show BM25 alone (bm25s, Lucene's formula,
+k1 = 1.5, b = 0.75), the reciprocal rank fusion of BM25 and the encoder before training, and the fusion of BM25 and the
+encoder after ``cse train``.
 """
 
 # The trainers of sentence-transformers and of transformers have no type annotations.
@@ -288,9 +288,10 @@ TRAINERS = {DEFAULT: train_cse, **OTHERS}
 
 
 def table(found: dict[str, Any]) -> str:
-    """Returns a table of differences from the model before training, for one seed.
+    """Returns a table of differences from the model before training, for the smallest stored seed.
 
-    Collections that lack the results of a method are left out.
+    Collections that lack the results of a method are left out. The column ``over queries`` holds 95 % intervals of the
+    mean nDCG@10.
     """
     seed = min(key.split("/")[2] for key in found)
     whole = ("before", *TRAINERS)

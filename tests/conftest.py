@@ -80,7 +80,7 @@ def sample_rows(sample):
 
 @pytest.fixture(scope="session")
 def short_rows(sample_rows):
-    """The first 600 sentences of the sample; checking all 10,000 would take longer than the rest of a short run."""
+    """The first 600 sentences of the sample, for tests that would take too long with all 10,000."""
     return sample_rows[:600]
 
 
@@ -235,7 +235,7 @@ def make_tiny(folder, kind):
     for word, count in counts.items():
         for start, length in product(range(1, len(word)), range(1, 6)):
             endings["##" + word[start : start + length]] += count * length
-    # The vocabulary is built here, because the trainers of the library tokenizers break ties differently each time.
+    # The vocabulary is built here, because the trainers in the tokenizers package break ties differently each time.
     letters = sorted(set("".join(counts)))
     words = sorted(counts, key=lambda word: (-counts[word], word))[:900]
     parts = sorted(endings, key=lambda part: (-endings[part], part))

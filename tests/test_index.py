@@ -31,7 +31,7 @@ def twenty_thousand(tmp_path_factory, shared):
 
 @pytest.fixture(params=["sample", "twenty_thousand"])
 def corpus(request, sample, sample_rows):
-    """The path and rows of a corpus: the shipped sample, or 20,000 other rows if the shared data is available."""
+    """The path and rows of a corpus: the sample that cse contains, and 20,000 sentences of the shared data."""
     return (sample, sample_rows) if request.param == "sample" else request.getfixturevalue("twenty_thousand")
 
 

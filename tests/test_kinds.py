@@ -18,7 +18,7 @@ from test_modules import TEXTS, normalize, pooling
 
 @pytest.fixture
 def static(tmp_path, tiny_bert):
-    """A SentenceTransformer of StaticEmbedding, Dense and Normalize with a query prompt: its folder and the model."""
+    """The folder and object of a SentenceTransformer with StaticEmbedding, Dense, Normalize and a query prompt."""
     torch.manual_seed(0)
     first = StaticEmbedding(AutoTokenizer.from_pretrained(tiny_bert), embedding_dim=16)
     modules = [first, Dense(16, 12, activation_function=torch.nn.Tanh()), Normalize()]

@@ -609,6 +609,7 @@ def test_the_first_layer_of_settings_with_a_value_decides(first):
 
 @pytest.mark.parametrize(
     ("values", "family", "own_pooler", "field", "expected"),
+    # The comments name the layer whose value is used and, after "before", a later layer that also has a value.
     [
         ({}, "bert-base", None, "temperature", 0.05),  # all families
         ({}, "bert-large", None, "lr", 1e-5),  # family

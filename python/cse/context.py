@@ -1,4 +1,4 @@
-"""``Context``: the corpus, the TF-IDF index, the encoder and other resources of a run, which its methods receive.
+"""``Context``, which gives the methods of a run access to its corpus, TF-IDF index, encoder and other resources.
 
 A method is an augmentation, a feature method, a hook, an encoder method or a loss term. It is constructed as
 ``Method(options, context)``; see ``docs/extending.md``.
@@ -30,7 +30,7 @@ __all__ = ["Context"]
 
 @dataclass
 class Context:
-    """The resources of a run. The index, and models other than the encoder, are loaded when a method first uses one."""
+    """The resources of a run. The index and any models other than the encoder are loaded on first use."""
 
     open_index: Callable[[], TfidfIndex] | None = None
     """Opens the TF-IDF index; None if the run has no index."""
@@ -39,14 +39,14 @@ class Context:
     corpus: Corpus | None = None
     """The sentences; for labelled pairs, the anchors."""
     rows: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """``(n,)`` row numbers in the corpus, of the rows to train on."""
+    """``(n,)`` numbers of the corpus rows to train on."""
     device: str = "cpu"
     encoder: SentenceEncoder | None = None
     """The encoder to train; None for text methods (edits, pairings), which are constructed before it is loaded."""
     part: Callable[[int], slice] = field(default=lambda rows: slice(0, rows))
     """Returns the slice of rows that this process encodes, given the number of rows of the batch."""
     told: dict[str, Any] = field(default_factory=dict)
-    """Values by name, which text methods set for the methods that are constructed after them."""
+    """Values by name, set by text methods and read by methods that are constructed later."""
     files: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files given to ``depends_on``, by path."""
 
@@ -59,7 +59,7 @@ class Context:
 
     @property
     def index_is_used(self) -> bool:
-        """Whether the index has been opened. This is the case once a method has used it."""
+        """Whether the index has been opened, which happens when a method first uses it."""
         return "index" in self.__dict__
 
     @property
@@ -71,7 +71,7 @@ class Context:
 
     @cached_property
     def base(self) -> Frozen:
-        """A frozen copy of the encoder as it is before training, on the same device, made on first use.
+        """A frozen copy of the encoder before training, on the same device; it is made on first use.
 
         All methods that use it share this copy. Raises ``ValueError`` for a text method.
         """

@@ -15,7 +15,7 @@ __all__ = ["Labelled"]
 
 
 class Labelled(Pairing):
-    """Takes the positive, and the hard negative if there is a third column, from the same row of ``--pairs``.
+    """Takes the positive, and the hard negative if there is a third column, from the anchor's row of ``--pairs``.
 
     Raises ``InputError`` if the run has no labelled pairs.
     """
@@ -28,7 +28,8 @@ class Labelled(Pairing):
     def implies(cls, options: Any) -> dict[str, Any]:
         """Returns settings that keep the MLP head at test time, as supervised SimCSE does (appendix B).
 
-        The trained weights are not averaged with the base weights, because this was not evaluated with labelled pairs.
+        The trained weights are not averaged with the base weights, because this averaging was not evaluated with
+        labelled pairs.
         """
         return {"keep_head": True, "merge_with_base": 0.0}
 
@@ -49,6 +50,6 @@ class Labelled(Pairing):
         )
 
     def examples(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[Example]:
-        """Returns the anchors with the texts of all other columns."""
+        """Returns one example per row: the anchor, with the texts of all other columns."""
         columns = [corpus.take(rows) for corpus in self.pairs.corpora[1:]]
         return [Example(text, first, further=tuple(rest)) for text, first, *rest in zip(texts, *columns, strict=True)]

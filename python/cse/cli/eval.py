@@ -110,7 +110,7 @@ def command(
 
 
 def paper_row(suite: str, report: Report) -> dict[str, str]:
-    """Returns a table row as in the papers: the score of each test set, and their average; {} without an average."""
+    """Returns a table row as in the papers: the scores of the test sets, and their average; {} without an average."""
     key, average = {"sts": ("spearman", "average_of_seven"), "transfer": ("accuracy", "average")}.get(suite, ("", ""))
     mean = report.summary.get(average)
     if mean is None:

@@ -1,4 +1,4 @@
-"""The command group ``cse``, and a line of help for each command. Modules of commands are imported on first use."""
+"""The command group ``cse``, and a line of help for each command. The module of a command is imported on first use."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Returns the command that the arguments name; the error for an unknown name suggests a similar one, if any."""
+        """Returns the name, the command and the remaining arguments; the first argument is the name of the command.
+
+        The error for an unknown name suggests a similar name, if there is one.
+        """
         name = str(args[0])
         if name not in COMMANDS and not name.startswith("-"):
             ctx.fail(f"No such command {name!r}{did_you_mean(name, COMMANDS)}.")

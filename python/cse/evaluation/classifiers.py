@@ -64,7 +64,7 @@ def senteval(
     """Trains with Adam and the settings of SentEval's default protocol, not those of its fast prototyping protocol.
 
     The learning rate is 0.001, a batch has 64 rows, and the penalty is Adam's weight decay, which also applies to the
-    intercept. The accuracy on ``valid`` is measured after every 4 epochs. Training ends after six measurements without
+    intercept. The accuracy on ``valid`` is measured every 4 epochs. Training ends after six measurements without
     a new best accuracy, consecutive or not, or after 204 epochs. The weights with the best accuracy are kept.
     Without ``valid``, a random 5 % of the rows are held out for validation.
     """

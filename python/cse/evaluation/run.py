@@ -105,7 +105,7 @@ def evaluate(
         suite: One or more names of suites: ``sts``, ``transfer``, ``retrieval``, ``geometry``, ``halves``, or a suite
             of another package; ``cse methods`` describes them.
         data: File or folder of the data.
-        options: Options by suite name: ``{"transfer": {"classifier": "senteval"}}``.
+        options: Options by suite name, for example ``{"transfer": {"classifier": "senteval"}}``.
         allow_partial: Accept incomplete STS and transfer files.
         pooler: See ``cse.Encoder``; must be None for an encoder in memory.
         prompt: Name of a prompt of the model, or a text; see ``cse.Encoder``. Must be None for an encoder in memory.
@@ -206,7 +206,7 @@ def compare_models(
         progress: See ``evaluate``.
 
     Returns:
-        One comparison with the first side for each further side.
+        For each side after the first, its comparison with the first side.
 
     Raises:
         InputError: As for ``compare``.

@@ -30,7 +30,12 @@ class DCLROptions:
         str, Field(description="second encoder, with the same tokenizer, that weights the negatives; empty: not used")
     ] = ""
     threshold: Annotated[
-        float, Field(ge=-1, le=1, description="phi: sentences with at least this cosine are not each other's negatives")
+        float,
+        Field(
+            ge=-1,
+            le=1,
+            description="phi: sentences whose cosine is at least this value are not negatives of each other",
+        ),
     ] = 0.9
 
 
@@ -84,7 +89,7 @@ class DCLR(FeatureMethod):
             self.model = context.load_model(options.model, "dclr.model", same_tokens=True)
 
     def forward(self, views: Views, step: BatchStep) -> Views:
-        """Returns the views with the additional view ``noise``, and with the weights as ``log_weights``."""
+        """Returns the views with the additional view ``noise``, and with the logarithms of the weights."""
         anchors, positives = views["anchor"], views["positive"]
         count = int(self.options.noise * len(anchors))
         if count:

@@ -30,7 +30,7 @@ def incompatibility(
         objective: ``infonce``, ``nt-xent``, or None if it is not known yet.
         logits: ``cosine`` or ``focal``.
         mixed: ``paper``, ``release`` or None.
-        synthetic_pairs: Whether synthetic negatives form pairs (UNA as published).
+        synthetic_pairs: Whether synthetic negatives are added as anchor-positive pairs (``--una-as pairs``).
         hard_negatives: Whether there are labelled hard negatives.
         weighted: Whether ``hard_negative_weight`` is not 1.
     """

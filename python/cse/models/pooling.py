@@ -25,7 +25,10 @@ MODES = {
 
 
 class Poolers(dict[str, str]):
-    """Descriptions of poolers by name, including names of ``MODES`` joined by ``+``, which concatenate the vectors."""
+    """Descriptions of poolers by name.
+
+    Keys of ``MODES`` joined by ``+`` are names as well: such a pooler concatenates the vectors of its parts.
+    """
 
     def __contains__(self, name: object) -> bool:
         if super().__contains__(name):
@@ -93,7 +96,7 @@ def pool(
             repository; BERT-base without training then has a mean STS score of 60.73). ``avg_embed_last``: mean over
             tokens of the embedding layer and the last block (score 56.70; elsewhere also called "first-last").
             ``mask``: vector of the last mask token. The other poolers are modes of sentence-transformers; see
-            ``MODES``. For names of ``MODES`` joined by ``+``, the vectors are concatenated.
+            ``MODES``. For keys of ``MODES`` joined by ``+``, the vectors are concatenated.
         hidden_states: Outputs of the embedding layer and of each block, ``(B, T, D)`` each. Only poolers that average
             two layers need more than the last output.
         mask: ``(B, T)``, 1 for tokens, 0 for padding.

@@ -38,7 +38,7 @@ class Recipe:
     """Whether the run is trained on labelled pairs, not on the corpus."""
 
     def needs(self) -> list[str]:
-        """Returns the names of placeholders like "{paraphrases}", for which the user gives ``--file NAME=PATH``."""
+        """Returns the names of placeholders like "{paraphrases}", which are filled in by ``--file NAME=PATH``."""
         found: list[str] = []
         _placeholders([self.encoder, dict(self.settings)], found)
         return sorted(set(found))
@@ -67,7 +67,7 @@ class Row:
     """Published standard deviations, if any."""
     note: str = ""
     misprint: str = ""
-    """How the printed values disagree with each other, if they do."""
+    """How the values in the paper contradict each other, if they do."""
     recipes: Mapping[str | None, Recipe] = field(default_factory=dict)
     """Recipes by column; the key None stands for one run for all columns. Empty if there are only published values."""
 
@@ -85,11 +85,11 @@ class Table:
     source: str
     metric: str
     scale: float
-    """Factor that converts our scores (x 100) to the scale of the table."""
+    """Factor that converts scores x 100 to the scale of the table."""
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     suite: str = ""
-    """How cells are scored, see ``suites.SUITES``; empty if no row of the table can be reproduced."""
+    """How cells are scored, as a key of ``suites.SUITES``; empty if no row of the table can be reproduced."""
     note: str = ""
     """A remark on the published values."""
 

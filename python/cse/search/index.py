@@ -52,7 +52,7 @@ class Hit:
 class SearchIndex:
     """Vectors, texts and ids of the rows of a corpus, in a folder; made by ``build``, opened by ``open``.
 
-    Vectors are mapped into memory; the text of a row is read when the row is found. Blank rows are never found.
+    Vectors are memory-mapped; the text of a row is read when the row is found. Blank rows are never found.
     """
 
     def __init__(self, store: Store | PartsStore, encoder: Encoder, engine: str = "local") -> None:

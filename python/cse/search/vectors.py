@@ -182,7 +182,8 @@ def unit(vectors: npt.NDArray[np.floating]) -> Floats:
 def exact_products(left: Vectors, left_rows: Rows, right: Vectors, right_rows: Rows) -> Doubles:
     """Returns the dot products of pairs of rows in float64, ``(len(left_rows),)``.
 
-    The product of a pair depends only on its two vectors, not on the other pairs, so equal vectors tie exactly.
+    The product of a pair depends only on its two vectors, not on the other pairs, so identical vectors have
+    identical products.
     """
     found = np.empty(len(left_rows))
     for start in range(0, len(left_rows), PAIRS):
@@ -195,8 +196,7 @@ def rounding_error(width: int) -> float:
     """Returns an upper bound on the error of a dot product in float32, relative to the product of the two norms.
 
     |fl(x.y) - x.y| <= g |x|.|y| with g = n u / (1 - n u), in any order of summation (Higham 2002, section 3.1). Here
-    u is 2^-24, and n is the width plus 8; the 8 covers further roundings: of scales, of norms, and of thresholds to
-    float32.
+    u is 2^-24, and n is the width plus 8; the 8 covers further roundings (of scales, norms and thresholds).
     """
     scaled = (width + 8) * 2.0**-24
     return scaled / (1 - scaled)

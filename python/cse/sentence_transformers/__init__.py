@@ -1,4 +1,4 @@
-"""cse inside the trainer of sentence-transformers (extra ``cse[sentence-transformers]``).
+"""Parts of cse for the trainer of sentence-transformers (extra ``cse[sentence-transformers]``).
 
 ``InfoNCELoss`` replaces ``MultipleNegativesRankingLoss`` with the losses of cse. ``add_negatives`` adds synthetic hard
 negatives (UNA) to a ``datasets.Dataset``, and ``NegativesCollator`` redraws these negatives in every epoch.

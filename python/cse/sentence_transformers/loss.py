@@ -43,20 +43,20 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
 
     Args:
         model: A ``SentenceTransformer``.
-        objective: ``infonce``: anchors against positives and negatives. ``nt-xent``: every text of a pair against all
-            others (UNA).
+        objective: ``infonce``: each anchor is compared with the positives and negatives. ``nt-xent``: each text of a
+            pair is compared with all other texts (UNA).
         logits: ``cosine``, or ``focal`` (Focal-InfoNCE).
-        mixed: None, ``paper`` or ``release``: mixed negatives (MixCSE), as in the paper or as in its released code.
+        mixed: ``paper`` or ``release``: use mixed negatives (MixCSE), as in the paper or as in its released code.
         temperature: tau; 0.05 corresponds to ``scale=20`` of ``MultipleNegativesRankingLoss``.
         margin: m of the focal logits.
         mix_lambda: Weight of the positive in a mixed negative, from 0 to 1.
         hard_negative_weight: alpha; ln(alpha) is added to the logits between an anchor and the negatives of its row.
         negatives_as: ``hard-negatives``: negatives are in the denominator of every anchor. ``pairs``: each negative is
-            encoded twice and forms a further pair of anchor and positive, as in published UNA; needs ``nt-xent``.
+            encoded twice and forms a further pair of anchor and positive, as in the UNA paper; needs ``nt-xent``.
         keep_duplicates: If False, rows of a batch with equal anchors or equal positives are not negatives of each
             other, and a negative equal to the anchor or positive of its row is not used. Texts count as equal if their
             token ids are equal. If True, nothing is left out, as in ``MultipleNegativesRankingLoss``.
-        seed: Seed of the partners of mixed negatives.
+        seed: Seed for the random partners with which mixed negatives are made.
         gather_across_devices: With several processes, compute the loss over the rows of all of them. The gradients
             equal those of one process with the whole batch. All processes need the same number of rows in each batch
             (``dataloader_drop_last=True``).
@@ -159,7 +159,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         facts: Any = facts_of(given)
         features = [stripped(each) for each in given]
         if self.negatives_as == "pairs":
-            features = [*features, *(dict(each) for each in features[2:])]  # under another dropout mask
+            features = [*features, *(dict(each) for each in features[2:])]  # encoded again, with another dropout mask
         if self.uses_gradient_cache:
             # The facts are passed as labels, because losses that wrap this one pass labels on to calculate_loss.
             return self.forward_cached(features, facts)

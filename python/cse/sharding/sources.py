@@ -26,7 +26,7 @@ def find_sources(
 
     Args:
         files: Paths and patterns.
-        column: Column of the tables.
+        column: Column with the texts, for files that are tables.
         known: The files that the index lists.
         index: Folder of the index, for messages.
         count: Counts the rows of files, given as paths and columns; called at most once, with the files whose counts

@@ -6,7 +6,7 @@
 ``config.toml``            the configuration of the run
 ``weights.safetensors``    parameters and buffers of encoders, loss terms and other methods
 ``optimizer.safetensors``  moments and step counts of AdamW, by parameter number
-``generators.safetensors`` by rank: states of PyTorch's random number generators, which dropout uses
+``generators.safetensors`` states of PyTorch's random number generators (for dropout), by rank
 ``selection.safetensors``  arrays of the label-free evaluation
 ``best/``                  the selected encoder; its weights are hard links to those in the run's best/, or copies
 =========================  =======================================================================================
@@ -197,7 +197,7 @@ def save_checkpoint(
 
 
 def restore_best(checkpoint: Checkpoint, run: Path) -> None:
-    """Replaces best/ of the run with best/ of the checkpoint, because a later step may have been selected since."""
+    """Replaces the run's best/ with the checkpoint's, because a later step may have been selected since."""
     stored, best = checkpoint.folder / BEST, run / BEST
     if not stored.is_dir():
         return

@@ -24,8 +24,8 @@ def in_chunks(
 
     If ``size`` is given, the activations of a chunk are recomputed in the backward pass, with the same state of the
     random number generators, and only the activations of one chunk are in memory at a time. The gradients are the same
-    as if the activations of all chunks were kept. GradCache does this in three explicit steps, with two forward
-    passes. This function uses PyTorch's non-reentrant ``checkpoint``, which also takes two.
+    as if the activations of all chunks were kept. GradCache does this in three explicit steps; this function uses
+    PyTorch's non-reentrant ``checkpoint``. Both run two forward passes.
 
     Args:
         function: Maps inputs of n rows to a tensor of n rows.

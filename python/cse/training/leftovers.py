@@ -29,8 +29,8 @@ def tidy(run: Path) -> None:
 def is_unsaved(run: Path) -> bool:
     """Returns whether a folder is empty, or belongs to a run that ended before it saved a result of training.
 
-    Such a run has no checkpoint, and no evaluation later than the one before training. A folder with other files does
-    not count as unsaved.
+    Such a run has no checkpoint, and was evaluated only before training, if at all. A folder with files that
+    are not in ``FIRST`` does not count as unsaved.
     """
     if not run.is_dir():
         return False

@@ -31,7 +31,7 @@ __all__ = ["Modules", "build_modules", "connect", "create", "views_of"]
 
 @dataclass
 class Modules:
-    """The modules of a run: the encoders; loss terms, feature methods, hooks and encoder methods by name."""
+    """The modules of a run: its encoders, and by name its loss terms, feature methods, hooks and encoder methods."""
 
     encoder: SentenceEncoder
     second: SentenceEncoder | None
@@ -106,7 +106,7 @@ def connect(batches: Batches, views: tuple[View, View], modules: Modules) -> Non
 
 
 def _accelerate(modules: Modules, device: str, compiled: bool, one_pass: bool) -> None:
-    """Replaces slow parts of the transformers, and compiles the transformer of the first encoder if ``compiled``.
+    """Replaces slow parts of the backbones, and compiles the backbone of the first encoder if ``compiled``.
 
     On a GPU, attention always uses the mask (``mask_always``). On the CPU, dropout is replaced (``use_fast_dropout``),
     unless ``compiled``.

@@ -159,7 +159,7 @@ def public_config(config: ResolvedConfig) -> ResolvedConfig:
 
 
 def _public_text(text: str, config: ResolvedConfig) -> str:
-    """Returns a description of methods in which paths from options are shortened as in ``public_config``."""
+    """Shortens the paths of options in a description of methods, as ``public_config`` does."""
     for value in (value for table in config.options.values() for value in table.values()):
         if isinstance(value, str) and value:
             text = text.replace(value, _without_folder(value))

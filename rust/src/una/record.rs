@@ -15,7 +15,7 @@ struct Record<'a> {
     replaced: Vec<Replaced<'a>>,
 }
 
-/// A replaced word. Spans count characters (code points), and their ends are exclusive. Ranks start at 1.
+/// A replaced word. Spans are in characters (code points), and their ends are exclusive. Ranks start at 1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Replaced<'a> {
     pub old: &'a str,
