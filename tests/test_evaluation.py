@@ -462,7 +462,7 @@ def test_the_precision_option_is_applied_and_reported(tiny_bert, tmp_path, proce
     assert scores["--precision", "auto"] == scores["--precision", "bf16"] != scores[()]
     compared = ("compare", tiny_bert, tiny_bert, "--data", pairs, "--pooler", "avg")
     assert json.loads(call(*compared, "--json").stdout)["precision"] == "fp32"
-    assert "Encoded in bf16 (AVX512-BF16, " in call(*compared, "--precision", "auto").stdout
+    assert "Encoded in bf16 (with AVX512-BF16, " in call(*compared, "--precision", "auto").stdout
     for command in ("eval", "compare", "encode"):
         done = call(command, tiny_bert, tiny_bert, "--precision", "fp16")
         assert done.exit_code == 2
