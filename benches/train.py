@@ -400,9 +400,7 @@ def check_equal_losses(model: str, rows: list[str], options: Any) -> None:
 def report(found: dict[tuple[str, str], list[Timing]], least: dict[str, tuple[float, float]], options: Any) -> None:
     size = options.batch_size
     for kind, (seconds, rate) in least.items():
-        print(
-            f"{kind}: matrix product {rate / 1e9:,.0f} GFLOP/s, minimum time of a step (standard loss) {seconds:.4f} s"
-        )
+        print(f"{kind}: matrix product {rate / 1e9:,.0f} GFLOP/s, minimum {seconds:.4f} s a step (standard loss)")
     if "bf16" not in least:
         print("bf16: left out, because the processor has no instructions for it (see --emulate)")
     elif options.emulate:

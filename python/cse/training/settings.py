@@ -250,8 +250,8 @@ class Evaluation:
     dev: Annotated[tuple[str, ...], Paths(), Shown("FILE")] = ()
     """Scored pairs, to select best/ by Spearman's correlation; with several files, by the mean correlation.
 
-    Each row holds a score and two sentences; see ``cse.evaluation.sts.read_pairs``. Default: best/ is selected
-    by a score of held-out rows that needs no labels (``cse.evaluation.split_half``)."""
+    Each row holds a score and two sentences; see ``cse.evaluation.sts.read_pairs``. Default: held-out rows
+    are scored without labels; see ``cse.evaluation.split_half``."""
     eval_every: NotNegative | None = None
     """Steps between evaluations; 0: only before and after training."""
     patience: Positive | None = None
