@@ -1,4 +1,4 @@
-"""Measures how the time of a training step on the CPU is divided among operations, with PyTorch's profiler."""
+"""Uses PyTorch's profiler to measure how the time of a training step on the CPU is divided among operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 __all__ = ["breakdown"]
 
-# The parts of a step, and the names of the profiler events that belong to each. Any other event is a part of its own.
+# The parts of a step, and the names of the profiler events that belong to each. Any other event forms a separate part.
 PARTS = {
     "matrix products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"),
     "dropout masks": ("dropout masks",),
@@ -24,11 +24,11 @@ PARTS = {
 
 
 def breakdown(run: Callable[[Any], object]) -> dict[str, float]:
-    """Returns the fraction (0 to 1) of the CPU time of training steps that each part takes, largest first.
+    """Returns, for each part of a training step, the fraction (0 to 1) of the CPU time spent in it, largest first.
 
     Args:
-        run: A function that trains with cse. Its argument is a profiler, which ``run`` must start and stop between
-            steps.
+        run: A function that trains with cse. Its argument is a profiler, which ``run`` must start after one step and
+            stop after a later one.
     """
     from cse.models import dropout
     from cse.training import loop, step

@@ -1,12 +1,13 @@
-"""Compares the speed of the Rust core with other implementations, in one run on one machine.
+"""Compares the speed of the Rust core with that of other implementations, in one run on one machine.
 
     python benches/core.py corpus.txt        # plain text, one sentence per line
 
 Results are checked before anything is timed. On the first 20,000 rows, document frequencies must equal those of
 scikit-learn; on the first 100 rows, negatives must equal those of the reference implementation in Python; on the whole
-file, counts must equal those of the program rust/examples/std_loop.rs, which this script builds with cargo. Commands
-are timed as whole processes, from start to exit. Their times are medians of --repeat runs, and are also given relative
-to `wc -w` on the same file. nlpaug is included if it is installed. Writes benches/results/core.json and prints a table.
+file, the numbers of documents and terms must equal those of the program rust/examples/std_loop.rs, which this script
+builds with cargo. Commands are timed as whole processes, from start to exit. Their times are medians of --repeat runs,
+and are also given relative to `wc -w` on the same file. nlpaug is included if it is installed. The script writes
+benches/results/core.json and prints a table.
 """
 
 from __future__ import annotations
@@ -27,10 +28,9 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results" / "core.json"
 CSE = [sys.executable, "-c", "from cse.cli import main; main()"]
-# Numbers of rows: for checks and ``TfidfIndex.augment``, for the reference implementation in Python, and for nlpaug.
-SOME = 20_000
-FEW = 2_000
-FEWER = 200
+SOME = 20_000  # rows for the checks and for ``TfidfIndex.augment``
+FEW = 2_000  # rows for the reference implementation in Python
+FEWER = 200  # rows for nlpaug
 
 
 def main() -> None:
@@ -80,7 +80,7 @@ def build_loop() -> str:
 
 
 def check_loop(loop: str, corpus: Path) -> None:
-    """Checks the counts of std_loop, on the file and on its halves, against an index with ``whitespace`` tokens."""
+    """Checks the counts of std_loop, on the file and on its halves, against an index of ``whitespace`` tokens."""
     from cse import TfidfIndex
 
     def counts(*part: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Tables of the runs of benches/domain.py.
+"""Tables of the results of benches/domain.py.
 
 A candidate is a recipe of domain_candidates.py. Trained weights are averaged with the base weights, and a share (0 to
-1) is the weight of the base model in this average. A run gives one observation for each share.
+1) is the weight of the base model in this average. A run gives one observation for each share. Label-free scores are
+those that need no relevance judgements.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ Runs = dict[str, Any]
 
 RESAMPLES = 2000
 HARM = -0.5  # an observation is harmful if its change in nDCG@10 is below this
-# A collection is in the tables of label-free scores if at least ENOUGH_RUNS runs were trained on it. A threshold is
-# chosen on a collection if at least ENOUGH_HARMFUL of its observations are harmful.
+# A collection appears in the tables of label-free scores if at least ENOUGH_RUNS runs were trained on it. A threshold
+# is chosen on a collection if at least ENOUGH_HARMFUL of its observations are harmful.
 ENOUGH_RUNS = 5
 ENOUGH_HARMFUL = 3
 # When a threshold is chosen on a collection, at most this fraction of its harmless observations may be flagged.
@@ -27,7 +28,7 @@ ALARMS = 0.1
 
 
 def bases_of(found: Runs) -> dict[str, Any]:
-    """Returns the records of the base model by collection."""
+    """Returns the records of the base model, by collection."""
     return {each["collection"]: each for each in found.values() if each["name"] == "base"}
 
 
@@ -59,7 +60,7 @@ def differences(found: Runs) -> dict[tuple[str, str], dict[str, dict[str, Vector
 
 
 def stratified(values: list[Vector]) -> tuple[float, float, float]:
-    """Returns the mean over collections of means over queries, and its 95 % interval over queries."""
+    """Returns the mean over collections of the means over queries, with its 95 % bootstrap interval over queries."""
     generator = np.random.default_rng(0)
     means = np.zeros(RESAMPLES)
     for each in values:
@@ -69,7 +70,7 @@ def stratified(values: list[Vector]) -> tuple[float, float, float]:
 
 
 def references(found: Runs) -> str:
-    """Returns a table of the scores of the model before training, of BM25, and of the fusion of both."""
+    """Returns a table of the scores of the model before training, of BM25, and of the fusion of these two."""
     bases = bases_of(found)
     names = sorted(bases)
     queries = [len(bases[name]["references"]["base"]["ndcg"]) for name in names]
@@ -107,7 +108,7 @@ def over_seeds(found: Runs) -> dict[tuple[str, str], list[float]]:
 def table(found: Runs) -> str:
     """Returns a table of the changes from the base model, with a row for each (candidate, share).
 
-    The rows are sorted by the number of collections with a run, then by the mean change in nDCG@10, both descending.
+    The rows are sorted by the number of collections with a run, then by the mean change in nDCG@10, largest first.
     """
     names = sorted(bases_of(found))
     lines = [
@@ -139,13 +140,13 @@ def table(found: Runs) -> str:
         f"{runs} runs, one for each candidate, collection and seed. Cells are differences from the base model in "
         "nDCG@10 / recall@100, as means over seeds. Intervals are 95 % intervals."
     )
-    return "\n".join([*lines, "", f"{note} Means, intervals and worst values are over the collections that were run."])
+    return "\n".join([*lines, "", f"{note} Means, intervals and worst values are over the collections with a run."])
 
 
 def observations(found: Runs, name: str) -> tuple[Vector, dict[str, Vector], npt.NDArray[np.int64]]:
     """Returns the observations of a collection: changes in nDCG@10, and relative changes in label-free scores.
 
-    The third array has the number of the run that each observation comes from.
+    The third array gives, for each observation, the index of its run.
     """
     base = bases_of(found)[name]
     before = float(np.mean(base["references"]["base"]["ndcg"]))
@@ -175,7 +176,7 @@ def enough(found: Runs) -> dict[str, tuple[Vector, dict[str, Vector], npt.NDArra
 
 
 def spearman(first: Vector, second: Vector) -> float:
-    """Returns Spearman's correlation; 0 if one side is constant."""
+    """Returns Spearman's correlation of two vectors; 0 if either is constant."""
     from scipy.stats import rankdata
 
     if np.ptp(first) == 0 or np.ptp(second) == 0:
@@ -184,11 +185,14 @@ def spearman(first: Vector, second: Vector) -> float:
 
 
 def correlations(found: Runs) -> str:
-    """Returns a table of Spearman's correlations with the change in nDCG@10, with intervals over trained runs."""
+    """Returns a table of Spearman's correlations between label-free scores and changes in nDCG@10.
+
+    The 95 % intervals are bootstrapped over runs.
+    """
     data = enough(found)
     names = list(data)
     if not names:
-        return f"No collection has {ENOUGH_RUNS} trained runs, which the evaluation of label-free scores needs."
+        return f"No collection has the {ENOUGH_RUNS} trained runs which the evaluation of label-free scores needs."
     counts = {name: f"{len(each[0])} observations, {len(set(each[2].tolist()))} runs" for name, each in data.items()}
     lines = [f"| score without labels | {' | '.join(f'{name}, {counts[name]}' for name in names)} |"]
     lines.append("| --- |" + " ---: |" * len(names))
@@ -210,7 +214,7 @@ def correlations(found: Runs) -> str:
 def flags(found: Runs) -> str:
     """Returns a table of the fractions of harmful and of other observations that a label-free score flags as harmful.
 
-    For each row, the score, its sign and the threshold are chosen on one collection.
+    Each row shows the score, sign and threshold that were chosen on one collection.
     """
     data = enough(found)
     names = list(data)
@@ -244,7 +248,7 @@ def flags(found: Runs) -> str:
 
 
 def limit_of(score: Vector, harmful: npt.NDArray[np.bool_]) -> float:
-    """Returns the highest threshold with at most a tenth of the harmless scores below it; inf if all are harmful."""
+    """Returns the highest threshold with at most ``ALARMS`` of the harmless scores below it; inf if there are none."""
     harmless = np.sort(score[~harmful])
     allowed = int(ALARMS * len(harmless))
     if not len(harmless):

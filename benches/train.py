@@ -1,4 +1,4 @@
-"""Compares the training speed of cse with sentence-transformers, a plain loop, and the minimum time of a step.
+"""Compares the training speed of cse with that of sentence-transformers and a plain loop, and with the minimum time.
 
     python benches/train.py [--rounds 3] [--json FILE]     # all-MiniLM-L6-v2 on the CPU, in fp32 and bf16
     python benches/train.py --gpu                          # BERT-base with random weights on CUDA, bf16, compiled
@@ -9,17 +9,17 @@ All systems train on the same sentences, in batches of 64 sentences (``--batch-s
 (a) cse, with the losses standard, focal and mixed, and with the standard loss and UNA's negatives at every step;
 (b) sentence-transformers' trainer with MultipleNegativesRankingLoss;
 (c) a plain loop as in SimCSE's code: every sentence twice in one forward pass, loss.item() at every step;
-(d) the minimum time of a step: 6 x matrix parameters x tokens (with padding) operations, at the speed of a large matrix
-    product, which is measured in the same run.
+(d) the minimum time of a step: that of 6 x matrix parameters x tokens (with padding) operations at the speed of a large
+    matrix product, which is measured in the same run.
 
 If peft is installed, (a) has a row with LoRA of rank 16, as with ``cse train --lora 16``. In bf16 on the CPU, (a) has
 only the standard loss, with and without UNA, and (c) is left out. --memory prints only the peak memory of training all
 weights and, if peft is installed, of training with LoRA, each in a separate process.
 
-The systems are timed alternately, in ``--rounds`` rounds. Figures are medians over the rounds, without the first two
-steps of a round (on CUDA, the first 20, in which models are compiled and graphs recorded). Before anything is timed,
-the loss function of cse must equal that of the plain loop on random embeddings. The table counts the tokens of a step
-over all views, without padding. On the CPU, --breakdown also prints how the time of a step is divided among operations,
+The systems are timed alternately, in ``--rounds`` rounds. Figures are medians over the rounds. The first two steps of a
+round are not timed (on CUDA, the first 20, in which models are compiled and graphs recorded). Before anything is timed,
+the loss of cse must equal that of the plain loop on random embeddings. The table counts the tokens of a step over all
+views, without padding. On the CPU, --breakdown also prints how the time of a step is divided among operations,
 measured with PyTorch's profiler. If the processor has no instructions for bfloat16, the rows in bf16 are left out. With
 --emulate, they are computed with benches/emulated.py, but their times are not those of a processor with such
 instructions.
@@ -62,7 +62,7 @@ PLAIN = {"positive": "dropout", "temperature": TEMPERATURE, "pooler": "avg", "lo
 ADAMW = {"lr": 1e-5, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
 
 
-# Family and configuration changes of models with random weights. pad_token_id is set to the tokenizer's, 0.
+# Models with random weights: family, and changes to its default configuration. The tokenizer's pad_token_id is 0.
 RANDOM = {
     "random-bert": ("Bert", {}),
     "random-roberta": ("Roberta", {"pad_token_id": 0, "max_position_embeddings": 514}),
@@ -76,7 +76,7 @@ def sentences(count: int) -> list[str]:
 
 
 class Timing(NamedTuple):
-    """Mean seconds of a step, leaving out the first steps; mean tokens of a step; loss of the first step, or NaN."""
+    """Mean seconds of a step (without the first steps), mean tokens of a step, and loss of the first step, or NaN."""
 
     seconds: float
     tokens: float
@@ -85,7 +85,7 @@ class Timing(NamedTuple):
 
 @contextmanager
 def counted(encoder: Any, name: str, counts: list[int]) -> Iterator[None]:
-    """Context manager that appends to ``counts`` the number of tokens in each call of a method in training mode."""
+    """Context manager in which each call of the method ``name`` in training mode appends its tokens to ``counts``."""
     forward = getattr(encoder, name)
 
     def counting(self: Any, features: Any, *arguments: Any, **settings: Any) -> Any:
@@ -329,7 +329,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="default: 3, or 2 with --gpu")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--emulate", action="store_true", help="emulate bf16 on a processor without bf16 instructions")
-    parser.add_argument("--breakdown", action="store_true", help="also print the time of a step by operation")
+    parser.add_argument("--breakdown", action="store_true", help="also print how the time of a step is divided")
     parser.add_argument("--memory", action="store_true", help="print only the peak memory of full training and of LoRA")
     parser.add_argument("--peak", help=argparse.SUPPRESS)  # set in the processes that --memory starts
     options = parser.parse_args()
@@ -339,7 +339,7 @@ def main() -> None:
     options.steps = options.steps or (200 if options.gpu else 12)
     options.warm = 20 if options.gpu else 2  # on a GPU, models are compiled and graphs recorded in the first steps
     if options.steps <= options.warm:
-        parser.error(f"--steps: the first {options.warm} steps are not timed; give more")
+        parser.error(f"--steps: the first {options.warm} steps are not timed; give more steps")
     rows = sentences(options.batch_size * options.steps)
     una: dict[str, Any] = {"una": {"every": 1, "use_as": "pairs"}, "negatives": ("una",)}
     with tempfile.TemporaryDirectory() as folder:
@@ -387,7 +387,7 @@ def precisions(options: Any) -> tuple[str, ...]:
 
 
 def check_equal_losses(model: str, rows: list[str], options: Any) -> None:
-    """Checks that the loss function of cse equals that of the plain loop on random embeddings."""
+    """Checks that the loss of cse equals that of the plain loop on random embeddings."""
     from cse.losses.contrastive import contrastive_loss
 
     z = torch.randn(2, options.batch_size, 16, dtype=torch.float64)
@@ -400,7 +400,7 @@ def check_equal_losses(model: str, rows: list[str], options: Any) -> None:
 def report(found: dict[tuple[str, str], list[Timing]], least: dict[str, tuple[float, float]], options: Any) -> None:
     size = options.batch_size
     for kind, (seconds, rate) in least.items():
-        print(f"{kind}: matrix product {rate / 1e9:,.0f} GFLOP/s, minimum of the standard loss {seconds:.4f} s a step")
+        print(f"{kind}: matrix product {rate / 1e9:,.0f} GFLOP/s, minimum {seconds:.4f} s a step (standard loss)")
     if "bf16" not in least:
         print("bf16: left out, because the processor has no instructions for it (see --emulate)")
     elif options.emulate:

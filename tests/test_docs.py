@@ -1,4 +1,4 @@
-"""Runs the code blocks in README.md and docs/, with tiny models and small files in place of those that they name."""
+"""Runs the code blocks in README.md and docs/, with tiny models and small files in place of those named there."""
 
 import json
 import re

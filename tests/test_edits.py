@@ -1,4 +1,4 @@
-"""Edits of words and characters, and positives from other rows or files (EDA, AEDA, ESimCSE, Mirror-BERT, SimCSE)."""
+"""Tests of edits of sentences, and of positives from other rows or files (EDA, AEDA, ESimCSE, Mirror-BERT, SimCSE)."""
 
 from collections import Counter
 
@@ -123,7 +123,7 @@ def test_number_of_repeated_words_is_uniform_between_zero_and_its_maximum():
     assert set(edited("repetition", "a")) == {"a", "a a"}
 
 
-def test_the_masked_span_of_characters_can_start_at_every_place():
+def test_the_masked_span_of_characters_can_start_at_any_position():
     text = "abcdefghijklmnopqrstuvwxyzabcd"
     found = Counter(new.index("[MASK]") for new in edited("masked-span", text))
     assert set(found) == set(range(26))

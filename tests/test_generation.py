@@ -1,4 +1,4 @@
-"""cse generate with tiny, randomly initialised models: output, resumption, back-translation, queries, and errors."""
+"""Tests of cse generate with tiny random models: output, resumption, back-translation, queries, and errors."""
 
 import json
 

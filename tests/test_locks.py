@@ -1,4 +1,4 @@
-"""Locks that keep other processes from using a file or folder."""
+"""Tests of locks that keep other processes from using a file or folder."""
 
 import subprocess
 import sys

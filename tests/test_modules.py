@@ -1,4 +1,4 @@
-"""Tests of models made of sentence-transformers modules: training keeps them, and cse gives the same vectors."""
+"""Tests of models made of sentence-transformers modules: training keeps them, and both libraries give equal vectors."""
 
 import json
 
@@ -107,7 +107,7 @@ def test_pooling_equals_that_of_sentence_transformers(name, side, pooled):
     lengths = torch.tensor([9, 1, 4, 6, 3])
     mask = (torch.arange(9) < lengths[:, None]).long()
     mask = mask.flip(1) if side == "left" else mask
-    # If ``pooled``, the first two tokens are a prompt and not pooled; row 1, which has only one token, is left out.
+    # If ``pooled``, the first two tokens are a prompt, which is not pooled; row 1 has only one token and is left out.
     rows = torch.tensor([0, 2, 3, 4]) if pooled else torch.arange(5)
     states, mask = states[rows], mask[rows]
     modes = [MODES[each] for each in name.split("+")]

@@ -233,7 +233,7 @@ def test_supervised_presets_have_the_batch_size_epochs_and_learning_rates_of_the
         assert (values["batch_size"], values["epochs"], values["keep_head"]) == (512, 3, True)
 
 
-def test_rows_with_equal_positives_are_marked_as_duplicates(tmp_path, base):
+def test_rows_with_the_same_positive_are_marked_as_duplicates(tmp_path, base):
     rows = [(f"anchor number {i}", "the same positive" if i < 3 else f"positive {i}", "n") for i in range(8)]
     config = base.replace(pairs=table(tmp_path, "csv", rows), max_steps=1)
     batch = prepare(config).batches[0]

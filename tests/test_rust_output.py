@@ -77,7 +77,7 @@ def wait_for(condition):
 
 @pytest.fixture
 def stalled(tmp_path, indexed, sample):
-    """A function that starts a process, which writes into ``tmp_path`` and then waits for more input."""
+    """A function that starts a process. The process writes into ``tmp_path`` and then waits for more input."""
     processes = []
     (tmp_path / "tfidf").symlink_to(indexed / "tfidf")
 

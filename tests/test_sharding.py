@@ -1,7 +1,7 @@
 """Tests of output in parts, one part per input file.
 
-Joined, the parts equal the output for a single file of all rows: on one machine, on a Ray cluster, and after a killed
-call is repeated.
+Joined, the parts equal the output for a single file of all rows. This holds on one machine, on a Ray cluster, and after
+a killed call is repeated.
 """
 
 import gzip
@@ -263,7 +263,7 @@ def test_a_row_of_unknown_words_is_not_blank(shards, cse, glove):
 
 
 def same_hits(left, right):
-    """Asserts equal hits and nearly equal scores: an index stores rounded unit vectors, parts store the embeddings."""
+    """Asserts equal hits and nearly equal scores; an index stores rounded unit vectors, but parts store embeddings."""
     for ours, theirs in zip(left, right, strict=True):
         assert [(hit.row, hit.id, hit.text) for hit in ours] == [(hit.row, hit.id, hit.text) for hit in theirs]
         np.testing.assert_allclose([hit.score for hit in ours], [hit.score for hit in theirs], atol=1e-6)

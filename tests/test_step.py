@@ -153,7 +153,7 @@ def test_accumulated_gradients_are_the_mean_over_batches(run_config):
             assert torch.allclose(parameters[name].grad, mean, rtol=1e-10, atol=1e-12)
 
 
-def test_equal_sentences_are_not_each_others_negatives(run_config, tmp_path, sample_rows):
+def test_identical_sentences_are_not_each_others_negatives(run_config, tmp_path, sample_rows):
     rows = [row for row in sample_rows[:8] for _ in range(2)]
     (tmp_path / "twice.txt").write_text("\n".join(rows), encoding="utf8")
     config = run_config.replace(corpus=tmp_path / "twice.txt", batch_size=16, max_steps=1, eval_every=0)

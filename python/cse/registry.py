@@ -38,11 +38,11 @@ class Registry(Generic[T]):
     """A registry of methods of one kind.
 
     Args:
-        kind: Name of the kind, used in error messages (``"augmentation"``).
+        kind: Name of the kind for error messages, such as ``"augmentation"``.
         group: Entry-point group in which other packages declare methods.
         builtin: Maps the names of the built-in methods to ``"module:attribute"``.
-        options: Maps names of built-in methods to their ``Options``, as ``"module:attribute"``, where the ``Options``
-            can be imported without the method. An option whose ``Note`` has a flag becomes a flag of ``cse train``.
+        options: Maps the names of built-in methods whose ``Options`` can be imported without the method to these
+            ``Options``, as ``"module:attribute"``. An option whose ``Note`` has a flag becomes a flag of ``cse train``.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ def _adapter(kind: type[Any]) -> Any:
 
 
 def _check_numbers(kind: type[Any], table: Mapping[str, Any], flag: Callable[[str], str]) -> None:
-    """Raises ``InputError`` for infinity, NaN, a bool given for a number, or a float such as 1e9 given for an integer.
+    """Raises ``InputError`` for infinity, NaN, a bool given as a number, or a float such as 1e9 given as an integer.
 
     Pydantic would accept or convert such values.
     """
@@ -233,10 +233,10 @@ def _check_numbers(kind: type[Any], table: Mapping[str, Any], flag: Callable[[st
 
 
 def option_notes(kind: type[Any]) -> dict[str, dict[str, Any]]:
-    """Returns ``default``, ``description`` and ``flag`` of each option of an ``Options`` dataclass, by option name.
+    """Returns the ``default``, ``description`` and ``flag`` of each option of an ``Options`` dataclass, by option name.
 
     The annotation of a field may contain a ``Note`` with description and flag, or ``pydantic.Field(description=...)``.
-    A description or flag that is not given is "".
+    A missing description or flag is "".
     """
     hints = get_type_hints(kind, include_extras=True)
     notes = {}

@@ -1,4 +1,4 @@
-"""One of several edits per sentence, for diverse positives (AugCSE; Tang, Kocyigit and Wijaya 2022)."""
+"""Applies one of several edits to each sentence, for diverse positives (AugCSE; Tang, Kocyigit and Wijaya 2022)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def choices(uniform: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
 class OneOf(Edit):
     """Applies one of several edits, all equally likely, to each sentence.
 
-    Raises ``InputError`` if ``edits`` names an unknown method, a pairing, a slow edit, or ``one-of`` itself.
+    Raises ``InputError`` if a name in ``edits`` is not that of a fast edit, or is ``one-of`` itself.
     """
 
     Options = OneOfOptions

@@ -74,7 +74,7 @@ class Substitution(Edit):
         keys = draws.uniform(rows, "substitution", max(longest, 1))
         places = []
         for text, words, key in zip(texts, split, keys, strict=True):
-            # If a text contains the mask token, the predictions cannot be matched to the words.
+            # If a text contains the mask token, predictions cannot be matched to words.
             editable = words and self.tokenizer.mask_token not in text
             count = max(1, round(self.options.share * len(words))) if editable else 0
             places.append(np.sort(np.argsort(key[: len(words)], kind="stable")[:count]).tolist())
@@ -117,7 +117,7 @@ class Substitution(Edit):
 
 
 def whole_words(tokenizer: Any) -> Any:
-    """Returns ``(V,)`` bool, True for whole words, that is, not for special tokens, continuations or punctuation."""
+    """Returns ``(V,)`` bool: True for whole words; False for special tokens, continuations and punctuation."""
     import torch
 
     pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))

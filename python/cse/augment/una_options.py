@@ -20,7 +20,7 @@ __all__ = ["UNAOptions"]
 class UNAOptions:
     """Synthetic hard negatives from the TF-IDF index (UNA).
 
-    The defaults are the paper's, except ``radius``, ``surface`` and ``tokenizer``.
+    The defaults are those of the paper, except for ``radius``, ``surface`` and ``tokenizer``.
     """
 
     every: Annotated[int, Ge(0), Note("use UNA at steps 0, N, 2N, ...; 0: never", "--una-every", "N")] = 5

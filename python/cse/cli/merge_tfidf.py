@@ -15,7 +15,7 @@ from . import console, options
 @options.option("-o", "--output", default="tfidf", metavar="DIR", help="Folder of the merged index.")
 @options.as_json
 def command(shards: tuple[str, ...], output: str, as_json: bool) -> None:
-    """Merge the indexes in the folders SHARDS, written by cse build-tfidf, in the given order.
+    """Merge the indexes that cse build-tfidf wrote to the folders SHARDS, in the given order.
 
     The result is byte-for-byte identical to an index built from the files of all SHARDS in this order. matrix.npz is
     not written.
@@ -26,7 +26,7 @@ def command(shards: tuple[str, ...], output: str, as_json: bool) -> None:
         {**asdict(info), "tokenizer": index.tokenizer, "output": output, "files": [asdict(f) for f in index.files]},
         as_json,
         [
-            f"{len(shards)} indexes of {len(index.files)} files: {info.documents:,} sentences (N), "
+            f"{len(shards)} indexes, built from {len(index.files)} files in all: {info.documents:,} sentences, "
             f"{info.terms:,} terms",
             f"{output}/index.safetensors",
         ],

@@ -18,7 +18,7 @@ from .reading import MAX_LINE_BYTES, SourceFile, reading_options
 
 __all__ = ["IN_MEMORY", "Corpus"]
 
-# Used in place of a file path for texts given to ``Corpus.from_texts``, also in the configuration of a run on them.
+# Stands in place of a file path for texts given to ``Corpus.from_texts``, including in the configuration of a run.
 IN_MEMORY = "(texts in memory)"
 
 
@@ -48,7 +48,7 @@ class Corpus:
         cache: str | None = None,
         progress: ProgressCallback | None = None,
     ) -> Corpus:
-        """Opens files. A small corpus is read into memory, a large one is memory-mapped; see ``is_mapped``.
+        """Opens files. A small corpus is read into memory, and a large one is memory-mapped; see ``is_mapped``.
 
         Args:
             files: The inputs that ``cse.data.readers.resolve`` returned.
@@ -95,7 +95,7 @@ class Corpus:
 
     @classmethod
     def from_texts(cls, texts: Iterable[str]) -> Corpus:
-        """Returns an in-memory corpus of texts, which may have any length; line breaks in them are replaced by spaces.
+        """Returns an in-memory corpus of texts of any length; line breaks in the texts are replaced by spaces.
 
         Raises:
             InputError: If ``texts`` is a single string, is empty, or has an element that is not a string.
@@ -103,7 +103,7 @@ class Corpus:
         lines = _Lines(check_texts(texts))
         if not lines.content:
             raise InputError("texts: must not be empty; at least one sentence is needed")
-        # The core treats ``lines`` as a table column: it hashes the file, and reads the rows with ``lines.next_block``.
+        # The core treats ``lines`` as a table column. It hashes the file, but reads the rows with ``lines.next_block``.
         with tempfile.NamedTemporaryFile(prefix="cse-texts-") as file:
             file.write(lines.content)
             file.flush()

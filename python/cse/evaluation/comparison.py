@@ -1,4 +1,4 @@
-"""Compares the reports of one evaluation for two encoders, or for two methods over several seeds."""
+"""Compares two encoders, or two training methods over several seeds, by their reports of the same evaluation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["compare"]
 
 
 def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> list[dict[str, Any]]:
-    """Compares two sides, each with one report per checkpoint.
+    """Compares two sides (encoders or training methods), each with one report per checkpoint.
 
     Args:
         before: Reports of the first side.
@@ -30,8 +30,8 @@ def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> l
 
     Returns:
         One record per task: ``task``, ``examples``, the scores ``a`` and ``b`` of the two sides, and ``mean``, ``low``,
-        ``high`` and ``p`` of the difference b - a. For an evaluation without examples (geometry), one record per row
-        and metric, without ``low``, ``high`` and ``p``.
+        ``high`` and ``p`` of the difference b - a. For an evaluation without per-example values (geometry),
+        one record per row and metric, without ``low``, ``high`` and ``p``.
     """
     records: list[dict[str, Any]] = []
     if not before[0].samples:

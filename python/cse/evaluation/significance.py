@@ -47,7 +47,7 @@ def adjust(records: list[dict[str, Any]], level: float = 0.05) -> None:
     """Adds ``p_holm`` and ``verdict`` to the records that ``comparison.compare`` returns.
 
     ``p_holm`` is the p-value adjusted over all tasks by Holm's method. The verdict is ``better`` or ``worse`` if
-    ``p_holm`` is below ``level``, else ``no difference seen``. It is empty for records without a p-value.
+    ``p_holm`` is below ``level``, else ``no difference seen``. For records without a p-value, it is empty.
     """
     tested = [record for record in records if "p" in record]
     for record, p in zip(tested, holm([record["p"] for record in tested]), strict=True):
@@ -63,7 +63,7 @@ def paired_bootstrap(
     """Returns the mean of paired differences with a 95 % percentile bootstrap interval.
 
     Args:
-        differences: ``(n,)`` for each example, the score after minus the score before.
+        differences: ``(n,)``, the score after minus the score before for each example.
         resamples: Number of bootstrap samples of n examples.
         seed: Seed of the resampling.
 
@@ -162,7 +162,7 @@ def summarise(observed: float, values: Vector) -> Difference:
 def t_interval(differences: Sequence[float]) -> Difference:
     """Returns the mean of paired differences over seeds, with the 95 % interval and p-value of the paired t-test.
 
-    ``differences`` holds at least two values.
+    ``differences`` must hold at least two values.
     """
     from scipy.stats import t
 

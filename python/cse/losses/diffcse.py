@@ -24,7 +24,7 @@ __all__ = ["DiffCSE", "DiffCSEOptions"]
 
 @dataclass(frozen=True)
 class DiffCSEOptions:
-    """Options of DiffCSE; the defaults are the published settings of BERT-base for STS."""
+    """Options of DiffCSE; the defaults are the settings published for BERT-base on STS."""
 
     weight: Annotated[float, Field(gt=0, description="lambda, the weight of the term")] = 0.005
     share: Annotated[float, Field(gt=0, lt=1, description="fraction of tokens to mask")] = 0.3
@@ -70,7 +70,7 @@ class DiffCSE(RowTerm):
 
     @classmethod
     def implies(cls, options: DiffCSEOptions) -> dict[str, Any]:
-        """Returns ``projector`` as the default of ``feature_augmentations``. It also applies to the other terms."""
+        """Returns ``projector`` as the default of ``feature_augmentations``. It affects the other loss terms too."""
         return {"feature_augmentations": ("projector",)}
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:

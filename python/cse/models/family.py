@@ -10,7 +10,7 @@ __all__ = ["family_of"]
 
 
 def family_of(config: Any, modules: Modules, *, is_minilm: bool = False) -> str:
-    """Returns the family that a cse run stored, else ``adapt`` for a sentence encoder, else a family like bert-base.
+    """Returns the family stored by a cse run, else ``adapt`` for a sentence encoder, else one such as ``bert-base``.
 
     A model whose folder declares a pooling counts as a sentence encoder, that is, as already trained contrastively.
 

@@ -87,7 +87,7 @@ class OnnxTransformer(nn.Module):
             raise InputError(f"{file}: {NOT_INSTALLED}") from None
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        options.log_severity_level = 3  # errors
+        options.log_severity_level = 3  # only errors
         try:
             self.session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime defines its own exceptions

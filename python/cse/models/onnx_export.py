@@ -29,8 +29,8 @@ from .resolve import MINILM, best_of_run, find_model
 __all__ = ["INT8", "TOLERANCE", "Exported", "export_onnx"]
 
 INT8 = "model_int8.onnx"
-# Largest allowed difference between embeddings from ONNX and from PyTorch; multiplied by the largest norm of an
-# embedding if that norm is above 1.
+# Largest allowed difference between embeddings from ONNX and from PyTorch. If the largest norm of an embedding is above
+# 1, the tolerance is multiplied by it.
 TOLERANCE = 1e-4
 # If the weights take up more than this many bytes, they get a separate file; an ONNX file holds at most 2 GB.
 EXTERNAL = 1_500_000_000

@@ -26,7 +26,7 @@ def new_settings(encoder: Encoder, int8: bool, has_ids: bool, passages: int | st
         "precision": encoder.precision,
         "width": encoder.embedding_dim,
         "similarity": _similarity(encoder),
-        # Upper bound on the norms; for dot products it is raised as rows are added.
+        # Upper bound on the norms of the vectors; for dot products, it is raised as rows are added.
         "longest": 1.01 if _similarity(encoder) == "cosine" else 0.0,
         "int8": int8,
         "ids": has_ids,

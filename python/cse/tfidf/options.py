@@ -43,8 +43,8 @@ class DrawOptions(TypedDict, total=False):
     beta (UNA, Table 2)."""
     replace_with: str
     """Selection of the replacements. ``radius`` (default): within the radius (UNA). ``random``: any other term with
-    equal probability (UNA, Table 2). If ``replace_which`` is also ``random``, no replacement is forced, and
-    sentences of fewer than three words are not changed."""
+    equal probability (UNA, Table 2). If ``replace_which`` is also ``random``, it can happen that no word is
+    replaced, and sentences of fewer than three words are left unchanged."""
     mode: str
     """``negative`` (default): words with high TF-IDF are replaced (UNA). ``positive``: words with low TF-IDF (UDA)."""
 

@@ -50,12 +50,12 @@ class Batch:
     blocks: dict[str, Block]
     """By block name: the texts to encode and their views; see ``cse.augment.base.Block``."""
     partners: npt.NDArray[np.int64] | None = None
-    """``(M,)`` positions of the mixing partners of mixed negatives; see ``cse.mixing_partners.partners``."""
+    """``(M,)`` positions of the candidates with which positives are mixed (MixCSE); see ``cse.mixing_partners``."""
     duplicates: npt.NDArray[np.bool_] | None = None
     """``(B, B)`` bool, True for different rows with the same sentence or labelled positive. None: there are none, or
     the run keeps duplicates."""
     unchanged: dict[str, int] = field(default_factory=dict)
-    """Number of rows that an edit did not change, by block name; for a ``local`` block, only rows of this process."""
+    """Number of rows that an edit left unchanged, by block name; for a ``local`` block, only rows of this process."""
     part: slice = field(default_factory=lambda: slice(None))
     """The rows that this rank encodes."""
     tokens: dict[str, dict[str, Tensor]] = field(default_factory=dict)
@@ -94,17 +94,17 @@ class Batches:
     Args:
         corpus: The corpus.
         rows: ``(n,)`` row numbers to train on, ascending.
-        positive: The method that generates positives.
-        negatives: Edits that generate synthetic negatives from the original sentences.
+        positive: The augmentation that makes positives.
+        negatives: Edits that make synthetic negatives from the original sentences.
         batch_size: Rows per batch.
-        seed: Seed of the row order and of the random draws in methods.
+        seed: Seed of the row order, the augmentations and the mixing partners.
         epochs: Passes over the rows. Default: 1, or as many as ``max_steps`` requires.
         max_steps: Maximum number of steps, or the exact number if ``epochs`` is None.
         accumulate: Batches per step.
-        keep_duplicates: Whether equal sentences and unchanged synthetic negatives are used as negatives.
-        part: ``part(n)`` returns, as a slice, which of the n rows of a batch this rank encodes; expensive methods edit
-            only these rows.
-        partner_views: Returns the views from which the partners of mixed negatives (MixCSE) are drawn; see
+        keep_duplicates: Whether identical sentences and unchanged synthetic negatives are used as negatives.
+        part: ``part(n)`` returns the slice of the n rows of a batch that this rank encodes; expensive edits are applied
+            only to these rows.
+        partner_views: Returns the views from which the candidates for mixing (MixCSE) are drawn; see
             ``cse.losses.base.BatchTerm.partner_views``.
     """
 
@@ -162,7 +162,7 @@ class Batches:
     def make(self, number: int, ids: TokenIds) -> Batch:
         """Returns a batch without tokens.
 
-        An edited sentence counts as unchanged if ``ids`` returns the same for it as for the original.
+        An edited sentence counts as unchanged if ``ids`` returns the same token ids for it as for the original.
         """
         seed = self.seed
         step = number // self.accumulate
@@ -222,7 +222,10 @@ class Batches:
         return Block(made, views, edited=True, local=True)
 
     def _compared(self, batch: Batch, original: Block, ids: TokenIds) -> Batch:
-        """Returns the batch with the counts of unchanged rows, and with masks for them if ``is_masked`` is True."""
+        """Returns the batch with the number of unchanged rows by block name.
+
+        Unchanged rows of the blocks for which ``is_masked`` returns True are masked.
+        """
         before = ids(original)
         blocks, unchanged = dict(batch.blocks), {}
         for name, block in batch.blocks.items():
@@ -270,7 +273,7 @@ class Prefetcher:
         batches: The batches of the run.
         tokenizer: A Hugging Face tokenizer; it is copied.
         max_length: Maximum number of tokens of a text, not counting a prompt.
-        part: ``part(n)`` returns, as a slice, which of the n rows of a batch this rank encodes. Default: all rows.
+        part: ``part(n)`` returns the slice of the n rows of a batch that this rank encodes. Default: all rows.
         stored: Stored token ids by column number. Other columns, and augmented texts, are tokenized.
         device: Device to which the tokens will be copied.
         compiled: Whether the transformer is compiled.

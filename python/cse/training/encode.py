@@ -43,7 +43,7 @@ class Forward:
     chunk_size: int | None = None
     """Rows whose activations are in memory at a time; None: all."""
     compiled: bool = False
-    """Whether the transformer is compiled, and therefore needs batches of one shape."""
+    """Whether the transformer is compiled, and therefore needs batches of a fixed shape."""
     seed: int = 0
     """Seed of the run."""
 
@@ -100,9 +100,10 @@ def encode_views(
 ) -> dict[str, Tensor]:
     """Returns the embeddings of this rank's rows by view name, each ``(n, D)``.
 
-    Views of a block with the same encoder, dropout probability and hook are encoded in one forward pass. The pass
-    contains the block once per view, with different dropout masks, or only once if the block is ``shared``. Blocks are
-    padded separately, so that long synthetic negatives do not increase the padding of the sentences.
+    If several views of a block have the same encoder, dropout probability and hook, they are encoded in one forward
+    pass. The pass contains the block once per view, with different dropout masks, or only once if the block is
+    ``shared``. Blocks are padded separately, so that long synthetic negatives do not increase the padding of the
+    sentences.
     """
 
     own = step_of_rows(batch, batch.rows[batch.part], {}, forward, state.steps)
@@ -180,7 +181,7 @@ def step_of_rows(
     forward: Forward,
     steps: int,
 ) -> RowStep:
-    """Returns the ``RowStep`` of some rows of this rank, which row terms and hooks receive."""
+    """Returns the ``RowStep`` that row terms and hooks receive for some rows of this rank."""
     seed = forward.seed
     return RowStep(
         number=batch.step,

@@ -12,7 +12,7 @@ __all__ = ["describe_loss", "facts_of"]
 
 
 def facts_of(config: ResolvedConfig, corpus: Corpus, split: Split, batches: Batches) -> dict[str, str]:
-    """Returns descriptions of model, loss, corpus and so on by name, which are shown before training."""
+    """Returns the descriptions that are shown before training (model, loss, corpus and so on), by name."""
     negatives = [f"{name} {each.describe()}" for name, each in zip(config.negatives, batches.negatives, strict=True)]
     options = batches.positive.describe()
     return {

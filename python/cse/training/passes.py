@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["dropout_of", "encoder_of"]
 
-# Name of an additional input: the positions of the rows. A chunk needs them because it holds only some rows.
+# Name of an additional input with the position of each row, from which a chunk of the rows gets its own ``RowStep``.
 ROW = "row"
 # Attributes that hold the dropout probability in attention modules without a dropout module (ModernBERT, Llama).
 RATES = ("attention_dropout", "dropout_rate")

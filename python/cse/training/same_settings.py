@@ -32,7 +32,7 @@ MAY_CHANGE = {
 
 
 def check_changes(stored: TrainConfig, given: dict[str, Any]) -> TrainConfig:
-    """Returns the configuration of a resumed run: the stored one with the given values.
+    """Returns the configuration of a resumed run: the stored one, changed to the given values.
 
     Raises ``InputError`` if a setting outside ``MAY_CHANGE`` is changed; the message lists all such settings.
     """

@@ -94,9 +94,9 @@ class Data:
     corpus: Annotated[tuple[str, ...], Paths(), Shown(hidden=True)] = ()
     """Text files, patterns or tables (``cse.data.readers.resolve``). Default: the files of the TF-IDF index."""
     pairs: Annotated[tuple[str, ...], Paths(), Shown("FILE")] = ()
-    """Table of anchor, positive and optionally hard negative, instead of CORPUS."""
+    """Table of anchors, positives and optionally hard negatives, used instead of CORPUS."""
     columns: Annotated[tuple[str, ...], Shown("A,B[,C]", default="recognised by name")] = ()
-    """Columns of --pairs: anchor, positive and optionally hard negative.
+    """Columns of --pairs: the anchor, the positive and optionally the hard negative.
 
     See ``cse.data.pair_columns``."""
     where: Annotated[str | None, Shown("COLUMN=VALUE", default="all")] = None
@@ -116,9 +116,9 @@ class Data:
 
     See ``cse.data.cache.cache_folder``."""
     max_length: MaxLength | None = None
-    """Maximum tokens per sentence.
+    """Maximum number of tokens per sentence.
 
-    This applies to training only; the saved model has the limit of the base model."""
+    This applies to training only; the saved model has the maximum length of the base model."""
 
 
 class Model:
@@ -132,7 +132,7 @@ class Model:
 
     See ``cse.models.pooling.pool``."""
     prompt: Annotated[str | None, Shown("NAME|TEXT|auto", default="the model's default prompt")] = None
-    """Text before each sentence.
+    """Text to put before each sentence.
 
     The name of one of the model's prompts, or a text. With ``pairs``, also ``auto``, which stands for the model's
     prompts for queries and for documents. See ``cse.models.prompts``."""
@@ -141,7 +141,7 @@ class Model:
 
     Supervised SimCSE keeps it; otherwise the MLP is used only in training."""
     preset: Annotated[str | None, Shown("NAME"), Named("cse.training.precedence:preset_names")] = None
-    """A published recipe, like simcse-bert-base or una-bert-base; or adapt, the defaults for sentence encoders."""
+    """A published recipe, such as simcse-bert-base or una-bert-base; or adapt, the defaults for sentence encoders."""
 
 
 class Augmentation:
@@ -182,7 +182,7 @@ class Augmentation:
     imports: Annotated[tuple[str, ...], Paths(), Shown("FILE.py", flag="--import")] = ()
     """Python file that registers methods."""
     keep_duplicates: bool | None = None
-    """Use equal sentences and unchanged synthetic negatives as negatives, as the papers do."""
+    """Use identical sentences and unchanged synthetic negatives as negatives, as the papers do."""
 
 
 class Loss:
@@ -193,8 +193,8 @@ class Loss:
     temperature: Temperature | None = None
     """Temperature tau, by which the similarities are divided in the logits."""
     objective: Objective | None = None
-    """infonce: each anchor against positives and hard negatives; nt-xent: each anchor and positive against all others.
-    --una-as pairs implies nt-xent."""
+    """infonce: compare each anchor with positives and hard negatives; nt-xent: compare each anchor and positive with
+    all others. --una-as pairs implies nt-xent."""
     mixed_negatives: bool | None = None
     """Add mixed negatives (MixCSE) to --loss standard or focal; --loss mixed always has them."""
     loss_terms: Annotated[tuple[str, ...], Shown("NAME", flag="--loss-term"), Named("cse.losses:LOSS_TERMS")] = ()
@@ -250,8 +250,8 @@ class Evaluation:
     dev: Annotated[tuple[str, ...], Paths(), Shown("FILE")] = ()
     """Scored pairs, to select best/ by Spearman's correlation; with several files, by the mean correlation.
 
-    Each row holds a score and two sentences; see ``cse.evaluation.sts.read_pairs``. Default: the label-free score of
-    held-out rows."""
+    Each row holds a score and two sentences; see ``cse.evaluation.sts.read_pairs``. Default: held-out rows
+    are scored without labels; see ``cse.evaluation.split_half``."""
     eval_every: NotNegative | None = None
     """Steps between evaluations; 0: only before and after training."""
     patience: Positive | None = None

@@ -27,7 +27,7 @@ from .settings import Named, Objective, Pooler, Scheduler, Settings, flag, hints
 __all__ = ["LOSS_SETTINGS", "ResolvedConfig", "TrainConfig", "read_toml"]
 
 TABLES: tuple[Registry[Any], ...] = (AUGMENTATIONS, FEATURE_AUGMENTATIONS, ENCODER_METHODS, HOOKS, LOSS_TERMS)
-# Options of the contrastive loss that are set by these flags with ``--loss standard``, ``focal`` or ``mixed``.
+# Options of the contrastive loss, and the flags that set them with ``--loss standard``, ``focal`` or ``mixed``.
 LOSS_SETTINGS = {
     "objective": "--objective",
     "logits": "--loss",
@@ -37,7 +37,7 @@ LOSS_SETTINGS = {
 
 
 class TrainConfig(Settings, BaseModel):
-    """Training configuration: the settings of ``cse.training.settings``, and options of methods.
+    """Training configuration: the settings of ``cse.training.settings``, and the options of the methods that they name.
 
     A setting that is None but needs a value gets a default that depends on preset, loss and model; see
     ``cse.training.precedence.resolve``. Invalid values raise ``InputError``. Settings are given as keyword arguments:
@@ -50,11 +50,12 @@ class TrainConfig(Settings, BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Options by method name. In TOML, the options of UNA are the table ``[una]``; in Python, ``una={"beta": 0.3}`` is
-    equivalent to ``options={"una": {"beta": 0.3}}``, and so is ``beta=0.3`` for an option that has a flag."""
+    """Options by name of the augmentation, loss term or other method. In TOML, the options of UNA are the table
+    ``[una]``; in Python, ``una={"beta": 0.3}`` is equivalent to ``options={"una": {"beta": 0.3}}``. An option with a
+    flag can also be given alone: ``beta=0.3``."""
     given: dict[str, Any] | None = None
-    """The values that were given, from which the other values were derived; a table in the ``config.toml`` of a run.
-    Set by ``cse.training.precedence``. None: all values were given."""
+    """The values that the user gave; the other values were derived from them. A table in the ``config.toml`` of a run,
+    set by ``cse.training.precedence``. None: the user gave all values."""
 
     def __init__(self, **values: Any) -> None:
         """Validates types and ranges; raises ``InputError`` with the flag of the first invalid field."""
@@ -113,7 +114,7 @@ class TrainConfig(Settings, BaseModel):
         if weighted and not self.pairs:
             raise InputError("--hard-negative-weight: belongs to --pairs, which was not given")
         if self.pairs and self.positive not in (None, PAIRS_POSITIVE):
-            raise InputError(f"--positive {self.positive}: cannot be combined with --pairs, which names the positives")
+            raise InputError(f"--positive {self.positive}: cannot be combined with --pairs, which holds the positives")
         if self.patience and not self.dev:
             raise InputError("--patience: needs --dev, a file of scored pairs to measure progress by")
 
@@ -152,7 +153,7 @@ class TrainConfig(Settings, BaseModel):
         return found
 
     def options_of(self, method: str) -> Any:
-        """Returns the options of a method with their defaults; raises ``InputError`` for an invalid one."""
+        """Returns the options of a method, with defaults filled in; raises ``InputError`` for an invalid option."""
         table = next((each for each in TABLES if method in each), None)
         if table is None:
             raise InputError(f"{method}: neither a setting nor a method; see cse train --help and cse methods")

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use crate::index::Index;
 
-/// Returns the term number of each rank. Terms are numbered in byte order; `max_score` holds the score of each term.
+/// Returns the term id of each rank. Term ids follow byte order; `max_score` holds the score of each term.
 pub(crate) fn terms_by_score(max_score: &[f64]) -> Vec<u32> {
     // Scores are not negative, so their bit patterns have the same order as the scores; `!` reverses the order.
     let mut order: Vec<(u64, u32)> = max_score

@@ -1,10 +1,10 @@
 //! The index on disk: one safetensors file with the sufficient statistics, and optionally the matrix.
 //!
-//! `DIR/index.safetensors` contains the tensors `terms` (bytes end to end), `offsets`, `df` and `max_tf` (max c/L). Its
-//! metadata has a single key, `cse`, whose value is canonical JSON (sorted keys), because safetensors writes several
-//! keys in random order. `DIR/matrix.npz` is optional. Files are written under a temporary name and then renamed; a
-//! full disk or a killed process therefore leaves the old files intact. A checksum over metadata and tensors detects a
-//! damaged file.
+//! `DIR/index.safetensors` contains the tensors `terms` (bytes end to end), `offsets`, `df` and `max_tf` (the maximum
+//! of c/L, where c is the count of the term in a sentence of L words). Its metadata has a single key, `cse`, whose
+//! value is canonical JSON (sorted keys), because safetensors writes several keys in random order. `DIR/matrix.npz` is
+//! optional. Files are written under a temporary name and then renamed; a full disk or a killed process therefore
+//! leaves the old files intact. A checksum over metadata and tensors detects a damaged file.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -31,7 +31,6 @@ pub const FORMAT: u32 = 1;
 const KEY: &str = "cse";
 const FORMULA: &str = "ln(1 + c/L) * ln(N/df)";
 /// Names of the tensors, in their order in the file: first the tensors of eight-byte numbers, then the tensor of bytes.
-/// `max_tf` is max c/L.
 const NAMES: [&str; 4] = ["df", "max_tf", "offsets", "terms"];
 
 /// Returns the path of the index file in the folder `dir`.
