@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::error::Result;
 use crate::text::invalid_utf8::{decode, invalid_utf8};
 use crate::text::reader::ReadOptions;
+use crate::text::row_ends::{rows, without_final_cr};
 use crate::text::row_too_long::{prefix, row_too_long};
 
 /// Whole rows of one file.
@@ -53,27 +54,20 @@ impl Chunk {
             self.repaired = faulty.len() as u64;
             self.first_repaired = Some(self.first_row + first);
         }
-        let bytes = text.as_bytes();
-        let (mut start, mut row) = (0, self.first_row);
-        while start < bytes.len() {
-            let end = memchr::memchr(b'\n', &bytes[start..]).map_or(bytes.len(), |k| start + k);
-            let mut line = &text[start..end];
-            let too_long = line.len() > self.options.max_line_bytes;
+        for (nth, mut row) in (0..).zip(rows(&text)) {
+            let too_long = row.len() > self.options.max_line_bytes;
             if too_long && !self.options.lenient {
-                let line = self.first_line + row - self.first_row;
                 return Err(row_too_long(
                     &self.path,
                     self.column.as_ref(),
-                    line,
+                    self.first_line + nth,
                     &self.options,
                 ));
             }
             if too_long {
-                line = prefix(line, self.options.max_line_bytes);
+                row = prefix(row, self.options.max_line_bytes);
             }
-            f(row, line.strip_suffix('\r').unwrap_or(line), too_long);
-            row += 1;
-            start = end + 1;
+            f(self.first_row + nth, without_final_cr(row), too_long);
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ pub mod format;
 mod invalid_utf8;
 mod open_file;
 pub mod reader;
+mod row_ends;
 pub mod row_files;
 pub(crate) mod row_too_long;
 pub mod rows;

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::text::format::FileFormat;
 use crate::text::reader::{FileRecord, Input, ReadOptions};
+use crate::text::row_ends::has_cr_inside;
 use crate::text::row_too_long::row_too_long;
 use crate::text::source::{Blocks, FileStamp, Source};
 use crate::wait::{Until, wait};
@@ -140,8 +141,7 @@ impl OpenFile {
     /// Examines the beginning of a text file if it contains no line feed. A carriage return before the last byte is an
     /// error unless [`ReadOptions::lenient`] is set.
     fn check_line_ends(&mut self, out: &[u8], options: &ReadOptions) -> Result<()> {
-        let inside = &out[..out.len().saturating_sub(1)];
-        if self.column.is_none() && memchr::memchr(b'\r', inside).is_some() {
+        if self.column.is_none() && has_cr_inside(out) {
             self.format.cr_only = true;
             let error = self.format.error(&self.path, self.source.is_decoded());
             error.filter(|_| !options.lenient).map_or(Ok(()), Err)?;

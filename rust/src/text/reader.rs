@@ -5,9 +5,6 @@
 //! The row numbers of a chunk are known when it is handed out, and memory is bounded by the number of chunks in use.
 //! Mapping the file into memory would save one copy, but it would need `unsafe`, end the process with SIGBUS if the
 //! file shrinks, and count the whole file as resident memory.
-//!
-//! A row ends at `\n` and nowhere else. `\r` at the end of a row is dropped; U+2028, U+2029, U+0085, `\x1c` to `\x1f`
-//! and a `\r` elsewhere are part of the row.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
