@@ -8,9 +8,10 @@
 Each run trains all-MiniLM-L6-v2 on the sample corpus. The scores of the trained weights and of their average with the
 base weights (``merged``) are written to benches/results/adapt.json when a run ends; stored runs are skipped. ``search``
 evaluates on 800 to 900 pairs from each of STS-B train and SICK-R train, and computes the label-free score (MRR) of 500
-held-out sentences. The cosines of all pairs are stored too, because the intervals need them. The table of ``accept``
-has 95 % intervals over pairs and over seeds. Those over pairs come from a bootstrap of clusters of pairs that share a
-sentence, with 2,000 resamples and with scores averaged over seeds; those over seeds come from Student's t.
+held-out sentences. The cosines of all pairs are stored too. The table of ``accept`` has 95 % confidence intervals
+of the differences, over pairs (from these cosines) and over seeds. Those over pairs come from a bootstrap of clusters
+of pairs that share a sentence, with 2,000 resamples and with scores averaged over seeds; those over seeds come from
+Student's t.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ ACCEPT = ("stsb.dev", "sickr.dev", "sts16.test")
 TUNE_PAIRS = 800
 FRESH_SEEDS = (21, 22, 23, 24, 25)
 RESAMPLES = 2000
-# The recipe [adapt] of presets/defaults.toml, with and without UNA; then an earlier version of it, with several losses.
+# The recipe [adapt] of presets/defaults.toml, with and without UNA; then variants of an earlier version of it, which
+# differ in the loss and in the use of UNA.
 RECIPES = (
     "passages, kept, una",
     "passages, kept",
@@ -61,7 +63,7 @@ COMMON: dict[str, Any] = {
     "temperature": 0.1,
     "merge_with_base": 0.0,
 }
-# Replaces the default loss and loss term of all-MiniLM-L6-v2. Most candidates do not use these defaults.
+# The loss of most candidates, without loss terms; it replaces the default loss and loss term of all-MiniLM-L6-v2.
 PLAIN: dict[str, Any] = {"loss": "standard", "loss_terms": []}
 UNLIMITED = {"most_words": 10_000}
 # The default recipe of all-MiniLM-L6-v2.
@@ -358,7 +360,7 @@ class Tasks(dict[str, Any]):
         from cse.evaluation.sts import read_pairs
 
         if self.data is None:
-            sys.exit("--data: missing; name the folder of the STS files, whose pairs the intervals need")
+            sys.exit("--data: missing; name the folder of the STS files, which are needed for the confidence intervals")
         pairs = read_pairs(self.data / f"{task}.tsv")
         self[task] = (pairs.gold, sentence_clusters(pairs.left, pairs.right))
         return self[task]

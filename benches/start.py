@@ -3,8 +3,8 @@
     python benches/start.py    # ten million sentences need 3 GB of temporary files; use --sentences 1000000 for fewer
 
 The text is generated as in growth.py. The first run writes the rows to the cache; the rows of its first batch are
-compared with the lines of the file. After that, each of ``--rounds`` new processes prepares a run on the sample corpus,
-so that all imports are done, and then a run on the large corpus up to its first batch. Only the start of the second run
+compared with the lines of the file. After that, each of ``--rounds`` new processes prepares two runs up to their
+first batches: one on the sample corpus, so that all imports are done, and then one on the large corpus. Only the latter
 is timed. Then a loop over ten million integers is timed, to show how busy the machine is.
 
 Two further processes train for a few steps, one on the sample and one on the large corpus. The difference between their
@@ -69,7 +69,7 @@ def report(folder: Path, options: argparse.Namespace) -> str:
             f"from the end of the imports to the first batch: {statistics.median(taken):.2f} s "
             f"({min(taken):.2f} to {max(taken):.2f} in {len(taken)} processes); "
             f"a loop over ten million integers: {statistics.median(loops):.2f} s, {min(loops):.2f} to {max(loops):.2f}",
-            f"anonymous memory: {large:,.0f} MB at most, {large - small:,.0f} MB more than with the sample corpus",
+            f"peak anonymous memory: {large:,.0f} MB, {large - small:,.0f} MB more than with the sample corpus",
         ]
     )
 
@@ -118,7 +118,7 @@ def write(corpus: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def start(corpus: str, options: argparse.Namespace) -> tuple[float, float]:
-    """Returns the seconds to the first batch, measured after another run was prepared, and those of the loop."""
+    """Returns the seconds that a run needs to its first batch, after another was prepared, and that a loop needs."""
     first_batch(SAMPLE, options)
     started = time.perf_counter()
     first_batch(corpus, options)

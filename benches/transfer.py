@@ -4,9 +4,10 @@
 
 ``converged`` minimises the objective of SentEval's classifier until it converges; ``senteval`` stops early, as SentEval
 does. For tasks with a test file, the final classifier of ``senteval`` is trained with five seeds, because its result
-depends on the seed. --scale multiplies the embeddings. ``senteval`` uses Adam, whose steps stay the same size, so with
-a larger scale, it needs fewer steps to converge. Prints a Markdown table. The task MR takes an hour on one
-core, nearly all of it for ``senteval``.
+depends on the seed. --scale multiplies the embeddings. Larger embeddings need smaller
+weights, and the step size of ``senteval``'s optimizer, Adam, does not depend on the scale; with a larger scale, it
+therefore needs fewer steps to converge. Prints a Markdown table. The task MR takes an hour on one core, nearly all of
+it for ``senteval``.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def test_truncated_fraction_is_measured_on_the_texts_used_for_training(of_rows, 
     whole = of_rows(rows, positive="dropout", max_length=16).facts["text"]
     tokens = sum(map(len, AutoTokenizer.from_pretrained(tiny_bert)(rows).input_ids))
     assert "100.0% of the texts truncated to 16 tokens, " in whole
-    assert f"which cuts off {100 - 1600 * len(rows) / tokens:.1f}% of all tokens (--max-length 32: " in whole
+    assert f"which cuts off {100 - 1600 * len(rows) / tokens:.1f}% of all tokens (--max-length 32 would " in whole
     short = of_rows(rows, positive="spans", spans={"most_words": 8, "least_words": 2}, max_length=64).facts["text"]
     assert "0.0% of the texts truncated to 64 tokens, which cuts off 0.0% of all tokens, " in short
 
@@ -67,7 +67,7 @@ def test_truncation_message_gives_the_cost_of_a_larger_maximum_length():
     lengths = np.array([10, 20, 40, 60])
     # Of 130 tokens, 10 + 16 + 16 + 16 = 58 remain at length 16, and 10 + 20 + 32 + 32 = 94 (1.6 times 58) at 32.
     expected = "75.0% of the texts truncated to 16 tokens, which cuts off 55.4% of all tokens"
-    larger = "(--max-length 32: 27.7% of the tokens, for 1.6 times the computation)"
+    larger = "(--max-length 32 would cut off 27.7%, for 1.6 times the computation)"
     assert cut_off(lengths, 16, 512) == f"{expected} {larger}"
     assert cut_off(lengths, 16, 16) == expected
     assert cut_off(lengths, 64, 512) == "0.0% of the texts truncated to 64 tokens, which cuts off 0.0% of all tokens"

@@ -232,7 +232,7 @@ def corpus(tmp_path, content):
         (b"...\n!!!\n", ["corpus.txt", "no line contains a word"]),
     ],
 )
-def test_errors_name_the_corpus_and_its_fault(cse, tmp_path, content, phrases):
+def test_errors_name_the_corpus_file_and_the_problem(cse, tmp_path, content, phrases):
     path = corpus(tmp_path, content)
     refused(cse("build-tfidf", path, "-o", tmp_path / "out"), *phrases)
     assert not (tmp_path / "out").exists()
@@ -425,7 +425,7 @@ def test_terms_that_look_like_markup_are_printed_literally(cse, tmp_path):
     assert "[/red]" in done.stdout
 
 
-def test_every_setting_and_every_flag_of_a_method_is_an_option_of_train():
+def test_train_has_an_option_for_each_setting_and_each_method_flag():
     from cse.cli.train import command
     from cse.training.method_flags import method_flags
     from cse.training.settings import hints

@@ -50,7 +50,7 @@ def test_explain_shows_which_words_are_never_replaced(tmp_path, cse):
     (tmp_path / "a.txt").write_text("\u5317\u4eac is a city\nanother city is here\n", encoding="utf8")
     assert cse("build-tfidf", "a.txt", cwd=tmp_path).returncode == 0
     done = cse("explain", "the \u5317\u4eac city", cwd=tmp_path)
-    assert "touches another word" in " ".join(done.stdout.split())
+    assert "joined to another word" in " ".join(done.stdout.split())
     words = json.loads(cse("explain", "the \u5317\u4eac city", "--json", cwd=tmp_path).stdout)["words"]
     assert [word["replaceable"] for word in words] == [True, False, False, True]
     assert not words[1]["samples"]

@@ -94,9 +94,9 @@ def test_generation_cannot_be_resumed_with_other_options_or_rows(writers, texts,
     stops.options, stops.names = generator.options, generator.names
     with pytest.raises(KeyboardInterrupt):
         generate(texts, stops, out)
-    with pytest.raises(InputError, match="was begun with different max_new_tokens"):
+    with pytest.raises(InputError, match="interrupted call in which max_new_tokens differed"):
         generate(texts, Generator(str(writers / "t5"), GenerationOptions(max_new_tokens=7, batch_size=4)), out)
-    with pytest.raises(InputError, match="was begun with different rows"):
+    with pytest.raises(InputError, match="interrupted call in which rows differed"):
         generate(texts[1:], generator, out)
 
 
@@ -137,7 +137,7 @@ def test_generated_queries_can_be_opened_as_labelled_pairs(cse, writers, texts, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "TINY", "-o", "x.txt"], "is not a sequence-to-sequence model"),
+        (["--model", "TINY", "-o", "x.txt"], "cannot be loaded as a sequence-to-sequence model"),
         (["--model", "T5", "-o", "x.csv"], "the name must end in .txt or .jsonl"),
         (["--model", "T5", "-o", "x.txt", "--sample", "--beams", "3"], "--beams: cannot be combined with --sample"),
     ],

@@ -91,7 +91,7 @@ def test_a_cross_encoder_and_a_sparse_encoder_are_refused(tmp_path, tiny_bert):
     from sentence_transformers import CrossEncoder, SparseEncoder
 
     CrossEncoder(str(tiny_bert), device="cpu", num_labels=1).save(str(tmp_path / "cross"))
-    with pytest.raises(InputError, match=r"is a CrossEncoder.*name a SentenceTransformer here"):
+    with pytest.raises(InputError, match=r"is a CrossEncoder.*pass a SentenceTransformer to cse"):
         find_model(str(tmp_path / "cross"))
     # Older releases of sentence-transformers save a CrossEncoder in these forms.
     for name in ("config_sentence_transformers.json", "modules.json"):

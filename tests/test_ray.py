@@ -49,7 +49,7 @@ def test_blank_shards_are_accepted_unless_all_shards_are_blank(cluster, shards):
     assert not Path("none").exists()
 
 
-def test_build_tfidf_joins_a_running_cluster_and_refuses_the_flag_matrix(cluster, shards, cse):
+def test_build_tfidf_joins_a_running_cluster_and_cannot_write_the_matrix(cluster, shards, cse):
     done = cse("build-tfidf", "--engine", "ray", "shard*.txt", "--json", env={"RAY_ADDRESS": cluster.address})
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rows"] == 10_000

@@ -31,7 +31,7 @@ def test_an_encoder_is_collapsed_if_its_mrr_is_close_to_that_of_a_random_ranking
 CHINESE = ["北京是中华人民共和国的首都", "上海是一个大城市吗", "我喜欢学习机器学习", "今天天气非常好"]
 
 
-def test_an_encoder_that_a_loss_term_also_holds_is_optimised_once(tiny_bert):
+def test_an_encoder_shared_with_a_loss_term_is_optimised_once(tiny_bert):
     from cse.context import Context
     from cse.losses.base import LossTerm
     from cse.models.encoder import load_encoder
@@ -107,9 +107,7 @@ def test_printed_row_counts_add_up_to_the_rows_of_the_corpus(tmp_path, tiny_bert
     assert "unknown tokens" in done.stderr
 
 
-def test_an_infinite_loss_is_an_error_that_names_the_step_and_weights_stay_finite(
-    tmp_path, sample, tiny_bert, monkeypatch
-):
+def test_training_stops_at_an_infinite_loss_with_finite_weights(tmp_path, sample, tiny_bert, monkeypatch):
     from cse.losses.contrastive import Contrastive
     from cse.training import loop
 

@@ -379,7 +379,7 @@ def test_merging_with_the_base_model_changes_only_the_saved_weights(base):
 
 
 def test_a_task_that_is_solved_from_the_start_is_reported(minilm, sample_rows, tmp_path):
-    """The loss of a trained sentence encoder starts near 0 with dropout positives, but not with the recipe adapt."""
+    """The loss of a trained sentence encoder starts near 0 with dropout positives, but not with recipe ``adapt``."""
     (tmp_path / "rows.txt").write_text("\n".join(sample_rows[:800]) + "\n", encoding="utf8")
     config = TrainConfig(
         corpus=tmp_path / "rows.txt",
@@ -609,7 +609,7 @@ def test_the_first_layer_of_settings_with_a_value_decides(first):
 
 @pytest.mark.parametrize(
     ("values", "family", "own_pooler", "field", "expected"),
-    # The comments name the layer whose value is used and, after "before", a later layer that also has a value.
+    # A comment names the layer whose value is used; "A before B" means that the later layer B also has a value.
     [
         ({}, "bert-base", None, "temperature", 0.05),  # all families
         ({}, "bert-large", None, "lr", 1e-5),  # family

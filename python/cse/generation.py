@@ -78,13 +78,13 @@ class Generator:
             model = AutoModelForSeq2SeqLM.from_pretrained(folder, local_files_only=True)
         except (OSError, ValueError, ImportError, KeyError) as error:
             raise InputError(
-                f"{name}: is not a sequence-to-sequence model, such as T5, PEGASUS or Marian, or cannot be loaded "
-                f"({first_line(error)})"
+                f"{name}: cannot be loaded as a sequence-to-sequence model ({first_line(error)}); name one, such as "
+                "T5, PEGASUS or Marian"
             ) from None
         return tokenizer, model.eval().to(self.device)
 
     def __call__(self, texts: Sequence[str], first: int) -> list[str]:
-        """Returns one generated text per input text; ``first`` is the row number that keys the random numbers."""
+        """Returns one generated text per input text; ``first``, the row number of the first, is part of the seed."""
         import torch
 
         found = [f"{self.options.prefix}{text}" for text in texts]
@@ -146,8 +146,8 @@ def generate(
             the row is blank or its generated text is empty. If the path ends in ``.jsonl``, one object
             ``{"anchor": generated, "positive": row}`` is written for each row with a generated text, as input for
             ``cse train --pairs``.
-        progress: Called after each batch with the number of its rows. If an interrupted call is resumed, it is first
-            called with the number of rows that are already done.
+        progress: Called after each batch with the number of its rows. If an interrupted call is resumed, also called
+            once at the start, with the number of rows already done.
 
     Returns:
         Counts by name: ``rows``, all rows; ``generated``, generated texts that are not empty; ``unchanged``, generated
@@ -167,7 +167,10 @@ def generate(
         before = json.loads(about.read_text(encoding="utf8"))
         if before != settings:
             name = next(key for key in settings if before.get(key) != settings[key])
-            raise InputError(f"{part}: was begun with different {name}; remove it, or repeat the options of that call")
+            raise InputError(
+                f"{part}: is from an interrupted call in which {name} differed; remove the file, or use the rows, "
+                "models and options of that call"
+            )
         found = _read(part)
     else:
         part.unlink(missing_ok=True)  # left by a call whose options are unknown

@@ -27,8 +27,8 @@ class UDAOptions:
         int | str | None,
         AfterValidator(check_radius),
         Field(
-            description="sample a replacement from the N ranks on either side of the word; P%: N as a percentage of "
-            "the V terms; None: min(4000, V/100)"
+            description="largest difference in TF-IDF rank between a word and its replacement: N, or P% of the V terms "
+            "indexed; None: min(4000, V/100)"
         ),
     ] = None
     surface: Annotated[

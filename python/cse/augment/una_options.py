@@ -34,7 +34,7 @@ class UNAOptions:
     radius: Annotated[
         int | str | None,
         Note(
-            "sample a replacement from the N ranks on either side of the word; P%: N as a percentage of the V terms",
+            "largest difference in TF-IDF rank between a word and its replacement: N, or P% of the V terms indexed",
             "--radius",
             "N|P%",
             default="min(4000, V/100)",

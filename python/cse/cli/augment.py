@@ -68,7 +68,7 @@ def command(
     as_json: bool,
     **drawing: Any,
 ) -> None:
-    """Write synthetic hard negatives for each row of SENTENCES (standard input if none), in the order of the rows.
+    """Write synthetic hard negatives for each row of the files SENTENCES (default: standard input), in row order.
 
     Each input row gives --copies output rows, which are blank if the input row is blank. The negatives of a row depend
     only on its text, its row number, the index, --seed, --epoch and the sampling options. With --format jsonl, each
@@ -133,7 +133,11 @@ def command(
         }
         console.result(summary, True, [])
         return
-    unseen = "not in the index" if min_df <= 1 and max_terms is None else "without a rank"
+    unseen = (
+        "not in the index"
+        if min_df <= 1 and max_terms is None
+        else "not in the index or excluded by --min-df or --max-terms"
+    )
     console.say(
         f"{report.rows:,} rows in {seconds:.2f} s ({report.rows / seconds:,.0f}/s): {report.replaced / words:.1%} of "
         f"{report.words:,} words replaced, {report.unseen / words:.1%} {unseen}, "
@@ -142,4 +146,4 @@ def command(
         + (f", {joined:,} with line breaks replaced by spaces" if joined else "")
     )
     if drawn["replace_with"] == "radius":
-        console.say(f"sampled from {console.span(index.ranks(drawn['radius']), len(index))}")
+        console.say(f"replacements sampled from {console.span(index.ranks(drawn['radius']), len(index))}")

@@ -91,7 +91,7 @@ def command(
         as_json,
         [
             f"{info.documents:,} sentences, {info.blank:,} blank rows, {info.tokens:,} words, "
-            f"{info.terms:,} terms by the {tokenizer} tokenizer",
+            f"{info.terms:,} terms ({tokenizer} tokenizer)",
             *([f"{info.wordless:,} sentences without a word"] if info.wordless else []),
             *([f"{info.repaired:,} rows had bytes that are not UTF-8"] if info.repaired else []),
             *([f"{joined:,} fields had a line break, which was replaced by a space"] if joined else []),

@@ -53,7 +53,7 @@ def result(value: dict[str, Any], as_json: bool, lines: list[str]) -> None:
 def span(radius: int, terms: int) -> str:
     """Returns a radius as text: a number of ranks, and this number as a percentage of all terms."""
     return (
-        f"{radius:,} rank{'s' if radius != 1 else ''} on either side of a word "
+        f"up to {radius:,} rank{'s' if radius != 1 else ''} above or below a word "
         f"({min(radius / terms, 1):.1%} of {terms:,} terms)"
     )
 

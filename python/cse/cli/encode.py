@@ -78,15 +78,15 @@ def command(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Encode each row of SENTENCES (standard input if none) with MODEL, a folder or a name, and write the embeddings.
+    """Encode each row of the files SENTENCES (default: standard input) with MODEL, a folder or a name.
 
-    The file contains a float32 embedding for each row, in the order of the rows; a blank row has a zero embedding.
+    The output file has a float32 embedding for each row, in the order of the rows; a blank row has a zero embedding.
     .npy is a NumPy array; .safetensors has one tensor, named embeddings; .parquet has the columns row and embedding.
     Memory use does not grow with the input. If the command is interrupted, FILE.part remains; run the same command
     again to resume from it.
 
-    With --parts, -o is a folder with one part per file and a manifest, which cse search opens as one index. Rows are
-    numbered across all files. If the command is interrupted, run it again to make the missing parts. --engine ray
+    With --parts, -o is a folder with one part per file and a manifest; cse search opens this folder as one index. Rows
+    are numbered across all files. If the command is interrupted, run it again to make the missing parts. --engine ray
     writes the same folder, but distributes the files over the workers of a Ray cluster, each of which loads the model
     once.
     """

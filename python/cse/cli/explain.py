@@ -43,7 +43,7 @@ def command(
     for name in ("word", "df", "tf-idf", "p(replace)", "rank"):
         table.add_column(name, justify="left" if name == "word" else "right")
     table.add_column("samples", overflow="fold")
-    unseen = "not in index" if min_df <= 1 and max_terms is None else "no rank"
+    unseen = "not in index" if min_df <= 1 and max_terms is None else "not in index or excluded"
     for word in words:
         table.add_row(
             Text(word.word),
@@ -51,7 +51,7 @@ def command(
             f"{word.score:.4f}",
             f"{word.p:.3f}",
             f"{word.rank:,}",
-            Text(", ".join(word.samples) or ("-" if word.replaceable else "touches another word: never replaced")),
+            Text(", ".join(word.samples) or ("-" if word.replaceable else "joined to another word: never replaced")),
         )
     Console().print(table)
     if not words:

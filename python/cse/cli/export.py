@@ -23,8 +23,10 @@ from .progress import progress_of
     default_text="the folder of MODEL; required if MODEL is a name",
 )
 @options.option("--int8", is_flag=True, show_default=False, help="Also write onnx/model_int8.onnx, with 8-bit weights.")
-@options.option("--sts", metavar="FILE", show_default=False, help="STS pairs, such as stsb.dev.tsv, for --int8.")
-@options.option("--retrieval", metavar="DIR", show_default=False, help="Folder of retrieval data for --int8.")
+@options.option(
+    "--sts", metavar="FILE", show_default=False, help="STS pairs (stsb.dev.tsv) to evaluate the 8-bit file."
+)
+@options.option("--retrieval", metavar="DIR", show_default=False, help="Retrieval data to evaluate the 8-bit file.")
 @options.threads
 @options.as_json
 def command(
@@ -67,8 +69,8 @@ def command(
     tables: dict[str, list[dict[str, Any]]] = {}
     if int8:
         lines.append(
-            f"{found.int8_file}: {found.int8_bytes / 1e6:,.1f} MB, cosines with PyTorch's embeddings "  # type: ignore[operator]
-            f"{found.int8_cosine:.4f} on average, {found.int8_lowest_cosine:.4f} at least"
+            f"{found.int8_file}: {found.int8_bytes / 1e6:,.1f} MB, cosine with PyTorch's embeddings: "  # type: ignore[operator]
+            f"mean {found.int8_cosine:.4f}, minimum {found.int8_lowest_cosine:.4f}"
         )
     for suite, path in data.items():
         with progress_of(f"evaluating {suite}", "texts") as progress:

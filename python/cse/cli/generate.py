@@ -123,7 +123,8 @@ def command(
     seconds = time.perf_counter() - started
     lines = [
         f"{output}: {counts['rows']:,} rows, {counts['generated']:,} generated in {seconds:.1f} s "
-        f"({counts['generated'] / max(seconds, 1e-9):,.1f} rows/s); {counts['unchanged']:,} are equal to their row; "
+        f"({counts['generated'] / max(seconds, 1e-9):,.1f} rows/s); {counts['unchanged']:,} texts equal "
+        "their input row; "
         f"nothing was generated for {counts['empty']:,} rows"
     ]
     console.result({"output": output, **counts, "seconds": round(seconds, 3)}, as_json, lines)

@@ -60,7 +60,7 @@ def command(name: str | None, combinations: bool, as_json: bool) -> None:
         if name in (None, each)
     ]
     if not methods:
-        raise InputError(f"{name}: no such method; cse methods lists all")
+        raise InputError(f"{name}: no such method; to list all: cse methods")
     if as_json:
         console.result({"methods": methods}, True, [])
         return

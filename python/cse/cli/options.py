@@ -118,7 +118,7 @@ drawing = _all(
     option(
         "--radius",
         metavar="N|P%",
-        help="Sample a replacement from the N ranks on either side of the word; P%: N as a percentage of the V terms.",
+        help="Largest difference in TF-IDF rank between a word and its replacement: N, or P% of the V terms indexed.",
         default_text="min(4000, V/100), at least 1",
     ),
     option(

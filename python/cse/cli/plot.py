@@ -50,7 +50,7 @@ def encoding() -> Iterator[Callable[[int, int], None]]:
 @options.option(
     "--word",
     metavar="WORD",
-    help="Word whose possible replacements the ranks plot shows.",
+    help="Word whose possible replacements are shown in the ranks plot.",
     default_text="one that UNA replaced",
 )
 @options.option(
@@ -82,11 +82,11 @@ def command(
     alignment  alignment against uniformity, one path per run (SimCSE, figure 2)
     focal      the re-scaled similarities of Focal-InfoNCE for several margins
     pairs      histograms of cosines of held-out pairs before and after training
-    ranks      maximum TF-IDF score against rank, and words with which UNA may replace --word
+    ranks      maximum TF-IDF score against rank, and the possible replacements of --word in UNA
     map        held-out sentences in two dimensions before and after training
 
-    training, alignment and focal show all runs in one plot. pairs and map encode held-out texts with the model
-    before training and with best/. Needs the extra cse[plots].
+    training, alignment and focal show all runs in one plot. pairs and map encode held-out texts twice: with the
+    model before training, and with the model in best/. Needs the extra cse[plots].
     """
     console.check_output()
     from ..reports.style import require_extra

@@ -97,7 +97,7 @@ def command(
     found = find_table(table)
     if not found.suite:
         raise InputError(
-            f"{table}: has no row that can be reproduced; cse reproduce --names lists the tables with such rows"
+            f"{table}: has no row that can be reproduced; to list the tables with such rows: cse reproduce --names"
         )
     rows = found.find_rows(selected)
     place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")

@@ -38,8 +38,8 @@ def _map(folder: str | Path, name: str, dtype: str) -> Any:
 def is_mapped(files: Sequence[str | Column]) -> bool:
     """Returns whether the rows of a corpus are memory-mapped instead of being read into memory.
 
-    This is the case if one of the files is a stream, such as standard input, or if the files have ``IN_MEMORY_BYTES``
-    or more in total; the size of a compressed file or a Parquet file is multiplied by three.
+    This is the case if one of the files is a stream, such as standard input, or if the total size of the files is at
+    least ``IN_MEMORY_BYTES``; the size of a compressed file or a Parquet file is multiplied by three.
     """
     total = 0
     for file in files:

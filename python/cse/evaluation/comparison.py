@@ -31,7 +31,7 @@ def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> l
     Returns:
         One record per task: ``task``, ``examples``, the scores ``a`` and ``b`` of the two sides, and ``mean``, ``low``,
         ``high`` and ``p`` of the difference b - a. For an evaluation without per-example values (geometry),
-        one record per row and metric, without ``low``, ``high`` and ``p``.
+        one record for each metric in each row of the reports (``Report.rows``), without ``low``, ``high`` and ``p``.
     """
     records: list[dict[str, Any]] = []
     if not before[0].samples:

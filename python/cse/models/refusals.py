@@ -14,15 +14,15 @@ __all__ = ["check_kind", "is_static"]
 MODEL_TYPES = {
     "CrossEncoder": (
         "is a CrossEncoder, which scores pairs and has no sentence vectors; use it with "
-        "sentence_transformers.CrossEncoder for re-ranking, and name a SentenceTransformer here"
+        "sentence_transformers.CrossEncoder for re-ranking, and pass a SentenceTransformer to cse"
     ),
     "SparseEncoder": (
         "is a SparseEncoder, whose vectors have a dimension for each token of the vocabulary; use it with "
-        "sentence_transformers.SparseEncoder, and name a SentenceTransformer with dense vectors here"
+        "sentence_transformers.SparseEncoder, and pass a SentenceTransformer with dense vectors to cse"
     ),
     "MultiVectorEncoder": (
-        "has a vector for each token; use it with sentence_transformers.MultiVectorEncoder, and name a "
-        "SentenceTransformer with one vector for each sentence here"
+        "has a vector for each token; use it with sentence_transformers.MultiVectorEncoder, and pass a "
+        "SentenceTransformer with one vector for each sentence to cse"
     ),
 }
 # Modules that occur only in unsupported kinds of models.

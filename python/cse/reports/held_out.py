@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Change", "Compared", "HeldOut", "Neighbours", "compare_models", "held_out", "neighbours"]
 
-# Maximum number of sentences that are shown on the map and compared to find nearest neighbours.
+# Maximum number of sentences in the map plot, and of sentences compared to find nearest neighbours.
 SHOWN = 500
 # Minimum number of clusters (groups of pairs connected by shared sentences) for a bootstrap interval. With a single
 # cluster, for example, all resamples are identical, and the interval has width 0.
@@ -167,7 +167,10 @@ def held_out(run: StoredRun) -> HeldOut:
         sentences = list(dict.fromkeys(text for pairs in sets.values() for text in (*pairs.left, *pairs.right)))
         return HeldOut(sets, sentences, synthetic)
     if run.texts is None:
-        raise InputError(f"{run.folder}: has no data.json, in which later versions of cse store the held-out sentences")
+        raise InputError(
+            f"{run.folder}: has no data.json with held-out sentences, because an older version of cse made the run; "
+            "train again"
+        )
     sentences = run.texts["held_out"]
     if len(sentences) < 2:
         raise InputError(
@@ -180,7 +183,7 @@ def held_out(run: StoredRun) -> HeldOut:
 def compare_models(
     run: StoredRun, *, device: str = "auto", progress: Callable[[int, int], None] | None = None
 ) -> Compared:
-    """Encodes the held-out texts with the model before training and with ``best/``, in float32, and scores both.
+    """Encodes the held-out texts with the model before training and the model in ``best/``, in float32; scores both.
 
     Args:
         run: The run.
@@ -268,7 +271,7 @@ def neighbours(found: Compared, count: int = 8) -> tuple[list[Neighbours], int, 
 
     Args:
         found: The embeddings.
-        count: Number of sentences to return. The first ones are returned, so that they are not selected by quality.
+        count: Maximum number of sentences to return. They are the first that qualify, and so are not cherry-picked.
 
     Returns:
         At most ``count`` sentences, the total number of sentences whose neighbour changed, and the number of sentences

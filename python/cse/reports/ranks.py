@@ -41,8 +41,8 @@ def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -
     Args:
         index: The index.
         word: A word of the index.
-        radius: Size of the window on either side of the word, in ranks or as a percentage of the terms, like ``"1%"``.
-            None: the default of the index.
+        radius: Largest difference in rank between the word and a term in the window, as a number or as a percentage of
+            all terms, like ``"1%"``. None: the default of the index.
 
     Raises:
         InputError: If the index does not have the word, or has fewer than two terms.
@@ -110,7 +110,7 @@ def rank_panels(index: TfidfIndex, word: str, radius: int | str | None = None) -
             "ranks",
             "Ranks of all terms",
             f"The {terms:,} terms of the index, ranked by maximum TF-IDF score, highest first. UNA replaces "
-            f"\u201c{shown_word}\u201d (rank {rank:,}) with a term from the band of {reach:,} ranks on either side.",
+            f"\u201c{shown_word}\u201d (rank {rank:,}) with a term at most {reach:,} ranks above or below it.",
             whole,
         ),
         Panel(

@@ -112,7 +112,7 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; name the folder of a run; cse runs DIR lists runs")
+        raise InputError(f"{folder}: no such folder; name the folder of a run (to list runs: cse runs DIR)")
     if not (folder / "config.toml").is_file():
         raise _no_run(folder)
     try:
@@ -149,7 +149,7 @@ def _no_run(folder: Path) -> InputError:
     inside = _runs_in(folder)
     if inside:
         return InputError(f"{folder}: is a folder of {len(inside)} runs; name one, like {inside[-1]}")
-    return InputError(f"{folder}: not the folder of a run (config.toml is missing); cse runs DIR lists runs")
+    return InputError(f"{folder}: not the folder of a run (config.toml is missing); to list runs: cse runs DIR")
 
 
 def _records(log: Path) -> list[dict[str, Any]]:
@@ -188,10 +188,10 @@ def find_runs(folder: str | Path) -> list[StoredRun]:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; cse train -o DIR writes runs to DIR")
+        raise InputError(f"{folder}: no such folder; to write runs to DIR: cse train -o DIR")
     found = [folder] if (folder / "config.toml").is_file() else _runs_in(folder)
     if not found:
-        raise InputError(f"{folder}: no runs there; cse train -o {folder} writes runs there")
+        raise InputError(f"{folder}: no runs there; to write runs there: cse train -o {folder}")
     return [read_run(each, needs_log=False) for each in found]
 
 

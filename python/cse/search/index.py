@@ -234,7 +234,9 @@ class SearchIndex:
             OSError: If a file cannot be written.
         """
         if isinstance(self._store, PartsStore):
-            raise InputError(f"{self.folder}: holds parts of cse encode; encode further files into it with --parts")
+            raise InputError(
+                f"{self.folder}: holds parts written by cse encode; encode further files into it with --parts"
+            )
         corpus = Corpus.from_texts(texts)
         if (ids is not None) != bool(self._store.manifest["ids"]):
             what = "ids; give ids for these rows as well" if ids is None else "no ids; leave them out"

@@ -56,7 +56,7 @@ class Some:
         return self._vectors.width
 
     def _range(self, start: int, stop: int) -> tuple[int, int, Rows]:
-        """Returns the smallest range of vectors that contains the selected ones, and their positions within it."""
+        """Returns the smallest range that contains the subset's vectors start:stop, and their positions in it."""
         rows = self._rows[start:stop]
         first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
         return first, last, rows - first
@@ -149,7 +149,7 @@ def open_part(folder: Path, part: dict[str, Any], similarity: str, reading: dict
     """
     path = folder / part["part"]
     if not path.is_file() or path.stat().st_size != part["part_bytes"]:
-        raise InputError(f"{path}: is missing or was changed; run the same cse encode again")
+        raise InputError(f"{path}: is missing or was changed; run the same cse encode command again")
     values = _values(path)
     rows = np.arange(len(values))
     if part["counted"]["blank"]:
@@ -224,14 +224,17 @@ class PartsStore:
         if manifest is None:
             return None
         if manifest["kind"] != "encode":
-            raise InputError(f"{folder}: holds parts of cse {manifest['kind']}; make vectors with cse encode --parts")
+            raise InputError(
+                f"{folder}: holds parts written by cse {manifest['kind']}; make vectors with cse encode --parts"
+            )
         if not manifest["complete"]:
             missing = sum("counted" not in part for part in manifest["parts"])
             raise InputError(
-                f"{folder}: {missing:,} of {len(manifest['parts']):,} parts are missing; run the same cse encode again"
+                f"{folder}: {missing:,} of {len(manifest['parts']):,} parts are missing; run the same cse encode "
+                "command again"
             )
         if not manifest["rows"]:
-            raise InputError(f"{folder}: contains no rows to search; encode files with sentences")
+            raise InputError(f"{folder}: contains no rows to search; encode files that contain sentences")
         return cls(folder, manifest)
 
     def _load(self) -> Joined:
@@ -247,7 +250,7 @@ class PartsStore:
         return self._load()
 
     def places(self) -> npt.NDArray[Any]:
-        """Returns the row of each vector, like ``Store.places``; the range always covers the whole text of the row."""
+        """Returns the row and character range of each vector, like ``Store.places``; each text is encoded whole."""
         self._load()
         places = np.empty(len(self._rows), dtype=PLACE)
         places["row"], places["start"], places["end"] = self._rows, 0, np.iinfo(np.uint32).max

@@ -139,7 +139,7 @@ class Parts:
     def _compare(self, known: dict[str, Any]) -> None:
         remedy = "name a new folder, or remove this one"
         if known["kind"] != self._head["kind"]:
-            raise InputError(f"-o {self.folder}: holds parts of cse {known['kind']}; {remedy}")
+            raise InputError(f"-o {self.folder}: holds parts written by cse {known['kind']}; {remedy}")
         before, now = known["settings"], self._head["settings"]
         for name in sorted({*before, *now} - {"model"}):  # a model may be moved: its hash is compared instead
             if before.get(name) != now.get(name):

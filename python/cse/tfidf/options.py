@@ -33,8 +33,8 @@ class DrawOptions(TypedDict, total=False):
     """Mean replacement probability over the words of a sentence, before the probabilities are clipped at 1. If none
     reaches 1, the largest is set to 1. Default: 0.5."""
     radius: int | str | None
-    """Number of ranks on either side of a word from which replacements are sampled, or a percentage of the V terms of
-    the index (``"5%"``). None (default): min(4000, V/100), at least 1."""
+    """Largest difference in TF-IDF rank between a word and its replacement, as a number or as a percentage of the V
+    terms in the index (``"5%"``). None (default): min(4000, V/100), at least 1."""
     surface: str | None
     """``keep``: only replaced words change. ``plain``: lower-cased terms joined by spaces, as published. None
     (default): ``plain`` with the treebank tokenizer, else ``keep``."""

@@ -29,8 +29,8 @@ class Callback:
         Args:
             run: The run. Its attributes include ``folder``, ``config``, ``facts`` (descriptions of device, model, loss
                 and so on), ``examples`` (sentences with their augmented forms), and ``state``. ``run.state.step`` is
-                above 0 if the run is resumed. The objects ``run.state.encoder`` and ``run.state.optimizer`` are updated
-                by training.
+                above 0 if the run is resumed. ``run.state.encoder`` and ``run.state.optimizer`` are the objects in
+                use, not copies; training changes them in place.
         """
 
     def on_status(self, text: str) -> None:
@@ -201,7 +201,7 @@ class ProgressCallback(Callback):
         self._print(f"Warning: {text}")
 
     def on_step_end(self, step: int, steps: int) -> None:
-        """Updates the bar of the steps."""
+        """Updates the progress bar of training."""
         self._update("training", step, steps, "steps")
 
     def on_log(self, records: Sequence[dict[str, Any]]) -> None:

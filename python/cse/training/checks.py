@@ -31,9 +31,9 @@ def check_learnable(
 ) -> None:
     """Raises ``InputError`` if a sample of the corpus shows that nothing can be learned with these methods.
 
-    The cases are: all sentences are identical, so that none is a negative of another; all positives are masked; a
-    method that makes new texts returns only positives that equal their anchors; all synthetic negatives equal the
-    sentences they were made from. The sample has at most 2,000 rows, or 64 for an expensive method.
+    The cases are: all sentences are identical, so that none is a negative of another; all positives are masked; the
+    method makes new texts for the positives, but each equals its anchor; each synthetic negative equals the sentence
+    from which it was made. The sample has at most 2,000 rows, or 64 for an expensive method.
 
     Args:
         positive: The name of the method that makes positives, and the method.
@@ -120,7 +120,7 @@ def cut_off(lengths: npt.NDArray[np.int64], max_length: int, longest: int) -> st
         return text
     more = np.minimum(lengths, larger).sum()
     return (
-        f"{text} (--max-length {larger}: {1 - more / lengths.sum():.1%} of the tokens, for {more / read:.1f} times the "
+        f"{text} (--max-length {larger} would cut off {1 - more / lengths.sum():.1%}, for {more / read:.1f} times the "
         "computation)"
     )
 

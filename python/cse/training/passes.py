@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["dropout_of", "encoder_of"]
 
-# Name of an additional input with the position of each row, from which a chunk of the rows gets its own ``RowStep``.
+# Name of an additional input: the position of each row in the view. If the rows are encoded in chunks, these positions
+# select the ``RowStep`` of each chunk.
 ROW = "row"
 # Attributes that hold the dropout probability in attention modules without a dropout module (ModernBERT, Llama).
 RATES = ("attention_dropout", "dropout_rate")

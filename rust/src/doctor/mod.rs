@@ -71,7 +71,7 @@ pub struct Diagnosis {
     pub sampled_rows: usize,
     /// Fraction of the words in the sample that UNA is expected to replace with its default options.
     pub replacement_rate: f64,
-    /// Fraction of the words in the sample that cannot be replaced because they touch another word.
+    /// Fraction of the words in the sample that cannot be replaced because they are joined to another word.
     pub unreplaceable_rate: f64,
     /// Fraction of the rows in the sample that would not change, because none of their words can be replaced.
     pub unchanged_rate: f64,

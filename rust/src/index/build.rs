@@ -159,8 +159,8 @@ pub fn build_from_texts<'a>(
     })
 }
 
-/// Merges indexes, in the given order, into the index of all their files. Each index comes with its name in error
-/// messages.
+/// Merges indexes, in the given order, into the index of all their files. Each index is paired with the name to use
+/// for it in error messages.
 pub fn merge(shards: impl IntoIterator<Item = Result<(String, Stored)>>) -> Result<Stored> {
     let mut shards = shards.into_iter();
     let none = || Error::invalid("shards", "the list is empty; give at least one index");

@@ -1,7 +1,7 @@
 //! Rules that decide which words are replaceable, and which letter case their replacements have.
 
-/// Whether there is no letter, digit or `_` directly before or after the word `text[start..end]`. A word that touches
-/// another, as every ideograph in Chinese text does, must not be replaced, because the new word would run into its
+/// Whether there is no letter, digit or `_` directly before or after the word `text[start..end]`. A word that is
+/// joined to another, as ideographs in Chinese text are, must not be replaced, because the new word would run into its
 /// neighbours.
 pub(crate) fn stands_alone(text: &str, start: usize, end: usize) -> bool {
     let bytes = text.as_bytes();

@@ -98,7 +98,7 @@ pub struct Options {
     pub copy: u64,
     /// Mean replacement probability of the replaceable words in a sentence, before clipping at 1.
     pub beta: f64,
-    /// Number of ranks on either side of a word's rank from which its replacement is drawn.
+    /// Largest difference in rank between a word and its replacement.
     pub radius: usize,
     pub surface: OutputForm,
     pub replace_which: ReplaceWhich,
